@@ -70,7 +70,8 @@ class _Lease(stubs.LeaseServicer):
         self, request: wire.LeaseGrantRequest, context: grpc.ServicerContext
     ) -> wire.LeaseGrantResponse:
         """A new lease."""
-        return wire.LeaseGrantResponse(ID=self._registry.lease(request.TTL), TTL=request.TTL)
+        granted = self._registry.lease(request.TTL)
+        return wire.LeaseGrantResponse(ID=granted.lease, TTL=granted.ttl_seconds)
 
     def LeaseRevoke(
         self, request: wire.LeaseRevokeRequest, context: grpc.ServicerContext

@@ -146,6 +146,13 @@ class Failover:
         return self.group.view
 
     @property
+    def known_master(self) -> Registration | None:
+        """The master as far as this node knows; None while the lock is nobody's, or was its own."""
+        if self.role is Role.LEADING:
+            return self.me
+        return None if self.view.holder == self.me.replica else self.view.master
+
+    @property
     def membership(self) -> Membership:
         """The newest state of the group that was ever seen."""
         return self.group.membership

@@ -41,6 +41,14 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """A new lease. ttl_seconds: what the registry gave it, which may be more than was asked for."""
+
+    lease: int
+    ttl_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """A key was last changed at this revision; 0: it does not exist."""
 
@@ -78,8 +86,8 @@ class Registry(Protocol):
     All raise RegistryUnavailable where no member answers in time.
     """
 
-    def lease(self, ttl_seconds: int) -> int:
-        """A new lease: keys bound to it vanish when it is not renewed for so long."""
+    def lease(self, ttl_seconds: int) -> Grant:
+        """A new lease: keys bound to it vanish when it is not renewed for so long as it says."""
 
     def renew(self, lease: int) -> int:
         """Renew; the ttl in seconds. Raises LeaseGone."""

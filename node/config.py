@@ -205,9 +205,10 @@ class RegistrySection(_Section):
     )
     lease_seconds: int = Field(
         3,
-        ge=2,
+        ge=1,
         le=300,
-        description="a master that does not renew its lease for this long is replaced",
+        description="a master that does not renew its lease for this long is replaced; etcd may "
+        "grant more (docs/failover.md)",
     )
     request_timeout_ms: int = Field(
         800, ge=50, description="longest wait for one etcd member; after it the next one is asked"

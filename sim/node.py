@@ -511,8 +511,11 @@ class Node:
 
     def known_master(self) -> tuple[str, int]:
         """Client address of the master that the registry names, and its epoch."""
-        state = self.agent.machine.view.state if self.agent is not None else None
-        return (f"{state.master.node}:1", state.epoch) if state is not None else ("", 0)
+        if self.agent is None:
+            return "", 0
+        machine = self.agent.machine
+        master, state = machine.known_master, machine.view.state
+        return (master.endpoint, state.epoch) if master and state else ("", 0)
 
     def ask_producer(self, check: Check) -> None:
         """Send a check for a half message."""

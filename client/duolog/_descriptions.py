@@ -215,6 +215,8 @@ class ReplicationStatus:
         sync_state_set: elected groups: names of the nodes that every acknowledged put is on.
         elections: elected groups: won by this node since it started.
         lease_left_ms: elected groups: until this node's lease ends by its clock.
+        lease_seconds: elected groups: how long the registry grants leases, which is what counts.
+        lease_asked_seconds: elected groups: how long the node is configured to ask for.
         discarded: elected groups: what unclean elections gave up, in words.
         log_epochs: the oldest confirmed ones of the log: they tell logs apart.
     """
@@ -237,6 +239,8 @@ class ReplicationStatus:
     sync_state_set: tuple[str, ...] = ()
     elections: int = 0
     lease_left_ms: int = 0
+    lease_seconds: int = 0
+    lease_asked_seconds: int = 0
     discarded: tuple[str, ...] = ()
     log_epochs: tuple[LogEpoch, ...] = ()
 

@@ -165,6 +165,8 @@ def _replication(status: wire.ReplicationStatus) -> ReplicationStatus:
         sync_state_set=tuple(status.sync_state_set),
         elections=status.elections,
         lease_left_ms=status.lease_left_ms,
+        lease_seconds=status.lease_seconds,
+        lease_asked_seconds=status.lease_asked_seconds,
         discarded=tuple(status.discarded),
         log_epochs=tuple(LogEpoch(row.epoch, row.start, row.nonce) for row in status.log_epochs),
     )

@@ -43,6 +43,11 @@ class Router:
             )
         return sorted(self._connections)
 
+    @property
+    def has_choice(self) -> bool:
+        """More than one group can be reached."""
+        return len(self._connections) > 1
+
     def unreachable(self) -> list[str]:
         """Groups of the cluster of which no node told an address yet: they may hold any topic."""
         return sorted(self._routes.keys() - self._connections.keys())

@@ -33,6 +33,8 @@ from duolog._topics import LogEnd, Slot, TopicCache
 from duolog.wire import duolog_pb2 as wire
 
 IN_FLIGHT_MAX = 8
+PATIENCE_SECONDS = 2.0  # of a node that is to tell who takes puts, and does not know it yet
+PATIENCE_SHARE = 0.25  # of the time that is left: for other nodes, too
 # Of a request's columns: gRPC refuses larger ones, and breaks the stream with all that is on it.
 COLUMN_BYTES_MAX = MESSAGE_BYTES_MAX - (64 << 10)
 Column = tuple[bytes, bytes]  # blob and offsets
@@ -169,13 +171,15 @@ class Sender:
 class _Failure:
     """A try that did not store the batch. took: seconds it took a node to refuse it.
 
-    hint, epoch: the master that the node named. unknown: the node cannot tell whether it stored it.
+    hint, epoch: the master that the node named. soon: it is the node itself, and takes puts in a
+    moment. unknown: the node cannot tell whether it stored it.
     """
 
     error: DuologError
     took: float = 0.0
     hint: str = ""
     epoch: int = 0
+    soon: bool = False
     unknown: bool = False
 
 
@@ -230,14 +234,14 @@ class _Delivery:
             if back_off is None:
                 back_off = BackOff(self._connection.runtime.chance)
             error, hint = tried.error, tried.hint
-            pause = back_off.next(bool(hint))
+            pause = back_off.next(bool(hint) or tried.soon)
             # Where it is unknown already, a try that is cut off tells no less.
             took = 0.0 if self._maybe_stored else tried.took
             again = tried.unknown or isinstance(error, Retryable)
             if not again or would_be_cut_off(pause, took, self._left):
                 raise self._told(error) from None
             await asyncio.sleep(pause)
-            if not isinstance(error, Busy):
+            if not (isinstance(error, Busy) or tried.soon):
                 await self._connection.rotate(move, hint, tried.epoch)
             if self._batch.slot is None and not self._maybe_stored and not hint:
                 await self._go_elsewhere()
@@ -251,6 +255,7 @@ class _Delivery:
         if not self._maybe_stored:
             known = topics.known_end(self._group)
             request.known_end, request.known_nonce = known.offset, known.nonce
+        request.patience_ms = self._patience_ms()
         sent, window = False, self._sender.window
         began = loop.time()
         until = min(self._deadline, began + ATTEMPT_SECONDS)
@@ -277,13 +282,19 @@ class _Delivery:
             return self._refused(refused, reply, loop.time() - began)
         return parts_of(request, reply, self._group, batch.count, batch.first)
 
+    def _patience_ms(self) -> int:
+        """How long a refusal may wait for a master: not where another group can take the batch."""
+        if self._batch.slot is None and not self._maybe_stored and self._sender.router.has_choice:
+            return 0
+        return int(1000 * min(PATIENCE_SECONDS, self._left * PATIENCE_SHARE))
+
     def _refused(self, error: DuologError, reply: wire.AppendReply, took: float) -> _Failure:
         self._sender.topics.forget(self._batch.topic)  # it may not be what it was
         unknown = reply.status == wire.UNKNOWN_ERROR
         self._maybe_stored = self._maybe_stored or unknown
         if reply.master == self._connection.endpoint:  # it only pauses
-            return _Failure(error, took, unknown=unknown)
-        return _Failure(error, took, reply.master, reply.master_epoch, unknown)
+            return _Failure(error, took, soon=True, unknown=unknown)
+        return _Failure(error, took, reply.master, reply.master_epoch, unknown=unknown)
 
     def _told(self, error: DuologError) -> DuologError:
         """What the caller is told after the last try."""

@@ -13,14 +13,24 @@ from node.election.etcd import EtcdRegistry
 from node.tls import Tls
 
 READY_SECONDS = 30.0
+# etcd grants no lease below one and a half of this, in whole seconds: so it grants one of 1 s.
+ELECTION_MS = 600
 STOP_SECONDS = 10.0
 
 
 class LocalEtcd:
     """An etcd cluster; members are numbered from 0."""
 
-    def __init__(self, directory: Path, members: int = 1, tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        members: int = 1,
+        tls: Tls | None = None,
+        *,
+        election_ms: int = ELECTION_MS,
+    ) -> None:
         """tls: serve clients with this certificate, and ask them for one of its authority."""
+        self._election_ms = election_ms
         self.directory = directory
         self.tls = tls
         ports = free_ports(2 * members)
@@ -67,6 +77,8 @@ class LocalEtcd:
                     "--listen-client-urls", client, "--advertise-client-urls", client,
                     "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
                     "--initial-cluster", cluster, *self._tls_flags(),
+                    "--election-timeout", str(self._election_ms),
+                    "--heartbeat-interval", str(self._election_ms // 10),
                 ],
                 stdout=output,
                 stderr=output,

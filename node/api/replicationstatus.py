@@ -51,6 +51,8 @@ def replication_status(broker: Broker) -> wire.ReplicationStatus:
                 status.log_epochs.add(epoch=entry.epoch, start=entry.start, nonce=entry.nonce)
     if broker.failover is not None:
         _add_election(status, broker.failover.machine, now)
+        status.lease_seconds = broker.failover.lease_seconds
+        status.lease_asked_seconds = broker.failover.lease_asked_seconds
     return status
 
 

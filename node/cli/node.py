@@ -107,6 +107,10 @@ def _replication(status: "NodeStatus") -> dict[str, object]:
             "in_sync_replicas": part.in_sync_replicas,
             "slaves": [slave.name for slave in part.slaves],
         }
+    if part.lease_seconds:
+        facts["lease_seconds"] = part.lease_seconds
+        if part.lease_asked_seconds != part.lease_seconds:  # etcd has a minimum
+            facts["lease_seconds_configured"] = part.lease_asked_seconds
     return facts
 
 

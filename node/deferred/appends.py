@@ -51,7 +51,10 @@ class Appends:
         reply = wire.AppendReply(id=request.id)
         refusal = self._core.admission.put(request, bodies)
         if refusal is not None:
-            return self._reject(reply, request, refusal.status, refusal.reason), None
+            self._reject(reply, request, refusal.status, refusal.reason)
+            if refusal.status not in _EXPECTED_REFUSALS:
+                return reply, None
+            return reply, self._replication.refusals.told_later(request.patience_ms)
         try:
             self._core.metadata.make_if_missing(request.topic)
         except sdk.DuologError as error:
@@ -96,10 +99,12 @@ class Appends:
         self._fill(reply, result)
         return reply, self._core.log.settle(result.end_offset, request.no_wait)
 
-    @staticmethod
-    def settled(reply: wire.AppendReply, status: PutMessageStatus) -> None:
-        """Set the status of a reply that waited."""
-        reply.status = PUT_STATUS[status]
+    def settled(self, reply: wire.AppendReply, status: PutMessageStatus) -> None:
+        """Set the status of a reply that waited; a refusal that did names who takes puts now."""
+        if reply.status in _EXPECTED_REFUSALS:
+            reply.master, reply.master_epoch = self._replication.next_master
+        else:
+            reply.status = PUT_STATUS[status]
 
     def _repeat_of(self, request: wire.AppendRequest) -> int | None:
         """The log offset above which the first attempt of a repeat lies; None for a first attempt.

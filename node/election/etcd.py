@@ -15,6 +15,7 @@ import grpc
 
 from ha.registry import (
     Delete,
+    Grant,
     LeaseGone,
     Put,
     RegistryUnavailable,
@@ -34,6 +35,9 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
+# Of a lease, longest wait for one member to renew it: time to ask another one, if there is one, and
+# for the only one no longer than the rest of a lease of which a third has passed.
+RENEWAL_SHARE, ONLY_SHARE = 1 / 3, 0.55
 
 
 def prefix_end(prefix: str) -> bytes:
@@ -74,6 +78,7 @@ class EtcdRegistry:
         credentials = tls.of_channel() if tls is not None else None
         self._endpoints = [_Endpoint(endpoint, credentials) for endpoint in endpoints]
         self._timeout = timeout_seconds
+        self._renewal_timeout = timeout_seconds
         self._current = 0
         self._lock = threading.Condition()
         self._under_way = 0
@@ -82,21 +87,28 @@ class EtcdRegistry:
 
     # -- the port -------------------------------------------------------------------------
 
-    def lease(self, ttl_seconds: int) -> int:
-        """A new lease. A lease whose answer was lost expires by itself."""
+    def lease(self, ttl_seconds: int) -> Grant:
+        """A new lease. A lease whose answer was lost expires by itself.
 
-        def grant(endpoint: _Endpoint) -> int:
+        etcd grants at least one and a half of its election timeout, in whole seconds.
+        """
+
+        def grant(endpoint: _Endpoint) -> Grant:
             request = wire.LeaseGrantRequest(TTL=ttl_seconds)
-            return int(endpoint.leases.LeaseGrant(request, timeout=self._timeout).ID)
+            reply = endpoint.leases.LeaseGrant(request, timeout=self._timeout)
+            return Grant(int(reply.ID), int(reply.TTL))
 
-        return self._anywhere(grant)
+        granted = self._anywhere(grant)
+        share = RENEWAL_SHARE if len(self._endpoints) > 1 else ONLY_SHARE
+        self._renewal_timeout = min(self._timeout, granted.ttl_seconds * share)
+        return granted
 
     def renew(self, lease: int) -> int:
         """Renew; the ttl in seconds."""
 
         def keep(endpoint: _Endpoint) -> int:
             request = wire.LeaseKeepAliveRequest(ID=lease)
-            call = endpoint.leases.LeaseKeepAlive(iter([request]), timeout=self._timeout)
+            call = endpoint.leases.LeaseKeepAlive(iter([request]), timeout=self._renewal_timeout)
             try:
                 return int(next(call).TTL)
             except StopIteration:

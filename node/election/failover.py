@@ -117,7 +117,7 @@ class FailoverService:
         self._replication = replication
         self._registry = registry
         self._endpoint = candidate.endpoint
-        self._lease_seconds = lease_seconds = candidate.lease_seconds
+        self.lease_asked_seconds = candidate.lease_seconds
         self._disk_stall_seconds = candidate.disk_stall_ms / 1000
         self._keys = Keys(node.cluster, node.group)
         replica = Replica(node.name, slave.identity.incarnation)
@@ -140,7 +140,7 @@ class FailoverService:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(3, thread_name_prefix="duolog-registry")
         self._keeper = LeaseKeeper(
-            registry, lease_seconds, self._unhealthy, self._granted, self._lost
+            registry, candidate.lease_seconds, self._unhealthy, self._granted, self._lost
         )
         self._watcher = threading.Thread(target=self._watch, name="duolog-watch", daemon=True)
         self._ended = threading.Event()
@@ -156,6 +156,11 @@ class FailoverService:
         self._stranded = ""  # as it was logged
         self.routes: dict[str, View] = {}
         replication.known_master = self._known_master
+
+    @property
+    def lease_seconds(self) -> int:
+        """How long the registry grants leases: what this node goes by."""
+        return self._keeper.ttl_seconds
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -177,6 +182,7 @@ class FailoverService:
     async def stop(self) -> None:
         """End the lease, so that another node takes over at once. The wait is bounded."""
         self._ended.set()
+        self._replication.refusals.end()
         if self._wake is not None:
             self._wake.cancel()
         await self._background.stop()
@@ -229,17 +235,18 @@ class FailoverService:
         """The replication stream shows that this node lacks what it has acknowledged."""
         self.step(failoverevents.FoundOlder(reason))
 
+    def lost_master(self) -> None:
+        """The master's connection broke: the registry may know why. Only it decides."""
+        self.step(Changed())
+
     def _known_master(self) -> tuple[str, int]:
-        view = self.machine.view
-        epoch = view.state.epoch if view.state is not None else 0
-        if self.machine.role is Role.LEADING:
-            return self._endpoint, epoch
-        return (view.master.endpoint, epoch) if view.master is not None else ("", 0)
+        master, state = self.machine.known_master, self.machine.view.state
+        return (master.endpoint, state.epoch) if master and state else ("", 0)
 
     def _unhealthy(self) -> str:
         """Why this node should lose its lease; called in the thread of the lease."""
         now = time.monotonic()
-        if now - self._beat > self._lease_seconds * LOOP_STALL_RATIO:
+        if now - self._beat > self.lease_seconds * LOOP_STALL_RATIO:
             return f"the event loop has been blocked for {now - self._beat:.1f} s"
         syncing = self._log.group_commit.syncing_since
         if syncing and now - syncing > self._disk_stall_seconds:
@@ -252,8 +259,15 @@ class FailoverService:
     # -- events --------------------------------------------------------------------------------
 
     def step(self, event: Event) -> None:
-        """Pass an event to the machine."""
+        """Pass an event to the machine.
+
+        The lease's renewals come first: after a standstill of the loop, others may be in front.
+        """
+        lease, deadline_ms = self._keeper.current
+        if lease == self.machine.lease != 0 and deadline_ms > self.machine.deadline_ms:
+            self._feed(self._driver.step, Leased(lease, deadline_ms))
         self._feed(self._driver.step, event)
+        self._replication.refusals.look()
         stranded = self.machine.stranded
         if stranded and not self._stranded:
             log.error("the group needs an operator", reason=stranded)
@@ -282,10 +296,6 @@ class FailoverService:
     async def _tick(self) -> None:
         while True:
             self._beat = time.monotonic()
-            lease, deadline_ms = self._keeper.current
-            known = (self.machine.lease, self.machine.deadline_ms)
-            if lease == known[0] != 0 and deadline_ms > known[1]:  # not come to yet
-                self.step(Leased(lease, deadline_ms))
             self.step(Tick())
             await asyncio.sleep(TICK_SECONDS)
 

@@ -1,9 +1,10 @@
 """Renews the node's lease in the registry, from a thread of its own.
 
-A renewal is a proof of health: it is not sent while the event loop is blocked or a sync of the disk
-does not return, so that a node which cannot work loses its mastership. The deadline is the time
-before the renewal was sent, plus the duration of the lease, minus a margin: it is never after the
-moment at which the registry may let the lease expire.
+The registry may grant more than was asked for; what it grants is what counts. A renewal is a proof
+of health: it is not sent while the event loop is blocked or a sync of the disk does not return, so
+that a node which cannot work loses its mastership. The deadline is the time before the renewal was
+sent, plus the duration of the lease, minus a margin: it is never after the moment at which the
+registry may let the lease expire.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from store.clocks import MonoMs
 log = structlog.get_logger("duolog.ha")
 
 RETRY_SECONDS = 0.1
+RENEWALS = 3  # within a lease
 MARGIN_RATIO = 0.1
 
 
@@ -35,7 +37,8 @@ class LeaseKeeper:
     ) -> None:
         """granted: lease and deadline (monotonic ms). unhealthy: why not to renew, or empty."""
         self._registry = registry
-        self._ttl = ttl_seconds
+        self._asked = ttl_seconds
+        self.ttl_seconds = ttl_seconds  # as granted last
         self._unhealthy = unhealthy
         self._granted = granted
         self._lost = lost
@@ -96,17 +99,23 @@ class LeaseKeeper:
     def _grant(self) -> float:
         sent = time.monotonic()
         try:
-            lease = self._registry.lease(self._ttl)
+            granted = self._registry.lease(self._asked)
         except RegistryError as error:
             self._trouble("cannot get a lease", str(error))
             time.sleep(RETRY_SECONDS)
             return 0.0
+        lease, self.ttl_seconds = granted.lease, granted.ttl_seconds
+        if self.ttl_seconds != self._asked:
+            self._trouble(
+                "the registry grants other leases than configured",
+                f"{self.ttl_seconds} s, where registry.lease_seconds is {self._asked}",
+            )
         with self._wake:
             if not self._wanted:  # cannot happen: only this thread withdraws the request
                 return 0.0
             self._lease, self._wanted = lease, False
         self._tell(lease, sent)
-        return sent + self._ttl / 3
+        return sent + self.ttl_seconds / RENEWALS
 
     def _renew(self, lease: int) -> float:
         problem = self._unhealthy()
@@ -126,10 +135,10 @@ class LeaseKeeper:
             self._trouble("cannot renew the lease", str(error))
             return time.monotonic() + RETRY_SECONDS
         self._tell(lease, sent)
-        return sent + self._ttl / 3
+        return sent + self.ttl_seconds / RENEWALS
 
     def _tell(self, lease: int, sent: float) -> None:
-        deadline = MonoMs(int(1000 * (sent + self._ttl * (1 - MARGIN_RATIO))))
+        deadline = MonoMs(int(1000 * (sent + self.ttl_seconds * (1 - MARGIN_RATIO))))
         self.current = (lease, deadline)
         self._told = ""
         self._granted(lease, deadline)

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from ha.registry import RegistryTable, Snapshot, Transaction
+from ha.registry import Grant, RegistryTable, Snapshot, Transaction
 
 POLL_SECONDS = 0.05
 
@@ -20,10 +20,10 @@ class MemoryRegistry:
         self._table.expire(now)
         return now
 
-    def lease(self, ttl_seconds: int) -> int:
+    def lease(self, ttl_seconds: int) -> Grant:
         """A new lease."""
         with self._changed:
-            return self._table.grant(ttl_seconds * 1000, self._expire())
+            return Grant(self._table.grant(ttl_seconds * 1000, self._expire()), ttl_seconds)
 
     def renew(self, lease: int) -> int:
         """Renew."""

@@ -22,6 +22,7 @@ from ha.masterevents import Effect
 from ha.slave import Slave
 from node.config import Config
 from node.engine.log import Log, Outcome
+from node.replication.refusals import Refusals
 from node.replication.slavestream import Listener, ReplicationClient, Upstream
 from store.clocks import MonoMs, WallMs
 from store.disk import no_room
@@ -66,6 +67,7 @@ class Replication:
         self.follower: ReplicationClient | None = None
         self.elected = log_.store.options.broker_role is BrokerRole.AUTO
         self.known_master: Callable[[], tuple[str, int]] = lambda: ("", 0)
+        self.refusals = Refusals(self._settled)
         self._tried_ms = MonoMs(0)
         self._senders: dict[Connection, Callable[[], None]] = {}
         self._calls: dict[Connection, asyncio.Future[None]] = {}
@@ -187,6 +189,21 @@ class Replication:
             return f"this node is a slave, its master is {endpoint or 'not known'}"
         stopped = self.master.stopped(self._log.times.mono_ms())
         return f"this node is no longer the master: {stopped}" if stopped else ""
+
+    def _settled(self) -> bool:
+        """This node takes puts, or names another one that does as far as it knows."""
+        if not self.elected:
+            return True
+        if self.master is not None:
+            return not (self.not_master() or self.refusal())
+        return self.next_master[0] not in ("", self._advertised)  # its own role may change soon
+
+    @property
+    def next_master(self) -> tuple[str, int]:
+        """The master, for a refused client: none whose connection to this slave broke."""
+        if self.elected and self.follower is not None and self.follower.lost:
+            return "", 0
+        return self.master_endpoint
 
     @property
     def master_endpoint(self) -> tuple[str, int]:

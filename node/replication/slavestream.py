@@ -26,7 +26,7 @@ from store.errors import StoreError
 
 log = structlog.get_logger("duolog.ha")
 
-PAUSE_MIN_SECONDS = 0.05
+PAUSE_MIN_SECONDS = 0.01  # a master that was elected just now begins within some ms
 TICK_SECONDS = 0.25
 AWAY_SECONDS = 2.0  # longer than a master takes to restart
 _CUTTING = (Kind.TRUNCATE, Kind.RESET, Kind.WELCOME)
@@ -50,6 +50,9 @@ class Listener(Protocol):
 
     def older_copy(self, reason: str) -> None:
         """This node lacks what it has acknowledged."""
+
+    def lost_master(self) -> None:
+        """The connection to a master that was followed broke."""
 
 
 class ReplicationClient:
@@ -76,6 +79,12 @@ class ReplicationClient:
         self._failure: Exception | None = None  # of ours, met while sending
         self._followed = False  # log bytes flowed on this connection
         self._away_since = time.monotonic()  # while the master is not followed
+        self._broken = False  # the connection on which log bytes flowed; nothing was heard since
+
+    @property
+    def lost(self) -> bool:
+        """The master was followed, and nothing is heard of it any more: it may be gone."""
+        return self._broken
 
     @property
     def away_seconds(self) -> float:
@@ -103,8 +112,10 @@ class ReplicationClient:
         while True:
             reason, followed = await self._follow()
             if followed:
-                self._away_since = time.monotonic()
+                self._away_since, self._broken = time.monotonic(), True
             self._slave.step(Lost(reason), self._log.times.mono_ms())
+            if followed and self._listener is not None:
+                self._listener.lost_master()
             said = f"{self._slave.state.value}: {self._slave.reason}"
             if said != shown:
                 log.warning("not following the master", master=self._upstream.address, reason=said)
@@ -173,6 +184,7 @@ class ReplicationClient:
 
     def _take(self, data: bytes) -> None:
         """One frame from the master."""
+        self._broken = False
         fenced = self._log.store.fence_reason
         if fenced:
             self._perform(self._slave.suspend(fenced))

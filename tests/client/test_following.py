@@ -117,6 +117,7 @@ class Script(stubs.MessagesServicer):
         self.statuses = list(statuses)
         self.takes = takes
         self.seen: list[wire.AppendRequest] = []
+        self.master = ""  # that refusals name
 
     async def Append(self, requests: Any, context: Any) -> None:
         async for request in requests:
@@ -125,6 +126,8 @@ class Script(stubs.MessagesServicer):
             await asyncio.sleep(self.takes if status >= 0 else 60)
             reply = wire.AppendReply(id=request.id, count=1)
             reply.status = status  # type: ignore[assignment]
+            if status == wire.NOT_MASTER:
+                reply.master, reply.master_epoch = self.master, 1
             await context.write(reply)
 
 
@@ -149,6 +152,7 @@ async def serve(script: Script) -> tuple[grpc.aio.Server, str]:
     stubs.add_MessagesServicer_to_server(script, server)
     stubs.add_AdminServicer_to_server(Admin(endpoint), server)
     endpoint[0] = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    script.master = script.master or endpoint[0]
     await server.start()
     return server, endpoint[0]
 
@@ -190,6 +194,40 @@ async def test_a_refused_send_is_retried_as_a_first_attempt() -> None:
     script = Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH, wire.PUT_OK)
     assert (await send(script, 5)).status == "PUT_OK"
     assert [request.again for request in script.seen] == [False, False]
+
+
+async def test_a_node_that_names_itself_is_asked_again_at_once_and_no_other_one() -> None:
+    elsewhere = Script(wire.PUT_OK)
+    server, other = await serve(elsewhere)
+    script = Script(wire.NOT_MASTER, wire.NOT_MASTER, wire.PUT_OK)
+    node, endpoint = await serve(script)
+    try:
+        async with duolog.Client([endpoint, other]) as client, client.producer() as producer:
+            loop = asyncio.get_running_loop()
+            await client.admin.topics()
+            began = loop.time()
+            assert (await producer.send("T", b"x", timeout=5)).status == "PUT_OK"
+            assert loop.time() - began < 5
+    finally:
+        await node.stop(0)
+        await server.stop(0)
+    assert (len(script.seen), len(elsewhere.seen)) == (3, 0)
+
+
+async def test_a_refusal_may_wait_for_a_part_of_the_time_and_not_where_another_group_can_take_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = Script(wire.PUT_OK)
+    await send(script, 4)
+    await send(script, 100)
+    monkeypatch.setattr(Router, "has_choice", property(lambda self: True))
+    await send(script, 100)
+    patience = [request.patience_ms for request in script.seen]
+    assert 900 < patience[0] <= 1000
+    assert patience[1:] == [1000 * _sending.PATIENCE_SECONDS, 0]
+    script = Script(wire.UNKNOWN_ERROR, wire.PUT_OK)
+    await send(script, 100)
+    assert [request.patience_ms > 0 for request in script.seen] == [False, True], "stored there"
 
 
 async def test_a_repeat_of_a_forgotten_send_is_reported_as_unknown_at_once() -> None:

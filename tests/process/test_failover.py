@@ -46,7 +46,7 @@ async def carry_out(target: ProcessTarget, faults: list[Fault], least_ok: int = 
 async def test_nothing_is_lost_or_duplicated_when_masters_die_and_the_next_one_leads(
     tmp_path: Path,
 ) -> None:
-    target = ProcessTarget(tmp_path, lease_seconds=2, flags=SMALL)
+    target = ProcessTarget(tmp_path, lease_seconds=1, flags=SMALL)
     faults = [
         Fault("kill"),
         Fault("kill", "slave"),

@@ -210,7 +210,7 @@ class TransactionCheck(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., half: _Optional[int] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., born_time: _Optional[int] = ...) -> None: ...
 
 class AppendRequest(_message.Message):
-    __slots__ = ("id", "topic", "queue_id", "bodies", "body_offsets", "properties", "property_offsets", "crc32", "born_time", "flag", "producer_id", "sequence", "no_wait", "delay_level", "deliver_time", "transaction_group", "immunity_seconds", "again", "known_end", "known_nonce")
+    __slots__ = ("id", "topic", "queue_id", "bodies", "body_offsets", "properties", "property_offsets", "crc32", "born_time", "flag", "producer_id", "sequence", "no_wait", "delay_level", "deliver_time", "transaction_group", "immunity_seconds", "again", "known_end", "known_nonce", "patience_ms")
     ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -231,6 +231,7 @@ class AppendRequest(_message.Message):
     AGAIN_FIELD_NUMBER: _ClassVar[int]
     KNOWN_END_FIELD_NUMBER: _ClassVar[int]
     KNOWN_NONCE_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_MS_FIELD_NUMBER: _ClassVar[int]
     id: int
     topic: str
     queue_id: int
@@ -251,7 +252,8 @@ class AppendRequest(_message.Message):
     again: bool
     known_end: int
     known_nonce: int
-    def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., crc32: _Optional[int] = ..., born_time: _Optional[int] = ..., flag: _Optional[int] = ..., producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., no_wait: _Optional[bool] = ..., delay_level: _Optional[int] = ..., deliver_time: _Optional[int] = ..., transaction_group: _Optional[str] = ..., immunity_seconds: _Optional[int] = ..., again: _Optional[bool] = ..., known_end: _Optional[int] = ..., known_nonce: _Optional[int] = ...) -> None: ...
+    patience_ms: int
+    def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., crc32: _Optional[int] = ..., born_time: _Optional[int] = ..., flag: _Optional[int] = ..., producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., no_wait: _Optional[bool] = ..., delay_level: _Optional[int] = ..., deliver_time: _Optional[int] = ..., transaction_group: _Optional[str] = ..., immunity_seconds: _Optional[int] = ..., again: _Optional[bool] = ..., known_end: _Optional[int] = ..., known_nonce: _Optional[int] = ..., patience_ms: _Optional[int] = ...) -> None: ...
 
 class AppendReply(_message.Message):
     __slots__ = ("id", "status", "reason", "count", "queue_offset", "physical_offset", "store_time", "duplicates", "store_host", "master", "master_epoch", "epoch_nonce")
@@ -876,7 +878,7 @@ class LocalStore(_message.Message):
     def __init__(self, boot_id: _Optional[str] = ..., path: _Optional[str] = ..., device: _Optional[int] = ..., inode: _Optional[int] = ...) -> None: ...
 
 class ReplicationStatus(_message.Message):
-    __slots__ = ("group", "epoch", "push2slave_max_offset", "in_sync_replicas", "violations", "slaves", "state", "reason", "master", "master_offset", "lag_bytes", "lag_ms", "truncated_bytes", "resets", "role", "sync_state_set", "elections", "lease_left_ms", "discarded", "log_epochs")
+    __slots__ = ("group", "epoch", "push2slave_max_offset", "in_sync_replicas", "violations", "slaves", "state", "reason", "master", "master_offset", "lag_bytes", "lag_ms", "truncated_bytes", "resets", "role", "sync_state_set", "elections", "lease_left_ms", "discarded", "log_epochs", "lease_seconds", "lease_asked_seconds")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PUSH2SLAVE_MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -897,6 +899,8 @@ class ReplicationStatus(_message.Message):
     LEASE_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
     DISCARDED_FIELD_NUMBER: _ClassVar[int]
     LOG_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ASKED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     group: str
     epoch: int
     push2slave_max_offset: int
@@ -917,7 +921,9 @@ class ReplicationStatus(_message.Message):
     lease_left_ms: int
     discarded: _containers.RepeatedScalarFieldContainer[str]
     log_epochs: _containers.RepeatedCompositeFieldContainer[LogEpoch]
-    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., push2slave_max_offset: _Optional[int] = ..., in_sync_replicas: _Optional[int] = ..., violations: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[SlaveStatus, _Mapping]]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., master: _Optional[str] = ..., master_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ..., truncated_bytes: _Optional[int] = ..., resets: _Optional[int] = ..., role: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[str]] = ..., elections: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., discarded: _Optional[_Iterable[str]] = ..., log_epochs: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ...) -> None: ...
+    lease_seconds: int
+    lease_asked_seconds: int
+    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., push2slave_max_offset: _Optional[int] = ..., in_sync_replicas: _Optional[int] = ..., violations: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[SlaveStatus, _Mapping]]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., master: _Optional[str] = ..., master_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ..., truncated_bytes: _Optional[int] = ..., resets: _Optional[int] = ..., role: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[str]] = ..., elections: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., discarded: _Optional[_Iterable[str]] = ..., log_epochs: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ..., lease_seconds: _Optional[int] = ..., lease_asked_seconds: _Optional[int] = ...) -> None: ...
 
 class LogEpoch(_message.Message):
     __slots__ = ("epoch", "start", "nonce")

@@ -84,7 +84,7 @@ def test_a_transaction_with_a_check_that_fails_changes_nothing(registry: Registr
 
 
 def test_a_lease_takes_its_keys_with_it(registry: Registry) -> None:
-    lease = registry.lease(2)
+    lease = registry.lease(2).lease
     registry.commit(put("/t3/k", b"v", lease))
     assert registry.get("/t3/").rows["/t3/k"].lease == lease
     assert registry.renew(lease) == 2
@@ -121,8 +121,31 @@ def test_a_lease_is_gone_by_the_code_of_the_answer_whatever_its_words() -> None:
         registry.close()
 
 
+def test_a_lease_of_a_second_is_granted_and_one_below_the_minimum_is_longer(
+    etcd: LocalEtcd, tmp_path: Path
+) -> None:
+    registry = EtcdRegistry(etcd.endpoints, 2.0)
+    granted = registry.lease(1)
+    assert granted.ttl_seconds == 1
+    assert registry.renew(granted.lease) == 1
+    assert registry._renewal_timeout < 0.6, "there is nobody else to ask"
+    registry.close()
+    registry = EtcdRegistry((*etcd.endpoints, *etcd.endpoints), 2.0)
+    registry.lease(1)
+    assert registry._renewal_timeout < 0.4, "there is time to ask another member"
+    registry.close()
+    slow = LocalEtcd(tmp_path, election_ms=2500)
+    slow.start()
+    try:
+        registry = EtcdRegistry(slow.endpoints, 2.0)
+        assert registry.lease(1).ttl_seconds == 4
+        registry.close()
+    finally:
+        slow.stop()
+
+
 def test_a_lease_that_nobody_renews_ends(registry: Registry) -> None:
-    lease = registry.lease(2)
+    lease = registry.lease(2).lease
     registry.commit(put("/t4/k", b"v", lease))
     revision = registry.get("/t4/").revision
     until = time.monotonic() + 10
@@ -150,7 +173,7 @@ def test_etcd_and_the_table_agree_on_any_script(etcd: LocalEtcd) -> None:
     registry, memory = EtcdRegistry(etcd.endpoints, 2.0), MemoryRegistry()
     chance = random.Random(5)
     keys = [f"/script/{name}" for name in "abcd"]
-    leases = [(registry.lease(60), memory.lease(60)) for _ in range(2)]
+    leases = [(registry.lease(60).lease, memory.lease(60).lease) for _ in range(2)]
 
     def rows(which: Any) -> dict[str, tuple[bytes, bool, bool]]:
         found = which.get("/script/").rows
@@ -185,14 +208,14 @@ def test_etcd_and_the_table_agree_on_any_script(etcd: LocalEtcd) -> None:
         if step == 80:
             registry.drop(leases[0][0])
             memory.drop(leases[0][1])
-            leases[0] = (registry.lease(60), memory.lease(60))
+            leases[0] = (registry.lease(60).lease, memory.lease(60).lease)
             assert rows(registry) == rows(memory)
     registry.close()
 
 
 def test_the_next_endpoint_answers_when_one_is_gone(etcd: LocalEtcd) -> None:
     registry = EtcdRegistry(("127.0.0.1:1", *etcd.endpoints), 0.5)
-    lease = registry.lease(5)
+    lease = registry.lease(5).lease
     assert registry.renew(lease) == 5
     assert registry.get("/nowhere/").rows == {}
     registry.close()
@@ -246,7 +269,7 @@ def test_etcd_over_tls_with_a_certificate_of_our_own(tmp_path: Path) -> None:
     try:
         registry = EtcdRegistry(cluster.endpoints, 2.0, tls)
         assert registry.commit(put("/tls/k", b"v")) is not None
-        assert registry.renew(registry.lease(5)) == 5
+        assert registry.renew(registry.lease(5).lease) == 5
         registry.close()
         stranger = EtcdRegistry(cluster.endpoints, 0.5, Tls(tls.ca))
         with pytest.raises(RegistryUnavailable):

@@ -24,19 +24,21 @@ from demo.ports import free_endpoint
 from ha import failoverevents, identity, membership
 from ha.epochs import Epoch
 from ha.failover import Role
-from ha.failoverevents import Instruct, Tick, Wake
+from ha.failoverevents import Changed, Instruct, Tick, Wake
 from ha.groupstate import Keys, Replica
 from ha.mandate import Mandate
 from ha.membership import Membership
-from ha.registry import Delete, RegistryUnavailable, Transaction
+from ha.registry import Delete, Grant, RegistryUnavailable, Transaction
 from node.cli.cluster import row_of
 from node.cli.node import problems_of
 from node.election.failover import FailoverService
 from node.election.memoryregistry import MemoryRegistry
+from node.replication import refusals
 from node.replication.slavestream import ReplicationClient
 from node.server import Node
 from store.clocks import MonoMs
 from store.offsets import PhyOffset
+from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of, log_bytes, until
 
@@ -214,6 +216,108 @@ async def test_without_a_master_slaves_serve_readers_and_puts_wait(voters: Voter
         assert not waiting.done()
         voters.registry.commit(Transaction((), (Delete(KEYS.lock),)))
         assert (await waiting).queue_offset == 1
+
+
+def unfit(node: Node, why: str) -> None:
+    """Keep a node from being elected, or let it again."""
+    machine = service(node).machine
+    machine._facts = replace(machine._facts, unfit=lambda: why)
+
+
+async def test_a_put_that_may_wait_is_told_of_the_next_master_as_soon_as_there_is_one(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "PATIENCE_MS", 60_000)
+    await voters.start_all()
+    leader = voters.the_leader()
+    asked, next_one = (node for node in voters.nodes.values() if node is not leader)
+    async with voters.client() as client:
+        await client.admin.create_topic("T", 1)
+    for node in (asked, next_one):
+        unfit(node, "not yet")
+    await voters.stop(name_of(leader))
+    async with duolog.Client(f"127.0.0.1:{asked.port}", timeout=15) as client:
+        await until(lambda: service(asked).machine.known_master is None)
+        reply = await append(client, append_request([b"x"]))
+        assert (reply.status, reply.master) == (wire.NOT_MASTER, "")
+        waits = asyncio.ensure_future(append(client, append_request([b"x"], patience_ms=60_000)))
+        while not broker_of(asked).replication.refusals._waiting:
+            await asyncio.sleep(0.01)
+        assert not waits.done()
+        unfit(next_one, "")
+        service(next_one).step(Tick())
+        reply = await waits
+    assert reply.status == wire.NOT_MASTER
+    assert reply.master == f"127.0.0.1:{next_one.port}"
+    assert reply.master_epoch == 2
+
+
+async def test_a_slave_whose_masters_connection_breaks_asks_the_registry_at_once(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await voters.start_all()
+    leader = voters.the_leader()
+    slave = next(node for node in voters.nodes.values() if node is not leader)
+    one = service(slave)
+    await until(lambda: broker_of(slave).replication.follower is not None)
+    follower = broker_of(slave).replication.follower
+    assert follower is not None
+    assert not follower.lost
+    seen: list[str] = []
+    lost_master = FailoverService.lost_master
+
+    def lost(self: FailoverService) -> None:
+        if self is one:
+            assert follower.lost
+            assert broker_of(slave).replication.next_master == ("", 0), "nobody is sent there"
+            seen.append("lost")
+        lost_master(self)
+
+    monkeypatch.setattr(FailoverService, "lost_master", lost)
+    look = one.machine.group.look
+
+    def looks(now_ms: MonoMs) -> Any:
+        seen.append("look")
+        return look(now_ms)
+
+    monkeypatch.setattr(one.machine.group, "look", looks)
+    master = broker_of(leader).replication.master
+    assert master is not None
+    for number, session in list(master.sessions.items()):
+        if session.node == name_of(slave):
+            broker_of(leader).replication.close(number, "test")
+    await until(lambda: "lost" in seen)
+    at = seen.index("lost")
+    assert seen[at : at + 2] == ["lost", "look"]
+    await until(lambda: not follower.lost)
+    assert voters.the_leader() is leader, "the registry says that nothing happened"
+
+
+async def test_a_renewal_counts_before_what_happened_while_the_loop_stood_still(
+    voters: Voters,
+) -> None:
+    await voters.start_all()
+    one = service(voters.the_leader())
+    now = one.mono_ms()
+    lease = one.machine.lease
+    one.machine.deadline_ms = MonoMs(now - 1)  # as the machine knows it
+    one._keeper.current = (lease, MonoMs(now + 1500))
+    one.step(Changed())
+    assert one.machine.role is Role.LEADING
+    assert one.machine.lease == lease
+
+
+async def test_a_node_tells_which_leases_the_registry_grants(voters: Voters) -> None:
+    class Generous(MemoryRegistry):
+        def lease(self, ttl_seconds: int) -> Grant:
+            return super().lease(ttl_seconds + 2)
+
+    node = await voters.start("a", ha={"in_sync_replicas": 1}, registry=Generous())
+    await until(lambda: service(node).machine.role is Role.LEADING)
+    async with voters.client("a") as client:
+        part = (await client.admin.node_status()).replication
+    asked = node.config.registry.lease_seconds
+    assert (part.lease_asked_seconds, part.lease_seconds) == (asked, asked + 2)
 
 
 async def test_a_drained_node_hands_over_leaves_and_comes_back(voters: Voters) -> None:

@@ -1,12 +1,14 @@
 """The lease's thread: it renews while the node is healthy, and reports a lost lease."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import structlog
 
-from ha.registry import LeaseGone, RegistryUnavailable
+from ha.registry import Grant, LeaseGone, RegistryUnavailable
 from node.election.leasekeeper import LeaseKeeper
 from node.election.memoryregistry import MemoryRegistry
 
@@ -52,6 +54,40 @@ def test_a_lease_is_renewed_until_it_is_dropped() -> None:
         registry.renew(numbers.pop())
 
 
+class Generous(MemoryRegistry):
+    """Grants longer leases than it is asked for, as etcd does below its minimum."""
+
+    def lease(self, ttl_seconds: int) -> Grant:
+        return super().lease(ttl_seconds + 3)
+
+
+class Mean(MemoryRegistry):
+    """Grants shorter leases than it is asked for."""
+
+    def lease(self, ttl_seconds: int) -> Grant:
+        return super().lease(1)
+
+
+@pytest.mark.parametrize(("registry", "seconds"), [(Generous(), 5), (Mean(), 1)])
+def test_what_the_registry_grants_counts_and_not_what_was_asked_for(
+    registry: MemoryRegistry, seconds: int
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        lease = Lease(registry)
+        before = time.monotonic()
+        lease.keeper.start()
+        lease.keeper.ask()
+        lease.until(lambda: bool(lease.granted))
+        after = time.monotonic()
+    lease.keeper.stop()
+    _, deadline = lease.granted[0]
+    assert lease.keeper.ttl_seconds == seconds
+    assert before + 0.9 * seconds <= deadline / 1000 + 0.001
+    assert deadline / 1000 <= after + 0.9 * seconds
+    said = [row for row in logs if "other leases" in row["event"]]
+    assert [row["reason"].split(" s,")[0] for row in said] == [str(seconds)]
+
+
 def test_a_lease_that_the_registry_lost_is_reported() -> None:
     registry = MemoryRegistry()
     lease = Lease(registry)
@@ -94,7 +130,7 @@ def test_a_registry_that_does_not_answer_is_asked_again() -> None:
             super().__init__()
             self.failures = 3
 
-        def lease(self, ttl_seconds: int) -> int:
+        def lease(self, ttl_seconds: int) -> Grant:
             if self.failures:
                 self.failures -= 1
                 raise RegistryUnavailable("no answer")

@@ -1,0 +1,66 @@
+"""Refusals that wait until it is known who takes puts."""
+
+import asyncio
+
+from node.replication import refusals
+from node.replication.refusals import Refusals
+
+
+class Node:
+    """What a node knows."""
+
+    def __init__(self) -> None:
+        self.knows = False
+        self.refusals = Refusals(lambda: self.knows)
+
+
+async def test_a_refusal_waits_until_the_node_knows_who_takes_puts() -> None:
+    node = Node()
+    told = [node.refusals.told_later(1000) for _ in range(3)]
+    node.refusals.look()
+    assert [one is not None and one.done() for one in told] == [False] * 3
+    node.knows = True
+    node.refusals.look()
+    assert [one is not None and one.done() for one in told] == [True] * 3
+
+
+async def test_a_refusal_is_told_at_once_where_nobody_waits_or_the_node_knows_already() -> None:
+    node = Node()
+    assert node.refusals.told_later(0) is None
+    node.knows = True
+    assert node.refusals.told_later(1000) is None
+
+
+async def test_a_refusal_waits_no_longer_than_its_client_and_the_node_allow() -> None:
+    node = Node()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    told = node.refusals.told_later(20)
+    assert told is not None
+    await asyncio.wait_for(told, 5)
+    assert loop.time() - began >= 0.015
+    told = node.refusals.told_later(3_600_000)
+    assert told is not None
+    due = node.refusals._waiting[told].when()
+    assert due <= loop.time() + refusals.PATIENCE_MS / 1000
+    node.refusals.end()
+
+
+async def test_only_so_many_wait() -> None:
+    node = Node()
+    told = [node.refusals.told_later(1000) for _ in range(refusals.WAITING_MAX + 1)]
+    assert [one is None for one in told[-2:]] == [False, True]
+    node.refusals.end()
+    assert all(one is None or one.done() for one in told)
+
+
+async def test_a_node_that_stops_tells_all_and_lets_none_wait_any_more() -> None:
+    node = Node()
+    told = node.refusals.told_later(1000)
+    assert told is not None
+    told.cancel()  # its connection is gone
+    other = node.refusals.told_later(1000)
+    node.refusals.end()
+    assert other is not None
+    assert other.done()
+    assert node.refusals.told_later(1000) is None
