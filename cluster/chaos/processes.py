@@ -36,6 +36,7 @@ class ProcessTarget:
     ) -> None:
         """directory: empty, and not removed here. flags: further ones of `node start`."""
         self.directory = directory
+        self.lease_seconds = lease_seconds
         self.nodes: tuple[str, ...] = ("a", "b", "c")
         self._disk_bytes = disk_bytes
         self._generation = 0
@@ -99,6 +100,11 @@ class ProcessTarget:
         self._etcd.stop()
         for name in self.nodes:
             self._unmount(name)
+
+    @property
+    def registry(self) -> tuple[str, ...]:
+        """HOST:PORT of etcd's members."""
+        return self._etcd.endpoints
 
     def endpoint(self, node: str) -> str:
         """Of the client API."""
