@@ -274,13 +274,13 @@ async def test_a_slave_whose_masters_connection_breaks_asks_the_registry_at_once
         lost_master(self)
 
     monkeypatch.setattr(FailoverService, "lost_master", lost)
-    look = one.machine.group.look
+    read = one.machine.group.read
 
-    def looks(now_ms: MonoMs) -> Any:
-        seen.append("look")
-        return look(now_ms)
+    def reads(now_ms: MonoMs) -> Any:
+        seen.append("read")
+        return read(now_ms)
 
-    monkeypatch.setattr(one.machine.group, "look", looks)
+    monkeypatch.setattr(one.machine.group, "read", reads)
     master = broker_of(leader).replication.master
     assert master is not None
     for number, session in list(master.sessions.items()):
@@ -288,7 +288,7 @@ async def test_a_slave_whose_masters_connection_breaks_asks_the_registry_at_once
             broker_of(leader).replication.close(number, "test")
     await until(lambda: "lost" in seen)
     at = seen.index("lost")
-    assert seen[at : at + 2] == ["lost", "look"]
+    assert seen[at : at + 2] == ["lost", "read"]
     await until(lambda: not follower.lost)
     assert voters.the_leader() is leader, "the registry says that nothing happened"
 
