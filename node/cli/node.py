@@ -55,6 +55,9 @@ def start(
     """Run a node in the foreground until SIGTERM or SIGINT."""
     gc.disable()  # a start makes hundreds of thousands of objects that stay; serve() enables it
     import node.logs  # noqa: F401 - before others import structlog
+    from node.polling import poll_channels_in_one_thread
+
+    poll_channels_in_one_thread()
     from node.config import ConfigError, load
 
     flags: dict[str, dict[str, object]] = {}

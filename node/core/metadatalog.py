@@ -350,6 +350,8 @@ class MetadataLog:
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.NotMaster(f"the change was not stored: {result.reason}")
         durable = self._log.settle(result.end_offset)
+        if durable is not None:
+            durable.add_done_callback(lambda _: self._log.catch_up())  # somebody may wait for it
         self._log.pump_soon()
         return result.queue_offset, durable
 

@@ -36,6 +36,7 @@ log = structlog.get_logger("duolog.node")
 
 PUMP_SECONDS = 0.005  # longest time the loop dispatches without a pause
 LATER_SECONDS = 0.001  # delay of the dispatch of answered messages that no reader waits for
+REPLICATED_LATER_SECONDS = 0.005  # the same in a group, where each answer takes longer
 SLAVE_PUMP_SECONDS = 0.002  # readers of a slave can wait that long, writers of its master need not
 
 Outcome = asyncio.Future[PutMessageStatus]  # of a put that waits
@@ -229,7 +230,10 @@ class Log:
             return result, None
         self.count_in(result.count, len(batch.columns.bodies))
         waiting = self.settle(result.end_offset)
-        self.pump_soon()
+        if waiting is None:
+            self.answered()
+        else:
+            self.pump_soon()
         return result, waiting
 
     async def put_and_wait(self, batch: PutBatch) -> PutResult:
@@ -282,12 +286,19 @@ class Log:
         At once where anybody waits for messages, else in a moment, many puts in one: whoever sends
         one message after the other would wait for each. `catch_up` comes before a read.
         """
-        if self._next is not None or self._later is not None or self.waits:
+        if self.waits:
             return
         if len(self.board):
             self.pump_soon()
-        elif self._over is None:
-            self._later = asyncio.get_running_loop().call_later(LATER_SECONDS, self._pump)
+        else:
+            self._pump_within(LATER_SECONDS)
+
+    def replicated(self) -> None:
+        """Enough slaves have what was put, and its answer is on its way: see `answered`."""
+        if len(self.board):
+            self.pump_soon()
+        else:
+            self._pump_within(REPLICATED_LATER_SECONDS)
 
     def catch_up(self) -> None:
         """Dispatch what was answered, before a read.
@@ -309,9 +320,13 @@ class Log:
     def applied(self) -> None:
         """A slave's log or confirm offset moved: dispatch soon, several small steps at once."""
         self._allocator.appended()
-        if self._next is None and self._over is None:
-            loop = asyncio.get_running_loop()
-            self._next = loop.call_later(SLAVE_PUMP_SECONDS, self._pump)
+        readers = len(self.board)
+        self._pump_within(SLAVE_PUMP_SECONDS if readers else REPLICATED_LATER_SECONDS)
+
+    def _pump_within(self, seconds: float) -> None:
+        """Dispatch in a moment, or earlier if somebody asks for it."""
+        if self._next is None and self._later is None and self._over is None:
+            self._later = asyncio.get_running_loop().call_later(seconds, self._pump)
 
     def pump_soon(self) -> None:
         """Dispatch readable records in the next turn of the event loop."""

@@ -287,7 +287,7 @@ class Replication:
         """The confirm offset moved: dispatch, and send it to the slaves that did not acknowledge
         now.
         """
-        self._log.pump_soon()
+        self._log.replicated()
         self._wake_senders()
 
     def close(self, session: int, reason: str) -> None:
