@@ -1,26 +1,33 @@
-"""Bare ping-pongs, one message at a time: over an open gRPC stream, and over a TCP connection.
+"""Bare ping-pongs, one message at a time: over a gRPC stream, over a TCP connection, over both.
 
-As a program it answers; as a module, it asks and measures. The limits of a send that waits for an
-answer, and what each side of them costs in CPU.
+As a program it answers, or passes on what comes over TCP to a stream and back, as a master does for
+its slave; as a module, it asks and measures. The limits of a send that waits for an answer, and
+what each side of them costs in CPU.
 """
 
 import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import grpc
 import grpc.aio
 
 from bench.usage import CpuOf
 from demo.measure import percentile
+from node.polling import poll_channels_in_one_thread
+from node.replication.outgoing import Outgoing
 
 METHOD = "/bare.Bare/Echo"
 BODY = b"x" * 100
+READY_SECONDS = 30.0
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
@@ -92,6 +99,42 @@ async def _serve(grpc_listen: str, tcp_listen: str) -> None:
     await server.wait_for_termination()
 
 
+class _Relay(_EchoTcp):
+    """Passes on what comes over TCP to a stream; whoever reads the stream passes it back."""
+
+    def __init__(self, write: Callable[[bytes], Coroutine[Any, Any, None]]) -> None:
+        self._unsent: deque[bytes] = deque()
+        self._outgoing = Outgoing(write, self._next, _raise)
+
+    def _next(self) -> bytes | None:
+        return self._unsent.popleft() if self._unsent else None
+
+    def data_received(self, data: bytes) -> None:
+        self._unsent.append(data)
+        self._outgoing.wake()
+
+    def answer(self, data: bytes) -> None:
+        self._transport.write(data)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+async def _pass_on(tcp_listen: str, grpc_address: str) -> None:
+    """Between one TCP connection and one stream."""
+    host, _, port = tcp_listen.rpartition(":")
+    async with grpc.aio.insecure_channel(grpc_address) as channel:
+        await asyncio.wait_for(channel.channel_ready(), READY_SECONDS)
+        stream: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
+        stream = channel.stream_stream(METHOD)
+        call = stream()
+        relay = _Relay(call.write)
+        await asyncio.get_running_loop().create_server(lambda: relay, host, int(port))
+        while isinstance(data := await call.read(), bytes):
+            relay.answer(data)
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -99,13 +142,14 @@ def _free_port() -> int:
 
 
 class PingPong:
-    """Both connections to one process that answers."""
+    """Connections to one process that answers, and to one that passes on to it."""
 
-    def __init__(self, grpc_listen: str, tcp_listen: str) -> None:
-        command = [sys.executable, "-m", "bench.pingpong", grpc_listen, tcp_listen]
-        self._process = subprocess.Popen(command)
+    def __init__(self, grpc_listen: str, tcp_listen: str, relay_listen: str) -> None:
+        self._process = _start("answer", grpc_listen, tcp_listen)
+        self._relay = _start("relay", relay_listen, grpc_listen)
         self._grpc_listen = grpc_listen
         self._tcp_listen = tcp_listen
+        self._relay_listen = relay_listen
 
     async def stream(self, calls: int) -> Trip:
         """An open gRPC stream between two processes."""
@@ -125,7 +169,19 @@ class PingPong:
 
     async def tcp(self, calls: int) -> Trip:
         """A TCP connection between two asyncio loops."""
-        host, _, port = self._tcp_listen.rpartition(":")
+        return await self._over_tcp(self._tcp_listen, calls)
+
+    async def relayed(self, calls: int) -> Trip:
+        """Over TCP to a process that asks another one over a stream.
+
+        The CPU of the answerer's side is that of both.
+        """
+        relay = CpuOf(self._relay.pid)
+        found = await self._over_tcp(self._relay_listen, calls)
+        return replace(found, answerer_cpu=found.answerer_cpu + relay.seconds() / calls)
+
+    async def _over_tcp(self, listen: str, calls: int) -> Trip:
+        host, _, port = listen.rpartition(":")
         loop = asyncio.get_running_loop()
         transport, protocol = await loop.create_connection(_AskTcp, host, int(port))
         try:
@@ -150,20 +206,31 @@ class PingPong:
         )
 
     async def ready(self) -> None:
-        """Wait until it answers."""
-        async with grpc.aio.insecure_channel(self._grpc_listen) as channel:
-            await asyncio.wait_for(channel.channel_ready(), 30)
+        """Wait until both answer."""
+        async with asyncio.timeout(READY_SECONDS):
+            async with grpc.aio.insecure_channel(self._grpc_listen) as channel:
+                await channel.channel_ready()
+            while True:
+                with contextlib.suppress(OSError):
+                    await self.relayed(1)
+                    return
+                await asyncio.sleep(0.05)
 
     def stop(self) -> None:
-        """End the process."""
-        self._process.terminate()
-        self._process.wait()
+        """End the processes."""
+        for process in (self._relay, self._process):
+            process.terminate()
+            process.wait()
+
+
+def _start(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "bench.pingpong", *arguments])
 
 
 @asynccontextmanager
 async def ping_pong() -> AsyncIterator[PingPong]:
-    """A process that answers on both."""
-    found = PingPong(f"127.0.0.1:{_free_port()}", f"127.0.0.1:{_free_port()}")
+    """Processes that answer on all of them."""
+    found = PingPong(*(f"127.0.0.1:{_free_port()}" for _ in range(3)))
     try:
         await found.ready()
         yield found
@@ -172,4 +239,5 @@ async def ping_pong() -> AsyncIterator[PingPong]:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(*sys.argv[1:3]))
+    poll_channels_in_one_thread()  # as nodes do
+    asyncio.run((_pass_on if sys.argv[1] == "relay" else _serve)(*sys.argv[2:4]))

@@ -51,12 +51,13 @@ async def sync_produce() -> list[Figure]:
 
 
 async def sync_one() -> list[Figure]:
-    """One send at a time through a master and its slave, against both bare ping-pongs, in turns."""
+    """One send at a time through a master and its slave, against bare ping-pongs, in turns."""
     found: list[_OneAtATime] = []
     async with ping_pong() as bare, pair() as (master, slave, client):
         await measure.produce_singly(client, Load(500, 100))
         for _ in range(5):
             stream, tcp = await bare.stream(1000), await bare.tcp(1000)
+            relayed = await bare.relayed(1000)
             client_cpu, master_cpu, slave_cpu = CpuOf(None), CpuOf(master.pid), CpuOf(slave.pid)
             ours = await measure.produce_singly(client, Load(1000, 100))
             found.append(
@@ -69,6 +70,8 @@ async def sync_one() -> list[Figure]:
                     master_cpu.seconds() / ours.messages,
                     slave_cpu.seconds() / ours.messages,
                     stream.cpu,
+                    relayed.p50,
+                    relayed.cpu,
                 )
             )
     numbers = {
@@ -84,7 +87,9 @@ async def sync_one() -> list[Figure]:
             f"p50 {us['p50']:.0f} us, {ratio:.2f} x; p99 {us['p99']:.0f} us; CPU us a message: "
             f"client {us['client_cpu']:.0f}, master {us['master_cpu']:.0f}, "
             f"slave {us['slave_cpu']:.0f}",
-            f"stream {us['stream']:.0f} us (CPU {us['stream_cpu']:.0f}), TCP {us['tcp']:.0f} us",
+            f"stream {us['stream']:.0f} us (CPU {us['stream_cpu']:.0f}), TCP {us['tcp']:.0f} us; "
+            f"client, relay and echo that do nothing: {us['relayed']:.0f} us "
+            f"(CPU {us['relayed_cpu']:.0f})",
             ratio <= 1.25,
             numbers | {"ratio": ratio},
         )
@@ -93,7 +98,7 @@ async def sync_one() -> list[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class _OneAtATime:
-    """One turn: seconds of both limits, of a send, and of CPU for each message."""
+    """One turn: seconds of the limits, of a send, and of CPU for each message."""
 
     stream: float
     tcp: float
@@ -103,6 +108,8 @@ class _OneAtATime:
     master_cpu: float
     slave_cpu: float
     stream_cpu: float
+    relayed: float
+    relayed_cpu: float
 
 
 async def catch_up() -> list[Figure]:
