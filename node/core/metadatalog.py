@@ -351,7 +351,7 @@ class MetadataLog:
             raise sdk.NotMaster(f"the change was not stored: {result.reason}")
         durable = self._log.settle(result.end_offset)
         if durable is not None:
-            durable.add_done_callback(lambda _: self._log.catch_up())  # somebody may wait for it
+            durable.add_done_callback(lambda _: self._log.pump_soon())  # somebody may wait for it
         self._log.pump_soon()
         return result.queue_offset, durable
 
