@@ -35,8 +35,7 @@ from store.status import PutMessageStatus
 log = structlog.get_logger("duolog.node")
 
 PUMP_SECONDS = 0.005  # longest time the loop dispatches without a pause
-LATER_SECONDS = 0.001  # delay of the dispatch of answered messages that no reader waits for
-REPLICATED_LATER_SECONDS = 0.005  # the same in a group, where each answer takes longer
+LATER_SECONDS = 0.005  # delay of the dispatch of answered messages that no reader waits for
 SLAVE_PUMP_SECONDS = 0.002  # readers of a slave can wait that long, writers of its master need not
 
 Outcome = asyncio.Future[PutMessageStatus]  # of a put that waits
@@ -286,19 +285,15 @@ class Log:
         At once where anybody waits for messages, else in a moment, many puts in one: whoever sends
         one message after the other would wait for each. `catch_up` comes before a read.
         """
-        if self.waits:
-            return
-        if len(self.board):
-            self.pump_soon()
-        else:
-            self._pump_within(LATER_SECONDS)
+        if not self.waits:
+            self.replicated()
 
     def replicated(self) -> None:
         """Enough slaves have what was put, and its answer is on its way: see `answered`."""
         if len(self.board):
             self.pump_soon()
         else:
-            self._pump_within(REPLICATED_LATER_SECONDS)
+            self._pump_within(LATER_SECONDS)
 
     def catch_up(self) -> None:
         """Dispatch what was answered, before a read.
@@ -321,7 +316,7 @@ class Log:
         """A slave's log or confirm offset moved: dispatch soon, several small steps at once."""
         self._allocator.appended()
         readers = len(self.board)
-        self._pump_within(SLAVE_PUMP_SECONDS if readers else REPLICATED_LATER_SECONDS)
+        self._pump_within(SLAVE_PUMP_SECONDS if readers else LATER_SECONDS)
 
     def _pump_within(self, seconds: float) -> None:
         """Dispatch in a moment, or earlier if somebody asks for it."""

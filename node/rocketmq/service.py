@@ -67,11 +67,12 @@ Handler = Callable[["MessagingService", Asked, ServicerContext[Asked, Made]], Aw
 
 
 def answering(
-    kind: type[Made], *, master: bool = True
+    kind: type[Made], *, master: bool = True, reads: bool = True
 ) -> Callable[[Method[Asked, Made]], Handler[Asked, Made]]:
     """Decorate a unary method: authentication, forwarding, and errors as codes.
 
-    kind: of its replies. master: only a master answers.
+    kind: of its replies. master: only a master answers. reads: it sees what other clients were
+    answered before it.
     """
 
     def decorate(method: Method[Asked, Made]) -> Handler[Asked, Made]:
@@ -83,7 +84,7 @@ def answering(
         ) -> Made:
             context = HeadersOnce(grpc_context)
             try:
-                client = self.admit(context)
+                client = self.admit(context, reads)
                 others = self.forwarder.other_groups()
                 if others and (named := _place_of(request)) in others:
                     return await self.forwarder.unary(kind, request, context, named)
@@ -182,8 +183,8 @@ class MessagingService(rpc.MessagingServiceServicer):
         self.broker.pop.client_gone(client_id)
         self.broker.lite.client_gone(client_id)
 
-    def admit(self, context: Call) -> Client:
-        """The client that calls; the call sees what other clients were answered before it.
+    def admit(self, context: Call, reads: bool = True) -> Client:
+        """The client that calls. reads: the call sees what other clients were answered before it.
 
         Raises Refused (UNAUTHORIZED, CLIENT_ID_REQUIRED).
         """
@@ -192,7 +193,8 @@ class MessagingService(rpc.MessagingServiceServicer):
         if not client_id:
             raise Refused(Code.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
         self._authenticator.check(metadata)
-        self.broker.log.catch_up()
+        if reads:
+            self.broker.log.catch_up()
         return self.clients.saw(str(client_id), via_of(context))
 
     # -- routes, clients -----------------------------------------------------------------------
@@ -323,7 +325,7 @@ class MessagingService(rpc.MessagingServiceServicer):
 
     # -- sending -------------------------------------------------------------------------------
 
-    @answering(service.SendMessageResponse)
+    @answering(service.SendMessageResponse, reads=False)
     async def SendMessage(
         self, request: service.SendMessageRequest, context: Call, client: Client
     ) -> service.SendMessageResponse:

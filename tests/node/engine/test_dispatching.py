@@ -35,7 +35,7 @@ async def pair(
     async with group.client(master) as client:
         await client.admin.create_topic("T", 1)
     await caught_up(master, slave)
-    monkeypatch.setattr("node.engine.log.REPLICATED_LATER_SECONDS", 600)
+    monkeypatch.setattr("node.engine.log.LATER_SECONDS", 600)
     for node in (master, slave):
         broker_of(node).log.catch_up()  # what still comes within a short moment
     return group, master, slave
