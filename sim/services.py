@@ -223,7 +223,7 @@ class Services:
     def settle(self) -> None:
         """After every event: tell of what was dispatched. Raises what the background work did."""
         self.loop.run_now(self.broker.log.announce)
-        self.loop.run_now(self.broker.replication.refusals.look)
+        self.loop.run_now(self.broker.replication.refusals.release_if_settled)
         if self.broker.failure is not None:
             failure, self.broker.failure = self.broker.failure, None
             raise failure

@@ -267,7 +267,7 @@ class FailoverService:
         if lease == self.machine.lease != 0 and deadline_ms > self.machine.deadline_ms:
             self._feed(self._driver.step, Leased(lease, deadline_ms))
         self._feed(self._driver.step, event)
-        self._replication.refusals.look()
+        self._replication.refusals.release_if_settled()
         stranded = self.machine.stranded
         if stranded and not self._stranded:
             log.error("the group needs an operator", reason=stranded)

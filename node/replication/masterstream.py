@@ -123,7 +123,7 @@ class ReplicationService:
             effects = master.step(masterevents.Received(number, data), mono_ms())
             if effects:
                 perform(effects)
-            self._replication.refusals.look()
+            self._replication.refusals.release_if_settled()
             if masterevents.CONFIRMED not in effects[-1:]:  # that wakes all senders
                 sender.wake()
 

@@ -38,7 +38,7 @@ class Refusals:
         self._waiting[told] = loop.call_later(seconds, self._tell, told)
         return told
 
-    def look(self) -> None:
+    def release_if_settled(self) -> None:
         """Something changed that may settle who takes puts."""
         if self._waiting and self._settled():
             self._tell_all()

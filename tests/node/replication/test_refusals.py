@@ -17,10 +17,10 @@ class Node:
 async def test_a_refusal_waits_until_the_node_knows_who_takes_puts() -> None:
     node = Node()
     told = [node.refusals.told_later(1000) for _ in range(3)]
-    node.refusals.look()
+    node.refusals.release_if_settled()
     assert [one is not None and one.done() for one in told] == [False] * 3
     node.knows = True
-    node.refusals.look()
+    node.refusals.release_if_settled()
     assert [one is not None and one.done() for one in told] == [True] * 3
 
 
