@@ -308,7 +308,9 @@ class GroupReader:
             batch, used = head
             if used < batch.count:
                 self.at_hand = self._prefetch.messages()
-                return next(self.at_hand, None)
+                for message in self.at_hand:
+                    return message
+                continue  # another thread took the last of them meanwhile
             self._finish()  # nothing but lost messages
             self._consumed((batch.topic, batch.queue_id), batch.next_offset)
         return None

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ import duolog.sync
 import numpy as np
 import pytest
 from duolog._membership import SharingMember
+from duolog._prefetch import Prefetch
 
 from store.kernels.text import java_hash
 from tests.node.conftest import StartNode
@@ -378,6 +380,31 @@ def test_a_consumer_in_a_thread_takes_messages_of_a_batch_without_its_loop(tmp_p
             assert committed(client) == 15
     finally:
         node.stop()
+
+
+async def test_a_batch_used_up_by_another_thread_does_not_hide_the_next(
+    client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(client, "T", 8)
+    async with client.consumer("g", "T") as consumer:
+        (reader,) = consumer._readers.values()
+        prefetch = reader._prefetch
+        async with asyncio.timeout(10):
+            while len(prefetch._ready) < 4:
+                await asyncio.sleep(0.01)
+
+        def messages() -> Iterator[duolog.Message]:
+            """The other thread takes all of the batch before this one takes any."""
+            rest = Prefetch.messages(prefetch)
+            if len(prefetch._ready) == 4:
+                other.extend(rest)
+            return rest
+
+        other: list[duolog.Message] = []
+        monkeypatch.setattr(prefetch, "messages", messages)
+        found = await take(consumer, 8, 0.5)
+        assert len(other) == 2
+        assert sorted(message.body for message in [*found, *other]) == [b"%d" % k for k in range(8)]
 
 
 def refuse(work: Any) -> Any:
