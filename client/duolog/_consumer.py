@@ -179,6 +179,11 @@ class Consumer:
             self._turn += 1
         return None
 
+    def take_back(self) -> None:
+        """The message (or batch) given last did not reach the user, and is given again."""
+        for reader in self._readers.values():
+            reader.take_back()
+
     async def batches(self) -> AsyncIterator[Batch]:
         """All batches, for ever."""
         while (batch := await self.get_batch()) is not None:

@@ -124,6 +124,15 @@ class GroupReader:
         self._settle()
         self._handed = None
 
+    def take_back(self) -> None:
+        """What was handed out last did not reach the user, and is handed out again."""
+        self._settle()
+        if self._handed is None:
+            return
+        queue, self._handed = self._handed[0], None
+        if self._prefetch.reads(queue):  # else the next member gets it
+            self._read_from({queue: self._positions[queue]})
+
     # -- group ---------------------------------------------------------------------------------
 
     async def _heartbeats(self) -> None:

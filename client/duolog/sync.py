@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from duolog import _client
 from duolog._admin import Admin as AsyncAdmin
@@ -39,6 +39,7 @@ from duolog._transactions import Half, UndecidedMessage
 from duolog._transactions import Transactions as AsyncTransactions
 
 T = TypeVar("T")
+INTERRUPTIONS_MAX = 10  # of what cleans up after one; a user who goes on interrupting wants to end
 
 
 class _Thread:
@@ -123,6 +124,17 @@ class _Loop:
             return make()
 
         return self.run(made())
+
+    def call_interrupted(self, make: Callable[[], object]) -> None:
+        """Call after an interruption of this thread, which goes on: others must not prevent it."""
+        for _ in range(INTERRUPTIONS_MAX):
+            try:
+                self.call(make)
+                return
+            except DuologError:  # the client is closed, and nothing goes on
+                return
+            except BaseException:
+                continue
 
     def stop(self) -> None:
         self.closed = True
@@ -384,6 +396,42 @@ class Transactions:
         self.close()
 
 
+class _Interruptible(Generic[T]):
+    """A `get` of a thread in which a signal handler may raise, KeyboardInterrupt for example.
+
+    The thread then has nothing: the call must take nothing later, and what it took already must not
+    count as consumed. All but `result` runs in the thread of all clients.
+    """
+
+    def __init__(self, loop: _Loop, consumer: AsyncConsumer) -> None:
+        self._loop = loop
+        self._consumer = consumer
+        self._task: asyncio.Task[Any] | None = None
+        self._taken: T | None = None
+        self._given_up = False
+
+    def result(self, get: Callable[[], Coroutine[Any, Any, T | None]]) -> T | None:
+        """Wait for it."""
+        try:
+            return self._loop.run(self._run(get))
+        except BaseException:
+            self._loop.call_interrupted(self._give_up)
+            raise
+
+    async def _run(self, get: Callable[[], Coroutine[Any, Any, T | None]]) -> T | None:
+        self._task = asyncio.current_task()
+        if not self._given_up:
+            self._taken = await get()
+        return self._taken
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        if self._task is not None:
+            self._task.cancel()
+        if self._taken is not None:
+            self._consumer.take_back()
+
+
 class Consumer:
     """A member of a consumer group. For one thread at a time."""
 
@@ -395,13 +443,19 @@ class Consumer:
     def get(self, timeout: float | None = None) -> Message | None:
         """As `duolog.Consumer.get`."""
         if not (self._loop.forked or self._loop.closed):
-            for message in self._consumer._at_hand:  # without a turn of the loop
-                return message
-        return self._loop.run(self._consumer.get(timeout))
+            try:
+                for message in self._consumer._at_hand:  # without a turn of the loop
+                    return message
+            except BaseException:  # a signal handler's, after the message was taken
+                self._loop.call_interrupted(self._consumer.take_back)
+                raise
+        asked = _Interruptible[Message](self._loop, self._consumer)
+        return asked.result(lambda: self._consumer.get(timeout))
 
     def get_batch(self, timeout: float | None = None) -> Batch | None:
         """As `duolog.Consumer.get_batch`."""
-        return self._loop.run(self._consumer.get_batch(timeout))
+        asked = _Interruptible[Batch](self._loop, self._consumer)
+        return asked.result(lambda: self._consumer.get_batch(timeout))
 
     def commit(self) -> None:
         """As `duolog.Consumer.commit`."""

@@ -3,9 +3,12 @@
 import asyncio
 import json
 import os
+import signal
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -378,6 +381,101 @@ def test_a_consumer_in_a_thread_takes_messages_of_a_batch_without_its_loop(tmp_p
                 consumer.close()
                 assert consumer.get(0.0) is None
             assert committed(client) == 15
+    finally:
+        node.stop()
+
+
+class Interruption(BaseException):
+    """What a signal handler raises in these tests."""
+
+
+def interrupt(number: int, frame: object) -> None:
+    raise Interruption
+
+
+def interrupt_when_waiting(consumer: duolog.sync.Consumer) -> None:
+    """Interrupt the main thread once it waits for messages."""
+    main = threading.main_thread().ident
+    assert main is not None
+    deadline = time.monotonic() + 20
+    while not consumer._consumer._arrived._waiters:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    signal.pthread_kill(main, signal.SIGUSR1)
+
+
+def interrupted_once(call: Callable[..., object]) -> Callable[..., object]:
+    """A call that a signal handler interrupts after it did its work, for the first time."""
+    times = count()
+
+    def interrupted(*arguments: object) -> object:
+        done = call(*arguments)
+        if next(times) == 0:
+            raise Interruption
+        return done
+
+    return interrupted
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("get", [duolog.sync.Consumer.get, duolog.sync.Consumer.get_batch])
+def test_a_get_that_is_interrupted_takes_nothing(
+    tmp_path: Path, get: Callable[[duolog.sync.Consumer], object]
+) -> None:
+    node = NodeProcess(tmp_path / "data")
+    node.start()
+    try:
+        with duolog.sync.Client(node.endpoint) as client:
+            client.admin.create_topic("T", 1)
+            with (
+                client.producer() as producer,
+                client.consumer("g", "T", commit_interval=600) as consumer,
+            ):
+                thread = threading.Thread(target=interrupt_when_waiting, args=(consumer,))
+                thread.start()
+                with pytest.raises(Interruption):
+                    get(consumer)
+                thread.join()
+                producer.send("T", b"0")
+                message = consumer.get(10.0)
+                assert message is not None
+                assert message.body == b"0"
+            assert committed(client) == 1
+    finally:
+        node.stop()
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_message_taken_by_an_interrupted_get_is_given_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """at: the message whose `get` is interrupted: the first waits for the loop's thread."""
+    node = NodeProcess(tmp_path / "data")
+    node.start()
+    try:
+        with duolog.sync.Client(node.endpoint) as client:
+            client.admin.create_topic("T", 1)
+            with client.producer() as producer:
+                producer.send_batch("T", [b"%d" % k for k in range(4)])
+            with client.consumer("g", "T", commit_interval=600) as consumer:
+                assert [message.body for message in islice(consumer, at)] == [b"0", b"1"][:at]
+                whose, name = (duolog.Message, "__init__") if at else (consumer._loop, "run")
+                with monkeypatch.context() as patch, pytest.raises(Interruption):
+                    patch.setattr(whose, name, interrupted_once(getattr(whose, name)))
+                    consumer.get(10.0)
+                consumer.commit()
+                assert consumer.get(10.0).body == b"%d" % at  # type: ignore[union-attr]
+                assert consumer.get(10.0).body == b"%d" % (at + 1)  # type: ignore[union-attr]
+                consumer.commit()
+                assert committed(client) == at + 1
     finally:
         node.stop()
 
