@@ -486,8 +486,9 @@ class Consumer:
             yield message
 
     def close(self) -> None:
-        """Commit and leave the group."""
-        self._loop.run(self._consumer.close())
+        """Commit and leave the group. In a forked process it does nothing: it is the parent's."""
+        if not self._loop.forked:
+            self._loop.run(self._consumer.close())
 
     def __enter__(self) -> "Consumer":
         """Join the group."""
@@ -496,7 +497,8 @@ class Consumer:
 
     def __exit__(self, kind: object, value: object, trace: object) -> None:
         """Leave; after an error the message in hand does not count as consumed."""
-        self._loop.run(self._consumer.__aexit__(kind, value, trace))
+        if not self._loop.forked:
+            self._loop.run(self._consumer.__aexit__(kind, value, trace))
 
 
 class Admin:
