@@ -387,7 +387,7 @@ class LiteClients:
         if found:
             check_not_recorded(node, broker, request.group, found)
             self.history.delivered(node, mastership(node), request, found)
-        else:  # the client may have left, and come again
+        elif node.master is not None:  # the client may have left, and come again
             now = broker.lite.subscriber(client.name, client.group, PARENT)
             self.history.nothing_for(node, broker.pop, now)
         return found

@@ -37,6 +37,8 @@ def unfinished(node: Node) -> str:
     if services is None or node.may_be_behind():
         return "no master that knows its log"
     broker, store = services.broker, node.store
+    if store.dispatcher.reput_from < store.log.max_offset:  # readers will find more
+        return f"readers see {store.dispatcher.reput_from} of {store.log.max_offset}"
     for group in (GROUP, ORDERLY):
         for topic, queue_id in (*((TOPIC, k) for k in range(QUEUES)), (retry_of(group), 0)):
             low, high = store.queue_range(topic, queue_id)
