@@ -69,7 +69,7 @@ async def topics() -> list[Figure]:
     """Batches to topics in random order, each of which has had a message before."""
     names = [f"T{number}" for number in range(MANY_TOPICS)]
     chance = random.Random(1)
-    async with running() as (_, client):
+    async with running("--set", f"limits.topics_max={2 * MANY_TOPICS}") as (_, client):
         for some in _in_parts(names):
             await asyncio.gather(*(client.admin.create_topic(topic, 1) for topic in some))
         async with client.producer(timeout=120) as producer:

@@ -14,12 +14,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import duolog
-import duolog.sync
 
 from bench import (
     growth,
@@ -33,6 +31,7 @@ from bench import (
     starts,
 )
 from bench.harness import Figure, new_page_rate, print_table, running
+from bench.syncconsumer import rate_in_a_process
 from demo import measure
 from demo.measure import Load
 
@@ -99,7 +98,7 @@ async def consume() -> list[Figure]:
             columns = await measure.consume(consumer, 4_000_000, False)
         async with client.consumer("objects", "bench") as consumer:
             objects = await measure.consume(consumer, 4_000_000, True)
-        sync = await asyncio.to_thread(_consume_in_a_thread, node.endpoint, 4_000_000)
+        sync = await asyncio.to_thread(rate_in_a_process, node.endpoint, "bench", 4_000_000)
         async with client.consumer("limit", "bench") as consumer:
             batch = await consumer.get_batch(5.0)
             assert batch is not None, "the same messages, a fourth time"
@@ -120,18 +119,6 @@ def _consumed(how: str, rate: float, target: int, limit: str) -> Figure:
         rate >= target,
         {"msg_per_s": rate},
     )
-
-
-def _consume_in_a_thread(endpoint: str, messages: int) -> float:
-    """Messages a second that a loop over the synchronous consumer gets."""
-    with (
-        duolog.sync.Client(endpoint, timeout=60) as client,
-        client.consumer("synchronous", "bench") as consumer,
-    ):
-        total, began = 0, time.perf_counter()
-        for message in islice(consumer, messages):
-            total += len(message.body)
-        return messages / (time.perf_counter() - began)
 
 
 def _objects_of(batch: duolog.Batch) -> str:
