@@ -349,6 +349,8 @@ class _Subscription:
             self._credit = min(CREDIT_MAX, self._credit + request.credit_bytes)
             for ref in request.remove:
                 self._remove((ref.topic, ref.queue_id))
+            if request.add:
+                self._parts.log.catch_up()
             for number, begin in enumerate(request.add, 1):
                 self._add(begin, request.subscription)
                 if number % SCANNED_AT_ONCE == 0:

@@ -51,7 +51,7 @@ class Answers(Protocol):
         """Whether puts are answered later: when the disk or enough slaves have them."""
 
     def catch_up(self) -> None:
-        """Somebody is about to read: dispatch what was answered. Raises StoreFenced."""
+        """Dispatch what was answered, before a read. Raises StoreFenced, StoreClosed."""
 
     def pump_soon(self) -> None:
         """Dispatch readable records in the next turn of the event loop."""

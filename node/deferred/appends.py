@@ -136,7 +136,7 @@ class Appends:
         reply.status = status
         reply.reason = reason
         if status == wire.NOT_MASTER:
-            reply.master, reply.master_epoch = self._replication.master_endpoint
+            reply.master, reply.master_epoch = self._replication.next_master
         return reply
 
     def _fill(self, reply: wire.AppendReply, result: PutResult) -> None:

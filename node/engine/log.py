@@ -296,7 +296,7 @@ class Log:
             self._pump_within(LATER_SECONDS)
 
     def catch_up(self) -> None:
-        """Dispatch what was answered, before a read.
+        """Dispatch what was answered, before a read; for a few ms at most.
 
         Raises StoreFenced if that cannot be done, StoreClosed after the end.
         """

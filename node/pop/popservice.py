@@ -40,6 +40,7 @@ HELD_MS = 3 * 3600 * 1000  # longest lease that lasts as long as its client
 RETRY_FIRST_EVERY = 5  # popFromRetryProbability 20 %
 TICK_SECONDS = 0.05
 SAVE_SECONDS = 0.2
+NO_QUEUE = -1  # that never gets a message
 SAVED_AT_ONCE = 50  # groups, before the event loop runs other work
 AGAIN_MS = 2000  # until the next attempt to store a message again
 MOVE_MS = 60_000  # longer than storing it again may take
@@ -441,7 +442,7 @@ class PopService:
 
     def _watched(self, request: PopRequest) -> list[tuple[str, int]]:
         if request.subscriber is not None:
-            return []  # it is told
+            return [(request.topic, NO_QUEUE)]  # it is told, and counts as a reader who waits
         queues = range(self._core.metadata.topics[request.topic].queues)
         watched = [(request.topic, queue) for queue in queues]
         return [*watched, (retry_topic(request.group, request.topic), 0)]

@@ -38,11 +38,13 @@ from node.replication.slavestream import ReplicationClient
 from node.server import Node
 from store.clocks import MonoMs
 from store.offsets import PhyOffset
+from store.record import Host
 from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of, log_bytes, until
 
 KEYS = Keys("DefaultCluster", "broker-a")
+HERE = Host("127.0.0.1", 1)
 
 
 class Voters:
@@ -270,6 +272,8 @@ async def test_a_slave_whose_masters_connection_breaks_asks_the_registry_at_once
         if self is one:
             assert follower.lost
             assert broker_of(slave).replication.next_master == ("", 0), "nobody is sent there"
+            reply, waits = broker_of(slave).appends.append(append_request([b"x"]), HERE)
+            assert (reply.status, reply.master, waits) == (wire.NOT_MASTER, "", None)
             seen.append("lost")
         lost_master(self)
 

@@ -1,7 +1,6 @@
 """When a group's messages are dispatched: at once if somebody waits for them, else in a moment."""
 
 import asyncio
-import time
 from pathlib import Path
 
 import duolog
@@ -11,7 +10,6 @@ from duolog.wire import duolog_pb2 as wire
 from node.core.metadatalog import MetadataLog
 from node.engine.log import Log
 from node.server import Node
-from store.messagestore import MessageStore
 from store.metadata import TopicConfig
 from tests.node.conftest import StartNode
 from tests.node.replicas import Group, broker_of, caught_up, until
@@ -83,6 +81,28 @@ async def test_readers_who_wait_get_it_at_once(pair: tuple[Group, Node, Node]) -
         assert [await one for one in polls] == [wire.FOUND, wire.FOUND]
 
 
+async def test_a_subscription_begins_with_what_was_answered(pair: tuple[Group, Node, Node]) -> None:
+    group, master, _ = pair
+    async with (
+        group.client(master) as client,
+        client.producer() as producer,
+        asyncio.timeout(SOON_SECONDS),
+    ):
+        await client.admin.topics()
+        before = dispatched(master)
+        await producer.send("T", b"x")
+        assert dispatched(master) == before, "nobody waits for it"
+        stream = client._router.seed.messages.Subscribe()
+        begin = wire.QueueOffset(topic="T", queue_id=0, offset=0)
+        await stream.write(wire.SubscribeRequest(add=[begin], credit_bytes=1 << 20))
+        await until(lambda: len(broker_of(master).log.board) > 0)
+        assert dispatched(master) > before
+        batch = await stream.read()
+        stream.cancel()
+    assert isinstance(batch, wire.MessageBatch)
+    assert batch.count == 1
+
+
 async def test_a_slave_takes_its_time_unless_a_reader_waits(pair: tuple[Group, Node, Node]) -> None:
     _, _, slave = pair
     log, loop = broker_of(slave).log, asyncio.get_running_loop()
@@ -105,31 +125,3 @@ async def test_a_change_of_the_tables_waits_for_no_moment(
     monkeypatch.setattr(MetadataLog, "note", lambda self, change: None)  # its put dispatches, too
     async with asyncio.timeout(SOON_SECONDS):
         await broker_of(master).metadata.put_topic(TopicConfig("U", 1))
-
-
-async def test_nothing_is_dispatched_beside_the_thread_that_closes_the_store(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = await start_node()
-    log = broker_of(node).log
-    closing, beside = [False], []
-    dispatch, shutdown = MessageStore.dispatch, MessageStore.shutdown
-
-    def watched(store: MessageStore) -> bool:
-        beside.append(closing[0])
-        dispatch(store)
-        return not closing[0]  # there is always more
-
-    def slow(store: MessageStore) -> None:
-        closing[0] = True
-        time.sleep(0.05)
-        closing[0] = False
-        shutdown(store)
-
-    monkeypatch.setattr(MessageStore, "dispatch", watched)
-    monkeypatch.setattr(MessageStore, "shutdown", slow)
-    log.pump_soon()
-    await asyncio.sleep(0)
-    await node.stop()
-    assert beside
-    assert not any(beside)

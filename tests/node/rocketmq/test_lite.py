@@ -100,6 +100,21 @@ async def test_a_client_gets_what_it_subscribes_to_and_nothing_else(api: Api, ot
     assert await take(api) == await take(other) == []
 
 
+async def test_a_client_that_waits_gets_a_message_at_once(
+    api: Api, other: Api, parent: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dispatch is put off only while nobody waits."""
+    await sync(api, "a")
+    log, put_off = broker_of(parent).log, list[float]()
+    waits = asyncio.create_task(take(api, timeout=10.0))
+    await until(lambda: broker_of(parent).waiting_calls.count > 0)
+    monkeypatch.setattr(log, "_pump_within", put_off.append)
+    await send(other, "a", b"a0")
+    assert await waits == [("a", b"a0")]
+    assert put_off == []
+    assert len(log.board) == 0
+
+
 async def test_a_lite_topic_delivers_nothing_more_while_its_messages_are_in_flight(
     api: Api,
 ) -> None:
