@@ -37,14 +37,7 @@ async def load(target: ProcessTarget, seconds: float) -> dict[str, float]:
     """Produce as fast as the group takes it; what it did, and how often it elected."""
     endpoints = [target.endpoint(node) for node in target.nodes]
     async with duolog.Client(endpoints, timeout=30) as client:
-        until = time.monotonic() + 60
-        while True:
-            route = await client.admin.route()
-            whole = route.groups and sum(r.in_sync for r in route.groups[0].replicas) == 3
-            if whole or time.monotonic() > until:
-                break
-            await asyncio.sleep(0.1)
-        before = route.groups[0].epoch
+        _, before = await takeovers.whole(client)
         await client.admin.create_topic("load", 8)
         bodies = [b"." * BODY_BYTES] * BATCH
         sent = failed = 0

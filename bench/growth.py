@@ -15,7 +15,7 @@ from statistics import median
 import duolog
 
 from bench.harness import Figure, Node, fresh_directory, ready, running
-from bench.queuesends import CAUGHT_UP_SECONDS
+from bench.queuesends import CAUGHT_UP_SECONDS, create_topics
 from bench.usage import CpuOf
 from demo import measure
 from demo.measure import Load
@@ -33,6 +33,7 @@ QUEUES = 40  # that the consumers share
 CONSUMED = 4_000_000
 FETCHED = 1_200_000  # more than all consumers together fetch ahead
 JOIN_SECONDS = 60.0
+READ_SECONDS = 300.0
 
 
 def _figure(what: str, few: float, many: float, more: str = "") -> Figure:
@@ -67,11 +68,9 @@ async def messages() -> list[Figure]:
 
 async def topics() -> list[Figure]:
     """Batches to topics in random order, each of which has had a message before."""
-    names = [f"T{number}" for number in range(MANY_TOPICS)]
     chance = random.Random(1)
     async with running("--set", f"limits.topics_max={2 * MANY_TOPICS}") as (_, client):
-        for some in _in_parts(names):
-            await asyncio.gather(*(client.admin.create_topic(topic, 1) for topic in some))
+        names = [topic for topic, _ in await create_topics(client, "T", MANY_TOPICS, 1)]
         async with client.producer(timeout=120) as producer:
 
             async def send(turns: Iterator[str], size: int) -> None:
@@ -90,10 +89,6 @@ async def topics() -> list[Figure]:
             pairs = [(await rate(few), await rate(names)) for _ in range(ROUNDS)]
     rates = [median(column) for column in zip(*pairs, strict=True)]
     return [_figure(f"{MANY_TOPICS:,} topics, batches of {TOPIC_BATCH:,}", *rates)]
-
-
-def _in_parts(names: list[str]) -> Iterator[list[str]]:
-    return (names[at : at + 64] for at in range(0, len(names), 64))
 
 
 async def consumers() -> list[Figure]:
@@ -128,7 +123,8 @@ async def _read_by(client: duolog.Client, members: int, group: str) -> float:
                 if done >= FETCHED and not begun:
                     begun.append((done, time.perf_counter()))
 
-        await asyncio.gather(*map(read, joined))
+        async with asyncio.timeout(READ_SECONDS):
+            await asyncio.gather(*map(read, joined))
         first, began = begun[0]
         return (done - first) / (time.perf_counter() - began)
 

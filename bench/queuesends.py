@@ -24,13 +24,15 @@ TURN = 100  # sends at a stretch: what else the machine does meets both sides
 CAUGHT_UP_SECONDS = 600.0
 
 
-async def create_topics(client: duolog.Client, name: str, count: int) -> list[Queue]:
-    """So many topics of QUEUES_EACH queues, which have no files yet; their queues."""
+async def create_topics(
+    client: duolog.Client, name: str, count: int, queues: int = QUEUES_EACH
+) -> list[Queue]:
+    """So many topics of so many queues, which have no files yet; their queues."""
     names = [f"{name}-{number:05d}" for number in range(count)]
     for at in range(0, count, AT_ONCE):
         some = names[at : at + AT_ONCE]
-        await asyncio.gather(*(client.admin.create_topic(topic, QUEUES_EACH) for topic in some))
-    return [(topic, queue_id) for topic in names for queue_id in range(QUEUES_EACH)]
+        await asyncio.gather(*(client.admin.create_topic(topic, queues) for topic in some))
+    return [(topic, queue_id) for topic in names for queue_id in range(queues)]
 
 
 async def send_each(producer: duolog.Producer, queues: Iterable[Queue]) -> list[float]:

@@ -7,13 +7,12 @@ saw, and where the time went by what the registry showed.
 
 import asyncio
 import itertools
-import math
 import os
 import random
 import statistics
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ import duolog
 
 from bench.harness import Figure
 from cluster.chaos.processes import ProcessTarget
+from demo.measure import percentile
 from ha.groupstate import Keys, view_of
 from ha.registry import Put, RegistryError, Transaction
 from node.election.etcd import EtcdRegistry
@@ -55,17 +55,18 @@ class RegistryEye(threading.Thread):
 
     def run(self) -> None:
         """Until `end`."""
-        revision = 0
+        first = 0  # lease of the lock as it is at first
         while not self._over.is_set():
             try:
                 snapshot = self._registry.get(KEYS.prefix)
-                now, revision = time.monotonic(), snapshot.revision
-                locked = view_of(snapshot, KEYS).lock is not None
-                if not locked and not self.seen.lock_gone:
-                    self.seen.lock_gone = now
-                if locked and self.seen.lock_gone and not self.seen.elected:
-                    self.seen.elected = now
-                self._registry.watch(KEYS.prefix, revision, 5.0)
+                now, lock = time.monotonic(), view_of(snapshot, KEYS).lock
+                lease = lock.lease if lock is not None else 0
+                first = first or lease
+                if lease != first:  # gone, or taken again between two reads
+                    self.seen.lock_gone = self.seen.lock_gone or now
+                    if lease:
+                        self.seen.elected = self.seen.elected or now
+                self._registry.watch(KEYS.prefix, snapshot.revision, 5.0)
             except RegistryError:
                 self._over.wait(0.05)
 
@@ -159,6 +160,8 @@ async def crash(
         eye.end()
         await asyncio.to_thread(target.revive, master)
     seen = eye.seen
+    if not seen.elected:
+        raise RuntimeError(f"no election was seen within {SEND_SECONDS:g} s")
     return {
         "all": 1000 * (first - killed),
         "lock": 1000 * (seen.lock_gone - killed),
@@ -223,12 +226,6 @@ def sync_ms(directory: Path) -> float:
             os.fdatasync(file.fileno())
             taken.append(1000 * (time.monotonic() - began))
     return statistics.median(taken)
-
-
-def percentile(values: Iterable[float], share: float) -> float:
-    """The least value that this share of them does not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def spread(found: Sequence[dict[str, float]], name: str) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Measurements shared by `duolog bench` and bench/: plain functions that return numbers."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,11 +14,11 @@ Progress = Callable[[int], None]
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Value below which a share of the values lies."""
+    """The least value that this share of them does not exceed; 0 for none."""
     if not values:
         return 0.0
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 @dataclass(slots=True)

@@ -195,7 +195,7 @@ class Consumer:
 
     async def __anext__(self) -> Message:
         """The next message."""
-        for message in self._at_hand:
+        for message in self._at_hand:  # as `get`, without another coroutine for each message
             return message
         found = await self.get()
         if found is None:

@@ -90,7 +90,7 @@ class Prefetch:
         self._ready: deque[Batch] = deque()
         self._taking: _Taking | None = None  # the first batch, message by message
         self._noted = 0  # messages of it that are known to be given to the user
-        self._given: Given | None = None  # what nobody was told of
+        self._given: Given | None = None  # taken, and not yet returned by `given`
         self._changed: set[Queue] = set()  # what the node does not know yet
         self._at_node: set[Queue] = set()
         self._numbers = 0

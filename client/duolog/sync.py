@@ -446,7 +446,8 @@ class Consumer:
             try:
                 for message in self._consumer._at_hand:  # without a turn of the loop
                     return message
-            except BaseException:  # a signal handler's, after the message was taken
+            # A signal handler's, after the message was taken; just before it, the last one repeats.
+            except BaseException:
                 self._loop.call_interrupted(self._consumer.take_back)
                 raise
         asked = _Interruptible[Message](self._loop, self._consumer)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bench.takeovers import Acks, percentile
+from bench.takeovers import Acks
+from demo.measure import percentile
 
 
 def test_the_first_put_of_the_next_master_ends_a_failover() -> None:

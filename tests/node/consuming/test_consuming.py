@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,6 +39,19 @@ async def take(
             break
         found.append(message)
     return found
+
+
+@contextmanager
+def synchronous_client(tmp_path: Path, *flags: str) -> Iterator[duolog.sync.Client]:
+    """A client of a node's process, and a topic `T` with one queue."""
+    node = NodeProcess(tmp_path / "data", *flags)
+    node.start()
+    try:
+        with duolog.sync.Client(node.endpoint) as client:
+            client.admin.create_topic("T", 1)
+            yield client
+    finally:
+        node.stop()
 
 
 async def fill(client: duolog.Client, topic: str, count: int) -> list[bytes]:
@@ -319,22 +333,18 @@ async def test_messages_sent_back_keep_to_delay_levels_and_attempt_limits(
 
 
 def test_a_consumer_in_a_thread_sends_back(tmp_path: Path) -> None:
-    node = NodeProcess(tmp_path / "data", "--set", "store.message_delay_level=" + FAST_LADDER)
-    node.start()
-    try:
-        with duolog.sync.Client(node.endpoint) as client:
-            client.admin.create_topic("T", 1)
-            with client.producer() as producer:
-                producer.send("T", b"x")
-            with client.consumer("g", "T") as consumer:
-                message = consumer.get(10.0)
-                assert message is not None
-                assert consumer.send_back(message) == "%RETRY%g"
-                again = consumer.get(10.0)
-                assert again is not None
-                assert (again.body, again.reconsume_times) == (b"x", 1)
-    finally:
-        node.stop()
+    with synchronous_client(
+        tmp_path, "--set", "store.message_delay_level=" + FAST_LADDER
+    ) as client:
+        with client.producer() as producer:
+            producer.send("T", b"x")
+        with client.consumer("g", "T") as consumer:
+            message = consumer.get(10.0)
+            assert message is not None
+            assert consumer.send_back(message) == "%RETRY%g"
+            again = consumer.get(10.0)
+            assert again is not None
+            assert (again.body, again.reconsume_times) == (b"x", 1)
 
 
 def committed(client: duolog.sync.Client) -> int:
@@ -347,42 +357,36 @@ def test_a_consumer_in_a_thread_takes_messages_of_a_batch_without_its_loop(tmp_p
     """A message is consumed when the next one is asked for, or at a clean end; not after an error,
     and not in a forked process.
     """
-    node = NodeProcess(tmp_path / "data")
-    node.start()
-    try:
-        with duolog.sync.Client(node.endpoint) as client:
-            client.admin.create_topic("T", 1)
-            with client.producer() as producer:
-                producer.send_batch("T", [b"%d" % k for k in range(20)])
-            with (
-                pytest.raises(KeyError),
-                client.consumer("g", "T", commit_interval=600) as consumer,
-            ):
-                assert consumer.get(10.0) is not None
-                run, consumer._loop.run = consumer._loop.run, refuse  # type: ignore[method-assign]
-                assert [message.body for message in islice(consumer, 9)] == [
-                    b"%d" % k for k in range(1, 10)
-                ]
-                consumer._loop.run = run  # type: ignore[method-assign]
-                consumer.commit()
-                assert committed(client) == 9
-                child = os.fork()
-                if child == 0:
-                    os._exit(refused_as_forked(consumer))
-                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-                assert [message.body for message in islice(consumer, 2)] == [b"10", b"11"]
-                consumer.commit()
-                assert committed(client) == 11
-                raise KeyError
+    with synchronous_client(tmp_path) as client:
+        with client.producer() as producer:
+            producer.send_batch("T", [b"%d" % k for k in range(20)])
+        with (
+            pytest.raises(KeyError),
+            client.consumer("g", "T", commit_interval=600) as consumer,
+        ):
+            assert consumer.get(10.0) is not None
+            run, consumer._loop.run = consumer._loop.run, refuse  # type: ignore[method-assign]
+            assert [message.body for message in islice(consumer, 9)] == [
+                b"%d" % k for k in range(1, 10)
+            ]
+            consumer._loop.run = run  # type: ignore[method-assign]
+            consumer.commit()
+            assert committed(client) == 9
+            child = os.fork()
+            if child == 0:
+                os._exit(refused_as_forked(consumer))
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert [message.body for message in islice(consumer, 2)] == [b"10", b"11"]
+            consumer.commit()
             assert committed(client) == 11
-            with client.consumer("g", "T", commit_interval=600) as consumer:
-                assert [message.body for message in islice(consumer, 3)] == [b"11", b"12", b"13"]
-                assert consumer.get(0.0) is not None
-                consumer.close()
-                assert consumer.get(0.0) is None
-            assert committed(client) == 15
-    finally:
-        node.stop()
+            raise KeyError
+        assert committed(client) == 11
+        with client.consumer("g", "T", commit_interval=600) as consumer:
+            assert [message.body for message in islice(consumer, 3)] == [b"11", b"12", b"13"]
+            assert consumer.get(0.0) is not None
+            consumer.close()
+            assert consumer.get(0.0) is None
+        assert committed(client) == 15
 
 
 class Interruption(BaseException):
@@ -430,27 +434,21 @@ def interruptible() -> Iterator[None]:
 def test_a_get_that_is_interrupted_takes_nothing(
     tmp_path: Path, get: Callable[[duolog.sync.Consumer], object]
 ) -> None:
-    node = NodeProcess(tmp_path / "data")
-    node.start()
-    try:
-        with duolog.sync.Client(node.endpoint) as client:
-            client.admin.create_topic("T", 1)
-            with (
-                client.producer() as producer,
-                client.consumer("g", "T", commit_interval=600) as consumer,
-            ):
-                thread = threading.Thread(target=interrupt_when_waiting, args=(consumer,))
-                thread.start()
-                with pytest.raises(Interruption):
-                    get(consumer)
-                thread.join()
-                producer.send("T", b"0")
-                message = consumer.get(10.0)
-                assert message is not None
-                assert message.body == b"0"
-            assert committed(client) == 1
-    finally:
-        node.stop()
+    with synchronous_client(tmp_path) as client:
+        with (
+            client.producer() as producer,
+            client.consumer("g", "T", commit_interval=600) as consumer,
+        ):
+            thread = threading.Thread(target=interrupt_when_waiting, args=(consumer,))
+            thread.start()
+            with pytest.raises(Interruption):
+                get(consumer)
+            thread.join()
+            producer.send("T", b"0")
+            message = consumer.get(10.0)
+            assert message is not None
+            assert message.body == b"0"
+        assert committed(client) == 1
 
 
 @pytest.mark.parametrize("at", [0, 2])
@@ -458,26 +456,20 @@ def test_a_message_taken_by_an_interrupted_get_is_given_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """at: the message whose `get` is interrupted: the first waits for the loop's thread."""
-    node = NodeProcess(tmp_path / "data")
-    node.start()
-    try:
-        with duolog.sync.Client(node.endpoint) as client:
-            client.admin.create_topic("T", 1)
-            with client.producer() as producer:
-                producer.send_batch("T", [b"%d" % k for k in range(4)])
-            with client.consumer("g", "T", commit_interval=600) as consumer:
-                assert [message.body for message in islice(consumer, at)] == [b"0", b"1"][:at]
-                whose, name = (duolog.Message, "__init__") if at else (consumer._loop, "run")
-                with monkeypatch.context() as patch, pytest.raises(Interruption):
-                    patch.setattr(whose, name, interrupted_once(getattr(whose, name)))
-                    consumer.get(10.0)
-                consumer.commit()
-                assert consumer.get(10.0).body == b"%d" % at  # type: ignore[union-attr]
-                assert consumer.get(10.0).body == b"%d" % (at + 1)  # type: ignore[union-attr]
-                consumer.commit()
-                assert committed(client) == at + 1
-    finally:
-        node.stop()
+    with synchronous_client(tmp_path) as client:
+        with client.producer() as producer:
+            producer.send_batch("T", [b"%d" % k for k in range(4)])
+        with client.consumer("g", "T", commit_interval=600) as consumer:
+            assert [message.body for message in islice(consumer, at)] == [b"0", b"1"][:at]
+            whose, name = (duolog.Message, "__init__") if at else (consumer._loop, "run")
+            with monkeypatch.context() as patch, pytest.raises(Interruption):
+                patch.setattr(whose, name, interrupted_once(getattr(whose, name)))
+                consumer.get(10.0)
+            consumer.commit()
+            assert consumer.get(10.0).body == b"%d" % at  # type: ignore[union-attr]
+            assert consumer.get(10.0).body == b"%d" % (at + 1)  # type: ignore[union-attr]
+            consumer.commit()
+            assert committed(client) == at + 1
 
 
 async def test_a_batch_used_up_by_another_thread_does_not_hide_the_next(

@@ -25,31 +25,33 @@ def dispatches(broker: Broker, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(broker.store, "dispatch", broken)
 
 
-WAYS = pytest.mark.parametrize("breaks", [tells_of_dispatch, dispatches])
-
-
-@WAYS
-async def test_a_bug_in_dispatch_ends_the_node(
-    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch, breaks: Any
-) -> None:
+@pytest.fixture(params=[tells_of_dispatch, dispatches])
+async def with_a_message(
+    node: Node,
+    client: duolog.Client,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Broker:
+    """A broker whose next dispatch fails, and that has something to dispatch."""
     broker = broker_of(node)
-    breaks(broker, monkeypatch)
+    request.param(broker, monkeypatch)
     async with client.producer() as producer:
         await producer.send("T", b"x")
+    return broker
+
+
+async def test_a_bug_in_dispatch_ends_the_node(with_a_message: Broker) -> None:
+    broker = with_a_message
     async with asyncio.timeout(10):
         await broker.failed.wait()
     assert "a bug" in broker.store.fence_reason
     assert not broker.store.flags.writeable
 
 
-@WAYS
 async def test_a_reader_is_refused_by_a_node_whose_dispatch_ends_it(
-    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch, breaks: Any
+    with_a_message: Broker,
 ) -> None:
-    broker = broker_of(node)
-    breaks(broker, monkeypatch)
-    async with client.producer() as producer:
-        await producer.send("T", b"x")
+    broker = with_a_message
     broker.log.answered()
     for _ in range(2):  # the one who finds it, and all who come later
         with pytest.raises(StoreFenced, match="a bug"):
