@@ -147,7 +147,9 @@ class Failover:
 
     @property
     def known_master(self) -> Registration | None:
-        """The master as far as this node knows; None while the lock is nobody's, or was its own."""
+        """The master as far as this node knows; None if no node holds the lock, or this
+        one does and does not lead.
+        """
         if self.role is Role.LEADING:
             return self.me
         return None if self.view.holder == self.me.replica else self.view.master

@@ -45,8 +45,8 @@ def was_never_synced(store: MessageStore, damage: CorruptRange) -> bool:
 def unfit(store: MessageStore) -> str:
     """Why a node with this store may not be elected, empty where it may.
 
-    A hole that a power cut left behind all that is known to be confirmed is no reason: whoever
-    leads cuts it off. Otherwise a power cut that left one on every node would end all elections.
+    A hole that a power cut left behind all that is known to be confirmed is no reason: a new
+    master truncates it. Otherwise a power cut that left one on every node would end all elections.
     """
     if store.fence_reason or not store.flags.writeable:
         return store.fence_reason or ", ".join(store.flags.names())
