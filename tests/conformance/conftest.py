@@ -11,14 +11,12 @@ import duolog.sync
 import pytest
 
 from cluster.chaos.processes import ProcessTarget
-from tests.process.support import NodeProcess
+from tests.process.support import SMALL_FILES, NodeProcess
 
 SMALL = (
+    *SMALL_FILES,
     "--set", "node.log_level=warning",
     "--set", "store.mapped_file_size_commit_log=33554432",
-    "--set", "store.mapped_file_size_consume_queue=300000",
-    "--set", "store.max_hash_slot_num=50000",
-    "--set", "store.max_index_num=200000",
 )  # fmt: skip
 RETRY_DELAYS_MS = (1000, 1000)
 # From the next master's lead to the first message stored: under 1 on an idle machine. A client that

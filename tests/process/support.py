@@ -17,8 +17,20 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("DUOLOG_")}
 
 
+# A node reserves the disk of its files when it makes them: 1.4 GiB with the sizes of production.
+SMALL_FILES = (
+    "--set", "store.mapped_file_size_commit_log=4194304",
+    "--set", "store.mapped_file_size_consume_queue=300000",
+    "--set", "store.max_hash_slot_num=50000",
+    "--set", "store.max_index_num=200000",
+)  # fmt: skip
+
+
 class NodeProcess(ChildNode):
-    """A node that answers once it is started."""
+    """A node with small files that answers once it is started."""
+
+    def __init__(self, data: Path, *flags: str, name: str = "", log: Path | None = None) -> None:
+        super().__init__(data, *SMALL_FILES, *flags, name=name, log=log)
 
     def start(self) -> None:
         """Start, and wait until it answers."""

@@ -19,16 +19,10 @@ from tests.process.support import ROOT, NodeProcess, environment, run_cli
 
 pytestmark = pytest.mark.process
 
-SMALL = (
-    "--set", "store.mapped_file_size_commit_log=1048576",
-    "--set", "store.max_hash_slot_num=1000",
-    "--set", "store.max_index_num=20000",
-)  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    made = NodeProcess(tmp_path_factory.mktemp("cli") / "data", *SMALL)
+    made = NodeProcess(tmp_path_factory.mktemp("cli") / "data")
     made.start()
     run_cli("topic", "create", "base", "--endpoints", made.endpoint)
     yield made
@@ -326,11 +320,11 @@ def test_a_port_in_use_is_refused(node: NodeProcess, tmp_path: Path) -> None:
 
 
 def test_store_commands_read_a_directory_offline(tmp_path: Path) -> None:
-    node = NodeProcess(tmp_path / "data", *SMALL)
+    node = NodeProcess(tmp_path / "data")
     node.start()
     ok(node, "topic", "create", "t", "--queues", "1")
     ok(node, "msg", "send", "t", stdin="a\nb\nc\n")
-    sizes = ("--index-slots", "1000", "--index-entries", "20000")
+    sizes = ("--index-slots", "50000", "--index-entries", "200000")
     running = json.loads(run_cli("store", "dump", str(node.data), "--json", *sizes).stdout)
     assert len(running["queues"]["t/0"]["entries"]) == 3
     node.kill()

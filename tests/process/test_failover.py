@@ -15,16 +15,11 @@ from cluster.chaos.run import Result, Run
 from cluster.chaos.timeline import Fault
 from cluster.chaos.workload import Load
 from tests.etcd import need_etcd
+from tests.process.support import SMALL_FILES
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(300)]
 
-SMALL = (
-    "--set", "node.log_level=warning",
-    "--set", "store.mapped_file_size_commit_log=4194304",
-    "--set", "store.mapped_file_size_consume_queue=300000",
-    "--set", "store.max_hash_slot_num=50000",
-    "--set", "store.max_index_num=200000",
-)  # fmt: skip
+SMALL = (*SMALL_FILES, "--set", "node.log_level=warning")
 
 
 @pytest.fixture(autouse=True)

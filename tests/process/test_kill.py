@@ -22,8 +22,6 @@ FLAGS = (
     "--set", "store.flush_disk_type=SYNC_FLUSH",
     "--set", "store.mapped_file_size_commit_log=1048576",
     "--set", "store.mapped_file_size_consume_queue=20000",
-    "--set", "store.max_hash_slot_num=1000",
-    "--set", "store.max_index_num=20000",
     "--set", "node.log_level=error",
 )  # fmt: skip
 

@@ -21,8 +21,6 @@ pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(240)]
 SMALL = (
     "--set", "store.mapped_file_size_commit_log=1048576",
     "--set", "store.mapped_file_size_consume_queue=20000",
-    "--set", "store.max_hash_slot_num=1000",
-    "--set", "store.max_index_num=20000",
     "--set", "node.log_level=warning",
     "--set", "ha.reconnect_interval=100",
 )  # fmt: skip

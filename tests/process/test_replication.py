@@ -21,8 +21,6 @@ KILLS = int(os.environ.get("DUOLOG_TEST_REPLICA_KILLS", "30"))
 SMALL = (
     "--set", "store.mapped_file_size_commit_log=1048576",
     "--set", "store.mapped_file_size_consume_queue=20000",
-    "--set", "store.max_hash_slot_num=1000",
-    "--set", "store.max_index_num=20000",
     "--set", "node.log_level=error",
 )  # fmt: skip
 QUEUES = 2

@@ -296,7 +296,7 @@ def test_a_clean_stop_has_all_entries_where_files_wait_for_a_sync(tmp_path: Path
 
 def test_a_file_that_cannot_grow_keeps_what_it_has(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
-    store = MessageStore(disk, StoreOptions())
+    store = MessageStore(disk, WIDE)
     store.start()
     put_ok(store, [b"%d" % n for n in range(204)])
     mapped = store.queues.table["T", 0].files.files[0]

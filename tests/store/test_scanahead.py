@@ -16,10 +16,10 @@ from store.dispatch import Dispatcher
 from store.kernels import scan
 from store.kernels.jit import EMPTY_I64, I64
 from store.messagestore import MessageStore, PutBatch, StoreEvents
-from store.options import StoreOptions
 from store.osdisk import OsDisk
 from store.recovery import RecoveryReport
 from store.scanahead import ScanAhead, Scanned, Stretch, scan_stretch
+from tests.support import options
 
 ROWS = 40  # of the tables in these tests: a store of some hundred messages is many stretches
 
@@ -32,8 +32,8 @@ def _short_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def killed(directory: Path, messages: int = 700) -> Path:
     """A directory whose process was killed: two queues, several segments, a torn tail."""
-    options = StoreOptions(mapped_file_size_commit_log=64 << 10)
-    store = MessageStore(OsDisk(directory), options)
+    chosen = options(mapped_file_size_commit_log=64 << 10)
+    store = MessageStore(OsDisk(directory), chosen)
     store.start()
     for number in range(0, messages, 10):
         columns = Columns.of([b"body %d" % (number + k) for k in range(10)])
@@ -55,8 +55,8 @@ def killed(directory: Path, messages: int = 700) -> Path:
 def recovered(directory: Path, lend: scanahead.Lend | None) -> tuple[RecoveryReport, bytes, str]:
     """Recover a directory: the report, all entries of its queues, and what was told."""
     told: list[str] = []
-    options = StoreOptions(mapped_file_size_commit_log=64 << 10)
-    store = MessageStore(OsDisk(directory), options, StoreEvents(problem=told.append))
+    chosen = options(mapped_file_size_commit_log=64 << 10)
+    store = MessageStore(OsDisk(directory), chosen, StoreEvents(problem=told.append))
     store.lend = lend
     report = store.start()
     entries = [queue.entries(0, 1 << 20) for _, queue in sorted(store.queues.table.items())]
@@ -127,7 +127,7 @@ class Lent:
 
 
 def opened(directory: Path) -> MessageStore:
-    store = MessageStore(OsDisk(directory), StoreOptions(mapped_file_size_commit_log=64 << 10))
+    store = MessageStore(OsDisk(directory), options(mapped_file_size_commit_log=64 << 10))
     store.start()
     return store
 
@@ -175,7 +175,7 @@ def test_no_scan_outlives_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return put(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Dispatcher, "_put", failing)
-    store = MessageStore(OsDisk(directory), StoreOptions(mapped_file_size_commit_log=64 << 10))
+    store = MessageStore(OsDisk(directory), options(mapped_file_size_commit_log=64 << 10))
     store.lend = later.lend
     with pytest.raises(OSError, match="broken"):
         store.start()
