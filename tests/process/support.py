@@ -18,11 +18,12 @@ def environment() -> dict[str, str]:
 
 
 # A node reserves the disk of its files when it makes them: 1.4 GiB with the sizes of production.
+INDEX_SLOTS, INDEX_ENTRIES = 50_000, 200_000
 SMALL_FILES = (
     "--set", "store.mapped_file_size_commit_log=4194304",
     "--set", "store.mapped_file_size_consume_queue=300000",
-    "--set", "store.max_hash_slot_num=50000",
-    "--set", "store.max_index_num=200000",
+    "--set", f"store.max_hash_slot_num={INDEX_SLOTS}",
+    "--set", f"store.max_index_num={INDEX_ENTRIES}",
 )  # fmt: skip
 
 

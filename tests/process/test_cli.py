@@ -15,7 +15,14 @@ import pytest
 
 from demo.ports import free_endpoint
 from node.rocketmq.words.stubs import Resource, definition, rpc, service
-from tests.process.support import ROOT, NodeProcess, environment, run_cli
+from tests.process.support import (
+    INDEX_ENTRIES,
+    INDEX_SLOTS,
+    ROOT,
+    NodeProcess,
+    environment,
+    run_cli,
+)
 
 pytestmark = pytest.mark.process
 
@@ -324,7 +331,7 @@ def test_store_commands_read_a_directory_offline(tmp_path: Path) -> None:
     node.start()
     ok(node, "topic", "create", "t", "--queues", "1")
     ok(node, "msg", "send", "t", stdin="a\nb\nc\n")
-    sizes = ("--index-slots", "50000", "--index-entries", "200000")
+    sizes = ("--index-slots", str(INDEX_SLOTS), "--index-entries", str(INDEX_ENTRIES))
     running = json.loads(run_cli("store", "dump", str(node.data), "--json", *sizes).stdout)
     assert len(running["queues"]["t/0"]["entries"]) == 3
     node.kill()

@@ -12,7 +12,7 @@ import pytest
 from store import dump
 from store.options import StoreOptions
 from store.osdisk import OsDisk
-from tests.process.support import NodeProcess
+from tests.process.support import INDEX_ENTRIES, INDEX_SLOTS, NodeProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
 
@@ -103,5 +103,5 @@ async def test_random_sigkills_lose_and_duplicate_nothing_acknowledged(
     moved = [body for body, place in load.acknowledged.items() if places.get(body) != place]
     assert (lost, doubled, moved) == ([], [], [])
     assert set(found) <= set(load.acknowledged) | load.unknown
-    options = StoreOptions(max_hash_slot_num=1000, max_index_num=20_000)
+    options = StoreOptions(max_hash_slot_num=INDEX_SLOTS, max_index_num=INDEX_ENTRIES)
     assert dump.check(OsDisk(tmp_path / "data", read_only=True), options)["problems"] == []
