@@ -113,15 +113,20 @@ async def pair(*flags: str) -> AsyncIterator[tuple[Node, Node, duolog.Client]]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def new_page_rate() -> float:
-    """Bytes a second at which the machine gives a file's pages that nobody has touched."""
+def take_pages(size: int = 1 << 30) -> float:
+    """Take a file's pages from the machine, bytes a second, and give them back.
+
+    A virtual machine returns memory that nobody uses to its host within seconds, and gets it again
+    a page at a time, ten times as slowly. The machine of a broker has its memory in use, for the
+    page cache. After this call so many bytes are in hand for a second or two.
+    """
     root = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
     try:
-        file = OsDisk(root).create("pages", 1 << 30)
+        file = OsDisk(root).create("pages", size)
         began = time.perf_counter()
         file.populate(0, file.size)
         seconds = time.perf_counter() - began
         file.close()
     finally:
         shutil.rmtree(root)
-    return (1 << 30) / seconds
+    return size / seconds
