@@ -356,15 +356,28 @@ class Slave:
         if chunk.offset != expected:
             return self._close(f"log bytes from {chunk.offset}, expected from {expected}")
         self._note_master(chunk.offset + len(chunk.data), now_ms)
-        data = chunk.data
-        if self._pending:
-            data = np.frombuffer(self._pending + data.tobytes(), np.uint8)
-        taken = self._apply(start, data)
-        if taken < 0:
-            return self._suspend(f"the bytes at {start - taken - 1} hold no valid record")
-        self._pending = data[taken:].tobytes()
+        for data in self._pieces(chunk.data):
+            taken = self._apply(start, data)
+            if taken < 0:
+                return self._suspend(f"the bytes at {start - taken - 1} hold no valid record")
+            self._pending = data[taken:].tobytes()
+            start += taken
         applied = self._confirm(chunk.confirm)
         return [*self._acknowledge(now_ms), *applied]  # the master's puts wait, its readers do not
+
+    def _pieces(self, data: U8) -> list[U8]:
+        """The bytes of a chunk behind those that wait for them, of which it copies few.
+
+        The first piece ends with the record that is begun, or with the chunk.
+        """
+        begun = self._pending
+        if not begun:
+            return [data]
+        head = np.frombuffer(begun + data[: _HEAD.size].tobytes(), np.uint8)
+        size = self._claimed(head, 0) or 0
+        rest = size - len(begun) if size > len(begun) else len(data)
+        first = np.frombuffer(begun + data[:rest].tobytes(), np.uint8)
+        return [first, data[rest:]] if rest < len(data) else [first]
 
     @property
     def _expected(self) -> int:

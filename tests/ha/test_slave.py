@@ -160,6 +160,39 @@ def test_a_flip_of_any_byte_is_never_applied() -> None:
             assert "no valid record" in slave.reason
 
 
+@given(st.integers(0, 10_000), st.integers(1, 10_000))
+@settings(max_examples=60)
+def test_a_flipped_byte_is_not_applied_whichever_chunk_it_arrives_in(at: int, cut: int) -> None:
+    master = several(3)
+    whole = log_bytes(master.store)
+    at, cut = at % len(whole), 1 + cut % (len(whole) - 1)
+    if b"__CRC32#\x01" in whole[max(0, at - 8) : at + 9]:
+        return  # the name of the property that announces the CRC
+    slave = welcomed(master)
+    damaged = bytearray(whole)
+    damaged[at] ^= 0x10
+    data = np.frombuffer(bytes(damaged), np.uint8)
+    for start, part in ((0, data[:cut]), (cut, data[cut:])):
+        if slave.state is ConnectionState.TRANSFER:
+            slave.step(Received(frames.chunk_frame(Epoch(1), start, 0, part)), MonoMs(0))
+    applied = log_bytes(slave.store)
+    assert whole.startswith(applied)
+    assert len(applied) <= at
+
+
+def test_the_record_that_a_chunk_ends_is_all_that_is_copied() -> None:
+    master = several(8)
+    slave = welcomed(master)
+    data = master.store.log.get_data(0)
+    cut = int(master.store.log.record_bytes(0)) + 50
+    slave.step(Received(frames.chunk_frame(Epoch(1), 0, 0, data[:cut])), MonoMs(0))
+    first, rest = slave._pieces(data[cut:])
+    assert first.tobytes() == data[cut - 50 : cut - 50 + len(first)].tobytes()
+    assert len(first) == master.store.log.record_bytes(cut - 50)
+    assert np.shares_memory(rest, data)
+    assert cut - 50 + len(first) + len(rest) == len(data)
+
+
 def test_gaps_repeats_and_other_epochs() -> None:
     master = several(3)
     slave = welcomed(master)
