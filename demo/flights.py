@@ -6,6 +6,7 @@ the master is killed under it; the log's sealed segments are tiered; a report is
 must equal a plain calculation over the file.
 """
 
+import asyncio
 import csv
 import importlib.util
 import io
@@ -20,12 +21,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import duolog
 import duolog.sync
 from rich.console import Console
 
 from demo.childnode import ChildNode
 from demo.ports import free_endpoint
 from demo.registryserver import RegistryServer
+from demo.topics import create_topic
 from pipeline.replay import replay
 from pipeline.replayoptions import Replay
 from pipeline.report import Source, report
@@ -103,6 +106,12 @@ class Flights:
         self.facts[what] = text
         self.console.print(f"[green]✓[/green] {what}: {text}")
 
+    async def make_topics(self) -> None:
+        """The topics of the flights and of what is made of them."""
+        async with duolog.Client(self.endpoints, timeout=READY_SECONDS) as client:
+            for topic in (FLIGHTS, DELAYS):
+                await create_topic(client, topic, QUEUES)
+
     def run(self, page: Path) -> None:
         """All steps. Raises FlightsError where the result is not what it must be."""
         path = flights_csv(self.folder)
@@ -113,8 +122,7 @@ class Flights:
             node.wait_port()
         with duolog.sync.Client(self.endpoints, timeout=READY_SECONDS) as client:
             self.whole(client)
-            for topic in (FLIGHTS, DELAYS):
-                client.admin.create_topic(topic, QUEUES)
+            asyncio.run(self.make_topics())
             self.fill(path)
             self.stream(client)
             found = self.result()

@@ -38,6 +38,7 @@ from rich.table import Table
 from demo.childnode import ChildNode
 from demo.ports import free_endpoint
 from demo.registryserver import RegistryServer
+from demo.topics import create_topic
 
 TOPIC = "flights"
 LIVE_TOPIC = "flights-live"
@@ -124,7 +125,7 @@ class Demo:
         async with duolog.Client(endpoints, timeout=30) as client:
             await self.elected(client, 0)
             for topic in (TOPIC, LIVE_TOPIC):
-                await client.admin.create_topic(topic, QUEUES)
+                await create_topic(client, topic, QUEUES)
             await self.publish(client)
             await self.consume_tag(client, "JFK")
             await self.find(client)

@@ -1,7 +1,6 @@
 """Clients of a cluster under test: producers that wait for each answer, readers of every queue."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ import duolog
 from duolog._background import Background
 
 from cluster.chaos.history import FAIL, OK, UNKNOWN, History, Poll, Queue, Send
+from demo.topics import create_topic
 
 POLL_SECONDS = 0.5
 
@@ -61,8 +61,7 @@ class Workload:
     async def start(self) -> None:
         """Make the topic and begin."""
         client = self._client()
-        with contextlib.suppress(duolog.TopicExists):
-            await client.admin.create_topic(self.topic, self.queues)
+        await create_topic(client, self.topic, self.queues)
         for number in range(self.load.producers):
             self._producing.start(self._produce(number))
         for number in range(self.load.readers):

@@ -10,6 +10,7 @@ import duolog
 import pytest
 
 from cluster.chaos.processes import ProcessTarget
+from demo.topics import create_topic
 from tests.etcd import need_etcd
 from tests.process.test_failover import SMALL
 
@@ -102,7 +103,7 @@ async def test_transactions_and_delays_are_conserved_while_masters_die(tmp_path:
             async with asyncio.timeout(30):
                 while await in_sync(client) < 3:
                     await asyncio.sleep(0.05)
-            await client.admin.create_topic("T", 4)
+            await create_topic(client, "T", 4)
             work = [
                 asyncio.ensure_future(coroutine(client, told, f"{coroutine.__name__}{k}"))
                 for coroutine in (transact, delay)
