@@ -1,6 +1,6 @@
 """The Admin service: topics, groups, status."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from duolog import __version__
@@ -9,10 +9,11 @@ from duolog._machine import place_of
 from duolog._start import start_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
+from grpc.aio import ServicerContext
 
 from ha.epochs import EPOCH_TOPIC, Epoch
 from ha.progress import ConnectionState
-from node.api.calls import Caller, unary
+from node.api.calls import Caller, Reply, Request, unary
 from node.api.replicationstatus import (
     add_routed,
     group_route,
@@ -44,6 +45,22 @@ from store.places import places_of
 RETRY_TIMES_MAX = 1000
 
 
+def change(
+    method: Callable[["AdminService", Request, Caller], Awaitable[Reply]],
+) -> Callable[["AdminService", Request, ServicerContext[Request, Reply]], Awaitable[Reply]]:
+    """Decorate a method that changes tables: it waits a moment until they take changes.
+
+    Before its own checks, which may not be outdated when it stores the change.
+    """
+
+    async def patient(self: "AdminService", request: Request, context: Caller) -> Reply:
+        await self.until_taken()
+        return await method(self, request, context)
+
+    patient.__doc__ = method.__doc__
+    return unary(patient)
+
+
 class AdminService(stubs.AdminServicer):
     """Administration of one node."""
 
@@ -51,10 +68,11 @@ class AdminService(stubs.AdminServicer):
         self._broker = broker
         self._store = broker.core.store
         self.catch_up = broker.log.catch_up
+        self.until_taken = broker.admission.until_taken
 
     # -- topics --------------------------------------------------------------------------------
 
-    @unary
+    @change
     async def CreateTopic(self, request: wire.TopicRequest, context: Caller) -> wire.TopicReply:
         """Create a topic. Repeating a call is no error; other settings for the same topic are."""
         metadata = self._broker.metadata
@@ -82,7 +100,7 @@ class AdminService(stubs.AdminServicer):
         await metadata.put_topic(config)
         return self._topic(config)
 
-    @unary
+    @change
     async def AlterTopic(self, request: wire.TopicRequest, context: Caller) -> wire.TopicReply:
         """Add queues, or change permissions."""
         known = self._known(request.topic)
@@ -98,7 +116,7 @@ class AdminService(stubs.AdminServicer):
         await self._broker.metadata.put_topic(config)
         return self._topic(config)
 
-    @unary
+    @change
     async def DeleteTopic(
         self, request: wire.DeleteTopicRequest, context: Caller
     ) -> wire.DeleteTopicReply:
@@ -193,7 +211,7 @@ class AdminService(stubs.AdminServicer):
         self._check_known_group(request.group)
         return self._group(request.group)
 
-    @unary
+    @change
     async def ResetGroup(
         self, request: wire.ResetGroupRequest, context: Caller
     ) -> wire.OffsetsReply:
@@ -227,7 +245,7 @@ class AdminService(stubs.AdminServicer):
         ranges = {queue: self._store.queue_range(topic, queue) for queue in range(queues)}
         return {queue: min(max(wanted, low), high) for queue, (low, high) in ranges.items()}
 
-    @unary
+    @change
     async def PutGroup(
         self, request: wire.PutGroupRequest, context: Caller
     ) -> wire.GroupDescription:
@@ -270,7 +288,7 @@ class AdminService(stubs.AdminServicer):
             raise sdk.BadRequest(f"topic {topic!r} has no lite topics: its type is not {LITE}")
         return bound(row, topic, exclusive)
 
-    @unary
+    @change
     async def DeleteGroup(
         self, request: wire.DeleteGroupRequest, context: Caller
     ) -> wire.DeleteGroupReply:

@@ -17,6 +17,8 @@ from store.options import StoreOptions
 from store.record import check_topic
 from store.status import PutMessageStatus
 
+CHANGE_PATIENCE_MS = 1000  # less than a client waits for an answer
+
 
 class Storing(Protocol):
     """What decides about puts and reads in the store itself."""
@@ -162,6 +164,15 @@ class Admission:
             if found < needed:
                 return sdk.Busy(f"SLAVE_NOT_AVAILABLE: {found} of {needed} replicas are in sync")
         return None
+
+    async def until_taken(self) -> None:
+        """Wait a moment if a change would be refused, and may be taken soon: the group is changing
+        its master, or has just been formed.
+        """
+        if self.change() is not None:
+            told = self._replication.refusals.told_later(CHANGE_PATIENCE_MS)
+            if told is not None:
+                await told
 
     # -- reads ---------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from ha.membership import Membership
 from ha.registry import Delete, Grant, RegistryUnavailable, Transaction
 from node.cli.cluster import row_of
 from node.cli.node import problems_of
+from node.core import admission
 from node.election.failover import FailoverService
 from node.election.memoryregistry import MemoryRegistry
 from node.replication import refusals
@@ -252,6 +253,41 @@ async def test_a_put_that_may_wait_is_told_of_the_next_master_as_soon_as_there_i
     assert reply.status == wire.NOT_MASTER
     assert reply.master == f"127.0.0.1:{next_one.port}"
     assert reply.master_epoch == 2
+
+
+async def test_changes_wait_until_a_new_group_takes_them(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "CHANGE_PATIENCE_MS", 60_000)
+    monkeypatch.setattr(refusals, "PATIENCE_MS", 60_000)
+    await voters.start("a")
+    await until(lambda: voters.leader is not None)
+    waiting = broker_of(voters.the_leader()).replication.refusals._waiting
+    async with voters.client("a", timeout=60) as client:
+        changes: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(client.admin.create_topic("T", queues)) for queues in (1, 1, 2)
+        ]
+        changes.append(asyncio.ensure_future(client.admin.put_group("G", retry_times=3)))
+        await until(lambda: len(waiting) == 4)
+        assert not any(change.done() for change in changes)
+        await voters.start("b")
+        assert [(await change).queues for change in changes[:2]] == [1, 1]
+        with pytest.raises(duolog.TopicExists):  # checked when the change is stored
+            await changes[2]
+        assert (await changes[3]).retry_times == 3
+    assert not waiting
+
+
+async def test_a_change_that_a_group_goes_on_refusing_is_busy(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "CHANGE_PATIENCE_MS", 50)
+    await voters.start("a")
+    await until(lambda: voters.leader is not None)
+    async with voters.client("a") as client:
+        for change in (client.admin.create_topic("T", 1), client.admin.put_group("G")):
+            with pytest.raises(duolog.Busy, match="just been formed"):
+                await change
 
 
 async def test_a_slave_whose_masters_connection_breaks_asks_the_registry_at_once(
