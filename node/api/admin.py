@@ -67,7 +67,7 @@ class AdminService(stubs.AdminServicer):
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._store = broker.core.store
-        self.catch_up = broker.log.catch_up
+        self.caught_up = broker.log.caught_up
         self.until_taken = broker.admission.until_taken
 
     # -- topics --------------------------------------------------------------------------------

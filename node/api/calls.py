@@ -28,8 +28,8 @@ class Serving(Protocol):
     """A service."""
 
     @property
-    def catch_up(self) -> Callable[[], None]:
-        """What it does before a call: its log's `catch_up`."""
+    def caught_up(self) -> Callable[[], Awaitable[None]]:
+        """What it waits for before a call: its log's `caught_up`."""
 
 
 Service = TypeVar("Service", bound=Serving)
@@ -78,7 +78,7 @@ def unary(
         self: Service, request: Request, context: ServicerContext[Request, Reply]
     ) -> Reply:
         async with reporting(context):
-            self.catch_up()
+            await self.caught_up()
             return await method(self, request, context)
         raise AssertionError("abort raises")
 

@@ -40,7 +40,7 @@ class GroupsService(stubs.GroupsServicer):
         self._filters = filters
         self._groups = groups
         self._retries = retries
-        self.catch_up = log.catch_up
+        self.caught_up = log.caught_up
 
     @unary
     async def Heartbeat(

@@ -61,7 +61,7 @@ class MessagesService(stubs.MessagesServicer):
     def __init__(self, parts: MessagesParts) -> None:
         self._parts = parts
         self._admission = parts.core.admission
-        self.catch_up = parts.log.catch_up
+        self.caught_up = parts.log.caught_up
         self._checkers: list[_Checker] = []
         self._turn = 0
         parts.transactions.askers.append(self._ask)
@@ -350,7 +350,7 @@ class _Subscription:
             for ref in request.remove:
                 self._remove((ref.topic, ref.queue_id))
             if request.add:
-                self._parts.log.catch_up()
+                await self._parts.log.caught_up()
             for number, begin in enumerate(request.add, 1):
                 self._add(begin, request.subscription)
                 if number % SCANNED_AT_ONCE == 0:

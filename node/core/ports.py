@@ -50,8 +50,11 @@ class Answers(Protocol):
     def waits(self) -> bool:
         """Whether puts are answered later: when the disk or enough slaves have them."""
 
-    def catch_up(self) -> None:
-        """Dispatch what was answered, before a read. Raises StoreFenced, StoreClosed."""
+    async def caught_up(self) -> None:
+        """Wait before a read until all that was answered is dispatched; a second at most.
+
+        Raises StoreFenced, StoreClosed.
+        """
 
     def pump_soon(self) -> None:
         """Dispatch readable records in the next turn of the event loop."""

@@ -36,6 +36,7 @@ log = structlog.get_logger("duolog.node")
 
 PUMP_SECONDS = 0.005  # longest time the loop dispatches without a pause
 LATER_SECONDS = 0.005  # delay of the dispatch of answered messages that no reader waits for
+CATCH_UP_SECONDS = 1.0  # longest time a read waits for the dispatch of what was answered before it
 SLAVE_PUMP_SECONDS = 0.002  # readers of a slave can wait that long, writers of its master need not
 
 Outcome = asyncio.Future[PutMessageStatus]  # of a put that waits
@@ -283,7 +284,7 @@ class Log:
         """A put that waits for nothing is answered: now it may be dispatched.
 
         At once where anybody waits for messages, else in a moment, many puts in one: whoever sends
-        one message after the other would wait for each. `catch_up` comes before a read.
+        one message after the other would wait for each. `caught_up` comes before a read.
         """
         if not self.waits:
             self.replicated()
@@ -296,7 +297,7 @@ class Log:
             self._pump_within(LATER_SECONDS)
 
     def catch_up(self) -> None:
-        """Dispatch what was answered, before a read; for a few ms at most.
+        """Dispatch what was answered; for a few ms at most.
 
         Raises StoreFenced if that cannot be done, StoreClosed after the end.
         """
@@ -304,6 +305,24 @@ class Log:
             self._pump()
         if self._over is not None:
             raise self._over.with_traceback(None)
+
+    async def caught_up(self) -> None:
+        """Wait before a read until all that was answered is dispatched; a second at most.
+
+        A large batch takes more than one turn of the event loop. Raises as `catch_up`.
+        """
+        answered = self.store.confirm_offset
+        self.catch_up()
+        if self.store.dispatched_offset >= answered:
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CATCH_UP_SECONDS
+        # Nothing is planned where a full disk stopped it: then readers get what there is.
+        while self._next is not None and loop.time() < until:
+            await asyncio.sleep(0)
+            self.catch_up()
+            if self.store.dispatched_offset >= answered:
+                return
 
     def _flushed(self) -> None:
         """The commit log was synced."""

@@ -84,7 +84,7 @@ def answering(
         ) -> Made:
             context = HeadersOnce(grpc_context)
             try:
-                client = self.admit(context, reads)
+                client = await self.admit(context, reads)
                 others = self.forwarder.other_groups()
                 if others and (named := _place_of(request)) in others:
                     return await self.forwarder.unary(kind, request, context, named)
@@ -183,7 +183,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         self.broker.pop.client_gone(client_id)
         self.broker.lite.client_gone(client_id)
 
-    def admit(self, context: Call, reads: bool = True) -> Client:
+    async def admit(self, context: Call, reads: bool = True) -> Client:
         """The client that calls. reads: the call sees what other clients were answered before it.
 
         Raises Refused (UNAUTHORIZED, CLIENT_ID_REQUIRED).
@@ -194,7 +194,7 @@ class MessagingService(rpc.MessagingServiceServicer):
             raise Refused(Code.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
         self._authenticator.check(metadata)
         if reads:
-            self.broker.log.catch_up()
+            await self.broker.log.caught_up()
         return self.clients.saw(str(client_id), via_of(context))
 
     # -- routes, clients -----------------------------------------------------------------------
@@ -276,7 +276,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         """Settings in and out, commands to clients."""
         stream = Stream(context)
         try:
-            client = self.admit(context)
+            client = await self.admit(context)
         except Refused as refused:
             await stream.write(service.TelemetryCommand(status=status_of(refused)))
             return
@@ -435,7 +435,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         """Messages with leases, or none when the poll times out."""
         try:
             called = HeadersOnce(context)
-            client = self.admit(called)
+            client = await self.admit(called)
             if await self._passed_on(service.ReceiveMessageResponse, request, context):
                 return
             left = context.time_remaining()
@@ -551,7 +551,7 @@ class MessagingService(rpc.MessagingServiceServicer):
     ) -> None:
         """Read messages of a queue from an offset on."""
         try:
-            self.admit(context)
+            await self.admit(context)
             if await self._passed_on(service.PullMessageResponse, request, context):
                 return
             try:

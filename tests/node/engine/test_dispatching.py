@@ -1,6 +1,7 @@
 """When a group's messages are dispatched: at once if somebody waits for them, else in a moment."""
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import duolog
@@ -10,6 +11,7 @@ from duolog.wire import duolog_pb2 as wire
 from node.core.metadatalog import MetadataLog
 from node.engine.log import Log
 from node.server import Node
+from store.errors import StoreFenced
 from store.metadata import TopicConfig
 from tests.node.conftest import StartNode
 from tests.node.replicas import Group, broker_of, caught_up, until
@@ -125,3 +127,112 @@ async def test_a_change_of_the_tables_waits_for_no_moment(
     monkeypatch.setattr(MetadataLog, "note", lambda self, change: None)  # its put dispatches, too
     async with asyncio.timeout(SOON_SECONDS):
         await broker_of(master).metadata.put_topic(TopicConfig("U", 1))
+
+
+# -- more than a few ms of work --------------------------------------------------------------------
+
+MANY = 30_000  # messages: dispatched in several steps
+READS: dict[str, Callable[[duolog.Client], Awaitable[int]]] = {}
+
+
+def read(method: Callable[[duolog.Client], Awaitable[int]]) -> Callable[..., Awaitable[int]]:
+    READS[method.__name__] = method
+    return method
+
+
+@read
+async def by_pull(client: duolog.Client) -> int:
+    return MANY - 1 + len((await client.pull("T", 0, MANY - 1)).body_list())
+
+
+@read
+async def by_queue_list(client: duolog.Client) -> int:
+    return (await client.admin.topics(["T"]))[0].stats[0].max_offset
+
+
+@read
+async def by_end(client: duolog.Client) -> int:
+    return await client.admin.offset_at_time("T", 0, duolog.Start.LATEST)
+
+
+@read
+async def by_key(client: duolog.Client) -> int:
+    return (await client.admin.find("T", key="last"))[0].queue_offset + 1
+
+
+@read
+async def by_subscription(client: duolog.Client) -> int:
+    stream = client._router.seed.messages.Subscribe()
+    begin = wire.QueueOffset(topic="T", queue_id=0, offset=MANY - 1)
+    await stream.write(wire.SubscribeRequest(add=[begin], credit_bytes=1 << 20))
+    batch = await stream.read()
+    stream.cancel()
+    assert isinstance(batch, wire.MessageBatch)
+    return batch.max_offset
+
+
+@pytest.fixture
+async def with_a_backlog(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Node, duolog.Client]]:
+    """A node that dispatches step by step, and has MANY messages that nothing has dispatched."""
+    monkeypatch.setattr("node.engine.log.TICK_SECONDS", 600)
+    monkeypatch.setattr(Log, "_flushed", lambda log: log.replicas.flushed())
+    node = await start_node(mapped_file_size_commit_log=64 << 20)
+    log = broker_of(node).log
+    async with duolog.Client(broker_of(node).advertised) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        await client.admin.topics()
+        monkeypatch.setattr("node.engine.log.LATER_SECONDS", 600)
+        monkeypatch.setattr(Log, "_dispatch_a_while", lambda log: log.store.dispatch())
+        before = dispatched(node)
+        keys = [["last"] if k == MANY - 1 else [] for k in range(MANY)]
+        await producer.send_batch("T", [b"x"] * MANY, keys=keys, queue_id=0)
+        assert dispatched(node) == before, "nobody waits for it"
+        log.store.dispatch()
+        assert dispatched(node) < log.confirm_offset, "it takes several steps"
+        yield node, client
+
+
+@pytest.mark.parametrize("how", READS)
+async def test_a_read_sees_a_large_batch_that_was_answered(
+    with_a_backlog: tuple[Node, duolog.Client], how: str
+) -> None:
+    _, client = with_a_backlog
+    async with asyncio.timeout(SOON_SECONDS):
+        assert await READS[how](client) == MANY
+
+
+async def test_a_read_waits_for_no_dispatch_that_does_not_go_on(
+    with_a_backlog: tuple[Node, duolog.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, _ = with_a_backlog
+    log = broker_of(node).log
+    with monkeypatch.context() as patch:
+        patch.setattr(log.store, "dispatch", lambda: False)  # the disk is full
+        async with asyncio.timeout(SOON_SECONDS):
+            await log.caught_up()
+        patch.setattr(log.store, "dispatch", lambda: True)  # there is always more
+        patch.setattr("node.engine.log.CATCH_UP_SECONDS", 0.01)
+        log.pump_soon()
+        async with asyncio.timeout(SOON_SECONDS):
+            await log.caught_up()
+    assert dispatched(node) < log.confirm_offset
+
+
+async def test_a_read_that_waits_for_dispatch_learns_of_its_failure(
+    with_a_backlog: tuple[Node, duolog.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, _ = with_a_backlog
+    broker, dispatch = broker_of(node), broker_of(node).store.dispatch
+    steps = iter([dispatch])
+
+    def breaks() -> bool:
+        step = next(steps, None)
+        if step is None:
+            raise ValueError("a bug")
+        return step()
+
+    monkeypatch.setattr(broker.store, "dispatch", breaks)
+    with pytest.raises(StoreFenced, match="a bug"):
+        await broker.log.caught_up()
