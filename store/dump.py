@@ -27,6 +27,7 @@ from store.kernels import queue as queue_kernel
 from store.kernels import scan
 from store.kernels.jit import I64, U8
 from store.mappedfile import MappedFile
+from store.metadata import SYSTEM_TOPIC, Metadata
 from store.options import StoreOptions
 from store.places import PlaceFinder
 from store.queues import ROOT as QUEUE_ROOT
@@ -46,6 +47,11 @@ class QueueView:
     def maximum(self) -> int:
         """Queue offset after the last entry."""
         return self.minimum + len(self.entries)
+
+    def since(self, queue_offset: int) -> "QueueView":
+        """Its entries from a queue offset on."""
+        first = max(self.minimum, queue_offset)
+        return QueueView(first, self.entries[first - self.minimum :])
 
 
 @dataclass(slots=True)
@@ -336,13 +342,16 @@ def _query_log(scanner: _Scan, topic: str, key: str) -> list[int]:
 def check(disk: Disk, options: StoreOptions) -> dict[str, Any]:
     """Compare the directory's files with its log; `problems` is empty if they match."""
     sized = segment_bytes(disk, options)
-    view = _Scan(disk, sized).run()
+    scanner = _Scan(disk, sized)
+    view = scanner.run()
     problems = list(view.problems)
     if view.torn_bytes:
         problems.append(f"torn tail after {view.max_phy} ({view.torn_bytes} bytes used)")
     abnormal = disk.size("abort") >= 0
+    floors = _floors(scanner.log, view)
     for (topic, queue_id), found in sorted(view.queues.items()):
-        problems += _check_queue(disk, sized, topic, queue_id, found)
+        kept = found.since(floors.get(topic, {}).get(queue_id, 0))
+        problems += _check_queue(disk, sized, topic, queue_id, kept)
     for name in disk.list(INDEX_DIRECTORY):
         size = disk.size(f"{INDEX_DIRECTORY}/{name}")
         if size != options.index_file_bytes:
@@ -362,6 +371,16 @@ def check(disk: Disk, options: StoreOptions) -> dict[str, Any]:
         "index_msg_timestamp": checkpoint.index_msg_timestamp,
         "problems": problems,
     }
+
+
+def _floors(log: CommitLog, view: StoreView) -> dict[str, dict[int, int]]:
+    """Where the queues of deleted topics ended: their files may be gone, their records remain."""
+    tables = Metadata()
+    changes = view.queues.get((SYSTEM_TOPIC, 0), QueueView(0)).entries
+    for position, size, _ in changes:
+        if size != BLANK:
+            tables.apply(log.get_message(position).body)
+    return tables.floors
 
 
 def _check_queue(

@@ -8,6 +8,7 @@ import pytest
 
 from node.broker import Broker
 from node.server import Node
+from store import dump
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
 
@@ -95,3 +96,23 @@ async def test_the_event_loop_keeps_running_while_many_queues_are_removed(
     await client.admin.delete_topic("T")
     watching.cancel()
     assert seen == set(range(queues + 1))
+
+
+async def test_a_check_of_the_directory_misses_nothing_of_deleted_topics(
+    node: Node, client: duolog.Client
+) -> None:
+    for topic in ("T", "U"):
+        await client.admin.create_topic(topic, 2)
+        async with client.producer() as producer:
+            await producer.send_batch(topic, [b"old"] * 3, queue_id=0)
+        await client.admin.delete_topic(topic)
+    await client.admin.create_topic("T", 1)
+    await send(client, b"new")
+    store = broker_of(node).store
+    await node.stop()
+    assert dump.check(store.disk, store.options)["problems"] == []
+    for name in store.disk.list("consumequeue/T/0"):
+        store.disk.remove(f"consumequeue/T/0/{name}")
+    assert dump.check(store.disk, store.options)["problems"] == [
+        "consumequeue/T/0: has no files for its 1 entries"
+    ]
