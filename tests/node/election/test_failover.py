@@ -290,6 +290,21 @@ async def test_a_change_that_a_group_goes_on_refusing_is_busy(
                 await change
 
 
+async def test_a_put_may_wait_at_a_node_that_knows_of_itself_only(voters: Voters) -> None:
+    """The registry names it as the master, which it is no longer, or not yet."""
+    await voters.start_all()
+    leader = voters.the_leader()
+    slave = next(node for node in voters.nodes.values() if node is not leader)
+    replication = broker_of(slave).replication
+    replication.known_master = lambda: (broker_of(slave).advertised, 1)
+    _, waits = broker_of(slave).appends.append(append_request([b"x"], patience_ms=60_000), HERE)
+    assert waits is not None
+    assert not waits.done()
+    replication.known_master = lambda: (broker_of(leader).advertised, 1)
+    replication.refusals.release_if_settled()
+    assert waits.done()
+
+
 async def test_a_slave_whose_masters_connection_breaks_asks_the_registry_at_once(
     voters: Voters, monkeypatch: pytest.MonkeyPatch
 ) -> None:

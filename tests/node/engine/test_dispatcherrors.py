@@ -108,3 +108,16 @@ async def test_a_stop_dispatches_in_its_thread_alone(
     assert beside == []
     with pytest.raises(StoreClosed):
         broker.log.catch_up()
+
+
+async def test_a_stop_cancels_a_dispatch_that_is_planned_for_later(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.engine.log.LATER_SECONDS", 600)
+    log = broker_of(node).log
+    await log.caught_up()
+    log.answered()
+    planned = log._later
+    assert planned is not None
+    await node.stop()
+    assert planned.cancelled()

@@ -209,12 +209,13 @@ async def test_a_read_waits_for_no_dispatch_that_does_not_go_on(
     node, _ = with_a_backlog
     log = broker_of(node).log
     with monkeypatch.context() as patch:
+        patch.setattr("node.engine.log.CATCH_UP_SECONDS", 600)
         patch.setattr(log.store, "dispatch", lambda: False)  # the disk is full
         async with asyncio.timeout(SOON_SECONDS):
             await log.caught_up()
         patch.setattr(log.store, "dispatch", lambda: True)  # there is always more
-        patch.setattr("node.engine.log.CATCH_UP_SECONDS", 0.01)
         log.pump_soon()
+        patch.setattr("node.engine.log.CATCH_UP_SECONDS", 0.01)
         async with asyncio.timeout(SOON_SECONDS):
             await log.caught_up()
     assert dispatched(node) < log.confirm_offset
