@@ -184,7 +184,7 @@ async def test_a_transaction_that_the_last_master_committed_unrecorded_is_not_st
     async with client_of(node) as client, client.transactions("orders") as transactions:
         half = await transactions.prepare("T", b"once")
         service = broker_of(node).transactions
-        broker_of(node).log.catch_up()
+        await broker_of(node).log.caught_up()
         await service._known()
         service._commit(half.offset, 1, [])  # and the log is cut before the note of it
         assert await bodies(client, node, 1) == [b"once"]
@@ -229,9 +229,8 @@ async def test_a_transaction_that_the_last_master_ended_unrecorded_is_not_discar
     async with client_of(node) as client, client.transactions("orders") as transactions:
         committed = await transactions.prepare("T", b"committed")
         given_up = await transactions.prepare("T", b"given up")
-        broker_of(node).log.catch_up()
         service = broker_of(node).transactions
-        broker_of(node).log.catch_up()
+        await broker_of(node).log.caught_up()
         await service._known()
         service._commit(committed.offset, 1, [])
         record = await service.find(given_up.offset)

@@ -87,7 +87,7 @@ async def test_a_level_beyond_the_last_is_the_last_and_bad_ones_are_refused(
     node = await start_node(**LEVELS)
     async with await client_of(node) as client, client.producer() as producer:
         await producer.send("T", b"x", delay_level=99)
-        broker_of(node).log.catch_up()
+        await broker_of(node).log.caught_up()
         assert broker_of(node).store.queue_range(SCHEDULE_TOPIC, 2) == (0, 1)
         with pytest.raises(duolog.BadRequest, match=r"a delay of .* exceeds the limit"):
             await producer.send("T", b"x", delay=DELAY_MS_MAX / 1000 + 60)

@@ -529,7 +529,7 @@ async def test_a_producer_that_knows_only_the_slave_is_led_to_the_master(group: 
     await caught_up(master, slave)
     async with group.client(slave) as client, client.producer() as producer:
         assert (await producer.send("T", b"x")).status == "PUT_OK"
-    broker_of(master).log.catch_up()  # before a read
+    await broker_of(master).log.caught_up()  # before a read
     assert broker_of(master).store.queue_range("T", 0) == (0, 1)
 
 
