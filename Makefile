@@ -90,6 +90,7 @@ check: $(STAMP)  ## Formatting, lint, types, import floors, generated files.
 	@$(BIN)/lint-imports --config pyproject.toml
 	@$(BIN)/python tools/proto.py --check
 	@$(BIN)/python tools/config_reference.py --check
+	@$(BIN)/python tools/metrics_reference.py --check
 	@MYPY_NUM_WORKERS=$$(nproc) $(BIN)/mypy || { \
 	  [ $$? -eq 1 ] && exit 1; \
 	  echo "mypy's workers did not start: once more in one process" >&2; $(BIN)/mypy; }
@@ -101,8 +102,9 @@ fmt: $(STAMP)  ## Format the code.
 proto: $(STAMP)  ## Generate the stubs of proto/, their types, and those of RocketMQ's stubs.
 	@$(BIN)/python tools/proto.py
 
-docs: venv  ## Generate docs/configuration.md and docs/transitions.md.
+docs: venv  ## Generate docs/configuration.md, docs/metrics.md and docs/transitions.md.
 	@$(BIN)/python tools/config_reference.py
+	@$(BIN)/python tools/metrics_reference.py
 	@$(BIN)/python tools/transitions.py
 
 sim: venv  ## Run a simulated cluster from $(SEEDS) fresh seeds (or from BASE on); kept failures run first.

@@ -114,6 +114,7 @@ class Broker:
         self.log.dispatched += [lambda keys: self.metadata.catch_up(), self.lite.arrived]
         self.started_ms = self.times.wall_ms()
         self.recovered: RecoveryReport | None = None
+        self.recovery_seconds = 0.0
         self.failed = asyncio.Event()
 
     # -- life ----------------------------------------------------------------------------------
@@ -124,7 +125,9 @@ class Broker:
         Raises BadStoreFile and the errors of `MessageStore.start`.
         """
         loop = asyncio.get_running_loop()
+        began = self.times.mono_ms()
         self.recovered = found = await self.log.recover()
+        self.recovery_seconds = (self.times.mono_ms() - began) / 1000
         try:
             await loop.run_in_executor(
                 self.log.threads, self.replication.open, found, self.times.store_ms()

@@ -35,7 +35,7 @@ DEFAULT_LISTEN = "127.0.0.1:8081"
 FILE_VARIABLE = "DUOLOG_CONFIG"
 TYPO = 0.75  # similarity of two names that differ by a typing mistake
 ALIKE = 0.65  # similarity from which a name is suggested
-SECTIONS = ("node", "limits", "transactions", "rocketmq", "ha", "registry", "store")
+SECTIONS = ("node", "limits", "transactions", "rocketmq", "metrics", "ha", "registry", "store")
 
 
 class ConfigError(Exception):
@@ -170,6 +170,20 @@ class RocketmqSection(_Section):
     tls_key: Path | None = Field(None, description="file with the key of `tls_cert`")
 
 
+class MetricsSection(_Section):
+    """Metrics for Prometheus."""
+
+    listen: EndpointOrEmpty = Field(
+        "", description="HOST:PORT where `GET /metrics` is answered, to anybody; empty: nowhere"
+    )
+    series_max: int = Field(
+        50_000,
+        ge=1000,
+        description="most series of topics, groups and clients in one answer; over it, those with "
+        "the fewest messages are left out",
+    )
+
+
 @dataclass(frozen=True)
 class HaAddresses:
     """Where replication listens and connects."""
@@ -243,6 +257,7 @@ class Config(_Section):
     limits: LimitsSection = LimitsSection()
     transactions: TransactionsSection = TransactionsSection()
     rocketmq: RocketmqSection = RocketmqSection()
+    metrics: MetricsSection = MetricsSection()
     ha: HaSection = HaSection()
     registry: RegistrySection = RegistrySection()
     store: StoreOptions = StoreOptions()

@@ -34,6 +34,7 @@ from store.record import Host
 from store.status import BrokerRole
 
 if TYPE_CHECKING:
+    from node.metrics.server import MetricsServer
     from node.rocketmq.service import MessagingService
 
 log = structlog.get_logger("duolog.node")
@@ -94,6 +95,7 @@ class Node:
         self._replication: ReplicationService | None = None
         self.failover: FailoverService | None = None
         self._frames: FramesServer | None = None
+        self.metrics: MetricsServer | None = None
 
     async def start(self) -> None:
         """Recover, listen, serve. Raises StoreError, OSError, ConfigError or ListenError.
@@ -115,11 +117,16 @@ class Node:
             frames_port = self._reserve_frames()
             if frames_port is not None:
                 reserved.callback(frames_port.release)
+            metrics_port = self._reserve_metrics()
+            if metrics_port is not None:
+                reserved.callback(metrics_port.release)
             await self._recover(client_port)
             try:
                 if frames_port is not None:
                     await self._serve_frames(frames_port)
                 await self._listen(client_port, tls, ha_port)
+                if metrics_port is not None:
+                    await self._serve_metrics(metrics_port)
             except BaseException:
                 await self.stop()
                 raise
@@ -151,6 +158,11 @@ class Node:
     def _reserve_frames(self) -> ReservedPort | None:
         """The port for frames; None for none. Raises ListenError."""
         address: str = self.config.node.frames_address
+        return ReservedPort(address) if address else None
+
+    def _reserve_metrics(self) -> ReservedPort | None:
+        """The port for metrics; None for none. Raises ListenError."""
+        address: str = self.config.metrics.listen
         return ReservedPort(address) if address else None
 
     async def _recover(self, reserved: ReservedPort) -> None:
@@ -222,6 +234,22 @@ class Node:
         broker.frames_port, broker.frames_key = frames.port, frames.key
         log.info("taking frames", listen=f"{reserved.host}:{frames.port}")
 
+    async def _serve_metrics(self, reserved: ReservedPort) -> None:
+        """Answer Prometheus. Raises ListenError."""
+        from node.metrics.nodefacts import Connections  # others need no library of Prometheus
+        from node.metrics.server import MetricsServer
+
+        broker, frames = self.broker, self._frames
+        assert broker is not None, "recovered"
+        assert frames is not None, "recovered"
+        connections = Connections(lambda: frames.connections, lambda: frames.buffered_bytes)
+        self.metrics = MetricsServer(broker, self.config.metrics, connections)
+        try:
+            await self.metrics.start(reserved.host, reserved.port)
+        except OSError:
+            raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
+        log.info("serving metrics", listen=f"{reserved.host}:{self.metrics.port}")
+
     def _serve_rocketmq(self, broker: Broker, methods: Methods) -> list[str]:
         """RocketMQ's API, where its stubs are installed; names of the services served."""
         section = self.config.rocketmq
@@ -283,6 +311,8 @@ class Node:
 
     async def stop(self) -> None:
         """Refuse new calls, finish those under way (bounded), close the store."""
+        if self.metrics is not None:
+            await self.metrics.stop()
         if self.failover is not None:
             await self.failover.stop()
         if self._replication is not None:

@@ -127,7 +127,12 @@ class Budget:
     """Bytes that all connections of a process may hold for frames that have not arrived whole."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._left = bytes_max
+        self._bytes_max = self._left = bytes_max
+
+    @property
+    def taken(self) -> int:
+        """Bytes in use."""
+        return self._bytes_max - self._left
 
     def take(self, count: int) -> None:
         """Raises FrameError where they are used up."""

@@ -19,6 +19,7 @@ from node.engine.arrivals import ArrivalBoard
 from node.engine.part import Work
 from node.engine.storestatus import StoreStatus
 from node.engine.storetimes import StoreTimes
+from node.histogram import Histogram
 from node.upkeep.allocating import Allocator
 from node.upkeep.cleaning import Cleaner
 from node.upkeep.filework import FileWork
@@ -38,6 +39,12 @@ PUMP_SECONDS = 0.005  # longest time the loop dispatches without a pause
 LATER_SECONDS = 0.005  # delay of the dispatch of answered messages that no reader waits for
 CATCH_UP_SECONDS = 1.0  # longest time a read waits for the dispatch of what was answered before it
 SLAVE_PUMP_SECONDS = 0.002  # readers of a slave can wait that long, writers of its master need not
+
+# Those of RocketMQ's putMessageDistributeTime, and finer ones below.
+APPEND_BOUNDS = (
+    *(0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05),
+    *(0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0),
+)
 
 Outcome = asyncio.Future[PutMessageStatus]  # of a put that waits
 
@@ -101,6 +108,7 @@ class Log:
         """disk_failed: called if a sync fails, which is final. failed: if dispatch does."""
         self.store = store
         self.counters = Counters()
+        self.append_seconds = Histogram(APPEND_BOUNDS)
         self.board = ArrivalBoard()
         self.times = StoreTimes(clock, store)
         self.threads = ThreadPoolExecutor(4, thread_name_prefix="duolog-disk")
@@ -209,7 +217,11 @@ class Log:
 
     def write(self, batch: PutBatch) -> PutResult:
         """Store a batch now; `settle` tells what its answer must wait for."""
-        return self.store.put(batch, self.times.store_ms())
+        began = time.perf_counter()
+        result = self.store.put(batch, self.times.store_ms())
+        if result.count:
+            self.append_seconds.observe(time.perf_counter() - began)
+        return result
 
     def write_now(self, batch: PutBatch) -> PutResult:
         """Store a batch without waiting: later records follow it in the log."""

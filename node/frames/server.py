@@ -72,6 +72,11 @@ class FramesServer:
         """Open connections."""
         return len(self._connections)
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes held for long frames that have not arrived whole."""
+        return self._terms.budget.taken
+
     async def start(self, host: str, port: int) -> None:
         """Listen; with port 0 on a free one. Raises OSError."""
         loop = asyncio.get_running_loop()

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from ha.waiters import OffsetWaiters
+from node.histogram import Histogram
 from node.upkeep.threadwork import done_in_thread
 from store.mappedfile import FlushJob
 from store.messagestore import MessageStore
 from store.offsets import PhyOffset
 from store.status import PutMessageStatus
+
+SYNC_BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 class GroupCommitService:
@@ -37,6 +40,7 @@ class GroupCommitService:
         self._timeout = store.options.sync_flush_timeout / 1000
         self.lock = asyncio.Lock()  # held while a sync runs
         self.syncing_since = 0.0  # monotonic clock; 0 while no sync runs
+        self.sync_seconds = Histogram(SYNC_BOUNDS)
         self.flushes = 0
         self.released = 0
 
@@ -93,13 +97,14 @@ class GroupCommitService:
             return True
 
     async def _run_job(self, job: FlushJob) -> bool:
-        self.syncing_since = time.monotonic()
+        self.syncing_since = began = time.monotonic()
         try:
             if not await done_in_thread(self._threads, job.run, self._on_failure):
                 self.fail_all()
                 return False
         finally:
             self.syncing_since = 0.0
+        self.sync_seconds.observe(time.monotonic() - began)
         self.flushes += 1
         self._store.commit_log_flushed(job)
         self._on_flushed()

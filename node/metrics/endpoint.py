@@ -1,0 +1,116 @@
+"""The HTTP port of the metrics: `GET /metrics`, one answer per connection.
+
+Rules: few connections, short requests, one deadline for all of a connection, whatever its client
+does. An error of a scrape is logged and answered; it never ends the node.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import structlog
+from duolog._background import Background, report
+
+log = structlog.get_logger("duolog.node")
+
+CONNECTIONS_MAX = 16
+REQUEST_BYTES_MAX = 8192
+DEADLINE_SECONDS = 10.0
+PATH = "/metrics"
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+Scrape = Callable[[float], Awaitable[list[bytes]]]  # until a time of the loop's clock
+
+
+class Endpoint:
+    """Answers HTTP requests with what `scrape` returns; it raises TimeoutError at its deadline."""
+
+    def __init__(self, scrape: Scrape, content_type: str) -> None:
+        self._scrape = scrape
+        self._content_type = content_type
+        self._connections = Background(report)
+        self._count = 0
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; with port 0 on a free one. Raises OSError."""
+        self._server = await asyncio.start_server(
+            self._connected, host.strip("[]") or None, port, limit=REQUEST_BYTES_MAX
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Close the port and end what is under way."""
+        if self._server is not None:
+            self._server.close()
+        await self._connections.stop()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._count >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._count += 1
+        self._connections.start(self._serve(reader, writer))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        deadline = asyncio.get_running_loop().time() + DEADLINE_SECONDS
+        try:
+            with contextlib.suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
+                async with asyncio.timeout_at(deadline):
+                    await self._answer(reader, writer, deadline)
+                    writer.close()
+                    await writer.wait_closed()
+        finally:
+            self._count -= 1
+            writer.transport.abort()  # does nothing where all was sent
+
+    async def _answer(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deadline: float
+    ) -> None:
+        status, pieces = await self._reply(reader, deadline)
+        kind = self._content_type if status == 200 else "text/plain; charset=utf-8"
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\n"
+            f"Content-Type: {kind}\r\n"
+            f"Content-Length: {sum(map(len, pieces))}\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        writer.write(head.encode())
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+
+    async def _reply(
+        self, reader: asyncio.StreamReader, deadline: float
+    ) -> tuple[int, list[bytes]]:
+        """The status and the body."""
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return 431, [b"the request is too long\n"]
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            return 400, [b"this is no HTTP request\n"]
+        method, target, _ = words
+        if target.partition("?")[0] != PATH:
+            return 404, [b"the metrics are at /metrics\n"]
+        if method != "GET":
+            return 405, [b"only GET is allowed\n"]
+        try:
+            return 200, await self._scrape(deadline)
+        except TimeoutError:
+            return 503, [b"the metrics could not be collected in time\n"]
+        except Exception as error:
+            log.error("metrics could not be collected", exc_info=error)
+            return 500, [b"the metrics could not be collected; see the node's log\n"]
+
+
+__all__ = ["Endpoint"]

@@ -1,0 +1,87 @@
+"""Writes samples in Prometheus' text format; the one module that knows its library.
+
+It runs in a thread beside the event loop, which can do nothing while Python runs here: so it
+pauses after every few samples, and stops at its deadline.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import ProcessCollector, generate_latest
+from prometheus_client.metrics_core import Metric as Family
+
+from node.histogram import Histogram
+from node.metrics.samples import Sample
+from node.metrics.table import METRICS, Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+AT_ONCE = 100  # samples written between two pauses: about half a millisecond
+PAUSE_SECONDS = 0.0002
+HEADER_LINES = 2  # HELP and TYPE
+
+
+class Overdue(Exception):
+    """The deadline of a scrape has passed."""
+
+
+class _Families:
+    """Families as the library's function takes them."""
+
+    def __init__(self, families: Iterable[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Family]:
+        """See `prometheus_client.registry.Collector`."""
+        return self._families
+
+
+class Exposition:
+    """Writes the metrics of one node. labels: values of the labels that all series of a scope
+    have, by scope.
+    """
+
+    def __init__(self, labels: dict[str, dict[str, str]]) -> None:
+        self._labels = labels
+        self._process = ProcessCollector(registry=None)
+
+    def text(self, samples: Iterable[Sample], deadline: float) -> list[bytes]:
+        """The text, in pieces. deadline: of the monotonic clock. Raises Overdue."""
+        found: dict[str, list[Sample]] = {}
+        for sample in samples:
+            found.setdefault(sample.name, []).append(sample)
+        pieces = []
+        for metric in METRICS:
+            for piece in self._pieces(metric, found.get(metric.name, [])):
+                pieces.append(piece)
+                if time.monotonic() > deadline:
+                    raise Overdue
+                time.sleep(PAUSE_SECONDS)
+        pieces.append(generate_latest(_Families(self._process.collect())))
+        return pieces
+
+    def _pieces(self, metric: Metric, samples: list[Sample]) -> Iterator[bytes]:
+        """The family of a metric; without samples, nothing."""
+        for begin in range(0, len(samples), AT_ONCE):
+            name = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
+            family = Family(name, metric.help, metric.kind)
+            for sample in samples[begin : begin + AT_ONCE]:
+                self._add(family, metric, sample)
+            text = generate_latest(_Families([family]))
+            yield text if begin == 0 else text.split(b"\n", HEADER_LINES)[HEADER_LINES]
+
+    def _add(self, family: Family, metric: Metric, sample: Sample) -> None:
+        own = zip(metric.labels, sample.labels, strict=True)
+        labels = {**self._labels[metric.scope], **dict(own)}
+        value = sample.value
+        if not isinstance(value, Histogram):
+            family.add_sample(metric.name, labels, value)
+            return
+        count = 0
+        for bound, more in zip((*map(str, value.bounds), "+Inf"), value.counts, strict=True):
+            count += more
+            family.add_sample(f"{metric.name}_bucket", {**labels, "le": bound}, count)
+        family.add_sample(f"{metric.name}_count", labels, count)
+        family.add_sample(f"{metric.name}_sum", labels, value.sum)
+
+
+__all__ = ["CONTENT_TYPE", "Exposition", "Overdue"]

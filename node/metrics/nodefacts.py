@@ -1,0 +1,142 @@
+"""What there is once in a node: its role, log, disk, recovery and connections."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from duolog import __version__
+
+from ha.failover import Role
+from node.api.replicationstatus import replication_status
+from node.broker import Broker
+from node.metrics.samples import Bundle, Samples
+
+ROLES = ("master", "slave", "standing")
+STORAGE = ("local", "disk")
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """The frames port's: how many, and the bytes held for them."""
+
+    count: Callable[[], int]
+    buffered_bytes: Callable[[], int]
+
+
+class NodeFacts:
+    """Reads them."""
+
+    def __init__(self, broker: Broker, frames: Connections) -> None:
+        self._broker = broker
+        self._frames = frames
+        self._oldest = (-1, 0)  # offset of the oldest record, and its store time
+
+    def read(self, samples: Samples) -> Iterator[None]:
+        """Add all of them, in a few steps. Reads memory, and a record when retention moved on."""
+        node = samples.node
+        node.add("duolog_build_info", 1, __version__)
+        self._replication(node)
+        yield
+        self._log(node)
+        yield
+        self._histograms(node)
+        self._recovery(node)
+        yield
+        self._held(node)
+        yield
+
+    def read_late(self, samples: Samples) -> None:
+        """What the operating system tells, which may take long; runs in a thread."""
+        usage = shutil.disk_usage(self._broker.node.data)
+        samples.node.add("duolog_disk_free_bytes", usage.free)
+        samples.node.add("duolog_disk_used_bytes", usage.used)
+
+    @property
+    def _role(self) -> str:
+        broker = self._broker
+        if broker.replication.master is not None:
+            return "master"
+        standing = broker.failover is not None and broker.failover.machine.role is Role.STANDING
+        return "standing" if standing else "slave"
+
+    def _replication(self, node: Bundle) -> None:
+        broker, status = self._broker, replication_status(self._broker)
+        for role in ROLES:
+            node.add("duolog_role", role == self._role, role)
+        node.add("duolog_epoch", status.epoch)
+        required = broker.replication.options.in_sync_replicas
+        node.add("duolog_in_sync_replicas_required", required)
+        if broker.replication.master is not None:
+            slaves = {row.name for row in status.slaves if row.in_sync}
+            members = set(status.sync_state_set) if broker.failover else slaves
+            for name in sorted(members | {broker.node.name}):
+                node.add("duolog_in_sync_replica", 1, name)
+            node.add("duolog_in_sync_replicas", len(members | {broker.node.name}))
+            for row in status.slaves:
+                node.add("duolog_replication_lag_bytes", row.lag_bytes, row.name)
+                node.add("duolog_replication_lag_seconds", row.lag_ms / 1000, row.name)
+        else:
+            node.add("duolog_replication_lag_bytes", status.lag_bytes, broker.node.name)
+            node.add("duolog_replication_lag_seconds", status.lag_ms / 1000, broker.node.name)
+        if broker.failover is not None:
+            node.add("duolog_elections_total", status.elections)
+            node.add("duolog_lease_margin_seconds", status.lease_left_ms / 1000)
+
+    def _log(self, node: Bundle) -> None:
+        broker, status = self._broker, self._broker.log.status()
+        node.add("duolog_log_min_offset", status.min_offset)
+        node.add("duolog_log_max_offset", status.max_offset)
+        node.add("duolog_log_confirm_offset", status.confirm_offset)
+        node.add("duolog_log_flushed_offset", status.flushed_offset)
+        node.add("duolog_damaged_ranges", status.corrupt_ranges)
+        node.add("duolog_refused_records", status.refused_records)
+        node.add("duolog_fenced", bool(status.fence_reason))
+        node.add("duolog_disk_full", "DISK_FULL" in status.flags)
+        writable = not broker.admission.refuses()
+        node.add("duolog_writable", writable)
+        readable = broker.store.flags.readable and not status.fence_reason
+        node.add("rocketmq_broker_permission", 4 * readable + 2 * writable)
+        size = status.max_offset - status.min_offset
+        node.add("rocketmq_storage_size", size, *STORAGE)
+        behind = max(0, status.max_offset - status.flushed_offset)
+        node.add("rocketmq_storage_flush_behind_bytes", behind, *STORAGE)
+        behind = status.dispatch_behind_bytes
+        node.add("rocketmq_storage_dispatch_behind_bytes", behind, *STORAGE)
+        age = self._oldest_age_ms(status.min_offset)
+        node.add("rocketmq_storage_message_reserve_time", age, *STORAGE)
+
+    def _oldest_age_ms(self, min_offset: int) -> int:
+        """The age of the oldest record, which is read once; 0 for an empty log."""
+        store = self._broker.store
+        if store.max_offset == min_offset:
+            return 0
+        if self._oldest[0] != min_offset:
+            self._oldest = (min_offset, store.log.store_time_at(min_offset))
+        stored = self._oldest[1]
+        return max(0, self._broker.times.wall_ms() - stored) if stored > 0 else 0
+
+    def _histograms(self, node: Bundle) -> None:
+        log = self._broker.log
+        node.add("duolog_append_seconds", log.append_seconds.copy())
+        node.add("duolog_fsync_seconds", log.group_commit.sync_seconds.copy())
+        node.add("duolog_dispatch_behind_seconds_max", log.counters.dispatch_behind_ms_max / 1000)
+
+    def _recovery(self, node: Bundle) -> None:
+        recovered = self._broker.recovered
+        assert recovered is not None, "metrics are served after recovery"
+        node.add("duolog_recovery_seconds", self._broker.recovery_seconds)
+        node.add("duolog_recovery_abnormal", recovered.abnormal)
+        node.add("duolog_recovery_cut_bytes", recovered.bytes_cut)
+
+    def _held(self, node: Bundle) -> None:
+        broker = self._broker
+        status = broker.status()
+        node.add("duolog_queues", len(broker.store.queues.table))
+        node.add("duolog_light_queues", broker.store.topic_queue_table.light_count)
+        node.add("duolog_pop_leases", status["messages_leased"])
+        node.add("duolog_waiting_polls", status["calls_waiting"])
+        node.add("duolog_timers_waiting", status["timers_waiting"])
+        node.add("duolog_frames_connections", self._frames.count())
+        node.add("duolog_frames_buffered_bytes", self._frames.buffered_bytes())
+        node.add("rocketmq_topic_number", len(broker.metadata.topics))
+        node.add("rocketmq_consumer_group_number", len(broker.metadata.tables.groups))

@@ -1,0 +1,65 @@
+"""Scrapes: read the node's state on the event loop in small steps, and write it in a thread.
+
+One at a time: others wait for their turn, up to their deadline.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from node.metrics.exposition import Exposition, Overdue
+from node.metrics.samples import Samples
+
+STEP_SECONDS = 0.001  # longest time that the loop reads without a pause
+WRITE_SECONDS = 0.5  # left for sending the answer
+
+Facts = Callable[[Samples], Iterator[None]]  # adds samples; may be interrupted where it yields
+
+
+class Scrapes:
+    """Makes the text of a node's metrics. facts: read on the loop. late: read in the thread."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        late: Callable[[Samples], None],
+        exposition: Exposition,
+        series_max: int,
+    ) -> None:
+        self._facts = facts
+        self._late = late
+        self._exposition = exposition
+        self._series_max = series_max
+        self._turn = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="duolog-metrics")
+
+    async def text(self, deadline: float) -> list[bytes]:
+        """The metrics as of now, in pieces. deadline: loop time. Raises TimeoutError."""
+        loop = asyncio.get_running_loop()
+        deadline -= WRITE_SECONDS
+        async with asyncio.timeout_at(deadline), self._turn:
+            samples = Samples()
+            until = loop.time() + STEP_SECONDS
+            for _ in self._facts(samples):
+                if loop.time() >= until:
+                    await asyncio.sleep(0)
+                    until = loop.time() + STEP_SECONDS
+            return await loop.run_in_executor(self._thread, self._write, samples, deadline)
+
+    def _write(self, samples: Samples, deadline: float) -> list[bytes]:
+        """In the thread. asyncio's clock is the monotonic one. Raises TimeoutError."""
+        self._late(samples)
+        shown, dropped = samples.limited(self._series_max)
+        rest = Samples()
+        rest.node.add("duolog_metrics_series_dropped", dropped)
+        try:
+            return self._exposition.text([*shown, *rest.node.samples], deadline)
+        except Overdue:
+            raise TimeoutError from None
+
+    def stop(self) -> None:
+        """What the thread writes ends by its deadline; nobody waits for it."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+__all__ = ["Scrapes"]

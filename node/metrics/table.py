@@ -1,0 +1,159 @@
+"""The table of all metrics: their names and what they mean; docs/metrics.md is made of it.
+
+Names that begin with `rocketmq_` are RocketMQ's, labels included: its dashboards and alerts work.
+"""
+
+from dataclasses import dataclass
+
+# Which labels all series of a metric have, beside its own.
+OWN, NATIVE, PROCESS = "own", "native", "process"
+SCOPES: dict[str, tuple[str, ...]] = {
+    OWN: ("cluster", "replica_group", "node_id"),
+    NATIVE: ("cluster", "node_type", "node_id"),
+    PROCESS: (),
+}
+# Where a metric appears, if not on every node.
+MASTER, AUTO, SLAVES = "master", "auto", "slaves"
+WHERE = {
+    MASTER: "Of a master.",
+    AUTO: "Of a node whose role is elected.",
+    SLAVES: "Of a slave; of a master for each of its slaves.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. labels: beside those of its scope. where: empty for every node."""
+
+    name: str
+    kind: str
+    help: str
+    unit: str = ""
+    labels: tuple[str, ...] = ()
+    scope: str = OWN
+    where: str = ""
+
+
+def _own(name: str, help_: str, unit: str = "", labels: str = "", where: str = "") -> Metric:
+    kind = "counter" if name.endswith("_total") else "gauge"
+    return Metric(f"duolog_{name}", kind, help_, unit, tuple(labels.split()), OWN, where)
+
+
+def _duration(name: str, help_: str) -> Metric:
+    return Metric(f"duolog_{name}", "histogram", help_, "seconds")
+
+
+def _native(name: str, help_: str, unit: str = "", labels: str = "", where: str = "") -> Metric:
+    kind = "counter" if name.endswith("_total") else "gauge"
+    return Metric(f"rocketmq_{name}", kind, help_, unit, tuple(labels.split()), NATIVE, where)
+
+
+def _process(name: str, help_: str, unit: str) -> Metric:
+    kind = "counter" if name.endswith("_total") else "gauge"
+    return Metric(f"process_{name}", kind, help_, unit, (), PROCESS)
+
+
+_STORAGE = "storage_type storage_medium"
+
+DUOLOG = (
+    _own("build_info", "1, with the version as label.", labels="version"),
+    _own("role", "1 for the role that the node has now, 0 for the others.", labels="role"),
+    _own("epoch", "Epoch of the newest mastership that the node knows of."),
+    _own("elections_total", "Elections that the node won.", where=AUTO),
+    _own(
+        "lease_margin_seconds",
+        "Time until the master must stop, unless its lease is renewed; 0 on other nodes.",
+        "seconds",
+        where=AUTO,
+    ),
+    _own("in_sync_replicas", "Replicas in sync, the master included.", where=MASTER),
+    _own("in_sync_replica", "1 for each replica in sync.", labels="replica", where=MASTER),
+    _own(
+        "in_sync_replicas_required",
+        "Replicas that must hold a message before its answer, where slaves are waited for.",
+    ),
+    _own(
+        "replication_lag_bytes",
+        "Bytes of the master's log that a slave does not have.",
+        "bytes",
+        "slave",
+        SLAVES,
+    ),
+    _own(
+        "replication_lag_seconds",
+        "How long ago a slave had all of the master's log; 0 while it has it.",
+        "seconds",
+        "slave",
+        SLAVES,
+    ),
+    _own("log_min_offset", "Offset of the oldest record of the commit log.", "bytes"),
+    _own("log_max_offset", "Offset after the newest record of the commit log.", "bytes"),
+    _own("log_confirm_offset", "Offset that readers see the commit log up to.", "bytes"),
+    _own("log_flushed_offset", "Offset up to which the commit log is on disk.", "bytes"),
+    _own(
+        "dispatch_behind_seconds_max",
+        "Longest time that a stored batch waited for its queue entries since the start.",
+        "seconds",
+    ),
+    _duration("append_seconds", "Time to store one batch in the commit log, without its waits."),
+    _duration("fsync_seconds", "Time of one sync of the commit log."),
+    _own("recovery_seconds", "Time that recovery took at the last start.", "seconds"),
+    _own("recovery_abnormal", "1 if the process before this one was killed or crashed."),
+    _own("recovery_cut_bytes", "Bytes of a torn tail that recovery cut off.", "bytes"),
+    _own("damaged_ranges", "Ranges of the commit log that cannot be read."),
+    _own("refused_records", "Records that got no queue entry because entries before it lack."),
+    _own("writable", "1 if the node stores messages now."),
+    _own("fenced", "1 after an error of the disk or a bug: nothing is stored any more."),
+    _own("disk_full", "1 while puts are refused because the disk is too full."),
+    _own("disk_free_bytes", "Free space of the store's file system.", "bytes"),
+    _own("disk_used_bytes", "Used space of the store's file system.", "bytes"),
+    _own("queues", "Queues that have or had messages, light queues included."),
+    _own("light_queues", "Light queues: one for each lite topic."),
+    _own("pop_leases", "Messages that are delivered by POP and not acknowledged yet."),
+    _own("waiting_polls", "Calls that wait for messages."),
+    _own("timers_waiting", "Timed messages that wait for their time."),
+    _own("frames_connections", "Connections of SDK clients by frames."),
+    _own(
+        "frames_buffered_bytes",
+        "Bytes held for long requests that have not arrived whole.",
+        "bytes",
+    ),
+    _own("metrics_series_dropped", "Series left out of this scrape: see `metrics.series_max`."),
+)
+
+RUNNING = (
+    _native("broker_permission", "6: puts and reads; 4: reads; 0: neither."),
+    _native("topic_number", "Topics."),
+    _native("consumer_group_number", "Consumer groups."),
+    _native(
+        "storage_size", "Bytes of the commit log, from its oldest record on.", "bytes", _STORAGE
+    ),
+    _native("storage_flush_behind_bytes", "Bytes that are not on disk yet.", "bytes", _STORAGE),
+    _native(
+        "storage_dispatch_behind_bytes",
+        "Bytes that readers may see and queues do not have yet.",
+        "bytes",
+        _STORAGE,
+    ),
+    _native("storage_message_reserve_time", "Age of the oldest message.", "milliseconds", _STORAGE),
+)
+
+PROCESSES = (
+    _process("cpu_seconds_total", "Total user and system CPU time spent in seconds.", "seconds"),
+    _process("resident_memory_bytes", "Resident memory size in bytes.", "bytes"),
+    _process("virtual_memory_bytes", "Virtual memory size in bytes.", "bytes"),
+    _process(
+        "start_time_seconds", "Start time of the process since unix epoch in seconds.", "seconds"
+    ),
+    _process("open_fds", "Number of open file descriptors.", ""),
+    _process("max_fds", "Maximum number of open file descriptors.", ""),
+)
+
+SECTIONS: dict[str, tuple[Metric, ...]] = {
+    "The node": DUOLOG,
+    "RocketMQ 5's: the broker": RUNNING,
+    "The process": PROCESSES,
+}
+METRICS: tuple[Metric, ...] = tuple(one for section in SECTIONS.values() for one in section)
+BY_NAME = {metric.name: metric for metric in METRICS}
+assert len(BY_NAME) == len(METRICS), "a metric is declared once"

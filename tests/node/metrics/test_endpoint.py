@@ -1,0 +1,163 @@
+"""The metrics port: what it answers, and what no client can do to it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from demo.ports import free_endpoint
+from node.api.reservedport import ListenError
+from node.config import Config, ConfigError, load
+from node.metrics import endpoint
+from node.metrics.endpoint import Endpoint
+from tests.node.conftest import StartNode
+from tests.node.metrics.scraping import get, scraped
+
+
+@pytest.fixture
+async def made() -> AsyncIterator[Endpoint]:
+    """An endpoint that answers `1` in two pieces."""
+
+    async def scrape(deadline: float) -> list[bytes]:
+        assert deadline > asyncio.get_running_loop().time()
+        return [b"a ", b"1\n"]
+
+    one = Endpoint(scrape, "text/plain; version=0.0.4")
+    await one.start("127.0.0.1", 0)
+    yield one
+    await one.stop()
+
+
+async def raw(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        async with asyncio.timeout(10):
+            return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/metrics", 200),
+        ("GET", "/metrics?name=x", 200),
+        ("GET", "/", 404),
+        ("GET", "/metrics/", 404),
+        ("GET", "//metrics", 404),
+        ("POST", "/metrics", 405),
+        ("HEAD", "/metrics", 405),
+    ],
+)
+async def test_one_path_and_one_method_are_answered(
+    made: Endpoint, method: str, path: str, status: int
+) -> None:
+    found, _, body = await asyncio.to_thread(get, made.port, path, method)
+    assert found == status
+    assert (body == "a 1\n") == (status == 200)
+
+
+async def test_what_is_no_request_is_refused(made: Endpoint) -> None:
+    for request in (b"\r\n\r\n", b"\x16\x03\x01\x02\r\n\r\n", b"GET /metrics\r\n\r\n"):
+        assert (await raw(made.port, request)).startswith(b"HTTP/1.1 400 ")
+    long = b"GET /metrics HTTP/1.1\r\nX: ".ljust(endpoint.REQUEST_BYTES_MAX + 10, b"x")
+    assert (await raw(made.port, long)).startswith(b"HTTP/1.1 431 ")
+    assert (await raw(made.port, b"GET /metrics HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\na 1\n")
+
+
+async def test_a_silent_client_is_left_at_the_deadline(
+    made: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "DEADLINE_SECONDS", 0.05)
+    assert await raw(made.port, b"GET /metrics HTTP/1.1\r\n") == b""
+
+
+async def test_only_so_many_connections_are_open(made: Endpoint) -> None:
+    open_ones = [
+        await asyncio.open_connection("127.0.0.1", made.port)
+        for _ in range(endpoint.CONNECTIONS_MAX)
+    ]
+    try:
+        assert await raw(made.port, b"GET /metrics HTTP/1.1\r\n\r\n") == b""
+    finally:
+        for _, writer in open_ones:
+            writer.close()
+    async with asyncio.timeout(10):
+        while not (await raw(made.port, b"GET /metrics HTTP/1.1\r\n\r\n")).endswith(b"a 1\n"):
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(("error", "status"), [(TimeoutError(), 503), (ValueError("bug"), 500)])
+async def test_a_scrape_that_fails_is_answered_and_the_next_one_is_made(
+    error: Exception, status: int
+) -> None:
+    async def scrape(deadline: float) -> list[bytes]:
+        raise error
+
+    failing = Endpoint(scrape, "text/plain")
+    await failing.start("127.0.0.1", 0)
+    try:
+        for _ in range(2):
+            found, _, body = await asyncio.to_thread(get, failing.port)
+            assert found == status
+            assert "bug" not in body
+    finally:
+        await failing.stop()
+
+
+async def test_a_stop_ends_a_scrape_under_way() -> None:
+    begun = asyncio.Event()
+
+    async def scrape(deadline: float) -> list[bytes]:
+        begun.set()
+        await asyncio.sleep(60)
+        return []
+
+    slow = Endpoint(scrape, "text/plain")
+    await slow.start("127.0.0.1", 0)
+    asking = asyncio.ensure_future(raw(slow.port, b"GET /metrics HTTP/1.1\r\n\r\n"))
+    async with asyncio.timeout(10):
+        await begun.wait()
+        await slow.stop()
+        assert await asking == b""
+
+
+# -- in a node ---------------------------------------------------------------------------------
+
+
+async def test_a_node_serves_no_metrics_unless_told_to(start_node: StartNode) -> None:
+    assert (await start_node()).metrics is None
+
+
+async def test_an_address_in_use_is_reported_before_the_directory_is_created(
+    start_node: StartNode, made: Endpoint
+) -> None:
+    taken = f"127.0.0.1:{made.port}"
+    with pytest.raises(ListenError, match=f"cannot listen on {taken}"):
+        await start_node(metrics={"listen": taken})
+    listen = free_endpoint()
+    with pytest.raises(ListenError, match=f"cannot listen on {listen}"):
+        await start_node(listen=listen, metrics={"listen": listen})
+
+
+@pytest.mark.parametrize("listen", ["5557", "localhost", ":5557", "localhost:70000"])
+def test_an_invalid_address_is_reported(listen: str) -> None:
+    with pytest.raises(ConfigError, match=r"metrics\.listen: .*is not of the form HOST:PORT"):
+        load(flags={"metrics": {"listen": listen}})
+
+
+def test_metrics_are_off_by_default() -> None:
+    assert Config().metrics.listen == ""
+
+
+async def test_the_port_is_closed_with_the_node(start_node: StartNode) -> None:
+    node = await start_node(metrics={"listen": "127.0.0.1:0"})
+    assert node.metrics is not None
+    port = node.metrics.port
+    await scraped(port)
+    await node.stop()
+    with pytest.raises(ConnectionRefusedError):
+        await raw(port, b"GET /metrics HTTP/1.1\r\n\r\n")
