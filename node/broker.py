@@ -17,6 +17,7 @@ from node.consuming.reading import Reader
 from node.core.admission import Admission
 from node.core.core import Core
 from node.core.metadatalog import MetadataLog
+from node.core.traffic import Traffic
 from node.core.waitingcalls import WaitingCalls
 from node.deferred.appends import Appends
 from node.deferred.delayservice import DelayService
@@ -88,6 +89,7 @@ class Broker:
             self.log.board,
             self.metadata,
             self.admission,
+            Traffic(),
         )
         self.removal = QueueRemoval(self.log.file_work, self.background.start, self.metadata.exists)
         self.filters = ConsumerFilters(core, self.store.calculate_filter_bits)

@@ -243,7 +243,9 @@ class Node:
         assert broker is not None, "recovered"
         assert frames is not None, "recovered"
         connections = Connections(lambda: frames.connections, lambda: frames.buffered_bytes)
-        self.metrics = MetricsServer(broker, self.config.metrics, connections)
+        rocketmq = self.rocketmq
+        clients = rocketmq.clients.all if rocketmq is not None else list
+        self.metrics = MetricsServer(broker, self.config.metrics, connections, clients)
         try:
             await self.metrics.start(reserved.host, reserved.port)
         except OSError:

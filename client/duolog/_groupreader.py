@@ -60,9 +60,8 @@ class GroupReader:
         self._rewound: set[Queue] = set()  # may be committed below where the group is
         self._committing = asyncio.Lock()
         self._prefetch = Prefetch(CREDIT_BYTES)
-        sql = consumption.sql
         first = wire.SubscribeRequest(
-            tags=consumption.tags, batch_bytes=BATCH_BYTES, sql=sql, group=group if sql else ""
+            tags=consumption.tags, batch_bytes=BATCH_BYTES, sql=consumption.sql, group=group
         )
         patience = max(consumption.timeout, consumption.session)
         self._subscription = Subscription(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import structlog
 from duolog import _errors as sdk
 from duolog._background import together
+from duolog._message import RETRY_PREFIX
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from grpc.aio import ServicerContext
@@ -28,6 +29,7 @@ from store.errors import StoreError
 from store.kernels import decode
 from store.metadata import check_group, is_reserved_topic
 from store.queueends import QueueKey
+from store.reader import GetResult
 
 log = structlog.get_logger("duolog.node")
 
@@ -53,6 +55,14 @@ class MessagesParts:
     reader: Reader
     publishes: PublishService
     transactions: TransactionService
+
+    def count_out(self, topic: str, group: str, result: GetResult) -> None:
+        """Count messages that are sent to a client. group: empty for a reader without one."""
+        count, size = result.count, len(result.bodies)
+        self.log.count_out(count, size)
+        if count:
+            key = (topic, group, topic.startswith(RETRY_PREFIX))
+            self.core.traffic.delivered.add(key, count, size)
 
 
 class MessagesService(stubs.MessagesServicer):
@@ -115,7 +125,7 @@ class MessagesService(stubs.MessagesServicer):
         deadline = now + min(request.wait_ms, limits.poll_ms_max) / 1000
         selection = Selection(chosen, count, size)
         offset, result = await poll(reader, key, request.queue_offset, selection, deadline)
-        self._parts.log.count_out(result.count, len(result.bodies))
+        self._parts.count_out(request.topic, "", result)
         columns = frozenset(request.columns)
         reply = batch_to_wire(key, offset, result, columns=columns)
         if result.count:
@@ -430,7 +440,7 @@ class _Subscription:
         cursor.offset = result.next_offset
         self._credit -= len(result.bodies)
         self._cursors[key] = self._cursors.pop(key)  # the other queues come first
-        self._parts.log.count_out(result.count, len(result.bodies))
+        self._parts.count_out(key[0], self._group, result)
         await self._batches.write(batch)
         return True
 

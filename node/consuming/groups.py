@@ -5,6 +5,7 @@ only after its reader has released it or is gone: reading a queue is holding its
 consumption needs no other lock.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from duolog import _errors as sdk
@@ -231,6 +232,16 @@ class GroupCoordinator:
         """Topics that a group's members read."""
         group = self._groups.get(group_name)
         return {t for m in group.members.values() for t in m.topics} if group else set()
+
+    def reading(self, mono_ms: MonoMs) -> Iterator[tuple[str, set[str], int]]:
+        """Groups with members, the topics that these read, and how many they are.
+
+        May be left between two groups; ends no session, as calls of members do.
+        """
+        for name, group in list(self._groups.items()):
+            living = [member for member in group.members.values() if member.expires_ms >= mono_ms]
+            if living:
+                yield name, {topic for member in living for topic in member.topics}, len(living)
 
     def readers_of(self, topic: str, mono_ms: MonoMs) -> set[str]:
         """Groups with members that read a topic."""

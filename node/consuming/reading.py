@@ -75,6 +75,7 @@ class Reader:
             result = chosen.chosen(self._core.store.get(*key, start, one))
             if _passes_over(result):
                 raise self._not_here(key, start, result.next_offset)
+        self._core.traffic.read(result.count)
         if result.count or not self._replication.may_be_behind():
             return result
         return result.where_behind(start)

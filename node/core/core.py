@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from node.core.admission import Admission
 from node.core.metadatalog import MetadataLog
 from node.core.ports import KnownQueues, Log, Positions, Reads
+from node.core.traffic import Traffic
 from node.engine.arrivals import ArrivalBoard
 from node.engine.storetimes import StoreTimes
 from store.options import StoreOptions
@@ -23,3 +24,4 @@ class Core:
     board: ArrivalBoard
     metadata: MetadataLog
     admission: Admission
+    traffic: Traffic

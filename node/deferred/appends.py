@@ -5,6 +5,7 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
 from node.core.core import Core
+from node.core.traffic import DELAY, NORMAL, TRANSACTION
 from node.deferred.delayservice import DelayService
 from node.deferred.transactionservice import TransactionService
 from node.engine.log import Outcome
@@ -19,6 +20,13 @@ from store.status import PutMessageStatus
 log = structlog.get_logger("duolog.node")
 
 _EXPECTED_REFUSALS = (wire.NOT_MASTER, wire.IN_SYNC_REPLICAS_NOT_ENOUGH)
+
+
+def _kind(request: wire.AppendRequest) -> str:
+    """The kind of a request's messages, as RocketMQ names it."""
+    if request.transaction_group:
+        return TRANSACTION
+    return DELAY if request.delay_level or request.deliver_time else NORMAL
 
 
 class Appends:
@@ -95,7 +103,10 @@ class Appends:
         if result.status is not PutMessageStatus.PUT_OK:
             status: wire.PutStatus = PUT_STATUS[result.status]
             return self._reject(reply, request, status, result.reason), None
-        self._core.log.count_in(result.count, len(bodies) if result.count else 0)
+        if result.count:
+            self._core.log.count_in(result.count, len(bodies))
+            key = (request.topic, _kind(request))
+            self._core.traffic.received.add(key, result.count, len(bodies))
         self._fill(reply, result)
         return reply, self._core.log.settle(result.end_offset, request.no_wait)
 

@@ -5,6 +5,7 @@ stored again for another check.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,13 +17,17 @@ DECISIONS_MAX = 20_000
 
 @dataclass(slots=True)
 class Half:
-    """One half message. origin: its first offset in the half queue; offset: its current one."""
+    """One half message. origin: its first offset in the half queue; offset: its current one.
+
+    topic: the one that it is sent to.
+    """
 
     origin: int
     offset: int
     group: str  # its producer group
     checks: int
     check_ms: MonoMs  # time of the next check
+    topic: str = ""
 
 
 class HalfMessages:
@@ -31,6 +36,7 @@ class HalfMessages:
     def __init__(self, low: int) -> None:
         """low: first offset of the half queue that may not be decided."""
         self.end = low  # half messages from here on were not read yet
+        self.by_topic: dict[str, int] = {}  # how many there are of each
         self._halves: dict[int, Half] = {}
         self._origins: dict[int, int] = {}  # by current offset
         self._due: list[tuple[int, int]] = []
@@ -57,6 +63,9 @@ class HalfMessages:
                 return f"half message {origin} is not found where it lies, at {half.offset}"
             if half.check_ms > mono_ms and (half.check_ms, origin) not in planned:
                 return f"nobody is asked about half message {origin} at {half.check_ms}"
+        counted = Counter(half.topic for half in self._halves.values())
+        if counted != self.by_topic:
+            return f"{self.by_topic} are counted by topic, {dict(counted)} wait"
         behind = [offset for offset in self._decided_ahead if offset < self.end]
         if behind:
             return f"{behind} are read, and decided ahead of {self.end}"
@@ -88,6 +97,8 @@ class HalfMessages:
         known = self._halves.get(half.origin)
         if known is not None:
             self._origins.pop(known.offset, None)
+        else:
+            self.by_topic[half.topic] = self.by_topic.get(half.topic, 0) + 1
         self._halves[half.origin] = half
         self._origins[half.offset] = half.origin
         heapq.heappush(self._due, (half.check_ms, half.origin))
@@ -110,7 +121,10 @@ class HalfMessages:
             self._decided_ahead.add(offset)
         origin = self._origins.pop(offset, None)
         if origin is not None:
-            del self._halves[origin]
+            topic = self._halves.pop(origin).topic
+            self.by_topic[topic] -= 1
+            if not self.by_topic[topic]:
+                del self.by_topic[topic]
 
     def due(self, mono_ms: MonoMs, limit: int) -> list[Half]:
         """Up to `limit` half messages to check; each is due again once it is added again."""

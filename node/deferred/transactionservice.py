@@ -10,7 +10,7 @@ Topics, properties and limits: RocketMQ's TransactionalMessageService.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import structlog
@@ -127,6 +127,11 @@ class TransactionService:
         return self._halves is not None
 
     @property
+    def waiting_by_topic(self) -> dict[str, int]:
+        """The number of them by the topic that they are sent to, as far as known."""
+        return dict(self._halves.by_topic) if self._halves is not None else {}
+
+    @property
     def waiting(self) -> int:
         """The number of half messages without a decision, as far as known."""
         return len(self._halves) if self._halves is not None else 0
@@ -203,7 +208,8 @@ class TransactionService:
         # Its age is measured by the clock that gave it its store time.
         waited = max(0, self._core.times.store_ms() - store_time)
         check_ms = self._in(max(0, wait - waited))
-        return Half(origin, offset, properties.get("PGROUP", ""), checks, check_ms)
+        topic = properties.get("REAL_TOPIC", "")
+        return Half(origin, offset, properties.get("PGROUP", ""), checks, check_ms, topic)
 
     def _in(self, delay_ms: int) -> MonoMs:
         return MonoMs(self._core.times.mono_ms() + delay_ms)
@@ -391,6 +397,7 @@ class TransactionService:
     def _decide(self, halves: HalfMessages, offsets: list[int], commit: bool) -> int:
         """Store the committed messages, then the note; the log offset after it."""
         origins = [halves.origin_at(offset) for offset in offsets]
+        topics = [half.topic if (half := halves.get(origin)) else "" for origin in origins]
         stored: list[int] = []
         try:
             if commit:
@@ -403,8 +410,10 @@ class TransactionService:
                 if self._record(at).physical_offset in committed:
                     self._unnoted[at] = True
             raise
-        for origin in origins:
+        decided = self._core.traffic.committed if commit else self._core.traffic.rolled_back
+        for origin, topic in zip(origins, topics, strict=True):
             self._decisions.add(origin, Decision(commit, end_offset))
+            decided.add(topic, 1)
         return end_offset
 
     def _note_ended(self, halves: HalfMessages, offsets: list[int]) -> None:
@@ -526,7 +535,7 @@ class TransactionService:
         result = self._put(stored_again(record, HALF_TOPIC, properties))
         old = half.offset
         check_ms = self._in(self._options.check_interval_ms)
-        halves.add(Half(half.origin, result.queue_offset, half.group, checks, check_ms))
+        halves.add(replace(half, offset=result.queue_offset, checks=checks, check_ms=check_ms))
         self._settle(self._note_decided(halves, [old]))
 
     def _discard(self, halves: HalfMessages, half: Half, record: Record) -> None:

@@ -13,10 +13,11 @@ SCOPES: dict[str, tuple[str, ...]] = {
     PROCESS: (),
 }
 # Where a metric appears, if not on every node.
-MASTER, AUTO, SLAVES = "master", "auto", "slaves"
+MASTER, AUTO, SLAVES, CLIENTS = "master", "auto", "slaves", "clients"
 WHERE = {
     MASTER: "Of a master.",
     AUTO: "Of a node whose role is elected.",
+    CLIENTS: "Of a node that they call.",
     SLAVES: "Of a slave; of a master for each of its slaves.",
 }
 
@@ -62,7 +63,7 @@ DUOLOG = (
     _own("elections_total", "Elections that the node won.", where=AUTO),
     _own(
         "lease_margin_seconds",
-        "Time until the master must stop, unless its lease is renewed; 0 on other nodes.",
+        "Time until the node's lease ends, unless it is renewed; a master stops then.",
         "seconds",
         where=AUTO,
     ),
@@ -121,6 +122,90 @@ DUOLOG = (
     _own("metrics_series_dropped", "Series left out of this scrape: see `metrics.series_max`."),
 )
 
+_GROUP = "consumer_group topic is_retry is_system"
+
+TRAFFIC = (
+    _native(
+        "messages_in_total",
+        "Messages from clients; message_type: normal fifo delay transaction priority lite.",
+        labels="topic message_type is_system",
+    ),
+    _native(
+        "throughput_in_total",
+        "Bytes of the bodies of messages from clients.",
+        "bytes",
+        "topic message_type is_system",
+    ),
+    _native(
+        "messages_out_total",
+        "Messages given to clients, and given again; consumer_group is empty for readers that "
+        "name none.",
+        labels=_GROUP,
+    ),
+    _native(
+        "throughput_out_total",
+        "Bytes of the bodies of messages given to clients.",
+        "bytes",
+        _GROUP,
+    ),
+    _native(
+        "send_to_dlq_messages_total",
+        "Messages given up: stored in the group's dead-letter topic.",
+        labels="consumer_group topic is_system",
+    ),
+    _native("half_messages", "Half messages without a decision.", labels="topic", where=MASTER),
+    _native("commit_messages_total", "Half messages that producers committed.", labels="topic"),
+    _native("rollback_messages_total", "Half messages that producers rolled back.", labels="topic"),
+)
+
+CONSUMERS = (
+    _native(
+        "consumer_lag_messages",
+        "Messages that a group has not consumed: ready and in flight.",
+        labels=_GROUP,
+        where=MASTER,
+    ),
+    _native(
+        "consumer_ready_messages",
+        "Messages that wait for a consumer; those that members of the SDK have fetched ahead count "
+        "as ready.",
+        labels=_GROUP,
+        where=MASTER,
+    ),
+    _native(
+        "consumer_inflight_messages",
+        "Messages delivered by POP and not acknowledged yet.",
+        labels=_GROUP,
+        where=MASTER,
+    ),
+    _native(
+        "consumer_lag_latency",
+        "Age of the oldest message that a group has not consumed; 0 for none.",
+        "milliseconds",
+        _GROUP,
+        MASTER,
+    ),
+    _native(
+        "consumer_queueing_latency",
+        "Age of the oldest message that waits for a consumer; 0 for none.",
+        "milliseconds",
+        _GROUP,
+        MASTER,
+    ),
+    _native(
+        "consumer_connections",
+        "Consumers; of the SDK (protocol_type duolog), those that are members of a group.",
+        labels="consumer_group language version consume_mode protocol_type is_system",
+        where=CLIENTS,
+    ),
+    _native(
+        "producer_connections",
+        "Producers of RocketMQ's gRPC clients. Those of the SDK are not told from other clients.",
+        labels="language version protocol_type",
+        where=CLIENTS,
+    ),
+)
+
 RUNNING = (
     _native("broker_permission", "6: puts and reads; 4: reads; 0: neither."),
     _native("topic_number", "Topics."),
@@ -152,6 +237,8 @@ PROCESSES = (
 SECTIONS: dict[str, tuple[Metric, ...]] = {
     "The node": DUOLOG,
     "RocketMQ 5's: the broker": RUNNING,
+    "RocketMQ 5's: messages": TRAFFIC,
+    "RocketMQ 5's: consumers and producers": CONSUMERS,
     "The process": PROCESSES,
 }
 METRICS: tuple[Metric, ...] = tuple(one for section in SECTIONS.values() for one in section)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import structlog
 from duolog import _errors as sdk
 from duolog._background import together
+from duolog._message import RETRY_PREFIX
 
 from node.core.core import Core
 from node.core.waitingcalls import WaitingCalls
@@ -155,6 +156,20 @@ class PopService:
             "calls_waiting": self._calls.count,
         }
 
+    @property
+    def popped(self) -> list[QueueKey]:
+        """The queues that were popped: topic, queue id, group."""
+        return list(self._queues)
+
+    def reached(self, group: str, topic: str, queue_id: int) -> tuple[int, int, int] | None:
+        """How far a group is in a queue: up to where all is done, what it gets next, and how many
+        messages are leased. None where nobody has popped it.
+        """
+        state = self._queues.get((topic, queue_id, group))
+        if state is None:
+            return None
+        return state.committed, state.next, len(state.leases)
+
     def validate(self) -> str:
         """The first violated invariant between two events; empty if all hold.
 
@@ -270,15 +285,25 @@ class PopService:
                 break
             wanted = request.count - len(found)
             key = (topic, queue_id, request.group)
-            found += self._pop_queue(request, line, key, wanted, mono_ms)
+            some = self._pop_queue(request, line, key, wanted, mono_ms)
+            if some:
+                self._count(request, topic, some)
+                found += some
             if line.left <= 0:
                 break
+        self._core.traffic.read(len(found))
         if found:
             if request.subscriber is not None:
                 given = dict.fromkeys(popped.handle.topic for popped in found)
                 request.subscriber.given = (request.attempt_id, list(given))
             line.set()  # the next consumer may find more
         return found
+
+    def _count(self, request: PopRequest, topic: str, found: list[Popped]) -> None:
+        """Count deliveries, those from the retry topic apart."""
+        key = (request.topic, request.group, topic.startswith(RETRY_PREFIX))
+        size = sum(len(popped.body) for popped in found)
+        self._core.traffic.delivered.add(key, len(found), size)
 
     def _line(self, request: PopRequest) -> Line:
         if request.subscriber is not None:

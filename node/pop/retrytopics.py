@@ -94,6 +94,7 @@ class RetryTopics:
         if unique:
             origin["DLQ_ORIGIN_MESSAGE_ID"] = unique
         await self._put(dead_letter_topic(group), record, failed, origin)
+        self._core.traffic.dead.add((origin_of(record), group), 1, len(record.body))
 
     async def _put(
         self, topic: str, record: Record, failed: int, more: dict[str, str], level: int = 0

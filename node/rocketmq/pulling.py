@@ -4,6 +4,7 @@ import asyncio
 
 from duolog import Start
 from duolog import _errors as sdk
+from duolog._message import RETRY_PREFIX
 
 from node.consuming.longpoll import check_place, poll
 from node.consuming.offsets import offset_at
@@ -45,7 +46,7 @@ class Puller:
         self, request: service.PullMessageRequest, left: float | None
     ) -> list[service.PullMessageResponse]:
         """The replies of the stream: status, messages, next offset. left: seconds."""
-        group_of(request.group)
+        group = group_of(request.group)
         if request.offset < 0:
             raise Refused(Code.ILLEGAL_OFFSET, f"offset {request.offset} is negative")
         if request.batch_size < 1:
@@ -69,6 +70,8 @@ class Puller:
             code = status(Code.MESSAGE_NOT_FOUND, "no new message")
             going_on.next_offset = max(result.next_offset, request.offset)
             return [service.PullMessageResponse(status=code), going_on]
+        delivered = (key[0], group, key[0].startswith(RETRY_PREFIX))
+        self._core.traffic.delivered.add(delivered, result.count, len(result.bodies))
         host = self._core.store.born_host
         topic = request.message_queue.topic
         messages = [

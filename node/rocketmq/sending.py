@@ -59,6 +59,7 @@ _UNSURE = (
 )
 # Of a topic without a type. Older clients fail on a route with a type that they do not know.
 ACCEPTED = (NORMAL, FIFO, DELAY, TRANSACTION)
+_KINDS = {kind: MessageType.Name(kind).lower() for kind in (*ACCEPTED, LITE, PRIORITY)}
 _TYPES = {MessageType.Name(kind): kind for kind in (*ACCEPTED, LITE, PRIORITY)}
 
 
@@ -273,7 +274,11 @@ class Sender:
             before = self._before_failover(topic, message.message_id)
             if before is not None:
                 return before, None
-        return self._broker.log.put(batch)
+        result, waiting = self._broker.log.put(batch)
+        if result.count:
+            key = (topic, _KINDS[message.kind])
+            self._core.traffic.received.add(key, result.count, len(message.body))
+        return result, waiting
 
     async def _put(
         self, topic: str, message: Sent, batch: PutBatch, begun: _Stored, deadline: float

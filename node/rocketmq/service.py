@@ -56,6 +56,7 @@ log = structlog.get_logger("duolog.rocketmq")
 SEND_SECONDS = 3.0
 DEADLINE_MARGIN_SECONDS = 0.3
 ENTRIES_MAX = 1024
+WORD_MAX = 64  # characters kept of what a client says about itself
 COMMAND_SECONDS = 2.0
 ASKED_MAX = 3  # producers tried for one check
 _UNREACHED = (TimeoutError, sdk.DuologError, grpc.RpcError, grpc.aio.BaseError, RuntimeError)
@@ -195,7 +196,11 @@ class MessagingService(rpc.MessagingServiceServicer):
         self._authenticator.check(metadata)
         if reads:
             await self.broker.log.caught_up()
-        return self.clients.saw(str(client_id), via_of(context))
+        client = self.clients.saw(str(client_id), via_of(context))
+        if not client.language:
+            client.language = str(metadata.get("x-mq-language", ""))[:WORD_MAX]
+            client.version = str(metadata.get("x-mq-client-version", ""))[:WORD_MAX]
+        return client
 
     # -- routes, clients -----------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ class Client:
     seen: float
     kind: definition.ClientType = definition.CLIENT_TYPE_UNSPECIFIED
     group: str = ""
+    language: str = ""
+    version: str = ""
     topics: set[str] = field(default_factory=set)  # topics that it publishes to
     streams: list[Stream] = field(default_factory=list)
     # Nodes that its calls came through, and when last.
@@ -88,6 +90,10 @@ class Clients:
         """Remove a client."""
         if self._clients.pop(client_id, None) is not None:
             self._gone(client_id)
+
+    def all(self) -> list[Client]:
+        """The known clients."""
+        return list(self._clients.values())
 
     def find(self, client_id: str) -> Client | None:
         """A client, if it is known."""

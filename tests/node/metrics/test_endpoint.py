@@ -11,7 +11,7 @@ from node.config import Config, ConfigError, load
 from node.metrics import endpoint
 from node.metrics.endpoint import Endpoint
 from tests.node.conftest import StartNode
-from tests.node.metrics.scraping import get, scraped
+from tests.scraping import get, scraped
 
 
 @pytest.fixture

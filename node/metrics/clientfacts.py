@@ -1,0 +1,65 @@
+"""Which clients are connected, as far as they say what they are."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from node.broker import Broker
+from node.metrics.samples import Samples
+from node.metrics.words import is_system_group, truth
+
+# By the number of RocketMQ's ClientType, 1 is a producer.
+PRODUCER = 1
+MODES = {2: "push", 3: "pop", 4: "pull", 5: "push", 6: "pop"}
+
+
+class Client(Protocol):
+    """A client of RocketMQ's gRPC API."""
+
+    @property
+    def kind(self) -> int:
+        """Its ClientType."""
+
+    @property
+    def group(self) -> str:
+        """Its consumer group."""
+
+    @property
+    def language(self) -> str:
+        """Its language, as it says."""
+
+    @property
+    def version(self) -> str:
+        """Its version, as it says."""
+
+
+Clients = Callable[[], Sequence[Client]]
+
+
+class ClientFacts:
+    """Counts them by what they are. clients: RocketMQ's; the SDK's members the broker knows."""
+
+    def __init__(self, broker: Broker, clients: Clients) -> None:
+        self._broker = broker
+        self._clients = clients
+
+    def read(self, samples: Samples) -> Iterator[None]:
+        """Add all of them, in steps."""
+        producers: Counter[tuple[str, ...]] = Counter()
+        consumers: Counter[tuple[str, ...]] = Counter()
+        for client in self._clients():
+            said = client.language, client.version
+            if client.kind == PRODUCER:
+                producers[*said, "grpc"] += 1
+            elif client.kind in MODES:
+                consumers[client.group, *said, MODES[client.kind], "grpc"] += 1
+            yield
+        for group, _, members in self._broker.groups.reading(self._broker.times.mono_ms()):
+            consumers[group, "PYTHON", "", "push", "duolog"] += members
+            yield
+        for labels, count in producers.items():
+            samples.bundle(count).add("rocketmq_producer_connections", count, *labels)
+        for labels, count in consumers.items():
+            system = truth(is_system_group(labels[0]))
+            samples.bundle(count).add("rocketmq_consumer_connections", count, *labels, system)
+        yield

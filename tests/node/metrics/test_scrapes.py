@@ -1,0 +1,191 @@
+"""A scrape: in steps, in turn, in time, and within its limit of series."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from node.histogram import Histogram
+from node.metrics.exposition import AT_ONCE, Exposition
+from node.metrics.samples import Samples
+from node.metrics.scrapes import STEP_SECONDS, WRITE_SECONDS, Facts, Scrapes
+from node.metrics.table import SCOPES
+from tests.scraping import Scrape
+
+LABELS = {scope: dict.fromkeys(labels, "x") for scope, labels in SCOPES.items()}
+
+
+def scrapes(facts: Facts, series_max: int = 10_000) -> Scrapes:
+    return Scrapes(facts, lambda samples: None, Exposition(LABELS), series_max)
+
+
+async def text_of(made: Scrapes, seconds: float = 10.0) -> Scrape:
+    deadline = asyncio.get_running_loop().time() + seconds
+    return Scrape(b"".join(await made.text(deadline)).decode())
+
+
+def nothing(samples: Samples) -> Iterator[None]:
+    yield from ()
+
+
+async def test_the_loop_runs_other_work_between_the_steps_of_a_scrape() -> None:
+    turns = 0
+    seen: list[int] = []
+
+    def facts(samples: Samples) -> Iterator[None]:
+        for _ in range(5):
+            until = time.monotonic() + 2 * STEP_SECONDS
+            while time.monotonic() < until:
+                pass
+            seen.append(turns)
+            yield
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    made = scrapes(facts)
+    await text_of(made)
+    counting.cancel()
+    made.stop()
+    assert len(set(seen)) == 5, "another turn after each step"
+
+
+async def test_scrapes_come_one_at_a_time() -> None:
+    running = most = 0
+
+    def facts(samples: Samples) -> Iterator[None]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(2 * STEP_SECONDS)
+        yield
+        yield
+        running -= 1
+
+    made = scrapes(facts)
+    await asyncio.gather(*(text_of(made) for _ in range(4)))
+    made.stop()
+    assert (running, most) == (0, 1)
+
+
+async def test_a_scrape_that_takes_too_long_ends_at_its_deadline() -> None:
+    def endless(samples: Samples) -> Iterator[None]:
+        while True:
+            yield
+
+    made = scrapes(endless)
+    with pytest.raises(TimeoutError):
+        await text_of(made, WRITE_SECONDS + 0.05)
+    made.stop()
+
+
+async def test_the_thread_that_writes_ends_at_the_deadline_as_well() -> None:
+    def many(samples: Samples) -> Iterator[None]:
+        for number in range(100_000):
+            samples.bundle(0).add("rocketmq_half_messages", 1, str(number))
+        yield
+
+    made = scrapes(many, 1_000_000)
+    with pytest.raises(TimeoutError):
+        await text_of(made, WRITE_SECONDS + 0.1)
+    began = time.monotonic()
+    made.stop()
+    for thread in threading.enumerate():
+        if thread.name.startswith("duolog-metrics"):
+            await asyncio.to_thread(thread.join, 5)
+            assert not thread.is_alive()
+    assert time.monotonic() - began < 2
+
+
+async def test_the_thread_that_writes_pauses_after_a_few_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without that, the loop waits for the interpreter's switch interval at each of its turns."""
+    pauses: list[float] = []
+    monkeypatch.setattr("node.metrics.exposition.time.sleep", pauses.append)
+
+    def many(samples: Samples) -> Iterator[None]:
+        for number in range(20 * AT_ONCE):
+            samples.bundle(0).add("rocketmq_half_messages", 1, str(number))
+        yield
+
+    made = scrapes(many)
+    assert len((await text_of(made)).rows("rocketmq_half_messages")) == 20 * AT_ONCE
+    made.stop()
+    assert len(pauses) >= 20
+    assert min(pauses) > 0, "a pause of 0 does not let the loop's thread go first"
+
+
+async def test_over_the_limit_the_series_with_the_fewest_messages_are_left_out() -> None:
+    def facts(samples: Samples) -> Iterator[None]:
+        samples.node.add("duolog_queues", 7)
+        for traffic in (30, 10, 50, 20, 40):
+            bundle = samples.bundle(traffic)
+            for name in ("rocketmq_messages_in_total", "rocketmq_throughput_in_total"):
+                bundle.add(name, traffic, f"T{traffic}", "normal", "false")
+        yield
+
+    for series_max, topics, dropped in (
+        (10, {10, 20, 30, 40, 50}, 0),
+        (9, {20, 30, 40, 50}, 2),
+        (8, {20, 30, 40, 50}, 2),
+        (3, {50}, 8),
+        (1, set[int](), 10),
+    ):
+        made = scrapes(facts, series_max)
+        found = await text_of(made)
+        made.stop()
+        assert set(found.rows("rocketmq_messages_in_total").values()) == topics
+        assert set(found.rows("rocketmq_throughput_in_total").values()) == topics
+        assert found.value("duolog_metrics_series_dropped") == dropped
+        assert found.value("duolog_queues") == 7, "figures of the node are always there"
+
+
+def test_a_sample_of_no_metric_or_with_other_labels_is_a_bug() -> None:
+    samples = Samples()
+    with pytest.raises(KeyError):
+        samples.node.add("duolog_unknown", 1)
+    with pytest.raises(AssertionError):
+        samples.node.add("duolog_queues", 1, "label")
+
+
+async def test_labels_are_escaped_and_large_families_have_one_header() -> None:
+    hostile = 'a"b\\c\nd{},e=f \u00e9'
+
+    def facts(samples: Samples) -> Iterator[None]:
+        for number in range(250):
+            samples.bundle(0).add("rocketmq_half_messages", number, f"{hostile}{number}")
+        yield
+
+    made = scrapes(facts)
+    found = await text_of(made)
+    made.stop()
+    rows = found.rows("rocketmq_half_messages")
+    assert {dict(key[1])["topic"] for key in rows} == {f"{hostile}{n}" for n in range(250)}
+    assert found.text.count("# TYPE rocketmq_half_messages ") == 1
+
+
+async def test_a_histogram_has_cumulative_buckets_with_inclusive_bounds() -> None:
+    histogram = Histogram((0.001, 0.01, 0.1))
+    for seconds in (0.0, 0.001, 0.0011, 0.1, 0.2, 5.0):
+        histogram.observe(seconds)
+
+    def facts(samples: Samples) -> Iterator[None]:
+        samples.node.add("duolog_fsync_seconds", histogram.copy())
+        histogram.observe(1.0)  # later than the scrape
+        yield
+
+    made = scrapes(facts)
+    found = await text_of(made)
+    made.stop()
+    buckets = found.rows("duolog_fsync_seconds_bucket")
+    by_bound = {dict(key[1])["le"]: value for key, value in buckets.items()}
+    assert by_bound == {"0.001": 2, "0.01": 3, "0.1": 4, "+Inf": 6}
+    assert found.value("duolog_fsync_seconds_count") == 6
+    assert found.value("duolog_fsync_seconds_sum") == pytest.approx(5.3021)

@@ -1,0 +1,173 @@
+"""The metrics of a real node: all that the table declares, and nothing else."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duolog.sync
+import grpc
+import pytest
+
+from demo.ports import free_endpoint
+from node.metrics.table import AUTO, METRICS, SCOPES, SLAVES
+from node.rocketmq.words.stubs import Code, definition, rpc, service
+from tests.node.rocketmq.api import message, resource
+from tests.process.support import NodeProcess, run_cli
+from tests.scraping import Scrape, scrape
+
+pytestmark = pytest.mark.process
+
+ELSEWHERE = (AUTO, SLAVES)  # tested with elected nodes and slaves, in tests/node/metrics
+
+
+class Measured(NodeProcess):
+    """A node with metrics."""
+
+    def __init__(self, data: Path) -> None:
+        self.metrics = free_endpoint()
+        super().__init__(data, "--set", f"metrics.listen={self.metrics}")
+
+    def scrape(self) -> Scrape:
+        return scrape(int(self.metrics.rpartition(":")[2]))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Measured]:
+    made = Measured(tmp_path / "data")
+    made.start()
+    yield made
+    assert made.stop() == 0
+
+
+def work(node: Measured) -> None:
+    """A little of everything that metrics tell of; consumers stay until the clients are closed."""
+    with duolog.sync.Client(node.endpoint, timeout=30) as client:
+        client.admin.create_topic("T", 2)
+        with client.producer() as producer:
+            producer.send_batch("T", [b"12345"] * 10)
+        with client.consumer("g", "T") as consumer:
+            for _ in range(10):
+                consumer.get(10)
+    with grpc.insecure_channel(node.endpoint) as channel:
+        stub: Any = rpc.MessagingServiceStub  # typed for asyncio alone
+        official(stub(channel))
+    until = time.monotonic() + 20
+    while not node.scrape().rows("rocketmq_half_messages"):  # read from the log in a moment
+        assert time.monotonic() < until
+
+
+def official(stub: Any) -> None:
+    """As RocketMQ's clients."""
+    headers = [("x-mq-client-id", "test@1"), ("x-mq-language", "GO")]
+    kinds = definition.ClientType
+    for name, kind in (("test@1", kinds.PRODUCER), ("test@2", kinds.SIMPLE_CONSUMER)):
+        beat = service.HeartbeatRequest(client_type=kind, group=resource("pop"))
+        stub.Heartbeat(beat, metadata=[("x-mq-client-id", name), *headers[1:]])
+    decisions = definition.TransactionResolution
+    for decision in (decisions.COMMIT, decisions.ROLLBACK, None):
+        half = message(b"half", message_type=definition.MessageType.TRANSACTION)
+        (entry,) = stub.SendMessage(
+            service.SendMessageRequest(messages=[half]), metadata=headers
+        ).entries
+        if decision is not None:
+            request = service.EndTransactionRequest(
+                topic=resource("T"),
+                message_id=entry.message_id,
+                transaction_id=entry.transaction_id,
+                resolution=decision,
+            )
+            assert stub.EndTransaction(request, metadata=headers).status.code == Code.OK
+    (handle, *_) = received(stub, headers)
+    dead = service.ForwardMessageToDeadLetterQueueRequest(
+        group=resource("pop"), topic=resource("T"), receipt_handle=handle, message_id="x"
+    )
+    stub.ForwardMessageToDeadLetterQueue(dead, metadata=headers)
+
+
+def received(stub: Any, headers: list[tuple[str, str]]) -> list[str]:
+    """Handles of messages that a consumer gets."""
+    request = service.ReceiveMessageRequest(
+        group=resource("pop"),
+        message_queue=definition.MessageQueue(topic=resource("T"), id=-1),
+        filter_expression=definition.FilterExpression(expression="*"),
+        batch_size=4,
+    )
+    request.invisible_duration.FromMilliseconds(30_000)
+    replies = stub.ReceiveMessage(request, timeout=5, metadata=headers)
+    found = [reply.message for reply in replies if reply.HasField("message")]
+    return [made.system_properties.receipt_handle for made in found]
+
+
+def test_every_metric_of_the_table_appears_and_no_other(node: Measured) -> None:
+    work(node)
+    found = node.scrape()
+    expected = {metric.name: metric for metric in METRICS if metric.where not in ELSEWHERE}
+    assert set(found.families) == set(expected)
+    for name, metric in expected.items():
+        family = found.families[name]
+        assert (family.type, family.documentation) == (metric.kind, metric.help)
+        labels = {*SCOPES[metric.scope], *metric.labels}
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == labels, name
+    assert found.value("duolog_metrics_series_dropped") == 0
+
+
+def test_counters_never_go_down(node: Measured) -> None:
+    work(node)
+    counted = {metric.name for metric in METRICS if metric.kind == "counter"}
+    counted |= {
+        f"{metric.name}_{part}"
+        for metric in METRICS
+        if metric.kind == "histogram"
+        for part in ("bucket", "count", "sum")
+    }
+    first = node.scrape().values
+    with duolog.sync.Client(node.endpoint, timeout=30) as client, client.producer() as producer:
+        producer.send_batch("T", [b"12345"] * 10)
+    second = node.scrape().values
+    assert {key for key in first if key[0] in counted} <= set(second)
+    fell = [key for key in first if key[0] in counted and second[key] < first[key]]
+    assert fell == []
+    grew = {key[0] for key in first if key[0] in counted and second[key] > first[key]}
+    assert {"rocketmq_messages_in_total", "duolog_append_seconds_count"} <= grew
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (prometheus) is missing")
+def test_prometheus_own_tool_finds_no_error(node: Measured) -> None:
+    work(node)
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=node.scrape().text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    # It also has an opinion on names, which are RocketMQ's; only what cannot be parsed is status 1.
+    assert checked.returncode in (0, 3), checked.stderr
+
+
+def test_a_node_is_scraped_while_it_takes_messages(node: Measured) -> None:
+    with duolog.sync.Client(node.endpoint, timeout=30) as client:
+        client.admin.create_topic("T", 2)
+        with client.producer() as producer:
+            until = time.monotonic() + 1
+            sent = 0
+            while time.monotonic() < until:
+                producer.send_batch("T", [b"12345"] * 1000)
+                sent += 1000
+                found = node.scrape()
+                assert found.value("rocketmq_messages_in_total", topic="T") == sent
+
+
+def test_an_address_in_use_is_an_error_of_the_start(node: Measured, tmp_path: Path) -> None:
+    failed = run_cli(
+        *("node", "start", "--data", str(tmp_path / "other"), "--listen", free_endpoint()),
+        *("--set", f"metrics.listen={node.metrics}"),
+    )
+    assert failed.returncode == 1
+    assert f"cannot listen on {node.metrics}" in failed.stdout + failed.stderr
+    assert not (tmp_path / "other").exists()
