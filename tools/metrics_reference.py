@@ -28,8 +28,34 @@ on loopback, or on an address that only Prometheus reaches.
 - **Counters** (`_total`) begin at 0 with each process, as Prometheus expects.
 - **Cardinality.** `metrics.series_max` limits the series of topics, groups and clients. Those with
   the fewest messages are left out; `duolog_metrics_series_dropped` says how many series those are.
-- **Labels of all series**, not repeated below: `duolog_` has {own}; `rocketmq_` has {native}, where
-  `node_id` is the name of the node.
+- **Labels of all series**, not repeated below. `node_id` is the name of the node, `broker` its
+  replica group, and `brokerIP` its HOST:PORT for clients:
+
+  | metrics | labels |
+  |---|---|
+  | `duolog_*` | {own} |
+  | RocketMQ 5's | {native} |
+  | the exporter's | {exported} |
+  | `rocketmq_broker_tps`, `rocketmq_broker_qps` | {exported_broker} |
+  | `rocketmq_brokeruntime_*` | {exported_runtime} |
+"""
+
+FOOT = """
+## What differs from RocketMQ
+
+- RocketMQ 5's `rocketmq_processor_watermark`, `rocketmq_rpc_latency`, `rocketmq_message_size`,
+  `rocketmq_finish_message_latency`, `rocketmq_timer_*` and `rocketmq_pop_revive_*` are missing: a
+  node has no thread pools and no revive topics, and counts by batch, not by message.
+- `rocketmq_consumer_inflight_messages` counts leases of POP. What members of the SDK have fetched
+  ahead, a node does not know: it counts as ready.
+- Lite topics have no figures of their own: messages count under their topic, and groups that read
+  lite topics have no lag.
+- On dashboard 10477 of rocketmq-exporter, all panels have data but two: thread pools
+  (`*_headwait_timemills`) and "consume client info", which only clients of RocketMQ 4's protocol
+  report. Of its runtime panel, the totals of this and the last morning are missing.
+- The exporter's rates are over the last minute, or 10 s, as far as scrapes go back: over the time
+  since the scrape that is at least so old, and since the start in the beginning.
+- The exporter asks brokers once a minute; here, its figures are of the moment. Do not scrape both.
 """
 
 
@@ -51,7 +77,7 @@ def render() -> str:
             f"\n## {title}\n\n| name | type | labels | unit | meaning |\n|---|---|---|---|---|\n"
         )
         parts += [row(metric) for metric in metrics]
-    return "".join(parts)
+    return "".join([*parts, FOOT])
 
 
 def main() -> None:

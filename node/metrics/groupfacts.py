@@ -11,6 +11,7 @@ from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
 from node.broker import Broker
+from node.metrics.rates import Rates
 from node.metrics.samples import Samples
 from node.metrics.words import is_system_group, truth
 from store.errors import StoreError
@@ -36,8 +37,9 @@ class GroupFacts:
     of a group that stands still, once.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, minute: Rates) -> None:
         self._broker = broker
+        self._minute = minute
         self._store = broker.core.store
         self._master: object = None  # the mastership that they are of
         self._times: dict[tuple[Place, int], int] = {}  # store time of the message at an offset
@@ -106,10 +108,23 @@ class GroupFacts:
     def _add(self, samples: Samples, group: str, topic: str, behind: Behind) -> None:
         again = topic.startswith(RETRY_PREFIX)
         labels = group, topic, truth(again), truth(is_system_group(group))
-        flow = self._broker.core.traffic.delivered.table.get((topic, group, again))
-        bundle = samples.bundle(flow.messages if flow is not None else 0)
+        messages, size = self._given(group, topic)
+        bundle = samples.bundle(messages)
         bundle.add("rocketmq_consumer_lag_messages", behind.ready + behind.leased, *labels)
         bundle.add("rocketmq_consumer_ready_messages", behind.ready, *labels)
         bundle.add("rocketmq_consumer_inflight_messages", behind.leased, *labels)
         bundle.add("rocketmq_consumer_lag_latency", behind.lag_ms, *labels)
         bundle.add("rocketmq_consumer_queueing_latency", behind.queueing_ms, *labels)
+        rate = self._minute.per_second
+        bundle.add("rocketmq_consumer_offset", behind.position, topic, group)
+        found = rate(("given", topic, group), messages)
+        bundle.add("rocketmq_consumer_tps", found, topic, group)
+        found = rate(("given bytes", topic, group), size)
+        bundle.add("rocketmq_consumer_message_size", found, topic, group)
+        bundle.add("rocketmq_group_get_latency_by_storetime", behind.lag_ms, topic, group)
+
+    def _given(self, group: str, topic: str) -> tuple[int, int]:
+        """Messages and bytes of a topic that the group got, first attempts and others."""
+        table = self._broker.core.traffic.delivered.table
+        flows = [flow for again in (False, True) if (flow := table.get((topic, group, again)))]
+        return sum(flow.messages for flow in flows), sum(flow.body_bytes for flow in flows)

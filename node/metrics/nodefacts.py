@@ -50,6 +50,8 @@ class NodeFacts:
         usage = shutil.disk_usage(self._broker.node.data)
         samples.node.add("duolog_disk_free_bytes", usage.free)
         samples.node.add("duolog_disk_used_bytes", usage.used)
+        samples.node.add("rocketmq_brokeruntime_commitlogdir_capacity_total", usage.total)
+        samples.node.add("rocketmq_brokeruntime_commitlogdir_capacity_free", usage.free)
 
     @property
     def _role(self) -> str:

@@ -1,6 +1,9 @@
 """The metrics of a node, served: what `metrics.listen` opens."""
 
 from collections.abc import Iterator
+from time import monotonic
+
+from duolog import __version__
 
 from node.broker import Broker
 from node.config import MetricsSection
@@ -9,9 +12,12 @@ from node.metrics.endpoint import Endpoint
 from node.metrics.exposition import CONTENT_TYPE, Exposition
 from node.metrics.groupfacts import GroupFacts
 from node.metrics.nodefacts import Connections, NodeFacts
+from node.metrics.rates import Rates
+from node.metrics.runtimefacts import RuntimeFacts
 from node.metrics.samples import Samples
 from node.metrics.scrapes import Scrapes
-from node.metrics.table import NATIVE, OWN, PROCESS
+from node.metrics.table import EXPORTED, EXPORTED_BROKER, EXPORTED_RUNTIME, NATIVE, OWN, PROCESS
+from node.metrics.topicfacts import TopicFacts
 from node.metrics.trafficfacts import TrafficFacts
 
 
@@ -23,10 +29,14 @@ class MetricsServer:
     ) -> None:
         """clients: those of RocketMQ's gRPC API."""
         self._node = NodeFacts(broker, frames)
+        now = monotonic()
+        self._rates = ten, minute = Rates(10, now), Rates(60, now)
         self._parts = (
             self._node.read,
             TrafficFacts(broker).read,
-            GroupFacts(broker).read,
+            GroupFacts(broker, minute).read,
+            TopicFacts(broker, minute).read,
+            RuntimeFacts(broker, ten, minute).read,
             ClientFacts(broker, clients).read,
         )
         exposition = Exposition(_labels(broker))
@@ -48,8 +58,13 @@ class MetricsServer:
         self._scrapes.stop()
 
     def _read(self, samples: Samples) -> Iterator[None]:
+        now = monotonic()
+        for rates in self._rates:
+            rates.begin(now)
         for read in self._parts:
             yield from read(samples)
+        for rates in self._rates:
+            rates.end()
 
 
 def _labels(broker: Broker) -> dict[str, dict[str, str]]:
@@ -59,6 +74,20 @@ def _labels(broker: Broker) -> dict[str, dict[str, str]]:
         OWN: {"cluster": node.cluster, "replica_group": node.group, "node_id": node.name},
         NATIVE: {"cluster": node.cluster, "node_type": "broker", "node_id": node.name},
         PROCESS: {},
+        EXPORTED: {"cluster": node.cluster, "broker": node.group},
+        EXPORTED_BROKER: {
+            "cluster": node.cluster,
+            "brokerIP": broker.advertised,
+            "broker": node.group,
+        },
+        EXPORTED_RUNTIME: {
+            "cluster": node.cluster,
+            "brokerIP": broker.advertised,
+            "brokerHost": broker.advertised,
+            "des": f"duolog {__version__}",
+            "boottime": str(broker.started_ms),
+            "broker_version": __version__,
+        },
     }
 
 

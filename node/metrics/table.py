@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 # Which labels all series of a metric have, beside its own.
 OWN, NATIVE, PROCESS = "own", "native", "process"
+EXPORTED, EXPORTED_BROKER, EXPORTED_RUNTIME = "exported", "exported_broker", "exported_runtime"
 SCOPES: dict[str, tuple[str, ...]] = {
     OWN: ("cluster", "replica_group", "node_id"),
     NATIVE: ("cluster", "node_type", "node_id"),
     PROCESS: (),
+    EXPORTED: ("cluster", "broker"),
+    EXPORTED_BROKER: ("cluster", "brokerIP", "broker"),
+    EXPORTED_RUNTIME: ("cluster", "brokerIP", "brokerHost", "des", "boottime", "broker_version"),
 }
 # Where a metric appears, if not on every node.
 MASTER, AUTO, SLAVES, CLIENTS = "master", "auto", "slaves", "clients"
@@ -47,6 +51,19 @@ def _duration(name: str, help_: str) -> Metric:
 def _native(name: str, help_: str, unit: str = "", labels: str = "", where: str = "") -> Metric:
     kind = "counter" if name.endswith("_total") else "gauge"
     return Metric(f"rocketmq_{name}", kind, help_, unit, tuple(labels.split()), NATIVE, where)
+
+
+def _exported(name: str, help_: str, unit: str = "", labels: str = "") -> Metric:
+    return Metric(f"rocketmq_{name}", "gauge", help_, unit, tuple(labels.split()), EXPORTED, MASTER)
+
+
+def _exported_broker(name: str, help_: str) -> Metric:
+    return Metric(f"rocketmq_{name}", "gauge", help_, "", (), EXPORTED_BROKER, MASTER)
+
+
+def _runtime(name: str, help_: str, unit: str = "") -> Metric:
+    name = f"rocketmq_brokeruntime_{name}"
+    return Metric(name, "gauge", help_, unit, (), EXPORTED_RUNTIME)
 
 
 def _process(name: str, help_: str, unit: str) -> Metric:
@@ -223,6 +240,77 @@ RUNNING = (
     _native("storage_message_reserve_time", "Age of the oldest message.", "milliseconds", _STORAGE),
 )
 
+EXPORTER = (
+    _exported_broker("broker_tps", "Messages from clients in a second, of the last minute."),
+    _exported_broker("broker_qps", "Messages to clients in a second, of the last minute."),
+    _exported("producer_offset", "Sum of the ends of a topic's queues.", labels="topic"),
+    _exported(
+        "producer_tps", "Messages from clients in a second, of the last minute.", labels="topic"
+    ),
+    _exported(
+        "producer_message_size",
+        "Bytes of bodies from clients in a second, of the last minute.",
+        "bytes",
+        "topic",
+    ),
+    _exported("topic_retry_offset", "Sum of the ends of a retry topic's queues.", labels="topic"),
+    _exported("topic_dlq_offset", "Dead letters of a group, since it has any.", labels="group"),
+    _exported(
+        "consumer_offset", "Sum of a group's offsets in a topic's queues.", labels="topic group"
+    ),
+    _exported(
+        "consumer_tps", "Messages to a group in a second, of the last minute.", labels="topic group"
+    ),
+    _exported(
+        "consumer_message_size",
+        "Bytes of bodies to a group in a second, of the last minute.",
+        "bytes",
+        "topic group",
+    ),
+    _exported(
+        "group_get_latency_by_storetime",
+        "Age of the oldest message that a group has not consumed; 0 for none.",
+        "milliseconds",
+        "topic group",
+    ),
+    _runtime("put_tps10", "Messages from clients in a second, of the last 10 s."),
+    _runtime("gettransfered_tps10", "Messages to clients in a second, of the last 10 s."),
+    _runtime("getfound_tps10", "Reads in a second that found messages, of the last 10 s."),
+    _runtime("getmiss_tps10", "Reads in a second that found nothing, of the last 10 s."),
+    _runtime("gettotal_tps10", "Reads in a second, of the last 10 s."),
+    _runtime("msg_put_total_today_now", "Messages from clients since the start."),
+    _runtime("msg_gettotal_today_now", "Messages to clients since the start."),
+    _runtime("put_message_size_total", "Bytes of bodies from clients since the start.", "bytes"),
+    _runtime("put_message_average_size", "Bytes of a body from clients, on average.", "bytes"),
+    _runtime("commitlog_minoffset", "Offset of the oldest record of the commit log.", "bytes"),
+    _runtime("commitlog_maxoffset", "Offset after the newest record of the commit log.", "bytes"),
+    _runtime(
+        "dispatch_behind_bytes", "Bytes that readers may see and queues do not have yet.", "bytes"
+    ),
+    _runtime("commitlog_disk_ratio", "Used share of the store's file system, 0 to 1."),
+    _runtime("consumequeue_disk_ratio", "The same: queues lie in the same file system."),
+    _runtime("commitlogdir_capacity_total", "Size of the store's file system.", "bytes"),
+    _runtime("commitlogdir_capacity_free", "Free space of the store's file system.", "bytes"),
+    *(
+        _runtime(f"pmdt_{name}", f"Batches stored in {words}, since the start.")
+        for name, words in (
+            ("0ms", "less than 1 ms"),
+            ("0to10ms", "1 to 10 ms"),
+            ("10to50ms", "10 to 50 ms"),
+            ("50to100ms", "50 to 100 ms"),
+            ("100to200ms", "100 to 200 ms"),
+            ("200to500ms", "200 to 500 ms"),
+            ("500to1s", "0.5 to 1 s"),
+            ("1to2s", "1 to 2 s"),
+            ("2to3s", "2 to 3 s"),
+            ("3to4s", "3 to 4 s"),
+            ("4to5s", "4 to 5 s"),
+            ("5to10s", "5 to 10 s"),
+            ("10stomore", "more than 10 s"),
+        )
+    ),
+)
+
 PROCESSES = (
     _process("cpu_seconds_total", "Total user and system CPU time spent in seconds.", "seconds"),
     _process("resident_memory_bytes", "Resident memory size in bytes.", "bytes"),
@@ -239,6 +327,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     "RocketMQ 5's: the broker": RUNNING,
     "RocketMQ 5's: messages": TRAFFIC,
     "RocketMQ 5's: consumers and producers": CONSUMERS,
+    "rocketmq-exporter's": EXPORTER,
     "The process": PROCESSES,
 }
 METRICS: tuple[Metric, ...] = tuple(one for section in SECTIONS.values() for one in section)

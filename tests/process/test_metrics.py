@@ -55,8 +55,9 @@ def work(node: Measured) -> None:
         stub: Any = rpc.MessagingServiceStub  # typed for asyncio alone
         official(stub(channel))
     until = time.monotonic() + 20
-    while not node.scrape().rows("rocketmq_half_messages"):  # read from the log in a moment
-        assert time.monotonic() < until
+    for name in ("rocketmq_half_messages", "rocketmq_topic_retry_offset"):  # in a moment
+        while not node.scrape().rows(name):
+            assert time.monotonic() < until, name
 
 
 def official(stub: Any) -> None:
@@ -80,7 +81,12 @@ def official(stub: Any) -> None:
                 resolution=decision,
             )
             assert stub.EndTransaction(request, metadata=headers).status.code == Code.OK
-    (handle, *_) = received(stub, headers)
+    (handle, other, *_) = received(stub, headers)
+    late = service.ChangeInvisibleDurationRequest(
+        group=resource("pop"), topic=resource("T"), receipt_handle=other
+    )
+    late.invisible_duration.FromMilliseconds(50)  # then it is stored for another attempt
+    stub.ChangeInvisibleDuration(late, metadata=headers)
     dead = service.ForwardMessageToDeadLetterQueueRequest(
         group=resource("pop"), topic=resource("T"), receipt_handle=handle, message_id="x"
     )

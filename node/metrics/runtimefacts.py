@@ -1,0 +1,80 @@
+"""A broker as rocketmq-exporter shows it: what RocketMQ's broker calls its runtime."""
+
+from collections.abc import Iterator
+
+from node.broker import Broker
+from node.metrics.rates import Rates
+from node.metrics.samples import Bundle, Samples
+
+# RocketMQ's ranges of the time that a put takes, and their upper bounds in seconds.
+PUT_TIMES = (
+    ("0ms", 0.001),
+    ("0to10ms", 0.01),
+    ("10to50ms", 0.05),
+    ("50to100ms", 0.1),
+    ("100to200ms", 0.2),
+    ("200to500ms", 0.5),
+    ("500to1s", 1.0),
+    ("1to2s", 2.0),
+    ("2to3s", 3.0),
+    ("3to4s", 4.0),
+    ("4to5s", 5.0),
+    ("5to10s", 10.0),
+    ("10stomore", float("inf")),
+)
+RUNTIME = "rocketmq_brokeruntime_"
+
+
+class RuntimeFacts:
+    """Reads them. ten, minute: rates over as many seconds."""
+
+    def __init__(self, broker: Broker, ten: Rates, minute: Rates) -> None:
+        self._broker = broker
+        self._ten = ten
+        self._minute = minute
+
+    def read(self, samples: Samples) -> Iterator[None]:
+        """Add all of them, in steps."""
+        traffic, node = self._broker.core.traffic, samples.node
+        received = size = delivered = 0
+        for flow in list(traffic.received.table.values()):
+            received += flow.messages
+            size += flow.body_bytes
+            yield
+        for flow in list(traffic.delivered.table.values()):
+            delivered += flow.messages
+            yield
+        if self._broker.replication.master is not None:
+            node.add("rocketmq_broker_tps", self._minute.per_second("received", received))
+            node.add("rocketmq_broker_qps", self._minute.per_second("delivered", delivered))
+        node.add(f"{RUNTIME}put_tps10", self._ten.per_second("received", received))
+        node.add(f"{RUNTIME}gettransfered_tps10", self._ten.per_second("delivered", delivered))
+        found, missed = traffic.reads_found, traffic.reads_missed
+        node.add(f"{RUNTIME}getfound_tps10", self._ten.per_second("found", found))
+        node.add(f"{RUNTIME}getmiss_tps10", self._ten.per_second("missed", missed))
+        node.add(f"{RUNTIME}gettotal_tps10", self._ten.per_second("read", found + missed))
+        node.add(f"{RUNTIME}msg_put_total_today_now", received)
+        node.add(f"{RUNTIME}msg_gettotal_today_now", delivered)
+        node.add(f"{RUNTIME}put_message_size_total", size)
+        node.add(f"{RUNTIME}put_message_average_size", size / received if received else 0)
+        self._log(node)
+        yield
+        self._put_times(node)
+        yield
+
+    def _log(self, node: Bundle) -> None:
+        status = self._broker.log.status()
+        node.add(f"{RUNTIME}commitlog_minoffset", status.min_offset)
+        node.add(f"{RUNTIME}commitlog_maxoffset", status.max_offset)
+        node.add(f"{RUNTIME}dispatch_behind_bytes", status.dispatch_behind_bytes)
+        node.add(f"{RUNTIME}commitlog_disk_ratio", status.disk_used_ratio)
+        node.add(f"{RUNTIME}consumequeue_disk_ratio", status.disk_used_ratio)
+
+    def _put_times(self, node: Bundle) -> None:
+        histogram = self._broker.log.append_seconds
+        rows = list(zip((*histogram.bounds, float("inf")), histogram.counts, strict=True))
+        low = 0.0
+        for name, high in PUT_TIMES:
+            count = sum(number for bound, number in rows if low < bound <= high)
+            node.add(f"{RUNTIME}pmdt_{name}", count)
+            low = high

@@ -1,0 +1,52 @@
+"""Topics as rocketmq-exporter shows them: how far they reach, and what comes in a second.
+
+Of a master only: the exporter asks no others.
+"""
+
+from collections.abc import Iterator
+
+from duolog._message import RETRY_PREFIX
+
+from node.broker import Broker
+from node.metrics.rates import Rates
+from node.metrics.samples import Samples
+from node.pop.retrytopics import DEAD_LETTER_PREFIX
+
+
+class TopicFacts:
+    """Reads them from the ends of queues, and from the counts of what clients sent."""
+
+    def __init__(self, broker: Broker, minute: Rates) -> None:
+        self._broker = broker
+        self._minute = minute
+
+    def read(self, samples: Samples) -> Iterator[None]:
+        """Add all of them, in steps."""
+        if self._broker.replication.master is None:
+            return
+        sent: dict[str, tuple[int, int]] = {}
+        for (name, _), flow in list(self._broker.core.traffic.received.table.items()):
+            messages, size = sent.get(name, (0, 0))
+            sent[name] = messages + flow.messages, size + flow.body_bytes
+            yield
+        for topic in list(self._broker.metadata.topics.values()):
+            end = 0
+            for queue_id in range(topic.queues):
+                end += self._broker.core.store.queue_range(topic.name, queue_id)[1]
+                yield
+            self._add(samples, topic.name, end, sent.get(topic.name, (0, 0)))
+
+    def _add(self, samples: Samples, topic: str, end: int, sent: tuple[int, int]) -> None:
+        messages, size = sent
+        bundle = samples.bundle(messages)
+        if topic.startswith(DEAD_LETTER_PREFIX):
+            group = topic.removeprefix(DEAD_LETTER_PREFIX)
+            bundle.add("rocketmq_topic_dlq_offset", end, group)
+        elif topic.startswith(RETRY_PREFIX):
+            bundle.add("rocketmq_topic_retry_offset", end, topic)
+        else:
+            rate = self._minute.per_second
+            bundle.add("rocketmq_producer_offset", end, topic)
+            bundle.add("rocketmq_producer_tps", rate(("sent", topic), messages), topic)
+            size_rate = rate(("sent bytes", topic), size)
+            bundle.add("rocketmq_producer_message_size", size_rate, topic)

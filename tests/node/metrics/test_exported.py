@@ -1,0 +1,191 @@
+"""What the dashboards of rocketmq-exporter ask for."""
+
+import time
+
+import duolog
+import pytest
+
+from node.engine.log import APPEND_BOUNDS
+from node.metrics.runtimefacts import PUT_TIMES
+from node.metrics.table import BY_NAME
+from node.rocketmq.words.stubs import service
+from node.server import Node
+from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of, until
+from tests.node.rocketmq.api import Api, message, resource
+from tests.scraping import Scrape, scraped
+
+# The queries of dashboard 10477 that a broker can answer; the others ask for thread pools, clients
+# of RocketMQ 4's protocol, and counts of the mornings.
+BROKER = (
+    "broker_tps",
+    "broker_qps",
+    "consumer_offset",
+    "consumer_message_size",
+    "producer_offset",
+    "consumer_tps",
+    "producer_message_size",
+    "producer_tps",
+    "group_get_latency_by_storetime",
+)
+RUNTIME = (
+    "put_tps10",
+    "gettransfered_tps10",
+    "gettotal_tps10",
+    "getmiss_tps10",
+    "getfound_tps10",
+    "commitlogdir_capacity_total",
+    "commitlogdir_capacity_free",
+    "commitlog_disk_ratio",
+    "consumequeue_disk_ratio",
+    "commitlog_minoffset",
+    "commitlog_maxoffset",
+    "dispatch_behind_bytes",
+    "put_message_size_total",
+    "put_message_average_size",
+    "msg_put_total_today_now",
+    "msg_gettotal_today_now",
+)
+QUERIES = [
+    *(f"rocketmq_{name}" for name in BROKER),
+    *(f"rocketmq_brokeruntime_{name}" for name in RUNTIME),
+    *(f"rocketmq_brokeruntime_pmdt_{name}" for name, _ in PUT_TIMES),
+]
+
+
+@pytest.fixture
+async def node(start_node: StartNode) -> Node:
+    return await start_node(metrics={"listen": "127.0.0.1:0"})
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds by which the clock of the rates is ahead."""
+    ahead = [0.0]
+    monkeypatch.setattr("node.metrics.server.monotonic", lambda: time.monotonic() + ahead[0])
+    return ahead
+
+
+async def of(node: Node) -> Scrape:
+    assert node.metrics is not None
+    return await scraped(node.metrics.port)
+
+
+async def test_every_query_of_the_dashboard_has_an_answer(
+    node: Node, client: duolog.Client
+) -> None:
+    async with client.producer() as producer:
+        await producer.send_batch("T", [b"12345"] * 10)
+    async with client.consumer("g", "T") as consumer:
+        for _ in range(10):
+            await consumer.get(10)
+        found = await of(node)
+    assert [query for query in QUERIES if not found.rows(query)] == []
+    assert {BY_NAME[query].kind for query in QUERIES} == {"gauge"}, "as the exporter's"
+
+
+async def test_what_accumulates_is_the_difference_of_two_offsets(
+    node: Node, client: duolog.Client
+) -> None:
+    async with client.producer() as producer:
+        await producer.send_batch("T", [b"12345"] * 10, queue_id=1)
+        await producer.send_batch("T", [b"12345"] * 4, queue_id=3)
+    await until(lambda: broker_of(node).store.queue_range("T", 3)[1] == 4)
+    await client.admin.reset_group("g", "T", offset=3)
+    found = await of(node)
+    produced = found.value("rocketmq_producer_offset", topic="T", broker="broker-a")
+    consumed = found.value("rocketmq_consumer_offset", topic="T", group="g", broker="broker-a")
+    assert (produced, consumed) == (14, 6)
+    lag = found.value("rocketmq_consumer_lag_messages", topic="T", consumer_group="g")
+    assert produced - consumed == lag
+    age = found.value("rocketmq_group_get_latency_by_storetime", topic="T", group="g")
+    assert age == found.value("rocketmq_consumer_lag_latency", topic="T", consumer_group="g") > 0
+
+
+async def test_rates_are_of_the_last_minute_and_of_the_last_ten_seconds(
+    node: Node, client: duolog.Client, clock: list[float]
+) -> None:
+    async def after(seconds: float) -> Scrape:
+        clock[0] += seconds
+        return await of(node)
+
+    await after(60)
+    async with client.producer() as producer:
+        await producer.send_batch("T", [b"12345"] * 600)
+    async with client.consumer("g", "T") as consumer:
+        while await consumer.get_batch(0.5) is not None:
+            pass
+    found = await after(60)
+    about = pytest.approx
+    assert found.value("rocketmq_producer_tps", topic="T") == about(10, rel=0.1)
+    assert found.value("rocketmq_producer_message_size", topic="T") == about(50, rel=0.1)
+    assert found.value("rocketmq_consumer_tps", topic="T", group="g") == about(10, rel=0.1)
+    assert found.value("rocketmq_consumer_message_size", topic="T", group="g") == about(50, rel=0.1)
+    assert found.value("rocketmq_broker_tps") == about(10, rel=0.1)
+    assert found.value("rocketmq_broker_qps") == about(10, rel=0.1)
+    found = await after(10)
+    assert found.value("rocketmq_brokeruntime_put_tps10") == 0
+    assert found.value("rocketmq_brokeruntime_gettransfered_tps10") == 0
+    assert found.value("rocketmq_brokeruntime_msg_put_total_today_now") == 600
+    assert found.value("rocketmq_brokeruntime_msg_gettotal_today_now") == 600
+    assert found.value("rocketmq_brokeruntime_put_message_size_total") == 3000
+    assert found.value("rocketmq_brokeruntime_put_message_average_size") == 5
+
+
+async def test_retries_and_dead_letters_have_offsets_of_their_own(
+    node: Node, client: duolog.Client
+) -> None:
+    api = Api(node)
+    try:
+        for _ in range(2):
+            await api.send(message(b"12345"))
+        one, two = (await api.receive("g")).handles
+        await api.change("g", one, 50)
+        dead = service.ForwardMessageToDeadLetterQueueRequest(
+            group=resource("g"), topic=resource("T"), receipt_handle=two, message_id="x"
+        )
+        await api.call("ForwardMessageToDeadLetterQueue", dead)
+        await until(lambda: "%RETRY%g_T" in broker_of(node).metadata.topics)
+        await until(lambda: broker_of(node).store.queue_range("%RETRY%g_T", 0)[1] == 1)
+        found = await of(node)
+        assert found.value("rocketmq_topic_dlq_offset", group="g") == 1
+        assert found.value("rocketmq_topic_retry_offset", topic="%RETRY%g_T") == 1
+        topics = {dict(key[1])["topic"] for key in found.rows("rocketmq_producer_offset")}
+        assert topics == {"T"}
+    finally:
+        await api.close()
+
+
+async def test_each_put_is_in_one_range_of_times(node: Node) -> None:
+    histogram = broker_of(node).log.append_seconds
+    before = {
+        name: (await of(node)).value(f"rocketmq_brokeruntime_pmdt_{name}") for name, _ in PUT_TIMES
+    }
+    for seconds in (
+        0.0004,
+        0.001,
+        0.002,
+        0.009,
+        0.02,
+        0.07,
+        0.15,
+        0.3,
+        0.7,
+        1.5,
+        2.5,
+        3.5,
+        4.5,
+        7,
+        11,
+    ):
+        histogram.observe(seconds)
+    found = await of(node)
+    grew = {
+        name: found.value(f"rocketmq_brokeruntime_pmdt_{name}") - before[name]
+        for name, _ in PUT_TIMES
+    }
+    assert grew == {name: 2 if name in ("0ms", "0to10ms") else 1 for name, _ in PUT_TIMES}
+
+
+def test_the_bounds_of_the_ranges_are_bounds_of_the_histogram() -> None:
+    assert {high for _, high in PUT_TIMES} - {float("inf")} <= set(APPEND_BOUNDS)
