@@ -18,6 +18,13 @@ there is no such port, and no library for it is loaded.
 listen = "127.0.0.1:5557"
 ```
 
+```yaml
+scrape_configs:
+  - job_name: duolog
+    static_configs:
+      - targets: ["127.0.0.1:5557"]  # every node of the cluster
+```
+
 The port has neither authentication nor TLS, and its answers name topics, groups and nodes: listen
 on loopback, or on an address that only Prometheus reaches.
 

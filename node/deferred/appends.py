@@ -22,13 +22,6 @@ log = structlog.get_logger("duolog.node")
 _EXPECTED_REFUSALS = (wire.NOT_MASTER, wire.IN_SYNC_REPLICAS_NOT_ENOUGH)
 
 
-def _kind(request: wire.AppendRequest) -> str:
-    """The kind of a request's messages, as RocketMQ names it."""
-    if request.transaction_group:
-        return TRANSACTION
-    return DELAY if request.delay_level or request.deliver_time else NORMAL
-
-
 class Appends:
     """Stores the batches of append requests and makes the replies."""
 
@@ -63,13 +56,14 @@ class Appends:
             if refusal.status not in _EXPECTED_REFUSALS:
                 return reply, None
             return reply, self._replication.refusals.told_later(request.patience_ms)
+        topic, kind = request.topic, NORMAL
         try:
-            self._core.metadata.make_if_missing(request.topic)
+            self._core.metadata.make_if_missing(topic)
         except sdk.DuologError as error:
             return self._reject(reply, request, wire.SERVICE_NOT_AVAILABLE, str(error)), None
         try:
             batch = PutBatch(
-                request.topic,
+                topic,
                 request.queue_id,
                 Columns.from_wire(
                     bodies,
@@ -85,11 +79,14 @@ class Appends:
                 repeat_of=self._repeat_of(request),
             )
             if request.transaction_group:
+                kind = TRANSACTION
                 group, seconds = request.transaction_group, request.immunity_seconds
                 batch = self._transactions.half(batch, group, seconds)
             elif request.delay_level:
+                kind = DELAY
                 batch = self._delays.at_level(batch, request.delay_level)
             elif request.deliver_time:
+                kind = DELAY
                 batch = self._delays.at_time(
                     batch, request.deliver_time, self._core.times.wall_ms()
                 )
@@ -105,8 +102,7 @@ class Appends:
             return self._reject(reply, request, status, result.reason), None
         if result.count:
             self._core.log.count_in(result.count, len(bodies))
-            key = (request.topic, _kind(request))
-            self._core.traffic.received.add(key, result.count, len(bodies))
+            self._core.traffic.received.add((topic, kind), result.count, len(bodies))
         self._fill(reply, result)
         return reply, self._core.log.settle(result.end_offset, request.no_wait)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Protocol
 
 import structlog
@@ -217,10 +218,10 @@ class Log:
 
     def write(self, batch: PutBatch) -> PutResult:
         """Store a batch now; `settle` tells what its answer must wait for."""
-        began = time.perf_counter()
+        began = perf_counter()
         result = self.store.put(batch, self.times.store_ms())
         if result.count:
-            self.append_seconds.observe(time.perf_counter() - began)
+            self.append_seconds.observe(perf_counter() - began)
         return result
 
     def write_now(self, batch: PutBatch) -> PutResult:

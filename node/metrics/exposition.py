@@ -48,7 +48,7 @@ class Exposition:
         """The text, in pieces. deadline: of the monotonic clock. Raises Overdue."""
         found: dict[str, list[Sample]] = {}
         for sample in samples:
-            found.setdefault(sample.name, []).append(sample)
+            found.setdefault(sample[0], []).append(sample)
         pieces = []
         for metric in METRICS:
             for piece in self._pieces(metric, found.get(metric.name, [])):
@@ -70,9 +70,8 @@ class Exposition:
             yield text if begin == 0 else text.split(b"\n", HEADER_LINES)[HEADER_LINES]
 
     def _add(self, family: Family, metric: Metric, sample: Sample) -> None:
-        own = zip(metric.labels, sample.labels, strict=True)
-        labels = {**self._labels[metric.scope], **dict(own)}
-        value = sample.value
+        _, values, value = sample
+        labels = {**self._labels[metric.scope], **dict(zip(metric.labels, values, strict=True))}
         if not isinstance(value, Histogram):
             family.add_sample(metric.name, labels, value)
             return

@@ -12,39 +12,26 @@ from node.metrics.table import BY_NAME
 
 Value = float | Histogram
 Labels = tuple[str, ...]  # values, in the order of the table's names
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One sample; of a histogram, all that it consists of."""
-
-    name: str
-    labels: Labels
-    value: Value
-
-    @property
-    def series(self) -> int:
-        """The time series that it makes."""
-        value = self.value
-        return len(value.counts) + 2 if isinstance(value, Histogram) else 1
+# Name, labels, value: plain tuples, which the garbage collector need not follow.
+Sample = tuple[str, Labels, Value]
 
 
 @dataclass(slots=True)
 class Bundle:
-    """The samples of one topic, one group in a topic, or one kind of client; or of the node."""
+    """The samples of one topic, one group in a topic, or one kind of client; or of the node.
 
-    traffic: float = 0.0  # messages since the start
+    traffic: messages since the start. series: how many its samples make.
+    """
+
+    traffic: float = 0.0
+    series: int = 0
     samples: list[Sample] = field(default_factory=list)
 
     def add(self, name: str, value: Value, *labels: str) -> None:
-        """Add a sample of a metric of the table."""
+        """Add a sample of a metric of the table; of a histogram, all that it consists of."""
         assert len(labels) == len(BY_NAME[name].labels), f"{name} has other labels than {labels}"
-        self.samples.append(Sample(name, labels, value))
-
-    @property
-    def series(self) -> int:
-        """The time series that it makes."""
-        return sum(sample.series for sample in self.samples)
+        self.samples.append((name, labels, value))
+        self.series += len(value.counts) + 2 if isinstance(value, Histogram) else 1
 
 
 @dataclass(slots=True)
@@ -68,14 +55,12 @@ class Samples:
         spare = sum(bundle.series for bundle in self.bundles) - series_max
         if spare <= 0:
             return self._of(self.bundles), 0
-        dropped: set[int] = set()
-        count = 0
-        for bundle in sorted(self.bundles, key=lambda one: one.traffic):
-            if count >= spare:
-                break
-            dropped.add(id(bundle))
-            count += bundle.series
-        return self._of([one for one in self.bundles if id(one) not in dropped]), count
+        dropped = count = 0
+        ordered = sorted(self.bundles, key=lambda one: one.traffic)
+        while count < spare:
+            count += ordered[dropped].series
+            dropped += 1
+        return self._of(ordered[dropped:]), count
 
     def _of(self, bundles: Sequence[Bundle]) -> list[Sample]:
         return [*self.node.samples, *(sample for one in bundles for sample in one.samples)]

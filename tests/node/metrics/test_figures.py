@@ -36,12 +36,19 @@ async def test_messages_are_counted_by_topic_and_kind(node: Node, client: duolog
         await producer.send_batch("T", [b"12345"] * 10)
         await producer.send_batch("T", [b"1"] * 4, delay_level=18)
         await producer.send("T", b"123", deliver_at=int(time.time() * 1000) + 3_600_000)
+    async with (
+        client.transactions("p") as transactions,
+        transactions.begin("T", b"12"),
+    ):
+        pass
     found = await of(node)
+    assert found.value("rocketmq_messages_in_total", topic="T", message_type="transaction") == 1
+    assert found.value("rocketmq_throughput_in_total", topic="T", message_type="transaction") == 2
     assert found.value("rocketmq_messages_in_total", topic="T", message_type="normal") == 10
     assert found.value("rocketmq_throughput_in_total", topic="T", message_type="normal") == 50
     assert found.value("rocketmq_messages_in_total", topic="T", message_type="delay") == 5
     assert found.value("rocketmq_throughput_in_total", topic="T", message_type="delay") == 7
-    assert len(found.rows("rocketmq_messages_in_total")) == 2, "and nothing of the node's own"
+    assert len(found.rows("rocketmq_messages_in_total")) == 3, "and nothing of the node's own"
     assert {dict(key[1])["is_system"] for key in found.rows("rocketmq_messages_in_total")} == {
         "false"
     }
@@ -348,6 +355,14 @@ async def test_elected_nodes_tell_their_elections_and_the_margin_of_their_lease(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     elected = await Elected.start(start_node, tmp_path, metrics=METRICS)
+    failover = elected.the_master().failover
+    assert failover is not None
+
+    def members() -> int:
+        state = failover.machine.view.state
+        return len(state.sync_state_set) if state is not None else 0
+
+    await until(lambda: members() == 3)
     found = {node.config.node.name: await of(node) for node in elected.nodes}
     master = elected.the_master().config.node.name
     for name, one in found.items():
@@ -367,6 +382,20 @@ async def test_a_fenced_node_says_so(node: Node) -> None:
     assert found.value("duolog_fenced") == 1
     assert found.value("duolog_writable") == 0
     assert found.value("rocketmq_broker_permission") == 0
+
+
+async def test_syncs_of_the_log_are_timed(start_node: StartNode) -> None:
+    node = await start_node(metrics=METRICS, flush_disk_type="SYNC_FLUSH")
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+        before = await of(node)
+        async with client.producer() as producer:
+            await producer.send("T", b"x")
+    found = await of(node)
+    name = "duolog_fsync_seconds"
+    assert found.value(f"{name}_count") > before.value(f"{name}_count") > 0
+    assert 0 < found.value(f"{name}_sum") < 60
+    assert found.value("duolog_log_flushed_offset") == found.value("duolog_log_max_offset")
 
 
 async def test_a_full_disk_is_told(node: Node) -> None:

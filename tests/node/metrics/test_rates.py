@@ -33,6 +33,14 @@ def test_frequent_scrapes_do_not_shorten_it() -> None:
     assert max(found) <= 10 / 40
 
 
+def test_right_after_a_scrape_to_compare_with_the_one_before_it_counts() -> None:
+    rates = Rates(60, 0.0)
+    assert at(rates, 60.0, 0) == 0
+    assert at(rates, 61.0, 61) == 1
+    assert at(rates, 119.0, 119) == 1
+    assert at(rates, 121.0, 183) == (183 - 0) / 61
+
+
 def test_a_scrape_that_was_not_ended_counts_for_nothing() -> None:
     rates = Rates(60, 0.0)
     assert at(rates, 60.0, 600) == 10

@@ -1,14 +1,13 @@
 """A scrape: in steps, in turn, in time, and within its limit of series."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from node.histogram import Histogram
-from node.metrics.exposition import AT_ONCE, Exposition
+from node.metrics.exposition import AT_ONCE, Exposition, Overdue
 from node.metrics.samples import Samples
 from node.metrics.scrapes import STEP_SECONDS, WRITE_SECONDS, Facts, Scrapes
 from node.metrics.table import SCOPES
@@ -85,22 +84,13 @@ async def test_a_scrape_that_takes_too_long_ends_at_its_deadline() -> None:
     made.stop()
 
 
-async def test_the_thread_that_writes_ends_at_the_deadline_as_well() -> None:
-    def many(samples: Samples) -> Iterator[None]:
-        for number in range(100_000):
-            samples.bundle(0).add("rocketmq_half_messages", 1, str(number))
-        yield
-
-    made = scrapes(many, 1_000_000)
-    with pytest.raises(TimeoutError):
-        await text_of(made, WRITE_SECONDS + 0.1)
-    began = time.monotonic()
-    made.stop()
-    for thread in threading.enumerate():
-        if thread.name.startswith("duolog-metrics"):
-            await asyncio.to_thread(thread.join, 5)
-            assert not thread.is_alive()
-    assert time.monotonic() - began < 2
+def test_nothing_is_written_after_the_deadline() -> None:
+    samples = Samples()
+    samples.node.add("duolog_queues", 1)
+    exposition = Exposition(LABELS)
+    assert exposition.text(samples.node.samples, time.monotonic() + 60)
+    with pytest.raises(Overdue):
+        exposition.text(samples.node.samples, time.monotonic() - 1)
 
 
 async def test_the_thread_that_writes_pauses_after_a_few_samples(
