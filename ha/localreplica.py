@@ -45,13 +45,10 @@ def was_never_synced(store: MessageStore, damage: CorruptRange) -> bool:
 def unfit(store: MessageStore) -> str:
     """Why a node with this store may not be elected, empty where it may.
 
-    A hole that a power cut left behind all that is known to be confirmed is no reason: a new
-    master truncates it. Otherwise a power cut that left one on every node would end all elections.
+    Any damage is a reason: what is known here to be confirmed may be less than what this node
+    acknowledged, and another member may hold it whole. Whoever leads would cut it off.
     """
     if store.fence_reason or not store.flags.writeable:
         return store.fence_reason or ", ".join(store.flags.names())
-    damaged = sum(
-        found.start < store.known_confirmed or not was_never_synced(store, found)
-        for found in store.log.corrupt_ranges
-    )
+    damaged = len(store.log.corrupt_ranges)
     return f"{damaged} corrupt ranges in its log" if damaged else ""
