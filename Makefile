@@ -89,8 +89,8 @@ check: $(STAMP)  ## Formatting, lint, types, import floors, generated files.
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --config pyproject.toml
 	@$(BIN)/python tools/proto.py --check
-	@$(BIN)/python tools/config_reference.py --check
-	@$(BIN)/python tools/metrics_reference.py --check
+	@$(BIN)/python -m tools.config_reference --check
+	@$(BIN)/python -m tools.metrics_reference --check
 	@MYPY_NUM_WORKERS=$$(nproc) $(BIN)/mypy || { \
 	  [ $$? -eq 1 ] && exit 1; \
 	  echo "mypy's workers did not start: once more in one process" >&2; $(BIN)/mypy; }
@@ -103,9 +103,9 @@ proto: $(STAMP)  ## Generate the stubs of proto/, their types, and those of Rock
 	@$(BIN)/python tools/proto.py
 
 docs: venv  ## Generate docs/configuration.md, docs/metrics.md and docs/transitions.md.
-	@$(BIN)/python tools/config_reference.py
-	@$(BIN)/python tools/metrics_reference.py
-	@$(BIN)/python tools/transitions.py
+	@$(BIN)/python -m tools.config_reference
+	@$(BIN)/python -m tools.metrics_reference
+	@$(BIN)/python -m tools.transitions
 
 sim: venv  ## Run a simulated cluster from $(SEEDS) fresh seeds (or from BASE on); kept failures run first.
 	@$(BIN)/python -m sim --seeds $(SEEDS) $(if $(BASE),--base $(BASE))

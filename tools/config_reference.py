@@ -1,11 +1,9 @@
 """Write docs/configuration.md from the typed config; with --check, compare."""
 
-import sys
-from pathlib import Path
-
 from node.config import SECTIONS, Config, described
+from tools.generated import DOCS, write_or_compare
 
-TARGET = Path(__file__).parent.parent / "docs" / "configuration.md"
+TARGET = DOCS / "configuration.md"
 HEAD = """# Configuration
 
 Generated from the typed config by `make docs`; do not edit.
@@ -51,15 +49,5 @@ def render() -> str:
     return "".join(parts)
 
 
-def main() -> None:
-    """Write, or compare."""
-    text = render()
-    if "--check" not in sys.argv:
-        TARGET.write_text(text)
-    elif not TARGET.exists() or TARGET.read_text() != text:
-        print(f"{TARGET} is out of date: run make docs", file=sys.stderr)
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    write_or_compare(TARGET, render())

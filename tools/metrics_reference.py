@@ -1,11 +1,9 @@
 """Write docs/metrics.md from the table of metrics; with --check, compare."""
 
-import sys
-from pathlib import Path
-
 from node.metrics.table import SCOPES, SECTIONS, WHERE, Metric
+from tools.generated import DOCS, write_or_compare
 
-TARGET = Path(__file__).parent.parent / "docs" / "metrics.md"
+TARGET = DOCS / "metrics.md"
 HEAD = """# Metrics
 
 Generated from the code's own table by `make docs`; do not edit.
@@ -87,15 +85,5 @@ def render() -> str:
     return "".join([*parts, FOOT])
 
 
-def main() -> None:
-    """Write, or compare."""
-    text = render()
-    if "--check" not in sys.argv:
-        TARGET.write_text(text)
-    elif not TARGET.exists() or TARGET.read_text() != text:
-        print(f"{TARGET} is out of date: run make docs", file=sys.stderr)
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    write_or_compare(TARGET, render())

@@ -1,18 +1,14 @@
 """Write docs/transitions.md from what the machines do; with --check, compare."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+from tests.ha import failoverscenes, sessionscenes, slavescenes
+from tests.ha.scenes import Scene
+from tools.generated import DOCS, write_or_compare
 
-from tests.ha import failoverscenes, sessionscenes, slavescenes  # noqa: E402
-from tests.ha.scenes import Scene  # noqa: E402
-
-TARGET = ROOT / "docs" / "transitions.md"
+TARGET = DOCS / "transitions.md"
 NOTHING = "–"
 HEAD = """# Transitions
 
@@ -105,15 +101,5 @@ def _cell(scene: Scene) -> str:
     return " ".join(filter(None, (said, moved))) or NOTHING
 
 
-def main() -> None:
-    """Write, or compare."""
-    text = render()
-    if "--check" not in sys.argv:
-        TARGET.write_text(text)
-    elif not TARGET.exists() or TARGET.read_text() != text:
-        print(f"{TARGET} is not what the machines do: run make docs", file=sys.stderr)
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    write_or_compare(TARGET, render())

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import structlog
 from duolog import _errors as sdk
 from duolog._background import together
-from duolog._message import RETRY_PREFIX
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from grpc.aio import ServicerContext
@@ -61,8 +60,7 @@ class MessagesParts:
         count, size = result.count, len(result.bodies)
         self.log.count_out(count, size)
         if count:
-            key = (topic, group, topic.startswith(RETRY_PREFIX))
-            self.core.traffic.delivered.add(key, count, size)
+            self.core.traffic.deliver(topic, group, count, size)
 
 
 class MessagesService(stubs.MessagesServicer):

@@ -6,6 +6,8 @@ Plain numbers since the start of the process. A batch costs one lookup in a dict
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from duolog._message import RETRY_PREFIX
+
 K = TypeVar("K")
 
 FLOWS_MAX = 100_000
@@ -31,9 +33,8 @@ class Flows(Generic[K]):
         """Count a batch."""
         flow = self.table.get(key)
         if flow is None:
-            if (
-                len(self.table) >= self._most
-            ):  # of topics and groups long deleted, in all likelihood
+            # The first is likely one of a topic or group that was deleted long ago.
+            if len(self.table) >= self._most:
                 del self.table[next(iter(self.table))]
             flow = self.table[key] = Flow()
         flow.messages += messages
@@ -58,6 +59,10 @@ class Traffic:
         self.rolled_back: Flows[str] = Flows()
         self.reads_found = 0
         self.reads_missed = 0
+
+    def deliver(self, topic: str, group: str, messages: int, body_bytes: int) -> None:
+        """Count a batch read from a topic, which may be a retry topic."""
+        self.delivered.add((topic, group, topic.startswith(RETRY_PREFIX)), messages, body_bytes)
 
     def read(self, found: int) -> None:
         """Count a read by how many messages it found."""

@@ -324,18 +324,14 @@ class Log:
 
         A large batch takes more than one turn of the event loop. Raises as `catch_up`.
         """
-        answered = self.store.confirm_offset
+        answered, store = self.store.confirm_offset, self.store
         self.catch_up()
-        if self.store.dispatched_offset >= answered:
-            return
         loop = asyncio.get_running_loop()
         until = loop.time() + CATCH_UP_SECONDS
         # Nothing is planned where a full disk stopped it: then readers get what there is.
-        while self._next is not None and loop.time() < until:
+        while store.dispatched_offset < answered and self._next is not None and loop.time() < until:
             await asyncio.sleep(0)
             self.catch_up()
-            if self.store.dispatched_offset >= answered:
-                return
 
     def _flushed(self) -> None:
         """The commit log was synced."""

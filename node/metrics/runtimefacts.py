@@ -5,23 +5,8 @@ from collections.abc import Iterator
 from node.broker import Broker
 from node.metrics.rates import Rates
 from node.metrics.samples import Bundle, Samples
+from node.metrics.table import PUT_TIMES
 
-# RocketMQ's ranges of the time that a put takes, and their upper bounds in seconds.
-PUT_TIMES = (
-    ("0ms", 0.001),
-    ("0to10ms", 0.01),
-    ("10to50ms", 0.05),
-    ("50to100ms", 0.1),
-    ("100to200ms", 0.2),
-    ("200to500ms", 0.5),
-    ("500to1s", 1.0),
-    ("1to2s", 2.0),
-    ("2to3s", 3.0),
-    ("3to4s", 4.0),
-    ("4to5s", 5.0),
-    ("5to10s", 10.0),
-    ("10stomore", float("inf")),
-)
 RUNTIME = "rocketmq_brokeruntime_"
 
 
@@ -74,7 +59,7 @@ class RuntimeFacts:
         histogram = self._broker.log.append_seconds
         rows = list(zip((*histogram.bounds, float("inf")), histogram.counts, strict=True))
         low = 0.0
-        for name, high in PUT_TIMES:
+        for name, _, high in PUT_TIMES:
             count = sum(number for bound, number in rows if low < bound <= high)
             node.add(f"{RUNTIME}pmdt_{name}", count)
             low = high

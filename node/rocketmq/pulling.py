@@ -4,7 +4,6 @@ import asyncio
 
 from duolog import Start
 from duolog import _errors as sdk
-from duolog._message import RETRY_PREFIX
 
 from node.consuming.longpoll import check_place, poll
 from node.consuming.offsets import offset_at
@@ -70,8 +69,7 @@ class Puller:
             code = status(Code.MESSAGE_NOT_FOUND, "no new message")
             going_on.next_offset = max(result.next_offset, request.offset)
             return [service.PullMessageResponse(status=code), going_on]
-        delivered = (key[0], group, key[0].startswith(RETRY_PREFIX))
-        self._core.traffic.delivered.add(delivered, result.count, len(result.bodies))
+        self._core.traffic.deliver(key[0], group, result.count, len(result.bodies))
         host = self._core.store.born_host
         topic = request.message_queue.topic
         messages = [
