@@ -23,7 +23,8 @@ function message(body, more = {}) {
 const producer = new Producer({
   endpoints,
   logger: quiet,
-  topics: ['T', 'Fifo'],
+  // One topic: with two, this client waits forever for settings that arrive before the second route.
+  topics: ['T'],
   checker: { async check() { return 1; } },
 });
 await producer.startup();
