@@ -124,6 +124,25 @@ async def test_a_level_is_waited_for_however_the_clock_jumps(
         assert 990 <= took[b"after"] < 1000 * longest + 900
 
 
+async def test_no_level_is_shorter_for_what_is_stored_while_nothing_can_be_delivered(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(message_delay_level="1s")
+    broker, clock = broker_of(node), jumping(node)
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        clock.jumped = -HOUR  # store times run at half speed from here
+        await until(lambda: broker.times.store_ms() > broker.times.wall_ms())
+        with monkeypatch.context() as changed:
+            changed.setattr(broker.admission, "may_store", lambda: False)
+            await asyncio.sleep(0.6)
+            await producer.send("T", b"x", delay_level=1)
+            sent = broker.times.mono_ms()
+            clock.jumped = 0  # they catch up by the 0.3 s that they have lost, in one step
+        await client.pull("T", 0, 0, wait=3)
+        assert 990 <= broker.times.mono_ms() - sent < 1900
+
+
 @JUMPS
 async def test_open_transactions_are_asked_about_in_time(start_node: StartNode, jump: int) -> None:
     node = await start_node(transactions={"timeout_ms": 1000, "check_interval_ms": 1000})
