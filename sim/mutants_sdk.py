@@ -261,6 +261,18 @@ def _publishers_die(seed: int) -> list[Fault]:
     return sorted(found, key=lambda fault: fault.at)
 
 
+def _full_now_and_then(seed: int) -> list[Fault]:
+    """Weather: publishers, and disks that are full again and again for a moment."""
+    chance = random.Random(f"{seed}:disks")
+    found = [Fault(0.0, SERVICES_ON, NODES[0]), Fault(0.0, SDK_ON, NODES[0])]
+    at = chance.uniform(250, 450)
+    while at < 3500:
+        lasts = chance.uniform(50, 150)
+        found += [Fault(at, "full_disk", node, lasts=lasts) for node in NODES]
+        at += lasts + chance.uniform(50, 200)
+    return found
+
+
 def _parts_cut(seed: int) -> list[Fault]:
     """Weather: masters that die behind a part, and a network that delays what they sent of it."""
     found = at_steps(f"after {PUBLISHED}", sdk=True)(seed)
@@ -403,6 +415,12 @@ SDK = [
         "sink-answered-unstored",
         "what is published is not there",
         left_out_later(PublishService, "_finish"),
+    ),
+    _bug(
+        "sink-answered-unreadable",
+        "what is published cannot be read yet",
+        left_out_later(PublishService, "_readable"),
+        _full_now_and_then,
     ),
     _bug(
         "sink-ids-by-chance",

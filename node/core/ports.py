@@ -75,6 +75,10 @@ class Reads(Protocol):
         """Log offset after the newest record, which readers may not see yet."""
 
     @property
+    def confirm_offset(self) -> PhyOffset:
+        """Log offset below which everything is durable here and on enough replicas."""
+
+    @property
     def dispatched_offset(self) -> PhyOffset:
         """Queues and index have everything below this log offset."""
 

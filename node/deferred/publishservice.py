@@ -250,6 +250,7 @@ class PublishService:
             # Of two concurrent calls, the other one may have been first.
             before = row is None or row["batch"] != batch or row["staged"] != staged
         await self._finish(sink)
+        await self._readable()
         return before
 
     def state(self, sink: str) -> wire.SinkStateReply:
@@ -318,6 +319,22 @@ class PublishService:
         if record is None:
             raise sdk.NoSuchMessage(f"staged request {offset} no longer exists")
         return record
+
+    async def _readable(self) -> None:
+        """Wait until all queues have what is confirmed. Raises Unavailable.
+
+        A full disk may have no room for one queue's next file: others, and the record that the
+        batch is stored, become readable first.
+        """
+        core, loop = self._core, asyncio.get_running_loop()
+        end, deadline = core.store.confirm_offset, loop.time() + READABLE_SECONDS
+        core.log.pump_soon()
+        await asyncio.sleep(0)
+        while core.store.dispatched_offset < end:
+            if loop.time() >= deadline:
+                raise sdk.Unavailable("the batch is stored, but cannot be read yet: try again")
+            await asyncio.sleep(PAUSE_SECONDS)
+            core.log.pump_soon()
 
     async def _finish(self, sink: str) -> None:
         """Store the published requests of a sink that are not stored yet.

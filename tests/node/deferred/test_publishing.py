@@ -1,7 +1,9 @@
 """Batches of sinks: staged invisibly, published as a whole and once, by any master."""
 
 import asyncio
+import errno
 from pathlib import Path
+from typing import Any
 
 import duolog
 import pytest
@@ -11,8 +13,9 @@ from duolog.wire import duolog_pb2 as wire
 
 from node.deferred.publishservice import STAGED_TOPIC
 from node.server import Node
+from store.dispatch import Dispatcher
 from tests.node.conftest import StartNode
-from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
 
 NOTHING = (b"", b"")
 
@@ -196,6 +199,53 @@ async def test_stored_but_unconfirmed_messages_are_not_published_twice(
         assert await work is True
         bodies = [body for body in await stored(client) if body != b"of another"]
         assert bodies == [b"0", b"1"]
+
+
+async def test_a_batch_is_published_once_it_can_be_read(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+        sink = await client.sink("s")
+        number = await stage(sink, b"1")
+        broker, steps = broker_of(node), 0
+        put_part, change = broker.publishes._put, broker.metadata.change
+        put, put_queue = Dispatcher._put, Dispatcher._put_queue
+
+        def all_but_one(self: Dispatcher, *args: Any) -> None:
+            if args[2] != ("T", 0):
+                put_queue(self, *args)
+
+        def without_room(self: Dispatcher, *args: Any) -> int:
+            nonlocal steps
+            steps += 1
+            put(self, *args)
+            raise OSError(errno.ENOSPC, "no room for the file of one queue")
+
+        with monkeypatch.context() as patch, monkeypatch.context() as held:
+
+            async def held_part(*args: Any) -> Any:
+                held.setattr(broker.store, "dispatch", lambda: False)
+                return await put_part(*args)
+
+            async def noted(what: dict[str, Any]) -> None:
+                if what["op"] == "published":
+                    patch.setattr(Dispatcher, "_put_queue", all_but_one)
+                    patch.setattr(Dispatcher, "_put", without_room)
+                    held.undo()
+                await change(what)
+
+            patch.setattr(broker.publishes, "_put", held_part)
+            patch.setattr(broker.metadata, "change", noted)
+            published = asyncio.create_task(sink.publish(0, [number]))
+            sinks = broker.metadata.tables.sinks
+            await until(lambda: sinks.get("s", {"staged": [number]})["staged"] == [])
+            before = steps
+            await until(lambda: steps > before + 3)
+            assert not published.done()
+        assert await published is False
+        assert await stored(client) == [b"1"]
 
 
 async def test_an_invalid_batch_publishes_nothing(client: duolog.Client) -> None:
