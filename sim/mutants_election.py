@@ -9,9 +9,11 @@ from ha.epochs import NO_EPOCH
 from ha.failover import Failover, Role
 from ha.groupchanges import GroupChanges
 from ha.knowngroup import KnownGroup
+from ha.localreplica import unfit, was_never_synced
 from ha.mandate import Mandate, ReplicaProgress
 from ha.masterevents import Instructed
 from ha.syncstate import Seen, SyncState
+from sim import agent
 from sim.faults import NODES, Fault
 from sim.planted import Mutant, Patch
 from store.clocks import MonoMs
@@ -265,6 +267,31 @@ def _lead_twice() -> list[Patch]:
     return [(Failover, "_step_down", step_down), (Failover, "_abandon_lease", abandon)]
 
 
+def _torn_elected() -> list[Patch]:
+    """A hole above what a node knows to be confirmed is no reason against it."""
+
+    def lenient(store: MessageStore) -> str:
+        if all(
+            found.start >= store.known_confirmed and was_never_synced(store, found)
+            for found in store.log.corrupt_ranges
+        ):
+            return store.fence_reason or ", ".join(store.flags.names())
+        return unfit(store)
+
+    return [(agent, "unfit", lenient)]
+
+
+def failing_syncs(seed: int) -> list[Fault]:
+    """Disks that fail a sync now and then, so that their node starts again without its tail."""
+    chance = random.Random(f"{seed}:syncs")
+    found: list[Fault] = []
+    at = chance.uniform(400, 700)
+    while at < 3500:
+        found.append(Fault(at, "fail_sync", chance.choice(NODES), lasts=20.0))
+        at += chance.uniform(200, 500)
+    return found
+
+
 def switches_in_bad_weather(seed: int) -> list[Fault]:
     """Planned switches, most of them while etcd is slow or away."""
     chance = random.Random(seed)
@@ -319,5 +346,6 @@ ELECTION = [
     Mutant("shrinks-to-one", "the set shrinks to the master", _shrinks_to_one, True),
     Mutant("sequences-forgotten", "a new master stores repeats", _sequences_forgotten, True),
     Mutant("offsets-of-readers", "a new master gives offsets twice", _offsets_of_readers, True),
+    Mutant("torn-elected", "a damaged log leads", _torn_elected, True, failing_syncs),
     Mutant("leads-twice", "an epoch is led again", _lead_twice, True, switches_in_bad_weather),
 ]
