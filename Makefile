@@ -91,6 +91,7 @@ check: $(STAMP)  ## Formatting, lint, types, import floors, generated files.
 	@$(BIN)/python tools/proto.py --check
 	@$(BIN)/python -m tools.config_reference --check
 	@$(BIN)/python -m tools.metrics_reference --check
+	@$(BIN)/python -m tools.log_reference --check
 	@MYPY_NUM_WORKERS=$$(nproc) $(BIN)/mypy || { \
 	  [ $$? -eq 1 ] && exit 1; \
 	  echo "mypy's workers did not start: once more in one process" >&2; $(BIN)/mypy; }
@@ -102,9 +103,10 @@ fmt: $(STAMP)  ## Format the code.
 proto: $(STAMP)  ## Generate the stubs of proto/, their types, and those of RocketMQ's stubs.
 	@$(BIN)/python tools/proto.py
 
-docs: venv  ## Generate docs/configuration.md, docs/metrics.md and docs/transitions.md.
+docs: venv  ## Generate the pages of docs/ that are made from the code.
 	@$(BIN)/python -m tools.config_reference
 	@$(BIN)/python -m tools.metrics_reference
+	@$(BIN)/python -m tools.log_reference
 	@$(BIN)/python -m tools.transitions
 
 sim: venv  ## Run a simulated cluster from $(SEEDS) fresh seeds (or from BASE on); kept failures run first.

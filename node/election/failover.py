@@ -474,7 +474,7 @@ class FailoverService:
         """The mastership has begun."""
         self._log.group_commit.nudge()  # the barrier
         members = sorted(map(str, effect.mandate.members))
-        log.info("mastership", epoch=effect.epoch, members=members)
+        log.info("elected", epoch=effect.epoch, members=members)
 
     def cannot_lead(self, effect: Lead, error: OSError | StoreError) -> None:
         """The mastership could not begin."""

@@ -101,13 +101,13 @@ class LeaseKeeper:
         try:
             granted = self._registry.lease(self._asked)
         except RegistryError as error:
-            self._trouble("cannot get a lease", str(error))
+            self._trouble("asking for it failed", str(error))
             time.sleep(RETRY_SECONDS)
             return 0.0
         lease, self.ttl_seconds = granted.lease, granted.ttl_seconds
         if self.ttl_seconds != self._asked:
             self._trouble(
-                "the registry grants other leases than configured",
+                "the registry granted another length",
                 f"{self.ttl_seconds} s, where registry.lease_seconds is {self._asked}",
             )
         with self._wake:
@@ -120,7 +120,7 @@ class LeaseKeeper:
     def _renew(self, lease: int) -> float:
         problem = self._unhealthy()
         if problem:
-            self._trouble("lease renewal withheld", problem)
+            self._trouble("it is not renewed", problem)
             return time.monotonic() + RETRY_SECONDS
         sent = time.monotonic()
         try:
@@ -132,7 +132,7 @@ class LeaseKeeper:
             self._lost(lease)
             return 0.0
         except RegistryError as error:
-            self._trouble("cannot renew the lease", str(error))
+            self._trouble("renewing it failed", str(error))
             return time.monotonic() + RETRY_SECONDS
         self._tell(lease, sent)
         return sent + self.ttl_seconds / RENEWALS
@@ -147,4 +147,4 @@ class LeaseKeeper:
         """Log a problem once: it is retried ten times a second."""
         if what != self._told:
             self._told = what
-            log.warning(what, reason=reason)
+            log.warning("trouble with the lease", what=what, reason=reason)

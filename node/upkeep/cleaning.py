@@ -62,8 +62,7 @@ class Cleaner:
         used, own = await loop.run_in_executor(self._work.threads, self._store.disk.used_bytes)
         others = max(0, used - own)
         log.warning(
-            "deleted unexpired segments because the disk is too full"
-            + ("; most of its used space is not this store's" if others > own else ""),
+            "deleted unexpired segments because the disk is too full",
             segments=list(cleaned.unexpired),
             reserved_hours=options.file_reserved_time,
             disk_used=round(cleaned.used_ratio, 3),
@@ -71,6 +70,7 @@ class Cleaner:
             used_bytes=used,
             store_bytes=own,
             others_bytes=others,
+            mostly="others' files" if others > own else "this store",
             hint="free disk space, or lower store.file_reserved_time; to refuse puts "
             "instead of deleting segments, set store.clean_file_forcibly_enable=false",
         )

@@ -84,7 +84,7 @@ def test_what_the_registry_grants_counts_and_not_what_was_asked_for(
     assert lease.keeper.ttl_seconds == seconds
     assert before + 0.9 * seconds <= deadline / 1000 + 0.001
     assert deadline / 1000 <= after + 0.9 * seconds
-    said = [row for row in logs if "other leases" in row["event"]]
+    said = [row for row in logs if "another length" in row.get("what", "")]
     assert [row["reason"].split(" s,")[0] for row in said] == [str(seconds)]
 
 

@@ -22,7 +22,7 @@ async def losses_told(start_node: StartNode, data: Path, killed: Path) -> int:
         node = await start_node(data)
     shutil.copytree(data, killed)
     await node.stop()
-    return sum("are lost on this node" in str(line.get("problem")) for line in lines)
+    return sum("are lost on this node" in str(line.get("reason")) for line in lines)
 
 
 async def test_a_confirm_offset_past_the_logs_end_is_reported_once(
