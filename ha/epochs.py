@@ -67,6 +67,7 @@ class EpochHistory:
 
     def __init__(self, entries: tuple[EpochEntry, ...] = ()) -> None:
         self.entries = entries
+        self._filed: tuple[EpochEntry, ...] | None = None  # what the file has; None: not known
 
     @property
     def last_epoch(self) -> Epoch:
@@ -118,14 +119,19 @@ class EpochHistory:
     # -- the file ------------------------------------------------------------------------------
 
     def save(self, disk: Disk) -> None:
-        """Replace the file, atomically and durably."""
+        """Replace the file, atomically and durably, unless it is as it should be."""
+        if self.entries == self._filed:
+            return
+        self._filed = None  # where it fails, the file may be either
         rows = [[entry.epoch, entry.start, f"{entry.nonce:016x}"] for entry in self.entries]
         jsontext.save(disk, PATH, {"crc32c": _crc(rows), "epochs": rows})
+        self._filed = self.entries
 
     def load(self, disk: Disk) -> None:
         """Read the file; BadStoreFile if it exists and cannot be trusted."""
         value = jsontext.load(disk, PATH)
         if value is None:
+            self._filed = ()
             return
         try:
             rows = value["epochs"]
@@ -137,6 +143,7 @@ class EpochHistory:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise BadStoreFile(PATH, str(error)) from error
+        self._filed = self.entries
 
 
 def _crc(rows: list[Any]) -> int:
@@ -178,24 +185,24 @@ def recover_history(store: MessageStore) -> EpochHistory:
         if any(start <= entry.start < end for start, end in lost) and _fits(entry, found)
     ]
     history.entries = tuple(sorted((*found, *filed), key=_START))[-EPOCHS_MAX:]
-    if history.entries != kept:
-        history.save(store.disk)
+    history.save(store.disk)
     return history
 
 
 def _barriers_in(store: MessageStore) -> tuple[EpochEntry, ...]:
-    """The epochs whose barriers are in the log."""
+    """The epochs whose barriers are in the log, which may have more of it than the queue."""
     found = EpochHistory()
-    queue = store.queues.get(EPOCH_TOPIC, EPOCH_QUEUE)
+    queue, starts = store.queues.get(EPOCH_TOPIC, EPOCH_QUEUE), []
     if queue is not None:
         count = queue.max_offset - queue.min_offset
-        for start in queue.entries(queue.min_offset, count)[0]:
-            try:
-                entry = barrier_entry(int(start), store.log.get_message(int(start)).body)
-            except StoreError:  # a lost record's blank entry
-                continue
-            if entry is not None:
-                found.open(entry)
+        starts = queue.entries(queue.min_offset, count)[0].tolist()
+    for start in (*starts, *store.not_dispatched(EPOCH_TOPIC, EPOCH_QUEUE)):
+        try:
+            entry = barrier_entry(start, store.log.get_message(start).body)
+        except StoreError:  # a lost record's blank entry
+            continue
+        if entry is not None:
+            found.open(entry)
     return found.entries
 
 

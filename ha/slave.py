@@ -268,10 +268,8 @@ class Slave:
         self.master_node, self.master_endpoint = frame.node, frame.endpoint
         self._ack_durable, self._promise = frame.ack_durable, frame.promise
         self._heartbeat_ms, self._housekeeping_ms = frame.heartbeat_ms, frame.housekeeping_ms
-        before = self.history.entries
         self.history.adopt(frame.epochs, frame.start)
-        if self.history.entries != before:
-            self.history.save(self.store.disk)
+        self.history.save(self.store.disk)
         if frame.promise and not self.identity.confirmed_only:
             # Bytes that an ASYNC_MASTER called confirmed were never guaranteed.
             self.store.forget_confirmed(PhyOffset(frame.confirm))

@@ -193,6 +193,19 @@ class Dispatcher:
             self._missing, self.store_time = missing, store_time
             self.log.corrupt_ranges = corrupt
 
+    def offsets_of(self, key: QueueKey, start: int, end: int) -> list[int]:
+        """Log offsets of a queue's records in a range, from the log itself."""
+        found: list[int] = []
+
+        def note(_: QueueKey, rows: I64) -> None:
+            found.extend(rows[scan.PHY].tolist())
+
+        targets = DispatchTargets(self.queues, None, only={key}, compare=note)
+        with self.aside(start):
+            while self.step(end, False, targets):
+                pass
+        return found
+
     def remember(self, start: int, end: int, table: IdempotenceTable) -> None:
         """Add the producers' sequences of a range that was dispatched before."""
         with self.aside(start):

@@ -446,6 +446,16 @@ class MessageStore:
         """Queues and index have everything below."""
         return PhyOffset(self.dispatcher.reput_from)
 
+    def not_dispatched(self, topic: str, queue_id: int) -> list[PhyOffset]:
+        """Log offsets of a queue's records that it has no entries of yet.
+
+        There are some after a start on a full disk, for example.
+        """
+        found = self.dispatcher.offsets_of(
+            (topic, queue_id), self.dispatched_offset, self.log.max_offset
+        )
+        return [PhyOffset(offset) for offset in found]
+
     @property
     def flushed_offset(self) -> PhyOffset:
         """Everything below is on disk."""

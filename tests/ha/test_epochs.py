@@ -132,6 +132,45 @@ def test_the_history_is_rebuilt_from_the_log_alone() -> None:
     assert [entry.nonce for entry in history.entries[1:]] == list(range(20))
 
 
+def test_a_start_on_a_full_disk_finds_the_barriers_that_no_queue_has() -> None:
+    master = open_master()
+    for _ in range(20):
+        put(master, b"x" * 100)
+    drain(master.store)
+    disk = close(master)
+    master = open_master(disk, nonce=8)
+    entries = master.history.entries
+    assert len(entries) == 2
+    disk = close(master)
+    for path in list(disk._names):  # the queue has no file yet, and the disk no room for one
+        if EPOCH_TOPIC in path:
+            disk.remove(path)
+    EpochHistory(entries[:1]).save(disk)  # as was the case with the history
+    disk.full = True
+    store = open_store(disk, BrokerRole.SLAVE)
+    assert store.dispatched_offset < store.max_offset
+    disk.full = False
+    assert recover_history(store).entries == entries
+
+
+def test_what_could_not_be_saved_is_saved_the_next_time() -> None:
+    disk = close(open_master())
+    history = EpochHistory()
+    history.load(disk)
+    assert history.open(EpochEntry(Epoch(2), 500, 9))
+    disk.full = True
+    with pytest.raises(OSError, match="full"):
+        history.save(disk)
+    disk.full = False
+    history.adopt(history.entries, 1000)
+    history.save(disk)
+    again = EpochHistory()
+    again.load(disk)
+    assert again.entries == history.entries
+    disk.full = True
+    history.save(disk)  # the file has it
+
+
 def test_where_log_and_file_differ_the_log_is_right() -> None:
     master = open_master()
     put(master, b"x")
