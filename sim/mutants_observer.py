@@ -189,6 +189,28 @@ def _full_disks_and_kills(seed: int) -> list[Fault]:
     return sorted(found, key=lambda fault: fault.at)
 
 
+def _full_disks_at_switches(seed: int) -> list[Fault]:
+    """Nodes have no room from a switch on, until after somebody was killed; there is an index."""
+    chance = random.Random(f"{seed}:full")
+    found = [Fault(0.0, INDEX_ON, NODES[0])]
+    at = chance.uniform(400, 700)
+    while at < 3300:
+        full, lasts = at + chance.uniform(5, 65), chance.uniform(150, 600)
+        found.append(Fault(at, "switch_master", NODES[0], level=chance.random()))
+        found += [
+            Fault(full, "full_disk", node, lasts=lasts) for node in NODES if chance.random() < 0.5
+        ]
+        killed = full + lasts * chance.uniform(0.2, 0.7)
+        found.append(Fault(killed, "kill", chance.choice(NODES), lasts=20.0, level=0.9))
+        at += chance.uniform(600, 900)
+    return sorted(found, key=lambda fault: fault.at)
+
+
+def _barriers_overlooked() -> list[Patch]:
+    """A start on a full disk looks for masterships among the entries of queues only."""
+    return [(MessageStore, "not_dispatched", lambda *_: [])]
+
+
 def _epoch_before_barrier() -> list[Patch]:
     """A slave notes an epoch before it has stored its barrier."""
     original = _SLAVE._barriers
@@ -324,6 +346,13 @@ OBSERVER = [
         _epoch_before_barrier,
         elected=True,
         weather=_full_disks_and_kills,
+    ),
+    Mutant(
+        "barriers-overlooked",
+        "a mastership is unknown until it is dispatched",
+        _barriers_overlooked,
+        True,
+        _full_disks_at_switches,
     ),
     Mutant("late-registration", "a registration under an older lease", _late_registration, True),
     Mutant("promise-ignored", "an epoch is followed and not promised", _promise_ignored, True),

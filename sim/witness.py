@@ -4,6 +4,7 @@ A sync that vouches for too much, a promise that is not written down or not kept
 its barrier: each is harmless until much later, so each is looked for where it happens.
 """
 
+import re
 from typing import Any
 
 from ha.epochs import EPOCH_TOPIC
@@ -11,6 +12,8 @@ from ha.progress import ConnectionState
 from ha.slave import Slave
 from sim.platter import Noted, identity_on, marks_on, membership_on, noted_on
 from sim.watched import Watched
+
+_BARRIER = re.compile(rb'\{"epoch":(\d+),"nonce":"([0-9a-f]{16})"')
 
 
 class Violation(Exception):
@@ -100,6 +103,7 @@ class Witness:
             self._identity_is_written(node, machine.identity)
         if self._changed(node, "history", machine.history.entries):
             self._epochs_have_barriers(node, machine.history.entries, end)
+            self._barriers_are_known(node, machine.history.entries, end)
         if node.slave is not None and node.slave.state is ConnectionState.TRANSFER:
             followed = (node.slave.master_node, node.slave.epoch, node.adopted)
             if self._others(node, "tables", followed):
@@ -204,4 +208,17 @@ class Witness:
                 raise Violation(
                     f"{node.name} knows epoch {entry.epoch} from {entry.start}, and its log of "
                     f"{end} bytes has no barrier there"
+                )
+
+    @staticmethod
+    def _barriers_are_known(node: Watched, entries: tuple[Any, ...], end: int) -> None:
+        """Every barrier in this node's own log begins an epoch that it knows of."""
+        if node.store.log.corrupt_ranges:
+            return
+        known = {(entry.epoch, f"{entry.nonce:016x}") for entry in entries}
+        for epoch, nonce in _BARRIER.findall(node.bytes.read(node.bytes.first, end).tobytes()):
+            if (int(epoch), nonce.decode()) not in known:
+                raise Violation(
+                    f"{node.name} has a barrier of epoch {epoch.decode()} in its log, and does not "
+                    "know that epoch"
                 )
