@@ -92,6 +92,7 @@ check: $(STAMP)  ## Formatting, lint, types, import floors, generated files.
 	@$(BIN)/python -m tools.config_reference --check
 	@$(BIN)/python -m tools.metrics_reference --check
 	@$(BIN)/python -m tools.log_reference --check
+	@$(BIN)/python -m tools.dashboards --check
 	@MYPY_NUM_WORKERS=$$(nproc) $(BIN)/mypy || { \
 	  [ $$? -eq 1 ] && exit 1; \
 	  echo "mypy's workers did not start: once more in one process" >&2; $(BIN)/mypy; }
@@ -103,10 +104,11 @@ fmt: $(STAMP)  ## Format the code.
 proto: $(STAMP)  ## Generate the stubs of proto/, their types, and those of RocketMQ's stubs.
 	@$(BIN)/python tools/proto.py
 
-docs: venv  ## Generate the pages of docs/ that are made from the code.
+docs: venv  ## Generate the pages of docs/ and the dashboards that are made from the code.
 	@$(BIN)/python -m tools.config_reference
 	@$(BIN)/python -m tools.metrics_reference
 	@$(BIN)/python -m tools.log_reference
+	@$(BIN)/python -m tools.dashboards
 	@$(BIN)/python -m tools.transitions
 
 sim: venv  ## Run a simulated cluster from $(SEEDS) fresh seeds (or from BASE on); kept failures run first.
@@ -146,7 +148,7 @@ $(VENV)/.peers: $(STAMP)
 bench-peers: venv peers $(VENV)/.peers  ## duolog beside Kafka, RocketMQ, JetStream and Redis, at most 25 minutes (ARGS="--quick --only NAME,...").
 	@$(BIN)/python -m bench.peers $(ARGS)
 
-up: venv  ## Start the compose cluster (PROFILE=second adds a group); needs a Docker engine.
+up: venv  ## Start the compose cluster (PROFILE=second adds a group, PROFILE=monitoring Prometheus and Grafana); needs a Docker engine.
 	@cluster/up $(if $(PROFILE),--profile $(PROFILE))
 
 down:  ## Stop the compose cluster (VOLUMES=1 removes its data, too).

@@ -1,0 +1,68 @@
+"""Nodes with metrics as real processes, and calls of RocketMQ's clients that metrics tell of."""
+
+from pathlib import Path
+from typing import Any
+
+from demo.ports import free_endpoint
+from node.rocketmq.words.stubs import Code, definition, service
+from tests.node.rocketmq.api import message, resource
+from tests.process.support import NodeProcess
+from tests.scraping import Scrape, scrape
+
+
+class Measured(NodeProcess):
+    """A node with metrics."""
+
+    def __init__(self, data: Path, *flags: str) -> None:
+        self.metrics = free_endpoint()
+        super().__init__(data, "--set", f"metrics.listen={self.metrics}", *flags)
+
+    def scrape(self) -> Scrape:
+        return scrape(int(self.metrics.rpartition(":")[2]))
+
+
+def official(stub: Any) -> None:
+    """As RocketMQ's clients."""
+    headers = [("x-mq-client-id", "test@1"), ("x-mq-language", "GO")]
+    kinds = definition.ClientType
+    for name, kind in (("test@1", kinds.PRODUCER), ("test@2", kinds.SIMPLE_CONSUMER)):
+        beat = service.HeartbeatRequest(client_type=kind, group=resource("pop"))
+        stub.Heartbeat(beat, metadata=[("x-mq-client-id", name), *headers[1:]])
+    decisions = definition.TransactionResolution
+    for decision in (decisions.COMMIT, decisions.ROLLBACK, None):
+        half = message(b"half", message_type=definition.MessageType.TRANSACTION)
+        (entry,) = stub.SendMessage(
+            service.SendMessageRequest(messages=[half]), metadata=headers
+        ).entries
+        if decision is not None:
+            request = service.EndTransactionRequest(
+                topic=resource("T"),
+                message_id=entry.message_id,
+                transaction_id=entry.transaction_id,
+                resolution=decision,
+            )
+            assert stub.EndTransaction(request, metadata=headers).status.code == Code.OK
+    (handle, other, *_) = received(stub, headers)
+    late = service.ChangeInvisibleDurationRequest(
+        group=resource("pop"), topic=resource("T"), receipt_handle=other
+    )
+    late.invisible_duration.FromMilliseconds(50)  # then it is stored for another attempt
+    stub.ChangeInvisibleDuration(late, metadata=headers)
+    dead = service.ForwardMessageToDeadLetterQueueRequest(
+        group=resource("pop"), topic=resource("T"), receipt_handle=handle, message_id="x"
+    )
+    stub.ForwardMessageToDeadLetterQueue(dead, metadata=headers)
+
+
+def received(stub: Any, headers: list[tuple[str, str]]) -> list[str]:
+    """Handles of messages that a consumer gets."""
+    request = service.ReceiveMessageRequest(
+        group=resource("pop"),
+        message_queue=definition.MessageQueue(topic=resource("T"), id=-1),
+        filter_expression=definition.FilterExpression(expression="*"),
+        batch_size=4,
+    )
+    request.invisible_duration.FromMilliseconds(30_000)
+    replies = stub.ReceiveMessage(request, timeout=5, metadata=headers)
+    found = [reply.message for reply in replies if reply.HasField("message")]
+    return [made.system_properties.receipt_handle for made in found]

@@ -1,0 +1,48 @@
+"""Which series a dashboard shows: variables, and the selectors that go by them."""
+
+from tools.dashboards.panels import Variable
+
+INTERVAL = "[$__rate_interval]"
+
+CLUSTER = Variable("cluster", "cluster", "duolog_build_info", "Cluster")
+REPLICA_GROUP = Variable(
+    "replica_group", "replica_group", 'duolog_build_info{cluster=~"$cluster"}', "Replica group"
+)
+TOPIC = Variable("topic", "topic", 'rocketmq_producer_offset{cluster=~"$cluster"}', "Topic")
+GROUP = Variable(
+    "group",
+    "consumer_group",
+    'rocketmq_consumer_lag_messages{cluster=~"$cluster", is_system="false"}',
+    "Consumer group",
+)
+GROUPS_TOPIC = Variable(
+    "topic",
+    "topic",
+    'rocketmq_consumer_lag_messages{cluster=~"$cluster", consumer_group=~"$group"}',
+    "Topic",
+)
+
+# Of duolog's own metrics.
+OWN = 'cluster=~"$cluster", replica_group=~"$replica_group"'
+# Of RocketMQ 5's, by topic and by group; a retry topic's messages belong to no topic of a client.
+BY_TOPIC = 'cluster=~"$cluster", topic=~"$topic", is_system="false"'
+BY_GROUP = 'cluster=~"$cluster", consumer_group=~"$group", topic=~"$topic", is_system="false"'
+
+
+def of_replica_groups(expression: str) -> str:
+    """Series of RocketMQ 5's metrics, which do not name the replica group: with its label."""
+    known = f"max by (cluster, replica_group, node_id) (duolog_build_info{{{OWN}}})"
+    return f"({expression}) * on (cluster, node_id) group_left (replica_group) {known}"
+
+
+def of_processes(expression: str) -> str:
+    """Series of a process, which name the scraped address alone: with the node's labels."""
+    known = f"max by (job, instance, cluster, replica_group, node_id) (duolog_build_info{{{OWN}}})"
+    labels = "cluster, replica_group, node_id"
+    return f"({expression}) * on (job, instance) group_left ({labels}) {known}"
+
+
+def quantile(share: float, histogram: str) -> str:
+    """A quantile of each node's durations."""
+    rate = f"rate({histogram}_bucket{{{OWN}}}{INTERVAL})"
+    return f"histogram_quantile({share}, sum by (le, node_id) ({rate}))"
