@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,13 @@ def test_nodes_run_without_root_and_cannot_write_where_they_need_not(up: None) -
         )
         assert code == 0, output
     engine.close()
+
+
+def test_prometheus_would_reach_every_node(up: None) -> None:
+    for number in (11, 12, 13):
+        address = f"http://172.31.77.{number}:5557/metrics"
+        with urllib.request.urlopen(address, timeout=10) as reply:
+            assert b"duolog_build_info{" in reply.read()
 
 
 async def test_nothing_is_lost_when_masters_die_freeze_or_are_cut_off(target: Any) -> None:
