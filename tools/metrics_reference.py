@@ -23,6 +23,9 @@ scrape_configs:
       - targets: ["127.0.0.1:5557"]  # every node of the cluster
 ```
 
+Alert rules are in `cluster/prometheus/alerts.yml`, and what to do about each of them is in the
+[runbooks](runbooks/README.md).
+
 The port has neither authentication nor TLS, and its answers name topics, groups and nodes: listen
 on loopback, or on an address that only Prometheus reaches.
 

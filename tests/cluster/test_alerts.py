@@ -1,0 +1,273 @@
+"""The alert rules: they read what nodes tell, fire and are quiet where they should, and each has a
+runbook whose commands exist.
+"""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from node.cli.main import app
+from node.metrics.table import BY_NAME, SCOPES
+from tests.cluster.documented import console_lines
+from tests.cluster.scrapedgroup import Story
+
+ROOT = Path(__file__).parent.parent.parent
+RULE_FILE, TEST_FILE = (
+    ROOT / "cluster/prometheus" / name for name in ("alerts.yml", "alerts_test.yml")
+)
+RUNBOOKS = ROOT / "docs/runbooks"
+INDEX = RUNBOOKS / "README.md"
+PAGES = sorted(set(RUNBOOKS.glob("*.md")) - {INDEX})
+SECTIONS = ("What users notice", "Find the cause", "What to do", "What not to do")
+OF_PROMETHEUS = {"up": set[str]()}
+TARGET = {"job", "instance", "le"}
+
+Rule = dict[str, Any]
+
+RULES: list[Rule] = [
+    rule for group in yaml.safe_load(RULE_FILE.read_text())["groups"] for rule in group["rules"]
+]
+ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
+RECORDED = {rule["record"]: rule for rule in RULES if "record" in rule}
+TESTS: list[Rule] = yaml.safe_load(TEST_FILE.read_text())["tests"]
+
+promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool (prometheus) is missing"
+)
+
+
+def each_alert(test: Any) -> Any:
+    return pytest.mark.parametrize("name", ALERTS)(test)
+
+
+def selectors(expr: str) -> list[tuple[str, set[str]]]:
+    """Metrics of an expression, with the labels that they are selected by."""
+    found = re.findall(r"\b((?:duolog|rocketmq|process)[_:][\w:]+|up\b)\s*(?:\{(.*?)\})?", expr)
+    return [(name, set(re.findall(r"(\w+)\s*[=!]", chosen))) for name, chosen in found]
+
+
+def labels_of(metric: str) -> set[str]:
+    """All labels that the series of a metric have. Raises KeyError where there is none."""
+    if metric in OF_PROMETHEUS:
+        return TARGET
+    if metric in RECORDED:
+        (labels,) = re.findall(r"by \((.*?)\)", RECORDED[metric]["expr"])
+        return set(labels.split(", "))
+    known = BY_NAME.get(metric)
+    if known is None:
+        known = BY_NAME[re.sub(r"_(bucket|count|sum)$", "", metric)]
+        assert known.kind == "histogram", metric
+    return {*SCOPES[known.scope], *known.labels, *TARGET}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
+def test_a_rule_reads_only_metrics_and_labels_that_nodes_have(rule: Rule) -> None:
+    expr = rule["expr"]
+    chosen = selectors(expr)
+    assert chosen
+    for metric, labels in chosen:
+        assert labels <= labels_of(metric), metric
+    known = set().union(*(labels_of(metric) for metric, _ in chosen))
+    grouped = re.findall(r"\b(?:by|on|group_left)\s*\((.*?)\)", expr)
+    assert {label for labels in grouped for label in labels.split(", ")} <= known
+
+
+@each_alert
+def test_an_alert_says_how_urgent_it_is_and_what_to_read(name: str) -> None:
+    rule = ALERTS[name]
+    assert name.startswith("Duolog")
+    assert re.fullmatch(r"\d+[smh]", rule["for"])
+    assert rule["labels"] == {"severity": rule["labels"]["severity"]}
+    assert rule["labels"]["severity"] in ("page", "ticket")
+    assert set(rule["annotations"]) == {"summary", "description", "runbook"}
+    page = ROOT / rule["annotations"]["runbook"]
+    assert page.parent == RUNBOOKS
+    assert f"`{name}` ({rule['labels']['severity']})" in page.read_text()
+
+
+@each_alert
+def test_an_alert_uses_labels_that_it_has(name: str) -> None:
+    rule = ALERTS[name]
+    used = set(re.findall(r"\$labels\.(\w+)", "".join(rule["annotations"].values())))
+    fired = [one for case in cases_of(name) for one in case["exp_alerts"]]
+    assert any(used <= set(one["exp_labels"]) for one in fired)
+
+
+@each_alert
+def test_an_alert_is_in_the_index_with_its_page_and_severity(name: str) -> None:
+    rule = ALERTS[name]
+    page = Path(rule["annotations"]["runbook"]).name
+    row = f"| [{name}]({page}) | {rule['labels']['severity']} |"
+    assert INDEX.read_text().count(row) == 1
+
+
+def test_index_and_pages_name_no_other_alerts() -> None:
+    for page in (INDEX, *PAGES):
+        assert set(re.findall(r"\bDuolog[A-Z]\w+", page.read_text())) <= set(ALERTS), page
+    used = {rule["annotations"]["runbook"] for rule in ALERTS.values()}
+    assert used == {str(page.relative_to(ROOT)) for page in PAGES}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_has_all_sections(page: Path) -> None:
+    assert tuple(re.findall(r"^## (.*)$", page.read_text(), re.M)) == SECTIONS
+
+
+# -- promtool ------------------------------------------------------------------------------------
+
+
+def cases_of(name: str) -> list[Rule]:
+    """The cases of an alert in alerts_test.yml."""
+    return [case for test in TESTS for case in test["alert_rule_test"] if case["alertname"] == name]
+
+
+@each_alert
+def test_an_alert_has_a_case_in_which_it_fires_and_one_in_which_it_must_not(name: str) -> None:
+    assert any(case["exp_alerts"] for case in cases_of(name))
+    quiet = [
+        test
+        for test in TESTS
+        if all(case["alertname"] == name for case in test["alert_rule_test"])
+        and not any(case["exp_alerts"] for case in test["alert_rule_test"])
+    ]
+    assert quiet, "a test in which it never fires"
+
+
+def run_promtool(*arguments: str) -> str:
+    done = subprocess.run(
+        ["promtool", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@promtool
+@pytest.mark.process
+def test_promtool_accepts_the_rules_and_their_cases() -> None:
+    assert f"{len(RULES)} rules found" in run_promtool("check", "rules", str(RULE_FILE))
+    run_promtool("test", "rules", str(TEST_FILE))
+
+
+def away(node: str, first: int, last: int) -> Any:
+    """A node that does not answer these scrapes."""
+    return lambda name, scrape: name != node or not first <= scrape <= last
+
+
+RESTARTS = {"c": 61, "b": 71, "a": 81}  # scrapes at which a rolling restart begins, by node
+STORIES = {
+    "an idle group": Story(),
+    "a planned switch, between whose scrapes there is no master": Story(
+        master=lambda scrape: "a" if scrape <= 60 else "" if scrape == 61 else "b",
+        epoch=lambda scrape: 4 + (scrape > 60),
+    ),
+    "a master that is killed, and returns after 45 s": Story(
+        answers=away("a", 61, 63),
+        master=lambda scrape: "a" if scrape <= 60 else "" if scrape == 61 else "b",
+        epoch=lambda scrape: 4 + (scrape > 60),
+        killed="a",
+        began=64,
+    ),
+    "a rolling restart, the master last": Story(
+        answers=lambda name, scrape: not RESTARTS[name] <= scrape < RESTARTS[name] + 5,
+        master=lambda scrape: "a" if scrape <= 80 else "b",
+        epoch=lambda scrape: 4 + (scrape > 80),
+    ),
+    "all nodes are restarted within half a minute": Story(
+        answers=lambda name, scrape: scrape not in (61, 62),
+        master=lambda scrape: "a" if scrape <= 60 else "c",
+        epoch=lambda scrape: 4 + (scrape > 60),
+    ),
+}
+
+
+@promtool
+@pytest.mark.process
+@pytest.mark.parametrize("title", STORIES)
+def test_no_alert_fires_in_a_group_that_is_well(title: str, tmp_path: Path) -> None:
+    story = STORIES[title]
+    cases = [
+        {"eval_time": f"{scrape * 15}s", "alertname": name, "exp_alerts": []}
+        for name in ALERTS
+        if not (story.killed and name == "DuologAbnormalRecovery")  # which it should
+        for scrape in range(40, story.scrapes)
+    ]
+    made = {
+        "rule_files": [str(RULE_FILE)],
+        "evaluation_interval": "15s",
+        "tests": [
+            {"interval": "15s", "input_series": story.series(), "alert_rule_test": cases},
+        ],
+    }
+    path = tmp_path / "quiet_test.yml"
+    path.write_text(yaml.safe_dump(made))
+    run_promtool("test", "rules", str(path))
+
+
+def test_the_stories_have_every_metric_that_rules_read() -> None:
+    told = {row["series"].partition("{")[0] for row in STORIES["an idle group"].series()}
+    needed = {metric for rule in RULES for metric, _ in selectors(rule["expr"])} - set(RECORDED)
+    assert needed - told == {"rocketmq_half_messages", "rocketmq_rollback_messages_total"}
+
+
+# -- commands of the runbooks --------------------------------------------------------------------
+
+
+def commands(page: Path) -> list[str]:
+    """Commands in console blocks, and those in the text."""
+    inline = re.findall(r"`(duolog [^`]+)`", page.read_text())
+    return [line for line in (*console_lines(page), *inline) if line.startswith("duolog ")]
+
+
+def parse(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise what the command line would refuse; run nothing."""
+    words = shlex.split(command)
+    monkeypatch.setattr(sys, "argv", words)  # by which it imports only the noun that is named
+    found: Any = typer.main.get_command(app)
+    name, *rest = words
+    context = None
+    try:
+        while True:
+            context = found.make_context(name, rest, parent=context)
+            if not hasattr(found, "resolve_command"):
+                return
+            name, found, rest = found.resolve_command(
+                context, [*context._protected_args, *context.args]
+            )
+    except typer.Exit:
+        assert "--help" in words
+
+
+@pytest.mark.parametrize("page", [INDEX, *PAGES], ids=lambda page: page.stem)
+def test_every_command_of_a_runbook_exists(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = commands(page)
+    assert found
+    for command in found:
+        parse(command, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["duolog cluster state", "duolog node check --wrte", "duolog group show", "duolog nod check"],
+)
+def test_a_command_that_does_not_exist_is_found(
+    wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (usage_error,) = typer.BadParameter.__bases__
+    with pytest.raises(usage_error):
+        parse(wrong, monkeypatch)
+
+
+def test_settings_that_the_pages_name_exist() -> None:
+    known = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/configuration.md").read_text(), re.M))
+    sections = "node|limits|transactions|metrics|ha|registry|store"
+    for page in (INDEX, *PAGES):
+        named = re.findall(rf"`(?:{sections})\.(\w+)`", page.read_text())
+        assert set(named) <= known, page
