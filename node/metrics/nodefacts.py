@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from duolog import __version__
 
 from ha.failover import Role
+from ha.progress import ConnectionState
+from ha.slave import Slave
 from node.api.replicationstatus import replication_status
 from node.broker import Broker
 from node.metrics.samples import Bundle, Samples
@@ -30,6 +32,7 @@ class NodeFacts:
         self._broker = broker
         self._frames = frames
         self._oldest = (-1, 0)  # offset of the oldest record, and its store time
+        self._copying: tuple[object, int] = (None, 0)  # the node as a slave, and since when
 
     def read(self, samples: Samples) -> Iterator[None]:
         """Add all of them, in a few steps. Reads memory, and a record when retention moved on."""
@@ -74,15 +77,28 @@ class NodeFacts:
             for name in sorted(members | {broker.node.name}):
                 node.add("duolog_in_sync_replica", 1, name)
             node.add("duolog_in_sync_replicas", len(members | {broker.node.name}))
+            # Not of refused ones, whose names may be those of others.
             for row in status.slaves:
-                node.add("duolog_replication_lag_bytes", row.lag_bytes, row.name)
-                node.add("duolog_replication_lag_seconds", row.lag_ms / 1000, row.name)
-        else:
-            node.add("duolog_replication_lag_bytes", status.lag_bytes, broker.node.name)
-            node.add("duolog_replication_lag_seconds", status.lag_ms / 1000, broker.node.name)
+                if row.state == ConnectionState.TRANSFER.value:
+                    node.add("duolog_replication_lag_bytes", row.lag_bytes, row.name)
+                    node.add("duolog_replication_lag_seconds", row.lag_ms / 1000, row.name)
+        elif broker.replication.slave is not None:
+            self._copy(node, broker.replication.slave)
         if broker.failover is not None:
             node.add("duolog_elections_total", status.elections)
             node.add("duolog_lease_margin_seconds", status.lease_left_ms / 1000)
+
+    def _copy(self, node: Bundle, slave: Slave) -> None:
+        """How far this node is behind. Before it followed a master, it does not know the bytes."""
+        now, name = self._broker.times.mono_ms(), self._broker.node.name
+        if self._copying[0] is not slave:
+            self._copying = slave, now
+        if slave.caught_up_ms:
+            node.add("duolog_replication_lag_bytes", slave.lag_bytes, name)
+            behind_ms = slave.lag_ms(now)
+        else:
+            behind_ms = now - self._copying[1]
+        node.add("duolog_replication_lag_seconds", behind_ms / 1000, name)
 
     def _log(self, node: Bundle) -> None:
         broker, status = self._broker, self._broker.log.status()

@@ -22,7 +22,7 @@ WHERE = {
     MASTER: "Of a master.",
     AUTO: "Of a node whose role is elected.",
     CLIENTS: "Of a node that they call.",
-    SLAVES: "Of a slave; of a master for each of its slaves.",
+    SLAVES: "Of a slave; of a master for each slave that follows it.",
 }
 
 
@@ -108,14 +108,15 @@ DUOLOG = (
     ),
     _own(
         "replication_lag_bytes",
-        "Bytes of the master's log that a slave does not have.",
+        "Bytes of the master's log that a slave does not have, since it has followed one.",
         "bytes",
         "slave",
         SLAVES,
     ),
     _own(
         "replication_lag_seconds",
-        "How long ago a slave had all of the master's log; 0 while it has it.",
+        "How long ago a slave had all of the master's log, or began to wait for one; 0 while it "
+        "has it.",
         "seconds",
         "slave",
         SLAVES,

@@ -12,7 +12,7 @@ from node.consuming.groups import Heartbeat
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import Elected, Group, broker_of, until
+from tests.node.replicas import Elected, Group, broker_of, following, until
 from tests.node.rocketmq.api import Api, message, resource
 from tests.scraping import Scrape, scraped
 
@@ -349,6 +349,36 @@ async def test_a_slave_tells_how_far_it_is_behind_and_nothing_of_groups(
     assert found.value("rocketmq_consumer_lag_messages", consumer_group="g") == 10
     assert other.rows("rocketmq_consumer_lag_messages") == {}
     assert found.value("duolog_append_seconds_count") > 0
+
+
+async def test_a_slave_that_is_refused_is_never_shown_as_one_that_has_everything(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    """Here it has the name of another, as a copied configuration gives it."""
+    group = Group(start_node, tmp_path)
+    other = await start_node(tmp_path / "other", name="s")
+    async with group.client(other) as client:
+        await client.admin.create_topic("Other", 1)
+    await other.stop()
+    master = await group.start_master(metrics=METRICS)
+    await following(await group.start_slave())
+    refused = await start_node(
+        tmp_path / "other",
+        ha={"master": group.ha["listen"], "reconnect_interval": 100},
+        name="s",
+        broker_role="SLAVE",
+        metrics=METRICS,
+    )
+    machine = broker_of(master).replication.master
+    assert machine is not None
+    await until(lambda: "s" in machine.refusals)
+    found = await of(master)
+    assert len(found.rows("duolog_replication_lag_bytes", slave="s")) == 1, "of the one it serves"
+    await of(refused)
+    await asyncio.sleep(0.02)
+    found = await of(refused)
+    assert found.rows("duolog_replication_lag_bytes") == {}
+    assert found.value("duolog_replication_lag_seconds", slave="s") > 0
 
 
 async def test_elected_nodes_tell_their_elections_and_the_margin_of_their_lease(
