@@ -26,10 +26,14 @@ class Rates:
         self._now, self._base = now, self._newer if due else self._older
         self._filling = {} if due else None
 
-    def per_second(self, key: Hashable, total: float) -> float:
-        """The rate of a total, which begins at 0, and may begin again."""
+    def note(self, key: Hashable, total: float) -> None:
+        """Keep a total whose rate is not shown now: a later scrape may show it."""
         if self._filling is not None:
             self._filling[key] = total
+
+    def per_second(self, key: Hashable, total: float) -> float:
+        """The rate of a total, which begins at 0, and may begin again."""
+        self.note(key, total)
         before = self._base[1].get(key, 0)
         elapsed = self._now - self._base[0]
         return (total - before if total >= before else total) / elapsed if elapsed > 0 else 0.0

@@ -29,9 +29,11 @@ class RuntimeFacts:
         for flow in list(traffic.delivered.table.values()):
             delivered += flow.messages
             yield
+        tps = self._minute.per_second("received", received)
+        qps = self._minute.per_second("delivered", delivered)
         if self._broker.replication.master is not None:
-            node.add("rocketmq_broker_tps", self._minute.per_second("received", received))
-            node.add("rocketmq_broker_qps", self._minute.per_second("delivered", delivered))
+            node.add("rocketmq_broker_tps", tps)
+            node.add("rocketmq_broker_qps", qps)
         node.add(f"{RUNTIME}put_tps10", self._ten.per_second("received", received))
         node.add(f"{RUNTIME}gettransfered_tps10", self._ten.per_second("delivered", delivered))
         found, missed = traffic.reads_found, traffic.reads_missed

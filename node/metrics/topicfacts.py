@@ -22,13 +22,17 @@ class TopicFacts:
 
     def read(self, samples: Samples) -> Iterator[None]:
         """Add all of them, in steps."""
-        if self._broker.replication.master is None:
-            return
         sent: dict[str, tuple[int, int]] = {}
         for (name, _), flow in list(self._broker.core.traffic.received.table.items()):
             messages, size = sent.get(name, (0, 0))
             sent[name] = messages + flow.messages, size + flow.body_bytes
             yield
+        for name, (messages, size) in sent.items():
+            self._minute.note(("sent", name), messages)
+            self._minute.note(("sent bytes", name), size)
+            yield
+        if self._broker.replication.master is None:
+            return
         for topic in list(self._broker.metadata.topics.values()):
             end = 0
             for queue_id in range(topic.queues):

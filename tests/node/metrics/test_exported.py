@@ -1,6 +1,7 @@
 """What the dashboards of rocketmq-exporter ask for."""
 
 import time
+from pathlib import Path
 
 import duolog
 import pytest
@@ -10,7 +11,7 @@ from node.metrics.table import BY_NAME, PUT_TIMES
 from node.rocketmq.words.stubs import service
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import Elected, broker_of, until
 from tests.node.rocketmq.api import Api, message, resource
 from tests.scraping import Scrape, scraped
 
@@ -131,6 +132,37 @@ async def test_rates_are_of_the_last_minute_and_of_the_last_ten_seconds(
     assert found.value("rocketmq_brokeruntime_msg_gettotal_today_now") == 600
     assert found.value("rocketmq_brokeruntime_put_message_size_total") == 3000
     assert found.value("rocketmq_brokeruntime_put_message_average_size") == 5
+
+
+async def test_what_was_long_before_is_in_no_rate_that_begins_to_be_shown(
+    start_node: StartNode, tmp_path: Path, clock: list[float]
+) -> None:
+    """A new master that was one before, and a group that commits for the first time."""
+    elected = await Elected.start(start_node, tmp_path, metrics={"listen": "127.0.0.1:0"})
+    before = elected.the_master()
+    async with duolog.Client(elected.endpoints, timeout=20) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send_batch("T", [b"12345"] * 600)
+        async with client.consumer("g", "T", mode="broadcasting") as consumer:
+            while await consumer.get_batch(0.5) is not None:
+                pass
+        await elected.switch(client)
+        for _ in range(3):
+            clock[0] += 61
+            await of(before)
+        await client.admin.failover(before.config.node.name)
+        await until(lambda: elected.is_whole() and elected.the_master() is before)
+        await client.admin.commit("g", {("T", "broker-a", 0): 5})
+    clock[0] += 1
+    found = await of(before)
+    assert found.value("rocketmq_messages_in_total", topic="T") == 600
+    assert found.value("rocketmq_broker_tps") == 0
+    assert found.value("rocketmq_broker_qps") == 0
+    assert found.value("rocketmq_producer_tps", topic="T") == 0
+    assert found.value("rocketmq_producer_message_size", topic="T") == 0
+    assert found.value("rocketmq_consumer_tps", topic="T", group="g") == 0
+    assert found.value("rocketmq_consumer_message_size", topic="T", group="g") == 0
 
 
 async def test_retries_and_dead_letters_have_offsets_of_their_own(
