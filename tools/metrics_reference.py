@@ -35,7 +35,8 @@ on loopback, or on an address that only Prometheus reaches.
 - **A scrape changes nothing.** It creates no topic and no group, and wakes no call that waits.
 - **Counters** (`_total`) begin at 0 with each process, as Prometheus expects.
 - **Cardinality.** `metrics.series_max` limits the series of topics, groups and clients. Those with
-  the fewest messages are left out; `duolog_metrics_series_dropped` says how many series those are.
+  the fewest messages, passed or waiting, are left out; `duolog_metrics_series_dropped` says how
+  many series those are.
 - **Labels of all series**, not repeated below. `node_id` is the name of the node, `broker` its
   replica group, and `brokerIP` its HOST:PORT for clients:
 

@@ -114,8 +114,9 @@ class GroupFacts:
         again = topic.startswith(RETRY_PREFIX)
         labels = group, topic, truth(again), truth(is_system_group(group))
         messages, size = self._given(group, topic)
-        bundle = samples.bundle(messages)
-        bundle.add("rocketmq_consumer_lag_messages", behind.ready + behind.leased, *labels)
+        lag = behind.ready + behind.leased
+        bundle = samples.bundle(messages + lag)  # one that reads nothing is not left out first
+        bundle.add("rocketmq_consumer_lag_messages", lag, *labels)
         bundle.add("rocketmq_consumer_ready_messages", behind.ready, *labels)
         bundle.add("rocketmq_consumer_inflight_messages", behind.leased, *labels)
         bundle.add("rocketmq_consumer_lag_latency", behind.lag_ms, *labels)

@@ -20,7 +20,7 @@ Sample = tuple[str, Labels, Value]
 class Bundle:
     """The samples of one topic, one group in a topic, or one kind of client; or of the node.
 
-    traffic: messages since the start. series: how many its samples make.
+    traffic: messages since the start, and those that wait. series: how many its samples make.
     """
 
     traffic: float = 0.0

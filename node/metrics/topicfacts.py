@@ -42,13 +42,13 @@ class TopicFacts:
 
     def _add(self, samples: Samples, topic: str, end: int, sent: tuple[int, int]) -> None:
         messages, size = sent
-        bundle = samples.bundle(messages)
         if topic.startswith(DEAD_LETTER_PREFIX):
             group = topic.removeprefix(DEAD_LETTER_PREFIX)
-            bundle.add("rocketmq_topic_dlq_offset", end, group)
+            samples.bundle(end).add("rocketmq_topic_dlq_offset", end, group)
         elif topic.startswith(RETRY_PREFIX):
-            bundle.add("rocketmq_topic_retry_offset", end, topic)
+            samples.bundle(end).add("rocketmq_topic_retry_offset", end, topic)
         else:
+            bundle = samples.bundle(messages)
             rate = self._minute.per_second
             bundle.add("rocketmq_producer_offset", end, topic)
             bundle.add("rocketmq_producer_tps", rate(("sent", topic), messages), topic)

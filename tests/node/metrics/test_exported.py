@@ -10,6 +10,9 @@ from node.engine.log import APPEND_BOUNDS
 from node.metrics.table import BY_NAME, PUT_TIMES
 from node.rocketmq.words.stubs import service
 from node.server import Node
+from store.clocks import WallMs
+from store.columns import Columns
+from store.puts import PutBatch
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, broker_of, until
 from tests.node.rocketmq.api import Api, message, resource
@@ -187,6 +190,29 @@ async def test_retries_and_dead_letters_have_offsets_of_their_own(
         assert topics == {"T"}
     finally:
         await api.close()
+
+
+async def test_what_waits_is_shown_rather_than_topics_where_nothing_happens(
+    start_node: StartNode,
+) -> None:
+    metrics = {"listen": "127.0.0.1:0", "series_max": 1000}
+    node = await start_node(metrics=metrics)
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        names = ["T", "%DLQ%g", "%RETRY%g_T", *map(str, range(400))]
+        tables = broker_of(node).metadata
+        for name in names:
+            tables.auto_create(name, 1)
+        await client.admin.put_group("stuck")
+        await client.admin.commit("stuck", {("T", "broker-a", 0): 0})
+        for name in names[:3]:
+            put = PutBatch(name, 0, Columns.of([b"x"] * 5), WallMs(1))
+            await broker_of(node).core.log.put_and_wait(put)
+        await until(lambda: broker_of(node).store.queue_range("%RETRY%g_T", 0)[1] == 5)
+    found = await of(node)
+    assert found.value("duolog_metrics_series_dropped") > 0
+    assert found.value("rocketmq_consumer_lag_messages", consumer_group="stuck") == 5
+    assert found.value("rocketmq_topic_dlq_offset", group="g") == 5
+    assert found.value("rocketmq_topic_retry_offset", topic="%RETRY%g_T") == 5
 
 
 async def test_each_put_is_in_one_range_of_times(node: Node) -> None:
