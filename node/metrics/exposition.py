@@ -11,12 +11,11 @@ from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 
 from node.histogram import Histogram
-from node.metrics.samples import Sample
+from node.metrics.samples import PAUSE_SECONDS, Sample
 from node.metrics.table import METRICS, Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 AT_ONCE = 100  # samples written between two pauses: about half a millisecond
-PAUSE_SECONDS = 0.0002
 HEADER_LINES = 2  # HELP and TYPE
 
 
@@ -51,7 +50,7 @@ class Exposition:
             found.setdefault(sample[0], []).append(sample)
         pieces = []
         for metric in METRICS:
-            for piece in self._pieces(metric, found.get(metric.name, [])):
+            for piece in self._pieces(metric, found.pop(metric.name, [])):
                 pieces.append(piece)
                 if time.monotonic() > deadline:
                     raise Overdue

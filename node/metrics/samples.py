@@ -2,9 +2,14 @@
 
 Some series there are once in a node; the others belong to a topic, a consumer group or a kind of
 client, of which there may be very many. Of these, those with the fewest messages are left out.
+
+A scrape may make hundreds of thousands of samples while others send. So they lie in one list, as
+tuples of strings and numbers, which the garbage collector does not follow; and they are freed as
+they are taken: all at once, that stops the process for tens of milliseconds.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from node.histogram import Histogram
@@ -12,55 +17,65 @@ from node.metrics.table import BY_NAME
 
 Value = float | Histogram
 Labels = tuple[str, ...]  # values, in the order of the table's names
-# Name, labels, value: plain tuples, which the garbage collector need not follow.
+# Name, labels, value.
 Sample = tuple[str, Labels, Value]
+
+TAKEN_AT_ONCE = 200  # bundles taken between two pauses: about 0.2 ms
+PAUSE_SECONDS = 0.0002
 
 
 @dataclass(slots=True)
 class Bundle:
-    """The samples of one topic, one group in a topic, or one kind of client; or of the node.
+    """The samples of one topic, one group in a topic, or one kind of client; or of the node."""
 
-    traffic: messages since the start, and those that wait. series: how many its samples make.
-    """
-
-    traffic: float = 0.0
-    series: int = 0
     samples: list[Sample] = field(default_factory=list)
 
     def add(self, name: str, value: Value, *labels: str) -> None:
         """Add a sample of a metric of the table; of a histogram, all that it consists of."""
         assert len(labels) == len(BY_NAME[name].labels), f"{name} has other labels than {labels}"
         self.samples.append((name, labels, value))
-        self.series += len(value.counts) + 2 if isinstance(value, Histogram) else 1
 
 
 @dataclass(slots=True)
 class Samples:
     """All samples of a scrape."""
 
-    node: Bundle = field(default_factory=Bundle)
-    bundles: list[Bundle] = field(default_factory=list)
+    node: Bundle = field(default_factory=Bundle)  # histograms are here only
+    _rows: list[Sample] = field(default_factory=list)  # of all bundles, one after another
+    _bundles: list[tuple[float, int]] = field(default_factory=list)  # traffic, and the first row
 
     def bundle(self, traffic: float) -> Bundle:
-        """A new bundle of samples that belong together: all of them are shown, or none."""
-        made = Bundle(traffic)
-        self.bundles.append(made)
-        return made
+        """A new bundle of samples that belong together: all of them are shown, or none.
 
-    def limited(self, series_max: int) -> tuple[list[Sample], int]:
-        """The samples to show, and how many series are left out of them.
-
-        Those of the node are always shown.
+        traffic: messages since the start, and those that wait. The bundle before it is complete.
         """
-        spare = sum(bundle.series for bundle in self.bundles) - series_max
-        if spare <= 0:
-            return self._of(self.bundles), 0
-        dropped = count = 0
-        ordered = sorted(self.bundles, key=lambda one: one.traffic)
-        while count < spare:
-            count += ordered[dropped].series
-            dropped += 1
-        return self._of(ordered[dropped:]), count
+        self._bundles.append((traffic, len(self._rows)))
+        return Bundle(self._rows)
 
-    def _of(self, bundles: Sequence[Bundle]) -> list[Sample]:
-        return [*self.node.samples, *(sample for one in bundles for sample in one.samples)]
+    def over(self, series_max: int) -> tuple[set[int], int]:
+        """The bundles to leave out, by number, and how many series these are."""
+        spare = len(self._rows) - series_max
+        if spare <= 0:
+            return set(), 0
+        ends = [*(first for _, first in self._bundles[1:]), len(self._rows)]
+        left_out, count = set[int](), 0
+        for number in sorted(range(len(ends)), key=self._bundles.__getitem__):
+            if count >= spare:
+                break
+            left_out.add(number)
+            count += ends[number] - self._bundles[number][1]
+        return left_out, count
+
+    def taken(self, left_out: set[int]) -> Iterator[Sample]:
+        """Take all samples except those left out, in a thread: with pauses."""
+        while self._bundles:
+            _, first = self._bundles.pop()
+            if len(self._bundles) not in left_out:
+                yield from self._rows[first:]
+            del self._rows[first:]
+            if len(self._bundles) % TAKEN_AT_ONCE == 0:
+                time.sleep(PAUSE_SECONDS)
+        yield from self.node.samples
+
+
+__all__ = ["PAUSE_SECONDS", "Bundle", "Sample", "Samples", "Value"]

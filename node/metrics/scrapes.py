@@ -49,11 +49,10 @@ class Scrapes:
     def _write(self, samples: Samples, deadline: float) -> list[bytes]:
         """In the thread. asyncio's clock is the monotonic one. Raises TimeoutError."""
         self._late(samples)
-        shown, dropped = samples.limited(self._series_max)
-        rest = Samples()
-        rest.node.add("duolog_metrics_series_dropped", dropped)
+        left_out, count = samples.over(self._series_max)
+        samples.node.add("duolog_metrics_series_dropped", count)
         try:
-            return self._exposition.text([*shown, *rest.node.samples], deadline)
+            return self._exposition.text(samples.taken(left_out), deadline)
         except Overdue:
             raise TimeoutError from None
 

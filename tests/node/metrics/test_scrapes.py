@@ -1,8 +1,10 @@
 """A scrape: in steps, in turn, in time, and within its limit of series."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Iterator
+from weakref import WeakSet
 
 import pytest
 
@@ -135,6 +137,36 @@ async def test_over_the_limit_the_series_with_the_fewest_messages_are_left_out()
         assert set(found.rows("rocketmq_throughput_in_total").values()) == topics
         assert found.value("duolog_metrics_series_dropped") == dropped
         assert found.value("duolog_queues") == 7, "figures of the node are always there"
+
+
+def test_the_garbage_collector_has_nothing_to_follow_in_samples() -> None:
+    """A run of it stops the node for as long as it takes to look at all objects."""
+    samples = Samples()
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(1000):
+        bundle = samples.bundle(number)
+        bundle.add("rocketmq_messages_in_total", number, f"T{number}", "normal", "false")
+        bundle.add("rocketmq_throughput_in_total", number, f"T{number}", "normal", "false")
+    gc.collect()
+    assert len(gc.get_objects()) - before < 100
+
+
+def test_samples_are_freed_as_they_are_taken() -> None:
+    """To free all of a large scrape at once takes tens of milliseconds, in which nothing runs."""
+
+    class Number(float):
+        pass
+
+    samples, alive = Samples(), WeakSet[Number]()
+    for number in range(1000):
+        value = Number(number)
+        alive.add(value)
+        samples.bundle(number).add("rocketmq_half_messages", value, f"T{number}")
+    del value
+    for taken, _ in enumerate(samples.taken({2, 500, 501})):
+        assert len(alive) <= 1000 - taken
+    assert len(alive) <= 1
 
 
 def test_a_sample_of_no_metric_or_with_other_labels_is_a_bug() -> None:
