@@ -50,7 +50,10 @@ class NodeFacts:
 
     def read_late(self, samples: Samples) -> None:
         """What the operating system tells, which may take long; runs in a thread."""
-        usage = shutil.disk_usage(self._broker.node.data)
+        try:
+            usage = shutil.disk_usage(self._broker.node.data)
+        except OSError:  # where a disk has failed, the other figures are wanted most
+            return
         samples.node.add("duolog_disk_free_bytes", usage.free)
         samples.node.add("duolog_disk_used_bytes", usage.used)
         samples.node.add("rocketmq_brokeruntime_commitlogdir_capacity_total", usage.total)

@@ -1,6 +1,7 @@
 """The figures of a node: they are what happened, and reading them changes nothing."""
 
 import asyncio
+import errno
 import time
 from pathlib import Path
 from typing import Any
@@ -426,6 +427,18 @@ async def test_syncs_of_the_log_are_timed(start_node: StartNode) -> None:
     assert found.value(f"{name}_count") > before.value(f"{name}_count") > 0
     assert 0 < found.value(f"{name}_sum") < 60
     assert found.value("duolog_log_flushed_offset") == found.value("duolog_log_max_offset")
+
+
+async def test_a_disk_that_tells_nothing_hides_nothing_else(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: object) -> None:
+        raise OSError(errno.EIO, "it has failed")
+
+    monkeypatch.setattr("node.metrics.nodefacts.shutil.disk_usage", broken)
+    found = await of(node)
+    assert found.rows("duolog_disk_free_bytes") == {}
+    assert found.value("duolog_writable") == 1
 
 
 async def test_a_full_disk_is_told(node: Node) -> None:
