@@ -20,7 +20,7 @@ HEADER_LINES = 2  # HELP and TYPE
 
 
 class Overdue(Exception):
-    """The deadline of a scrape has passed."""
+    """The deadline of a scrape has passed, or the node stops."""
 
 
 class _Families:
@@ -42,6 +42,7 @@ class Exposition:
     def __init__(self, labels: dict[str, dict[str, str]]) -> None:
         self._labels = labels
         self._process = ProcessCollector(registry=None)
+        self._stopped = False
 
     def text(self, samples: Iterable[Sample], deadline: float) -> list[bytes]:
         """The text, in pieces. deadline: of the monotonic clock. Raises Overdue."""
@@ -52,11 +53,15 @@ class Exposition:
         for metric in METRICS:
             for piece in self._pieces(metric, found.pop(metric.name, [])):
                 pieces.append(piece)
-                if time.monotonic() > deadline:
+                if self._stopped or time.monotonic() > deadline:
                     raise Overdue
                 time.sleep(PAUSE_SECONDS)
         pieces.append(generate_latest(_Families(self._process.collect())))
         return pieces
+
+    def stop(self) -> None:
+        """End what is being written, from any thread."""
+        self._stopped = True
 
     def _pieces(self, metric: Metric, samples: list[Sample]) -> Iterator[bytes]:
         """The family of a metric; without samples, nothing."""

@@ -57,7 +57,8 @@ class Scrapes:
             raise TimeoutError from None
 
     def stop(self) -> None:
-        """What the thread writes ends by its deadline; nobody waits for it."""
+        """End what the thread writes: the process cannot end before it."""
+        self._exposition.stop()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 import time
 from collections.abc import Iterator
 from weakref import WeakSet
@@ -137,6 +138,33 @@ async def test_over_the_limit_the_series_with_the_fewest_messages_are_left_out()
         assert set(found.rows("rocketmq_throughput_in_total").values()) == topics
         assert found.value("duolog_metrics_series_dropped") == dropped
         assert found.value("duolog_queues") == 7, "figures of the node are always there"
+
+
+async def test_a_stop_ends_what_is_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python waits for the thread before the process ends."""
+    writing, going_on = threading.Event(), threading.Event()
+    pieces = 0
+
+    def pause(seconds: float) -> None:
+        nonlocal pieces
+        pieces += 1
+        writing.set()
+        assert going_on.wait(10)
+
+    def some(samples: Samples) -> Iterator[None]:
+        for number in range(20 * AT_ONCE):
+            samples.node.add("rocketmq_half_messages", 1, str(number))
+        yield
+
+    monkeypatch.setattr("node.metrics.exposition.time.sleep", pause)
+    made = scrapes(some)
+    scrape = asyncio.ensure_future(text_of(made))
+    await asyncio.to_thread(writing.wait, 10)
+    made.stop()
+    going_on.set()
+    with pytest.raises(TimeoutError):
+        await scrape
+    assert pieces == 1
 
 
 def test_the_garbage_collector_has_nothing_to_follow_in_samples() -> None:
