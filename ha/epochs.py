@@ -15,7 +15,7 @@ from typing import Any, NewType
 
 from ha.crc32c import crc32c
 from store import jsontext
-from store.disk import Disk
+from store.disk import Disk, no_room
 from store.errors import BadStoreFile, StoreError
 from store.messagestore import MessageStore
 from store.metadata import SYSTEM_PREFIX
@@ -119,10 +119,10 @@ class EpochHistory:
     # -- the file ------------------------------------------------------------------------------
 
     def save(self, disk: Disk) -> None:
-        """Replace the file, atomically and durably, unless it is as it should be."""
+        """Replace the file, atomically and durably, unless it already holds these entries."""
         if self.entries == self._filed:
             return
-        self._filed = None  # where it fails, the file may be either
+        self._filed = None  # until that succeeds, the file may hold the old entries or the new ones
         rows = [[entry.epoch, entry.start, f"{entry.nonce:016x}"] for entry in self.entries]
         jsontext.save(disk, PATH, {"crc32c": _crc(rows), "epochs": rows})
         self._filed = self.entries
@@ -185,12 +185,16 @@ def recover_history(store: MessageStore) -> EpochHistory:
         if any(start <= entry.start < end for start, end in lost) and _fits(entry, found)
     ]
     history.entries = tuple(sorted((*found, *filed), key=_START))[-EPOCHS_MAX:]
-    history.save(store.disk)
+    try:
+        history.save(store.disk)
+    except OSError as error:
+        if not no_room(error):
+            raise  # on a full disk it waits: the log has the barriers
     return history
 
 
 def _barriers_in(store: MessageStore) -> tuple[EpochEntry, ...]:
-    """The epochs whose barriers are in the log, which may have more of it than the queue."""
+    """The epochs whose barriers are in the log, with those that have no queue entry yet."""
     found = EpochHistory()
     queue, starts = store.queues.get(EPOCH_TOPIC, EPOCH_QUEUE), []
     if queue is not None:

@@ -46,7 +46,11 @@ EXIT_FENCED = 74  # EX_IOERR
 
 def make_store(config: Config, disk: Disk, store_host: Host) -> MessageStore:
     """The store of a node; it is not started."""
-    events = StoreEvents(problem=lambda text: log.error("problem in the store", reason=text))
+    events = StoreEvents(
+        problem=lambda text: log.error("problem in the store", reason=text),
+        fenced=lambda text: log.error("fenced", reason=text),
+        stuck=lambda text: log.error("puts are refused", reason=text),
+    )
     return MessageStore(disk, config.store, events, store_host, boot_id())
 
 

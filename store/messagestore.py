@@ -61,9 +61,15 @@ LOCK = "lock"
 
 @dataclass(slots=True)
 class StoreEvents:
-    """Callbacks for what the owner should log or show."""
+    """Callbacks for what the owner should log or show.
+
+    problem: damage, and what is done about it. fenced, stuck: the two reasons for which nothing is
+    stored any more, or for now; told as problems where nobody asks for them.
+    """
 
     problem: Callable[[str], None] = field(default=lambda text: None)
+    fenced: Callable[[str], None] | None = None
+    stuck: Callable[[str], None] | None = None
     progress: Callable[[int, int], None] = field(default=lambda done, total: None)
 
 
@@ -273,7 +279,8 @@ class MessageStore:
         if not self.fence_reason:
             self.fence_reason = reason
             self.flags.set(RunningFlags.NOT_WRITEABLE)
-            self.events.problem(f"the store is fenced: {reason}")
+            tell = self.events.fenced or self.events.problem
+            tell(f"the store is fenced: {reason}")
 
     # -- put -----------------------------------------------------------------------------------
 
@@ -447,7 +454,7 @@ class MessageStore:
         return PhyOffset(self.dispatcher.reput_from)
 
     def not_dispatched(self, topic: str, queue_id: int) -> list[PhyOffset]:
-        """Log offsets of a queue's records that it has no entries of yet.
+        """Log offsets of a queue's records that are not dispatched yet.
 
         There are some after a start on a full disk, for example.
         """
@@ -521,9 +528,8 @@ class MessageStore:
                 what = f"{error.strerror or error}" + (
                     f": {error.filename}" if error.filename else ""
                 )
-                self.events.problem(
-                    f"queues and index cannot follow the log, puts are refused: {what}"
-                )
+                tell = self.events.stuck or self.events.problem
+                tell(f"queues and index cannot follow the log, puts are refused: {what}")
             self.flags.set(flag)
             return False
 

@@ -115,7 +115,7 @@ class DelayService:
         if level < 1:
             raise sdk.BadRequest(f"delay level {level} is outside 1..{levels}")
         level = min(level, levels)
-        self._store_ms()  # else a jump between two looks counts in part for what is stored there
+        self._store_ms()  # of a jump, only the part since the last look counts for later messages
         return redirected(batch, SCHEDULE_TOPIC, level - 1, {"DELAY": str(level)})
 
     def at_time(self, batch: PutBatch, deliver_ms: int, wall_ms: WallMs) -> PutBatch:

@@ -321,7 +321,7 @@ class PublishService:
         return record
 
     async def _readable(self) -> None:
-        """Wait until all queues have what is confirmed. Raises Unavailable.
+        """Wait until all queues have what is confirmed. Raises Unavailable, NotMaster.
 
         A full disk may have no room for one queue's next file: others, and the record that the
         batch is stored, become readable first.
@@ -331,6 +331,7 @@ class PublishService:
         core.log.pump_soon()
         await asyncio.sleep(0)
         while core.store.dispatched_offset < end:
+            core.admission.check_master()  # what another one cuts never becomes readable
             if loop.time() >= deadline:
                 raise sdk.Unavailable("the batch is stored, but cannot be read yet: try again")
             await asyncio.sleep(PAUSE_SECONDS)

@@ -149,8 +149,13 @@ def test_a_start_on_a_full_disk_finds_the_barriers_that_no_queue_has() -> None:
     disk.full = True
     store = open_store(disk, BrokerRole.SLAVE)
     assert store.dispatched_offset < store.max_offset
+    history = recover_history(store)
+    assert history.entries == entries
     disk.full = False
-    assert recover_history(store).entries == entries
+    history.save(disk)
+    again = EpochHistory()
+    again.load(disk)
+    assert again.entries == entries
 
 
 def test_what_could_not_be_saved_is_saved_the_next_time() -> None:
