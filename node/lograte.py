@@ -1,4 +1,4 @@
-"""How often an event may be logged, so that no client and no broken disk fills a node's log."""
+"""The rate limit of the log, so that no client and no broken disk fills it."""
 
 import time
 from collections.abc import Callable
@@ -20,12 +20,12 @@ class _Span:
     left_out: int = 0
 
 
-class RateBound:
-    """A structlog processor: of one event, `LINES_MAX` lines in `SPAN_SECONDS`, and no more.
+class RateLimiter:
+    """A structlog processor that writes at most `LINES_MAX` lines of one event in `SPAN_SECONDS`.
 
-    The last of them says that others may be left out (`more`), the first of a later span how many
-    were (`left_out`). Debug lines are not bounded: who asks for them wants all of them. Threads may
-    log at the same time: a line more or less is written then.
+    The last line of such a span has `more`: further lines are dropped. The first line of the next
+    one has `left_out`, the number dropped. Debug lines are not limited: whoever asks for them wants
+    all of them. There is no lock: threads that log at once may write a line too many or too few.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -18,14 +18,14 @@ finally:
 
 def configure_logging(level: str, as_json: bool) -> None:
     """Structured lines on stderr. level: lowest that is written."""
-    from node.lograte import RateBound  # it imports structlog as well: after the care taken above
+    from node.lograte import RateLimiter  # imports structlog, so only after the precautions above
 
     renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     if as_json:
         renderer = structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
-            RateBound(),
+            RateLimiter(),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,

@@ -34,8 +34,8 @@ A node writes its log to stderr: one line for each event, for people, or as JSON
 - `debug`: for developers; not listed here, and not part of what we keep stable.
 
 Names of events and fields stay the same between versions, or the changelog says so: search for
-`event`. Of one event, at most {LINES_MAX} lines are written in {SPAN_SECONDS:.0f} s (but for
-`debug`). The last of them has a field `more`; the first line after that time says with `left_out`
+`event`. At most {LINES_MAX} lines of one event are written in {SPAN_SECONDS:.0f} s (`debug` is not
+limited). The last of them has a field `more`; the first line after that time says with `left_out`
 how many are missing. No line has the body of a message from a client, or a secret.
 
 ```json

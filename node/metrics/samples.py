@@ -29,10 +29,12 @@ class Bundle:
     """The samples of one topic, one group in a topic, or one kind of client; or of the node."""
 
     samples: list[Sample] = field(default_factory=list)
+    histograms: bool = True  # may be among them; without them, a sample is one series
 
     def add(self, name: str, value: Value, *labels: str) -> None:
         """Add a sample of a metric of the table; of a histogram, all that it consists of."""
         assert len(labels) == len(BY_NAME[name].labels), f"{name} has other labels than {labels}"
+        assert self.histograms or not isinstance(value, Histogram), f"{name} is many series"
         self.samples.append((name, labels, value))
 
 
@@ -40,7 +42,7 @@ class Bundle:
 class Samples:
     """All samples of a scrape."""
 
-    node: Bundle = field(default_factory=Bundle)  # histograms are here only
+    node: Bundle = field(default_factory=Bundle)
     _rows: list[Sample] = field(default_factory=list)  # of all bundles, one after another
     _bundles: list[tuple[float, int]] = field(default_factory=list)  # traffic, and the first row
 
@@ -50,7 +52,7 @@ class Samples:
         traffic: messages since the start, and those that wait. The bundle before it is complete.
         """
         self._bundles.append((traffic, len(self._rows)))
-        return Bundle(self._rows)
+        return Bundle(self._rows, histograms=False)
 
     def over(self, series_max: int) -> tuple[set[int], int]:
         """The bundles to leave out, by number, and how many series these are."""

@@ -115,8 +115,8 @@ DUOLOG = (
     ),
     _own(
         "replication_lag_seconds",
-        "How long ago a slave had all of the master's log, or began to wait for one; 0 while it "
-        "has it.",
+        "How long ago a slave had all of the master's log, or was first scraped if it never had; "
+        "0 while it has it.",
         "seconds",
         "slave",
         SLAVES,

@@ -15,7 +15,7 @@ import typer
 import yaml
 
 from node.cli.main import app
-from node.metrics.table import BY_NAME, SCOPES
+from tests import promql
 from tests.cluster.documented import console_lines
 from tests.cluster.scrapedgroup import Story
 
@@ -27,8 +27,6 @@ RUNBOOKS = ROOT / "docs/runbooks"
 INDEX = RUNBOOKS / "README.md"
 PAGES = sorted(set(RUNBOOKS.glob("*.md")) - {INDEX})
 SECTIONS = ("What users notice", "Find the cause", "What to do", "What not to do")
-OF_PROMETHEUS = {"up": set[str]()}
-TARGET = {"job", "instance", "le"}
 
 Rule = dict[str, Any]
 
@@ -55,17 +53,11 @@ def selectors(expr: str) -> list[tuple[str, set[str]]]:
 
 
 def labels_of(metric: str) -> set[str]:
-    """All labels that the series of a metric have. Raises KeyError where there is none."""
-    if metric in OF_PROMETHEUS:
-        return TARGET
+    """All labels that the series of a metric have, also of those recorded by the rules."""
     if metric in RECORDED:
         (labels,) = re.findall(r"by \((.*?)\)", RECORDED[metric]["expr"])
         return set(labels.split(", "))
-    known = BY_NAME.get(metric)
-    if known is None:
-        known = BY_NAME[re.sub(r"_(bucket|count|sum)$", "", metric)]
-        assert known.kind == "histogram", metric
-    return {*SCOPES[known.scope], *known.labels, *TARGET}
+    return promql.labels_of(metric)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])

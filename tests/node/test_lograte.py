@@ -1,4 +1,4 @@
-"""Of one event, a node logs a bounded number of lines, and says how many it left out."""
+"""A node logs a limited number of lines of one event, and says how many it left out."""
 
 import io
 import json
@@ -8,23 +8,23 @@ import pytest
 import structlog
 from structlog.typing import EventDict
 
-from node.lograte import EVENTS_MAX, LINES_MAX, SPAN_SECONDS, RateBound
+from node.lograte import EVENTS_MAX, LINES_MAX, SPAN_SECONDS, RateLimiter
 from node.logs import configure_logging
 
 
 class Lines:
-    """What passes a bound whose clock is set by hand."""
+    """What passes a limiter whose clock is set by hand."""
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.bound = RateBound(lambda: self.now)
+        self.limiter = RateLimiter(lambda: self.now)
 
     def log(self, count: int = 1, event: str = "e", method: str = "warning") -> list[EventDict]:
         """The lines written out of some."""
         written = []
         for _ in range(count):
             try:
-                written.append(self.bound(None, method, {"event": event}))
+                written.append(self.limiter(None, method, {"event": event}))
             except structlog.DropEvent:
                 continue
         return written
@@ -48,7 +48,7 @@ def test_a_rare_event_is_never_changed() -> None:
         assert lines.log() == [{"event": "e"}]
 
 
-def test_events_do_not_share_a_bound_and_debug_has_none() -> None:
+def test_events_do_not_share_a_limit_and_debug_has_none() -> None:
     lines = Lines()
     assert len(lines.log(LINES_MAX + 1)) == LINES_MAX
     assert lines.log(event="another") == [{"event": "another"}]
@@ -59,10 +59,10 @@ def test_a_bounded_number_of_events_is_remembered() -> None:
     lines = Lines()
     for k in range(3 * EVENTS_MAX):
         assert len(lines.log(event=f"e{k}")) == 1
-        assert len(lines.bound._spans) <= EVENTS_MAX
+        assert len(lines.limiter._spans) <= EVENTS_MAX
 
 
-def test_the_log_of_a_node_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_a_node_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     configure_logging("info", True)

@@ -75,9 +75,9 @@ ASKED = [asked for board in BOARDS for asked in board.asked]
 # Panels that show 0 while all is well: what to ask in their place, that the answer is another.
 COUNTED = {
     "cluster: Nodes without an answer": ("up == 0", "up == 1", 2),
-    "cluster: Groups without a master": ("== 0", "== 1", 1),
+    "cluster: Groups without a master": (" unless ", " and ", 1),
     "cluster: Groups short of replicas": (" < ", " >= ", 1),
-    "replication: Groups without a master": ("== 0", "== 1", 1),
+    "replication: Groups without a master": (" unless ", " and ", 1),
     "replication: Groups with two masters": ("> 1", "> 0", 1),
     "groups: Behind without consumers": (" unless ", " and ", 2),
 }

@@ -22,6 +22,7 @@ from tools.dashboards.selectors import (
     INTERVAL,
     OWN,
     REPLICA_GROUP,
+    WITHOUT_MASTER,
     of_processes,
     of_replica_groups,
     quantile,
@@ -57,8 +58,7 @@ HEALTH = Row(
         zero_is_good(
             "Groups without a master",
             "Replica groups of which no node says that it is the master: they store nothing.",
-            "count(sum by (cluster, replica_group) "
-            f'(duolog_role{{{OWN}, role="master"}}) == 0) or vector(0)',
+            WITHOUT_MASTER,
         ),
         zero_is_good(
             "Groups short of replicas",

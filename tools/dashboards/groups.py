@@ -137,7 +137,7 @@ CONSUMED = Row(
         ),
         graph(
             "Position",
-            "Sum of a group's offsets in a topic's queues. A flat line is a group that stands.",
+            "Sum of a group's offsets in a topic's queues. It is flat while nothing is consumed.",
             COUNT,
             (
                 "sum by (group, topic) (rocketmq_consumer_offset"

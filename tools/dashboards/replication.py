@@ -16,7 +16,13 @@ from tools.dashboards.panels import (
     number,
     zero_is_good,
 )
-from tools.dashboards.selectors import CLUSTER, INTERVAL, OWN, REPLICA_GROUP
+from tools.dashboards.selectors import (
+    CLUSTER,
+    INTERVAL,
+    OWN,
+    REPLICA_GROUP,
+    WITHOUT_MASTER,
+)
 
 
 def each(metric: str) -> tuple[str, str]:
@@ -46,8 +52,7 @@ ROLES = Row(
         zero_is_good(
             "Groups without a master",
             "Replica groups of which no node says that it is the master.",
-            "count(sum by (cluster, replica_group) "
-            f'(duolog_role{{{OWN}, role="master"}}) == 0) or vector(0)',
+            WITHOUT_MASTER,
         ),
         zero_is_good(
             "Groups with two masters",
@@ -58,7 +63,7 @@ ROLES = Row(
         ),
         number(
             "Greatest lag",
-            "Bytes of its master's log that the furthest slave does not have.",
+            "Bytes of the master's log that the slave furthest behind lacks.",
             f"max(duolog_replication_lag_bytes{{{OWN}}})",
             BYTES,
         ),
@@ -71,7 +76,7 @@ ROLES = Row(
         ),
         Panel(
             "Roles",
-            "What each node is. A node that stands neither leads nor follows.",
+            "What each node is. A standing node neither leads nor follows.",
             (
                 Query(
                     f'sum without (role) (duolog_role{{{OWN}, role="master"}} * 2) '
@@ -81,7 +86,7 @@ ROLES = Row(
             ),
             kind="state-timeline",
             width=12,
-            states=((2, "master", GREEN), (0, "slave", "blue"), (1, "stands", RED)),
+            states=((2, "master", GREEN), (0, "slave", "blue"), (1, "standing", RED)),
         ),
         Panel(
             "In sync",
@@ -105,8 +110,8 @@ ROLES = Row(
         ),
         graph(
             "Margin of leases",
-            "Time until a lease ends, unless it is renewed; a master stops then. It saws between "
-            "the lease and what a renewal takes.",
+            "Time until a lease ends, unless it is renewed; a master stops then. It falls "
+            "until each renewal, and then rises to nearly the length of the lease.",
             SECONDS,
             each("duolog_lease_margin_seconds"),
         ),
@@ -193,7 +198,7 @@ RECOVERY = Row(
         graph(
             "Damage",
             "Ranges of the log that cannot be read, and records without a queue entry because "
-            "those before them lack.",
+            "earlier records of their queue are missing.",
             COUNT,
             (f"duolog_damaged_ranges{{{OWN}}}", "{{node_id}} ranges"),
             (f"duolog_refused_records{{{OWN}}}", "{{node_id}} records"),

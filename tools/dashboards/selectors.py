@@ -27,6 +27,11 @@ OWN = 'cluster=~"$cluster", replica_group=~"$replica_group"'
 # Of RocketMQ 5's, by topic and by group; a retry topic's messages belong to no topic of a client.
 BY_TOPIC = 'cluster=~"$cluster", topic=~"$topic", is_system="false"'
 BY_GROUP = 'cluster=~"$cluster", consumer_group=~"$group", topic=~"$topic", is_system="false"'
+# Replica groups that had nodes within a day, and of which none says now that it is the master.
+WITHOUT_MASTER = (
+    f"count(group by (cluster, replica_group) (max_over_time(duolog_build_info{{{OWN}}}[1d])) "
+    f'unless on (cluster, replica_group) (duolog_role{{{OWN}, role="master"}} == 1)) or vector(0)'
+)
 
 
 def of_replica_groups(expression: str) -> str:

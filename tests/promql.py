@@ -1,0 +1,21 @@
+"""What the expressions of dashboards and alerts may name: metrics of a node, and their labels."""
+
+import re
+
+from node.metrics.table import BY_NAME, SCOPES
+
+OF_A_TARGET = {"job", "instance"}  # labels that Prometheus adds
+HISTOGRAM = re.compile(r"_(?:bucket|count|sum)$")
+
+
+def labels_of(metric: str) -> set[str]:
+    """The labels of a metric of the table, or of Prometheus' own."""
+    if metric == "up":
+        return OF_A_TARGET
+    known = BY_NAME.get(metric)
+    if known is None and (base := BY_NAME.get(HISTOGRAM.sub("", metric))):
+        assert base.kind == "histogram", metric
+        return {*SCOPES[base.scope], *base.labels, *OF_A_TARGET} | {"le"}
+    assert known is not None, f"no metric of a node: {metric}"
+    assert known.kind != "histogram", f"{metric} has no series of its own"
+    return {*SCOPES[known.scope], *known.labels, *OF_A_TARGET}
