@@ -9,6 +9,7 @@ from duolog.wire import duolog_pb2 as wire
 
 _STORE_PROPERTIES = ("__CRC32#",)
 RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
 
 
 class Batch:

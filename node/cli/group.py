@@ -173,10 +173,11 @@ def dead(
     """Show the dead letters of a group: messages whose last attempt failed."""
 
     from duolog import Start, UnknownTopic
+    from duolog._message import DEAD_LETTER_PREFIX
 
     async def ask() -> "list[Message]":
         async with _client(endpoints, timeout) as client:
-            topic = f"%DLQ%{group}"
+            topic = DEAD_LETTER_PREFIX + group
             try:
                 offset = await client.admin.offset_at_time(topic, 0, Start.EARLIEST)
             except UnknownTopic:
@@ -199,12 +200,13 @@ def redeliver(
     """Send a group's dead letters to their original topics again, each once."""
     if not yes:
         typer.confirm(f"Redeliver up to {limit} dead letters of {group}?", abort=True, err=True)
+    from duolog._message import DEAD_LETTER_PREFIX
 
     async def work() -> int:
         sent = 0
         async with _client(endpoints, timeout) as client, client.producer() as producer:
             # Redelivery has a consumer group of its own: its offsets tell what was sent again.
-            dead_letters = f"%DLQ%{group}"
+            dead_letters = DEAD_LETTER_PREFIX + group
             if not await client.admin.topics([dead_letters], system=True):
                 fail(f"no message of group {group!r} ever became a dead letter", LIST_GROUPS)
             readers = client.consumer(f"redelivery-of-{group}", dead_letters)

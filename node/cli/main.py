@@ -25,6 +25,7 @@ _NOUNS = {
     "msg": _Noun("Send, get, find and tail messages.", "node.cli.msg"),
     "group": _Noun("List, show, set, reset consumer groups.", "node.cli.group"),
     "cluster": _Noun("Show the cluster, switch and drain nodes.", "node.cli.cluster"),
+    "doctor": _Noun("Say what is wrong with a cluster, and what to do.", "node.cli.doctor"),
     "store": _Noun("Inspect a store directory offline.", "node.cli.store"),
     "bench": _Noun("Measure produce, consume and recovery.", "demo.commands.bench"),
     "pipeline": _Noun(

@@ -5,12 +5,11 @@ Of a master only: the exporter asks no others.
 
 from collections.abc import Iterator
 
-from duolog._message import RETRY_PREFIX
+from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from node.broker import Broker
 from node.metrics.rates import Rates
 from node.metrics.samples import Samples
-from node.pop.retrytopics import DEAD_LETTER_PREFIX
 
 
 class TopicFacts:

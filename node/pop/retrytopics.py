@@ -8,7 +8,7 @@ keeps body, keys, tags, born time and born host. Its reconsume times count the f
 import hashlib
 
 from duolog import _errors as sdk
-from duolog._message import RETRY_PREFIX
+from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from node.core.core import Core
 from node.deferred.delayservice import DelayService
@@ -16,7 +16,6 @@ from node.deferred.redirect import stored_again
 from store.record import TOPIC_BYTES_MAX, Record
 from store.status import PutMessageStatus
 
-DEAD_LETTER_PREFIX = "%DLQ%"
 RETRY_TIMES = 16  # retryMaxTimes
 FIRST_LEVEL = 3  # the ladder begins at the third delay level: 10 s
 

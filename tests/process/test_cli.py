@@ -80,6 +80,9 @@ def test_every_noun_has_json_output(node: NodeProcess) -> None:
     assert json.loads(reset)[0]["offset"] == 0
     assert json.loads(ok(node, "node", "check", "--json"))["problems"] == []
     assert json.loads(ok(node, "cluster", "status", "--json"))[0]["role"] == "ASYNC_MASTER"
+    findings = json.loads(ok(node, "doctor", "--json"))
+    assert "single-node" in [finding["cause"] for finding in findings]
+    assert {finding["severity"] for finding in findings} == {"note"}
     watched = ok(node, "cluster", "status", "--watch", "--interval", "0.1", "--count", "2")
     assert watched.count("ASYNC_MASTER") == 2
     assert "confirm_offset" in watched
@@ -213,7 +216,8 @@ def test_an_unreachable_node_is_reported_in_one_line() -> None:
 
 def test_help_starts_fast_and_knows_every_noun() -> None:
     done = run_cli("--help")
-    for noun in ("node", "topic", "msg", "group", "store", "bench", "config", "cluster", "demo"):
+    nouns = "node topic msg group cluster doctor store bench pipeline config demo"
+    for noun in nouns.split():
         assert noun in done.stdout
     assert run_cli("--version").stdout.strip() == "0.1.0"
     assert run_cli("nonsense").returncode == 2

@@ -7,9 +7,8 @@ retry and dead-letter topics. Limits: RocketMQ's proxy.
 import re
 from functools import lru_cache
 
-from duolog._message import RETRY_PREFIX
+from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-from node.pop.retrytopics import DEAD_LETTER_PREFIX
 from node.rocketmq.words.codes import Refused
 from node.rocketmq.words.stubs import Code, Resource
 from store import lightqueues

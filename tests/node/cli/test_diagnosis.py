@@ -1,0 +1,188 @@
+"""`duolog doctor` names each planted cause, and nothing else."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from duolog import (
+    GroupDescription,
+    GroupQueue,
+    GroupRoute,
+    NodeStatus,
+    QueueStats,
+    ReplicaRoute,
+    Route,
+    TopicDescription,
+)
+from duolog._descriptions import ReplicationStatus
+
+from node.cli.diagnosis import ERROR, NOTE, OLD_MS, SEVERITIES, WARNING, Seen, diagnose
+
+RUNBOOKS = Path(__file__).parents[3] / "docs" / "runbooks"
+NOW = 1_700_000_000_000
+NAMES = ("a", "b", "c")
+
+
+def node(name: str, **replication: Any) -> NodeStatus:
+    """A node of group g, whose master is a."""
+    part: dict[str, Any] = {"group": "g", "epoch": 4, "lease_seconds": 3, "lease_asked_seconds": 3}
+    if name == "a":
+        part |= {"role": "LEADING", "sync_state_set": NAMES}
+    else:
+        part |= {"role": "FOLLOWING", "state": "TRANSFER"}
+    return NodeStatus(
+        name=name,
+        role="SYNC_MASTER" if name == "a" else "SLAVE",
+        version="1.0",
+        listen=f"{name}:1",
+        start_time_ms=NOW - 1000,
+        replication=ReplicationStatus(**{**part, **replication}),
+    )
+
+
+def queue(queue_id: int = 0, **more: Any) -> GroupQueue:
+    facts: dict[str, Any] = {"committed": 5, "min_offset": 0, "max_offset": 5}
+    return GroupQueue("T", "g", queue_id, **facts | more)
+
+
+REPLICAS = tuple(ReplicaRoute(name, f"{name}:1", in_sync=True) for name in NAMES)
+HEALTHY = Seen(
+    route=Route("c", (GroupRoute("g", 4, "a", "a:1", REPLICAS),), "g", 0, b""),
+    nodes=tuple(map(node, NAMES)),
+    groups=(GroupDescription("G", 1, (queue(0, member_id="m"), queue(1, member_id="m"))),),
+    topics=(TopicDescription("T", "g", 1, stats=(QueueStats(0, 0, 5),)),),
+    now_ms=NOW,
+)
+
+
+def with_node(name: str, **changed: Any) -> Seen:
+    """One node says something else."""
+    nodes = [replace(one, **changed) if one.name == name else one for one in HEALTHY.nodes]
+    return replace(HEALTHY, nodes=tuple(nodes))
+
+
+def with_part(name: str, **changed: Any) -> Seen:
+    """A node takes part in replication in another way."""
+    (one,) = (one for one in HEALTHY.nodes if one.name == name)
+    return with_node(name, replication=replace(one.replication, **changed))
+
+
+def with_replica(name: str, **changed: Any) -> Seen:
+    """The registry says something else of a node."""
+    replicas = tuple(replace(one, **changed) if one.node == name else one for one in REPLICAS)
+    (group,) = HEALTHY.route.groups
+    route = replace(HEALTHY.route, groups=(replace(group, replicas=replicas),))
+    return replace(HEALTHY, route=route)
+
+
+def with_group(members: int, *queues: GroupQueue) -> Seen:
+    return replace(HEALTHY, groups=(GroupDescription("G", members, queues),))
+
+
+def alone() -> Seen:
+    """One node with a fixed role."""
+    one = node("a", role="", sync_state_set=(), lease_seconds=0, lease_asked_seconds=0)
+    group = GroupRoute("g", 0, "", "", (ReplicaRoute("a", "a:1"),))
+    route = replace(HEALTHY.route, groups=(group,))
+    return replace(HEALTHY, route=route, nodes=(replace(one, role="ASYNC_MASTER"),))
+
+
+def without_master() -> Seen:
+    seen = with_node("a", stale=True)
+    return replace(seen, groups=None, topics=None)
+
+
+def two_masters() -> Seen:
+    b = node("b", role="LEADING", state="", sync_state_set=("a", "b"))
+    return with_node("b", role="SYNC_MASTER", replication=b.replication)
+
+
+LATE = {"lag_ms": OLD_MS + 1, "lag_messages": 3}
+LATE_QUEUE = queue(0, member_id="m", **LATE)
+DEAD = TopicDescription("%DLQ%G", "g", 1, stats=(QueueStats(0, 2, 5),))
+PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
+    "two-masters": (ERROR, "replica group g", two_masters),
+    "single-node": (NOTE, "replica group g", alone),
+    "only-copy": (ERROR, "replica group g", lambda: with_part("a", sync_state_set=("a",))),
+    "given-up": (NOTE, "replica group g", lambda: with_part("a", discarded=("epoch 3",))),
+    "node-down": (WARNING, "node b of g", lambda: with_node("b", stale=True)),
+    "unclean-stop": (NOTE, "node b of g", lambda: with_node("b", recovered_abnormally=True)),
+    "half-messages": (
+        NOTE, "node a of g", lambda: with_node("a", parts={"half_messages_waiting": 2}),
+    ),
+    "fenced": (ERROR, "node b of g", lambda: with_node("b", fence_reason="sync failed: EIO")),
+    "disk-full": (
+        ERROR, "node b of g", lambda: with_node("b", flags=("DISK_FULL",), disk_used_ratio=0.95),
+    ),
+    "disk-filling": (WARNING, "node b of g", lambda: with_node("b", disk_used_ratio=0.86)),
+    "damaged-log": (WARNING, "node b of g", lambda: with_node("b", corrupt_ranges=1)),
+    "refused-records": (WARNING, "node b of g", lambda: with_node("b", refused_records=1)),
+    "dispatch-behind": (
+        WARNING, "node b of g", lambda: with_node("b", dispatch_behind_bytes=1 << 30),
+    ),
+    "no-master-known": (
+        WARNING, "node b of g", lambda: with_part("b", role="STANDING", state="", reason="etcd"),
+    ),
+    "suspended": (
+        ERROR, "node b of g", lambda: with_part("b", state="SUSPEND", reason="LINEAGE"),
+    ),
+    "not-connected": (WARNING, "node b of g", lambda: with_part("b", state="READY")),
+    "behind": (WARNING, "node b of g", lambda: with_part("b", lag_ms=60_000, lag_bytes=7)),
+    "lease-length": (NOTE, "node b of g", lambda: with_part("b", lease_asked_seconds=1)),
+    "drained": (NOTE, "node b of g", lambda: with_replica("b", drained=True, in_sync=False)),
+    "not-in-sync": (WARNING, "node b of g", lambda: with_replica("b", in_sync=False)),
+    "versions-differ": (NOTE, "the cluster", lambda: with_node("b", version="1.1")),
+    "deleted-unconsumed": (
+        WARNING, "consumer group G", lambda: with_group(1, queue(committed=2, min_offset=4)),
+    ),
+    "queue-stuck": (
+        WARNING, "consumer group G", lambda: with_group(2, LATE_QUEUE, queue(1)),
+    ),
+    "consumers-slow": (
+        WARNING, "consumer group G", lambda: with_group(1, LATE_QUEUE),
+    ),
+    "no-consumers": (WARNING, "consumer group G", lambda: with_group(0, queue(0, **LATE))),
+    "dead-letters": (NOTE, "consumer group G", lambda: replace(HEALTHY, topics=(DEAD,))),
+}  # fmt: skip
+
+
+def test_nothing_is_wrong_with_a_cluster_that_is_well() -> None:
+    assert diagnose(HEALTHY) == []
+
+
+@pytest.mark.parametrize("cause", PLANTED)
+def test_a_planted_cause_is_named_and_no_other(cause: str) -> None:
+    severity, where, planted = PLANTED[cause]
+    (found,) = diagnose(planted())
+    assert (found.severity, found.cause, found.where) == (severity, cause, where)
+    assert "" not in (found.what, found.do)
+    assert not found.runbook or (RUNBOOKS / f"{found.runbook}.md").exists()
+
+
+def test_a_group_without_a_master_names_the_node_to_start() -> None:
+    first, second = diagnose(without_master())
+    assert (first.severity, first.cause, first.do) == (ERROR, "no-master", "start a")
+    assert (second.cause, second.where) == ("node-down", "node a of g")
+
+
+def test_damage_of_a_master_is_an_error() -> None:
+    (found,) = diagnose(with_node("a", corrupt_ranges=2))
+    assert (found.severity, found.cause) == (ERROR, "damaged-log")
+
+
+def test_an_old_master_that_has_not_noticed_yet_is_no_second_one() -> None:
+    late = node("b", role="LEADING", state="", epoch=3, sync_state_set=NAMES)
+    assert diagnose(with_node("b", role="SYNC_MASTER", replication=late.replication)) == []
+
+
+def test_the_worst_comes_first() -> None:
+    seen = replace(with_node("b", fence_reason="EIO", recovered_abnormally=True), topics=(DEAD,))
+    severities = [SEVERITIES.index(found.severity) for found in diagnose(seen)]
+    assert severities == sorted(severities)
+    assert len(severities) == 3
+
+
+def test_more_than_twenty_causes_are_planted() -> None:
+    assert len({*PLANTED, "no-master"}) > 25

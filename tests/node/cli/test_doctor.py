@@ -1,0 +1,71 @@
+"""`duolog doctor` at real nodes."""
+
+import time
+from pathlib import Path
+
+import duolog
+import pytest
+
+from node.cli.diagnosis import NOTE, Finding, diagnose
+from node.cli.doctor import NODE_SECONDS, look, show
+from tests.node.conftest import StartNode
+from tests.node.replicas import Elected, broker_of, until
+
+
+async def causes(*endpoints: str) -> dict[str, Finding]:
+    """What is wrong, by its names."""
+    return {one.cause: one for one in diagnose(await look(",".join(endpoints), 10.0))}
+
+
+async def test_a_group_that_is_well_and_one_that_lost_nodes(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    group = await Elected.start(start_node, tmp_path)
+    async with duolog.Client(group.endpoints, timeout=10) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 2)
+        await producer.send("T", b"x")
+    assert await causes(*group.endpoints) == {}
+    master = group.the_master()
+    slave, other = (node for node in group.nodes if node is not master)
+    endpoint = f"127.0.0.1:{other.port}"
+    async with duolog.Client(endpoint, timeout=10) as client:
+        name = (await client.admin.node_status()).name
+        await client.admin.drain(name)
+    drained = (await causes(endpoint))["drained"]
+    assert (drained.severity, drained.where) == (NOTE, f"node {name} of broker-a")
+    await slave.stop()
+    began = time.monotonic()
+    assert "node-down" in await causes(endpoint)
+    assert time.monotonic() - began < 3 * NODE_SECONDS, "nodes are asked side by side"
+    await master.stop()
+    await until(lambda: broker_of(other).replication.master is None)
+    found = await causes(endpoint)
+    assert {"no-master", "node-down"} <= found.keys()
+
+
+async def test_a_node_alone_and_what_its_groups_left(
+    start_node: StartNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = await start_node()
+    endpoint = f"127.0.0.1:{node.port}"
+    async with duolog.Client(endpoint, timeout=10) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        await client.admin.put_group("G", retry_times=0)
+        await producer.send("T", b"x")
+        async with client.consumer("G", "T") as consumer:
+            message = await anext(aiter(consumer))
+            await consumer.send_back(message)
+    found = await causes(endpoint)
+    assert found.keys() == {"single-node", "dead-letters"}
+    assert found["dead-letters"].where == "consumer group G"
+    show(list(found.values()))
+    assert "duolog group dead G (docs/runbooks/dead-letters.md)" in capsys.readouterr().out
+    show([])
+    assert capsys.readouterr().out == "nothing is wrong\n"
+    broker_of(node).store.fence("for the test")
+    assert (await causes(endpoint))["fenced"].what.endswith("for the test")
+
+
+async def test_where_no_node_answers_there_is_an_error() -> None:
+    with pytest.raises(duolog.Unavailable):
+        await look("127.0.0.1:1", 0.5)
