@@ -54,10 +54,16 @@ def diagnose(seen: Seen) -> list[Finding]:
         *itertools.chain.from_iterable(_replica_group(seen, one) for one in seen.route.groups),
         *itertools.chain.from_iterable(_node(seen, node) for node in seen.nodes),
         *_versions(seen.nodes),
-        *_consumers(seen.groups or ()),
-        *_dead_letters(seen.topics or ()),
+        *diagnose_groups(seen.groups or (), seen.topics or ()),
     ]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def diagnose_groups(
+    groups: Sequence[GroupDescription], topics: Sequence[TopicDescription]
+) -> list[Finding]:
+    """What is wrong with consumer groups; topics: dead-letter topics are among them."""
+    return [*_consumers(groups), *_dead_letters(topics)]
 
 
 def _members(seen: Seen, group: str) -> list[NodeStatus]:

@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.output import DEFAULT_ENDPOINTS, Endpoints, Json, Timeout, print_json, run
+from node.cli.output import (
+    DEFAULT_ENDPOINTS,
+    Endpoints,
+    Json,
+    Timeout,
+    print_json,
+    run,
+    show_findings,
+)
 
 if TYPE_CHECKING:
     from duolog import NodeStatus
 
-    from node.cli.diagnosis import Finding, Seen
+    from node.cli.diagnosis import Seen
 
 app = typer.Typer(add_completion=False)
 
@@ -37,19 +45,9 @@ def doctor(
     if as_json:
         print_json([dataclasses.asdict(finding) for finding in findings])
     else:
-        show(findings)
+        show_findings(findings)
     if any(finding.severity != NOTE for finding in findings):
         raise typer.Exit(WRONG)
-
-
-def show(findings: "list[Finding]") -> None:
-    """For people: what is wrong, and below it what to do."""
-    for finding in findings:
-        print(f"{finding.severity:<8} {finding.where}: {finding.what}")
-        page = f" (docs/runbooks/{finding.runbook}.md)" if finding.runbook else ""
-        print(f"         {finding.do}{page}")
-    if not findings:
-        print("nothing is wrong")
 
 
 async def look(endpoints: str, timeout: float) -> "Seen":

@@ -1,5 +1,7 @@
-"""`duolog group`: list, show, set, dead letters, reset, delete."""
+"""`duolog group`: list, show, explain, set, dead letters, reset, delete."""
 
+from dataclasses import asdict
+from itertools import repeat
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,14 +16,16 @@ from node.cli.output import (
     Yes,
     fail,
     print_facts,
+    print_json,
     print_rows,
     run,
     say,
+    show_findings,
     when,
 )
 
 if TYPE_CHECKING:
-    from duolog import Client, GroupDescription, Message, QueueOffset
+    from duolog import Client, GroupDescription, Message, QueueOffset, TopicDescription
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -98,6 +102,48 @@ def show(
     ]
     columns = ["topic", "queue_id", "committed", "max_offset", "lag_messages", "lag_seconds"]
     print_rows(rows, [*columns, "member"], as_json)
+
+
+@app.command()
+def explain(
+    group: str,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Say how a group is doing, what is wrong with it, and what to do."""
+    from duolog._message import DEAD_LETTER_PREFIX
+
+    from node.cli.diagnosis import diagnose_groups
+
+    async def ask() -> "tuple[GroupDescription, list[TopicDescription]]":
+        async with _client(endpoints, timeout) as client:
+            found = await client.admin.group(group)
+            return found, await client.admin.topics([DEAD_LETTER_PREFIX + group], system=True)
+
+    found, dead = run(ask())
+    rows = list(map(_progress, sorted({queue.topic for queue in found.queues}), repeat(found)))
+    findings = diagnose_groups([found], dead)
+    if as_json:
+        told = [asdict(finding) for finding in findings]
+        print_json({"group": group, "members": found.members, "topics": rows, "findings": told})
+        return
+    print(f"consumers of the SDK: {found.members}")
+    print_rows(rows, list(rows[0]) if rows else ["topic"], False)
+    show_findings(findings)
+
+
+def _progress(topic: str, group: "GroupDescription") -> dict[str, object]:
+    """How far a group is in a topic."""
+    queues = [queue for queue in group.queues if queue.topic == topic]
+    return {
+        "topic": topic,
+        "queues": len(queues),
+        "queues_read": sum(bool(queue.member_id) for queue in queues),
+        "queues_behind": sum(queue.lag_messages > 0 for queue in queues),
+        "lag_messages": sum(queue.lag_messages for queue in queues),
+        "lag_seconds": max(queue.lag_ms for queue in queues) / 1000,
+    }
 
 
 @app.command("set")

@@ -6,9 +6,12 @@ import json
 import sys
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from node.cli.diagnosis import Finding
 
 T = TypeVar("T")
 
@@ -80,6 +83,17 @@ def print_facts(facts: Mapping[str, object], as_json: bool) -> None:
         if isinstance(value, list):
             value = ", ".join(map(str, value)) or "none"
         print(f"{name.replace('_', ' '):<{width}}  {'unknown' if value is None else value}")
+
+
+def show_findings(findings: "Iterable[Finding]") -> None:
+    """For people: what is wrong, and below it what to do."""
+    found = list(findings)
+    for finding in found:
+        print(f"{finding.severity:<8} {finding.where}: {finding.what}")
+        page = f" (docs/runbooks/{finding.runbook}.md)" if finding.runbook else ""
+        print(f"         {finding.do}{page}")
+    if not found:
+        print("nothing is wrong")
 
 
 _HINTS = {

@@ -76,6 +76,11 @@ def test_every_noun_has_json_output(node: NodeProcess) -> None:
     assert out == "k1:hello\n"
     ok(node, "msg", "get", "j", "--group", "jg", "--max", "1")
     assert json.loads(ok(node, "group", "show", "jg", "--json"))[0]["committed"] == 1
+    explained = json.loads(ok(node, "group", "explain", "jg", "--json"))
+    assert (explained["members"], explained["findings"]) == (0, [])
+    (topic,) = explained["topics"]
+    assert (topic["topic"], topic["queues"], topic["queues_behind"]) == ("j", 2, 0)
+    assert "nothing is wrong" in ok(node, "group", "explain", "jg")
     reset = ok(node, "group", "reset", "jg", "j", "--to", "earliest", "--yes", "--json")
     assert json.loads(reset)[0]["offset"] == 0
     assert json.loads(ok(node, "node", "check", "--json"))["problems"] == []

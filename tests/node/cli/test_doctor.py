@@ -7,7 +7,8 @@ import duolog
 import pytest
 
 from node.cli.diagnosis import NOTE, Finding, diagnose
-from node.cli.doctor import NODE_SECONDS, look, show
+from node.cli.doctor import NODE_SECONDS, look
+from node.cli.output import show_findings
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, broker_of, until
 
@@ -58,9 +59,9 @@ async def test_a_node_alone_and_what_its_groups_left(
     found = await causes(endpoint)
     assert found.keys() == {"single-node", "dead-letters"}
     assert found["dead-letters"].where == "consumer group G"
-    show(list(found.values()))
+    show_findings(found.values())
     assert "duolog group dead G (docs/runbooks/dead-letters.md)" in capsys.readouterr().out
-    show([])
+    show_findings([])
     assert capsys.readouterr().out == "nothing is wrong\n"
     broker_of(node).store.fence("for the test")
     assert (await causes(endpoint))["fenced"].what.endswith("for the test")
