@@ -219,6 +219,7 @@ class ReplicationStatus:
         lease_asked_seconds: elected groups: how long the node is configured to ask for.
         discarded: elected groups: what unclean elections gave up, in words.
         log_epochs: the oldest confirmed ones of the log: they tell logs apart.
+        refusal: master: why it stores no puts now; empty where it does.
     """
 
     group: str = ""
@@ -243,6 +244,7 @@ class ReplicationStatus:
     lease_asked_seconds: int = 0
     discarded: tuple[str, ...] = ()
     log_epochs: tuple[LogEpoch, ...] = ()
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

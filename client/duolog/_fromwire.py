@@ -169,6 +169,7 @@ def _replication(status: wire.ReplicationStatus) -> ReplicationStatus:
         lease_asked_seconds=status.lease_asked_seconds,
         discarded=tuple(status.discarded),
         log_epochs=tuple(LogEpoch(row.epoch, row.start, row.nonce) for row in status.log_epochs),
+        refusal=status.refusal,
     )
 
 

@@ -20,6 +20,9 @@ def replication_status(broker: Broker) -> wire.ReplicationStatus:
         status.push2slave_max_offset = master.push2slave_max_offset
         status.in_sync_replicas = master.in_sync()
         status.violations = master.violations
+        closed = broker.admission.closed()
+        if closed is not None:
+            status.refusal = closed.reason
         for row in master.rows(now):
             status.slaves.add(
                 name=row.node,

@@ -94,7 +94,7 @@ def row_of(cluster: str, node: "NodeStatus") -> dict[str, object]:
         "lag_seconds": round(part.lag_ms / 1000, 3) if own else None,
         "in_sync": in_sync,
         "state": " ".join([*node.flags, part.state or ("SERVING" if own else "UNKNOWN")]),
-        "reason": part.reason or node.fence_reason,
+        "reason": part.reason or part.refusal or node.fence_reason,
     }
 
 

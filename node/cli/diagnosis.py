@@ -221,6 +221,15 @@ def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
 def _replication(seen: Seen, where: str, node: NodeStatus) -> Iterator[Finding]:
     """How a node takes part in its group."""
     part = node.replication
+    if part.refusal:
+        yield Finding(
+            ERROR,
+            "puts-refused",
+            where,
+            f"it is the master and refuses puts: {part.refusal}",
+            "do what the reason says: start the missing replicas, or free disk space",
+            "too-few-in-sync",
+        )
     if part.role == "STANDING":
         yield Finding(
             WARNING,
@@ -268,14 +277,13 @@ def _replication(seen: Seen, where: str, node: NodeStatus) -> Iterator[Finding]:
             "set a shorter election timeout of etcd, or a longer lease here",
             "elections",
         )
-    for group in seen.route.groups:
-        for replica in group.replicas:
-            if (group.group, replica.node) == (part.group, node.name):
-                yield from _membership(where, node, replica.in_sync, replica.drained)
-
-
-def _membership(where: str, node: NodeStatus, in_sync: bool, drained: bool) -> Iterator[Finding]:
-    if drained:
+    drained = {
+        replica.node
+        for group in seen.route.groups
+        for replica in group.replicas
+        if group.group == part.group and replica.drained
+    }
+    if node.name in drained:
         yield Finding(
             NOTE,
             "drained",
@@ -283,7 +291,7 @@ def _membership(where: str, node: NodeStatus, in_sync: bool, drained: bool) -> I
             "it is drained: no put waits for it, and it is not elected",
             f"duolog cluster undrain {node.name}, after the maintenance",
         )
-    elif node.replication.state == "TRANSFER" and not in_sync:
+    elif part.state == "TRANSFER" and node.name not in _in_sync(seen, part.group, node.name):
         yield Finding(
             WARNING,
             "not-in-sync",
@@ -292,6 +300,15 @@ def _membership(where: str, node: NodeStatus, in_sync: bool, drained: bool) -> I
             "wait until it has caught up; then see why it does not",
             "too-few-in-sync",
         )
+
+
+def _in_sync(seen: Seen, group: str, unknown: str) -> set[str]:
+    """Nodes in sync, as their master says; unknown: who is taken for one where none says it."""
+    for node in _members(seen, group):
+        if node.is_master and not node.stale:
+            part = node.replication
+            return {*part.sync_state_set, *(slave.name for slave in part.slaves if slave.in_sync)}
+    return {unknown}
 
 
 def _versions(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:

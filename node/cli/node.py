@@ -147,6 +147,8 @@ def problems_of(status: "NodeStatus") -> list[str]:
     if status.corrupt_ranges:
         problems.append(f"{status.corrupt_ranges} corrupt ranges in the commit log")
     part = status.replication
+    if part.refusal:
+        problems.append(f"puts are refused: {part.refusal}")
     if part.role == "STANDING":  # of a node that can be elected
         problems.append(
             f"this node knows no master of its group: {part.reason or 'none found yet'}"

@@ -878,7 +878,7 @@ class LocalStore(_message.Message):
     def __init__(self, boot_id: _Optional[str] = ..., path: _Optional[str] = ..., device: _Optional[int] = ..., inode: _Optional[int] = ...) -> None: ...
 
 class ReplicationStatus(_message.Message):
-    __slots__ = ("group", "epoch", "push2slave_max_offset", "in_sync_replicas", "violations", "slaves", "state", "reason", "master", "master_offset", "lag_bytes", "lag_ms", "truncated_bytes", "resets", "role", "sync_state_set", "elections", "lease_left_ms", "discarded", "log_epochs", "lease_seconds", "lease_asked_seconds")
+    __slots__ = ("group", "epoch", "push2slave_max_offset", "in_sync_replicas", "violations", "slaves", "state", "reason", "master", "master_offset", "lag_bytes", "lag_ms", "truncated_bytes", "resets", "role", "sync_state_set", "elections", "lease_left_ms", "discarded", "log_epochs", "lease_seconds", "lease_asked_seconds", "refusal")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PUSH2SLAVE_MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -901,6 +901,7 @@ class ReplicationStatus(_message.Message):
     LOG_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LEASE_ASKED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     group: str
     epoch: int
     push2slave_max_offset: int
@@ -923,7 +924,8 @@ class ReplicationStatus(_message.Message):
     log_epochs: _containers.RepeatedCompositeFieldContainer[LogEpoch]
     lease_seconds: int
     lease_asked_seconds: int
-    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., push2slave_max_offset: _Optional[int] = ..., in_sync_replicas: _Optional[int] = ..., violations: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[SlaveStatus, _Mapping]]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., master: _Optional[str] = ..., master_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ..., truncated_bytes: _Optional[int] = ..., resets: _Optional[int] = ..., role: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[str]] = ..., elections: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., discarded: _Optional[_Iterable[str]] = ..., log_epochs: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ..., lease_seconds: _Optional[int] = ..., lease_asked_seconds: _Optional[int] = ...) -> None: ...
+    refusal: str
+    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., push2slave_max_offset: _Optional[int] = ..., in_sync_replicas: _Optional[int] = ..., violations: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[SlaveStatus, _Mapping]]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., master: _Optional[str] = ..., master_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ..., truncated_bytes: _Optional[int] = ..., resets: _Optional[int] = ..., role: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[str]] = ..., elections: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., discarded: _Optional[_Iterable[str]] = ..., log_epochs: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ..., lease_seconds: _Optional[int] = ..., lease_asked_seconds: _Optional[int] = ..., refusal: _Optional[str] = ...) -> None: ...
 
 class LogEpoch(_message.Message):
     __slots__ = ("epoch", "start", "nonce")

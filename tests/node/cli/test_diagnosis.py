@@ -105,7 +105,6 @@ DEAD = TopicDescription("%DLQ%G", "g", 1, stats=(QueueStats(0, 2, 5),))
 PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "two-masters": (ERROR, "replica group g", two_masters),
     "single-node": (NOTE, "replica group g", alone),
-    "only-copy": (ERROR, "replica group g", lambda: with_part("a", sync_state_set=("a",))),
     "given-up": (NOTE, "replica group g", lambda: with_part("a", discarded=("epoch 3",))),
     "node-down": (WARNING, "node b of g", lambda: with_node("b", stale=True)),
     "unclean-stop": (NOTE, "node b of g", lambda: with_node("b", recovered_abnormally=True)),
@@ -125,14 +124,15 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "no-master-known": (
         WARNING, "node b of g", lambda: with_part("b", role="STANDING", state="", reason="etcd"),
     ),
+    "puts-refused": (ERROR, "node a of g", lambda: with_part("a", refusal="1 of 2 replicas")),
     "suspended": (
         ERROR, "node b of g", lambda: with_part("b", state="SUSPEND", reason="LINEAGE"),
     ),
     "not-connected": (WARNING, "node b of g", lambda: with_part("b", state="READY")),
     "behind": (WARNING, "node b of g", lambda: with_part("b", lag_ms=60_000, lag_bytes=7)),
     "lease-length": (NOTE, "node b of g", lambda: with_part("b", lease_asked_seconds=1)),
-    "drained": (NOTE, "node b of g", lambda: with_replica("b", drained=True, in_sync=False)),
-    "not-in-sync": (WARNING, "node b of g", lambda: with_replica("b", in_sync=False)),
+    "drained": (NOTE, "node b of g", lambda: with_replica("b", drained=True)),
+    "not-in-sync": (WARNING, "node b of g", lambda: with_part("a", sync_state_set=("a", "c"))),
     "versions-differ": (NOTE, "the cluster", lambda: with_node("b", version="1.1")),
     "deleted-unconsumed": (
         WARNING, "consumer group G", lambda: with_group(1, queue(committed=2, min_offset=4)),
@@ -167,6 +167,15 @@ def test_a_group_without_a_master_names_the_node_to_start() -> None:
     assert (second.cause, second.where) == ("node-down", "node a of g")
 
 
+def test_a_master_that_alone_has_everything_is_an_error() -> None:
+    found = diagnose(with_part("a", sync_state_set=("a",)))
+    assert [(one.severity, one.cause) for one in found] == [
+        (ERROR, "only-copy"),
+        (WARNING, "not-in-sync"),
+        (WARNING, "not-in-sync"),
+    ]
+
+
 def test_damage_of_a_master_is_an_error() -> None:
     (found,) = diagnose(with_node("a", corrupt_ranges=2))
     assert (found.severity, found.cause) == (ERROR, "damaged-log")
@@ -185,4 +194,4 @@ def test_the_worst_comes_first() -> None:
 
 
 def test_more_than_twenty_causes_are_planted() -> None:
-    assert len({*PLANTED, "no-master"}) > 25
+    assert len({*PLANTED, "no-master", "only-copy"}) == 28

@@ -29,6 +29,7 @@ from ha.master import Master
 from ha.progress import ConnectionState
 from ha.slave import Slave
 from node.cli.cluster import row_of
+from node.cli.node import problems_of
 from node.config import ConfigError, load
 from node.consuming.reading import Selection
 from node.filters.tagfilter import EVERYTHING
@@ -390,10 +391,13 @@ async def test_with_too_few_replicas_in_sync_nothing_is_stored(group: Group) -> 
         reply = await append(client, append_request([b"x"]))
         assert reply.status == wire.IN_SYNC_REPLICAS_NOT_ENOUGH
         assert broker_of(master).store.log.max_offset == before
+        (problem,) = problems_of(await client.admin.node_status())
+        assert problem == f"puts are refused: {reply.reason}"
         await group.start_slave()
         await in_sync(master)
         await client.admin.create_topic("T", 1)
         assert (await append(client, append_request([b"x"]))).status == wire.PUT_OK
+        assert problems_of(await client.admin.node_status()) == []
 
 
 async def test_under_sync_flush_the_slaves_disk_counts(group: Group) -> None:
