@@ -53,6 +53,7 @@ def diagnose(seen: Seen) -> list[Finding]:
     found = [
         *itertools.chain.from_iterable(_replica_group(seen, one) for one in seen.route.groups),
         *itertools.chain.from_iterable(_node(seen, node) for node in seen.nodes),
+        *_leases(seen.nodes),
         *_versions(seen.nodes),
         *diagnose_groups(seen.groups or (), seen.topics or ()),
     ]
@@ -101,6 +102,11 @@ def _replica_group(seen: Seen, route: GroupRoute) -> Iterator[Finding]:
             "it has one node: messages are lost with its disk",
             "add a slave",
         )
+    known = {replica.node for replica in route.replicas}.union(
+        *(master.replication.sync_state_set for master in masters)
+    )
+    for name in sorted(known - {node.name for node in nodes}):
+        yield _down(f"node {name} of {route.group}", "it is not there")
     for master in masters[:1]:
         copies = set(master.replication.sync_state_set) - {master.name}
         if len(nodes) > 1 and route.epoch and not copies:
@@ -125,14 +131,7 @@ def _replica_group(seen: Seen, route: GroupRoute) -> Iterator[Finding]:
 def _node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
     where = f"node {node.name} of {node.replication.group}"
     if node.stale:
-        yield Finding(
-            WARNING,
-            "node-down",
-            where,
-            f"it does not answer{f' at {node.listen}' if node.listen else ''}",
-            "start it with its old directory, or drain it if it stays away",
-            "node-down",
-        )
+        yield _down(where, f"it does not answer{f' at {node.listen}' if node.listen else ''}")
         return
     yield from _disk(where, node)
     yield from _replication(seen, where, node)
@@ -155,6 +154,17 @@ def _node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             "start the producers of their group, if none runs",
             "half-messages",
         )
+
+
+def _down(where: str, what: str) -> Finding:
+    return Finding(
+        WARNING,
+        "node-down",
+        where,
+        what,
+        "start it with its old directory, or drain it if it stays away",
+        "node-down",
+    )
 
 
 def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
@@ -299,6 +309,31 @@ def _replication(seen: Seen, where: str, node: NodeStatus) -> Iterator[Finding]:
             "it follows, but is not in sync: no put waits for it, and it is not elected",
             "wait until it has caught up; then see why it does not",
             "too-few-in-sync",
+        )
+
+
+def _leases(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
+    """Nodes that elect their master need a lease of etcd."""
+    elected = [node for node in nodes if node.replication.role and not node.stale]
+    without = [node for node in elected if not node.replication.lease_left_ms]
+    if without and len(without) == len(elected):
+        yield Finding(
+            ERROR,
+            "etcd-unreachable",
+            "etcd",
+            "no node has a lease: etcd does not answer, or has no quorum; nobody is elected",
+            "etcdctl endpoint health; the nodes need no restart",
+            "no-master",
+        )
+        return
+    for node in without:
+        yield Finding(
+            WARNING,
+            "no-lease",
+            f"node {node.name} of {node.replication.group}",
+            "it has no lease: etcd does not answer it, or it is not healthy",
+            "look at its log, its disk and its way to etcd",
+            "elections",
         )
 
 

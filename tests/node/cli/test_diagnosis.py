@@ -28,6 +28,7 @@ NAMES = ("a", "b", "c")
 def node(name: str, **replication: Any) -> NodeStatus:
     """A node of group g, whose master is a."""
     part: dict[str, Any] = {"group": "g", "epoch": 4, "lease_seconds": 3, "lease_asked_seconds": 3}
+    part["lease_left_ms"] = 2500
     if name == "a":
         part |= {"role": "LEADING", "sync_state_set": NAMES}
     else:
@@ -94,6 +95,13 @@ def without_master() -> Seen:
     return replace(seen, groups=None, topics=None)
 
 
+def without_leases() -> Seen:
+    nodes = [
+        replace(one, replication=replace(one.replication, lease_left_ms=0)) for one in HEALTHY.nodes
+    ]
+    return replace(HEALTHY, nodes=tuple(nodes))
+
+
 def two_masters() -> Seen:
     b = node("b", role="LEADING", state="", sync_state_set=("a", "b"))
     return with_node("b", role="SYNC_MASTER", replication=b.replication)
@@ -103,6 +111,8 @@ LATE = {"lag_ms": OLD_MS + 1, "lag_messages": 3}
 LATE_QUEUE = queue(0, member_id="m", **LATE)
 DEAD = TopicDescription("%DLQ%G", "g", 1, stats=(QueueStats(0, 2, 5),))
 PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
+    "etcd-unreachable": (ERROR, "etcd", without_leases),
+    "no-lease": (WARNING, "node b of g", lambda: with_part("b", lease_left_ms=0)),
     "two-masters": (ERROR, "replica group g", two_masters),
     "single-node": (NOTE, "replica group g", alone),
     "given-up": (NOTE, "replica group g", lambda: with_part("a", discarded=("epoch 3",))),
@@ -167,6 +177,12 @@ def test_a_group_without_a_master_names_the_node_to_start() -> None:
     assert (second.cause, second.where) == ("node-down", "node a of g")
 
 
+def test_a_member_that_nobody_lists_is_down() -> None:
+    a, b, _ = HEALTHY.nodes
+    (found,) = diagnose(replace(HEALTHY, nodes=(a, b)))
+    assert (found.cause, found.where) == ("node-down", "node c of g")
+
+
 def test_a_master_that_alone_has_everything_is_an_error() -> None:
     found = diagnose(with_part("a", sync_state_set=("a",)))
     assert [(one.severity, one.cause) for one in found] == [
@@ -194,4 +210,4 @@ def test_the_worst_comes_first() -> None:
 
 
 def test_more_than_twenty_causes_are_planted() -> None:
-    assert len({*PLANTED, "no-master", "only-copy"}) == 28
+    assert len({*PLANTED, "no-master", "only-copy"}) == 30
