@@ -219,7 +219,8 @@ class ReplicationStatus:
         lease_asked_seconds: elected groups: how long the node is configured to ask for.
         discarded: elected groups: what unclean elections gave up, in words.
         log_epochs: the oldest confirmed ones of the log: they tell logs apart.
-        refusal: master: why it stores no puts now; empty where it does.
+        refusal: master: why its role and replicas allow no puts now; a full disk and an error are
+            in a node's flags and fence_reason. Empty: they do, or it is of an older version.
     """
 
     group: str = ""

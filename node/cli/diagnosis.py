@@ -1,10 +1,17 @@
 """What is wrong with a cluster, by what its nodes say: pure, for `duolog doctor`."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from duolog import GroupDescription, GroupRoute, NodeStatus, Route, TopicDescription
+from duolog import (
+    GroupDescription,
+    GroupQueue,
+    GroupRoute,
+    NodeStatus,
+    Route,
+    TopicDescription,
+)
 from duolog._message import DEAD_LETTER_PREFIX
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -37,15 +44,20 @@ class Finding:
 class Seen:
     """What was found out.
 
-    nodes: in their own words; those that do not answer, as others know them (`stale`). groups,
-    topics: None where no master could be asked. now_ms: wall clock.
+    nodes: in their own words; of those that do not answer, what others know. unreachable: the
+    latter, by replica group and name, where their master is connected to them. silent: addresses
+    that were named and do not answer. groups, topics: empty where they could not be read; unread
+    says why. now_ms: wall clock.
     """
 
     route: Route
     nodes: tuple[NodeStatus, ...]
-    groups: tuple[GroupDescription, ...] | None
-    topics: tuple[TopicDescription, ...] | None
+    groups: tuple[GroupDescription, ...]
+    topics: tuple[TopicDescription, ...]
     now_ms: int
+    unreachable: frozenset[tuple[str, str]] = frozenset()
+    silent: tuple[str, ...] = ()
+    unread: str = ""
 
 
 def diagnose(seen: Seen) -> list[Finding]:
@@ -53,11 +65,28 @@ def diagnose(seen: Seen) -> list[Finding]:
     found = [
         *itertools.chain.from_iterable(_replica_group(seen, one) for one in seen.route.groups),
         *itertools.chain.from_iterable(_node(seen, node) for node in seen.nodes),
+        *(_down(f"node at {address}", "it does not answer", True) for address in seen.silent),
         *_leases(seen.nodes),
         *_versions(seen.nodes),
-        *diagnose_groups(seen.groups or (), seen.topics or ()),
+        *diagnose_groups(seen.groups, seen.topics),
     ]
+    if seen.unread:
+        found.append(
+            Finding(
+                WARNING,
+                "groups-unread",
+                "consumer groups",
+                f"they could not be read: {seen.unread}",
+                "repair what is named above, then run duolog doctor again",
+            )
+        )
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def in_both(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
+    """Of two looks, some seconds apart, what both found: a switch of masters is no fault."""
+    before = {(finding.cause, finding.where) for finding in first}
+    return [finding for finding in second if (finding.cause, finding.where) in before]
 
 
 def diagnose_groups(
@@ -71,53 +100,30 @@ def _members(seen: Seen, group: str) -> list[NodeStatus]:
     return [node for node in seen.nodes if node.replication.group == group]
 
 
+def _masters(seen: Seen, group: str) -> list[NodeStatus]:
+    """Those that say so themselves; of the newest epoch first."""
+    found = [
+        node
+        for node in _members(seen, group)
+        if node.is_master and not node.stale and (group, node.name) not in seen.unreachable
+    ]
+    return sorted(found, key=lambda node: -node.replication.epoch)
+
+
 def _replica_group(seen: Seen, route: GroupRoute) -> Iterator[Finding]:
     where, nodes = f"replica group {route.group}", _members(seen, route.group)
-    masters = [node for node in nodes if node.is_master and not node.stale]
+    masters = _masters(seen, route.group)
     if not masters:
-        down = [node.name for node in nodes if node.stale]
-        yield Finding(
-            ERROR,
-            "no-master",
-            where,
-            "no node is the master: puts fail",
-            f"start {', '.join(down)}" if down else "see what its nodes say below",
-            "no-master",
-        )
-    if len(masters) > 1 and len({node.replication.epoch for node in masters}) == 1:
-        names = " and ".join(node.name for node in masters)
-        yield Finding(
-            ERROR,
-            "two-masters",
-            where,
-            f"{names} say that they are the master of epoch {masters[0].replication.epoch}",
-            "keep producers away from one of them, and its directory as it is",
-            "two-masters",
-        )
-    if len(nodes) == 1:
-        yield Finding(
-            NOTE,
-            "single-node",
-            where,
-            "it has one node: messages are lost with its disk",
-            "add a slave",
-        )
+        yield from _without_master(seen, route, where)
+    yield from _two_masters(masters, where)
+    elected = any(node.replication.role for node in nodes)
     known = {replica.node for replica in route.replicas}.union(
         *(master.replication.sync_state_set for master in masters)
     )
     for name in sorted(known - {node.name for node in nodes}):
-        yield _down(f"node {name} of {route.group}", "it is not there")
+        yield _down(f"node {name} of {route.group}", "it is not there", elected)
     for master in masters[:1]:
-        copies = set(master.replication.sync_state_set) - {master.name}
-        if len(nodes) > 1 and route.epoch and not copies:
-            yield Finding(
-                ERROR,
-                "only-copy",
-                where,
-                f"no other node has all that {master.name} acknowledged",
-                "start the other nodes, and do not stop this one",
-                "too-few-in-sync",
-            )
+        yield from _copies(master, len(nodes), where)
         for text in master.replication.discarded:
             yield Finding(
                 NOTE,
@@ -128,13 +134,104 @@ def _replica_group(seen: Seen, route: GroupRoute) -> Iterator[Finding]:
             )
 
 
+def _without_master(seen: Seen, route: GroupRoute, where: str) -> Iterator[Finding]:
+    if (route.group, route.master) in seen.unreachable:
+        return  # other nodes are connected to it, and it is named as unreachable
+    down = [node.name for node in _members(seen, route.group) if node.stale]
+    yield Finding(
+        ERROR,
+        "no-master",
+        where,
+        "no node is the master: puts fail",
+        f"start {', '.join(down)}" if down else "see what its nodes say below",
+        "no-master",
+    )
+
+
+def _two_masters(masters: Sequence[NodeStatus], where: str) -> Iterator[Finding]:
+    """Of an elected group, an older one has not noticed yet; fixed masters have own epochs."""
+    elected = any(node.replication.role for node in masters)
+    rivals = [
+        node
+        for node in masters
+        if not elected or node.replication.epoch == masters[0].replication.epoch
+    ]
+    if len(rivals) > 1:
+        names = " and ".join(f"{node.name} at {node.listen}" for node in rivals)
+        yield Finding(
+            ERROR,
+            "two-masters",
+            where,
+            f"{names} say that they are its master",
+            "stop the one that no producer uses, and keep its directory",
+            "two-masters",
+        )
+
+
+def _copies(master: NodeStatus, nodes: int, where: str) -> Iterator[Finding]:
+    """How many nodes hold what the master acknowledges."""
+    part = master.replication
+    if part.role and nodes > 1 and not set(part.sync_state_set) - {master.name}:
+        yield Finding(
+            ERROR,
+            "only-copy",
+            where,
+            f"no other node has all that {master.name} acknowledged",
+            "start the other nodes, and do not stop this one",
+            "too-few-in-sync",
+        )
+    elif master.role == "SYNC_MASTER" and not part.role and part.in_sync_replicas < 2:
+        yield Finding(
+            WARNING,
+            "no-slave",
+            where,
+            f"{master.name} waits for slaves, and none is in sync",
+            "start its slaves",
+            "too-few-in-sync",
+        )
+    elif nodes == 1:
+        yield Finding(
+            NOTE,
+            "single-node",
+            where,
+            "it has one node: messages are lost with its disk",
+            "add a slave",
+        )
+
+
 def _node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
-    where = f"node {node.name} of {node.replication.group}"
+    group = node.replication.group
+    where = f"node {node.name} of {group}"
+    drained = any(
+        replica.drained and (one.group, replica.node) == (group, node.name)
+        for one in seen.route.groups
+        for replica in one.replicas
+    )
+    at = f" at {node.listen}" if node.listen else ""
+    if drained:
+        yield Finding(
+            NOTE,
+            "drained",
+            where,
+            "it is drained: no put waits for it, and it is not elected"
+            + (f"; it does not answer{at}" if node.stale else ""),
+            f"duolog cluster undrain {node.name}, after the maintenance",
+        )
     if node.stale:
-        yield _down(where, f"it does not answer{f' at {node.listen}' if node.listen else ''}")
+        if not drained:
+            elected = any(one.replication.role for one in _members(seen, group))
+            yield _down(where, f"it does not answer{at}", elected)
         return
+    if (group, node.name) in seen.unreachable:
+        yield Finding(
+            WARNING,
+            "unreachable",
+            where,
+            f"it does not answer{at} from here, although its group takes it for alive",
+            "if it does not stand still, look at node.advertise and at the way to it",
+        )
     yield from _disk(where, node)
-    yield from _replication(seen, where, node)
+    yield from _replication(seen, where, node, drained)
     if node.recovered_abnormally and seen.now_ms - node.start_time_ms < RECENT_MS:
         yield Finding(
             NOTE,
@@ -150,19 +247,19 @@ def _node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             NOTE,
             "half-messages",
             where,
-            f"{waiting} half messages wait for the decision of their producers",
+            f"half messages that wait for the decision of their producers: {waiting}",
             "start the producers of their group, if none runs",
             "half-messages",
         )
 
 
-def _down(where: str, what: str) -> Finding:
+def _down(where: str, what: str, elected: bool) -> Finding:
     return Finding(
         WARNING,
         "node-down",
         where,
         what,
-        "start it with its old directory, or drain it if it stays away",
+        "start it with its old directory" + (", or drain it if it stays away" if elected else ""),
         "node-down",
     )
 
@@ -203,7 +300,7 @@ def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
             ERROR if node.is_master else WARNING,
             "damaged-log",
             where,
-            f"{node.corrupt_ranges} ranges of its commit log cannot be read",
+            f"ranges of its commit log that cannot be read: {node.corrupt_ranges}",
             "a slave repairs itself; hand over, if it is the master",
             "damaged-ranges",
         )
@@ -212,7 +309,8 @@ def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
             WARNING,
             "refused-records",
             where,
-            f"{node.refused_records} records have no queue entry: consumers do not see them",
+            f"records that have no queue entry, so that consumers do not see them: "
+            f"{node.refused_records}",
             "run `duolog store check` on its machine",
             "damaged-ranges",
         )
@@ -228,10 +326,12 @@ def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
         )
 
 
-def _replication(seen: Seen, where: str, node: NodeStatus) -> Iterator[Finding]:
+def _replication(seen: Seen, where: str, node: NodeStatus, drained: bool) -> Iterator[Finding]:
     """How a node takes part in its group."""
     part = node.replication
-    if part.refusal:
+    masters = _masters(seen, part.group)
+    leads = node in masters[:1] and (not part.role or part.lease_left_ms > 0)
+    if part.refusal and leads:
         yield Finding(
             ERROR,
             "puts-refused",
@@ -277,6 +377,18 @@ def _replication(seen: Seen, where: str, node: NodeStatus) -> Iterator[Finding]:
             "see whether it catches up: duolog cluster status --watch",
             "replication-lag",
         )
+    elif part.state == "TRANSFER" and not drained and masters:
+        ours = masters[0].replication
+        in_sync = {*ours.sync_state_set, *(slave.name for slave in ours.slaves if slave.in_sync)}
+        if node.name not in in_sync:
+            yield Finding(
+                WARNING,
+                "not-in-sync",
+                where,
+                "it follows, but is not in sync: no put waits for it, and it is not elected",
+                "wait until it has caught up; then see why it does not",
+                "too-few-in-sync",
+            )
     if part.lease_seconds and part.lease_seconds != part.lease_asked_seconds:
         yield Finding(
             NOTE,
@@ -287,41 +399,20 @@ def _replication(seen: Seen, where: str, node: NodeStatus) -> Iterator[Finding]:
             "set a shorter election timeout of etcd, or a longer lease here",
             "elections",
         )
-    drained = {
-        replica.node
-        for group in seen.route.groups
-        for replica in group.replicas
-        if group.group == part.group and replica.drained
-    }
-    if node.name in drained:
-        yield Finding(
-            NOTE,
-            "drained",
-            where,
-            "it is drained: no put waits for it, and it is not elected",
-            f"duolog cluster undrain {node.name}, after the maintenance",
-        )
-    elif part.state == "TRANSFER" and node.name not in _in_sync(seen, part.group, node.name):
-        yield Finding(
-            WARNING,
-            "not-in-sync",
-            where,
-            "it follows, but is not in sync: no put waits for it, and it is not elected",
-            "wait until it has caught up; then see why it does not",
-            "too-few-in-sync",
-        )
 
 
 def _leases(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
     """Nodes that elect their master need a lease of etcd."""
-    elected = [node for node in nodes if node.replication.role and not node.stale]
+    elected = [
+        node for node in nodes if node.replication.role and not node.stale and not node.fence_reason
+    ]
     without = [node for node in elected if not node.replication.lease_left_ms]
-    if without and len(without) == len(elected):
+    if len(without) == len(elected) > 1:
         yield Finding(
             ERROR,
             "etcd-unreachable",
             "etcd",
-            "no node has a lease: etcd does not answer, or has no quorum; nobody is elected",
+            "no node that answers has a lease: etcd does not answer them, or has no quorum",
             "etcdctl endpoint health; the nodes need no restart",
             "no-master",
         )
@@ -332,24 +423,15 @@ def _leases(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
             "no-lease",
             f"node {node.name} of {node.replication.group}",
             "it has no lease: etcd does not answer it, or it is not healthy",
-            "look at its log, its disk and its way to etcd",
+            "look at its log, its disk and its connection to etcd",
             "elections",
         )
-
-
-def _in_sync(seen: Seen, group: str, unknown: str) -> set[str]:
-    """Nodes in sync, as their master says; unknown: who is taken for one where none says it."""
-    for node in _members(seen, group):
-        if node.is_master and not node.stale:
-            part = node.replication
-            return {*part.sync_state_set, *(slave.name for slave in part.slaves if slave.in_sync)}
-    return {unknown}
 
 
 def _versions(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
     versions: dict[str, list[str]] = {}
     for node in nodes:
-        if not node.stale:
+        if node.version:  # in its own words
             versions.setdefault(node.version, []).append(node.name)
     if len(versions) > 1:
         told = "; ".join(f"{version}: {', '.join(names)}" for version, names in versions.items())
@@ -364,60 +446,76 @@ def _versions(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
 
 def _consumers(groups: Sequence[GroupDescription]) -> Iterator[Finding]:
     for group in groups:
-        where = f"consumer group {group.group}"
-        lost: Mapping[str, int] = {
-            queue.topic: queue.min_offset - queue.committed
-            for queue in group.queues
-            if queue.committed is not None and queue.committed < queue.min_offset
-        }
-        for topic, count in lost.items():
-            yield Finding(
-                WARNING,
-                "deleted-unconsumed",
-                where,
-                f"messages of {topic} were deleted before the group consumed them ({count} in one "
-                "queue)",
-                "keep messages longer (store.file_reserved_time), or consume faster",
-                "consumer-lag",
-            )
+        yield from _lost(group)
         old = [queue for queue in group.queues if queue.lag_ms > OLD_MS]
-        if not old:
-            continue
-        worst = max(old, key=lambda queue: queue.lag_ms)
-        count = sum(queue.lag_messages for queue in group.queues)
-        told = (
-            f"it has not consumed {count} messages; the oldest, in {worst.topic}, is "
-            f"{worst.lag_ms // 60_000} minutes old"
+        if old:
+            yield _late(group, max(old, key=lambda queue: queue.lag_ms))
+
+
+def _lost(group: GroupDescription) -> Iterator[Finding]:
+    """Messages that were deleted before the group had consumed them, by topic."""
+    lost: dict[str, int] = {}
+    for queue in group.queues:
+        if queue.committed is not None and queue.committed < queue.min_offset:
+            count = queue.min_offset - queue.committed
+            lost[queue.topic] = lost.get(queue.topic, 0) + count
+    for topic, count in lost.items():
+        yield Finding(
+            WARNING,
+            "deleted-unconsumed",
+            f"consumer group {group.group}",
+            f"messages of {topic} that were deleted before the group consumed them: {count}",
+            "keep messages longer (store.file_reserved_time), or consume faster",
+            "consumer-lag",
         )
-        read = [queue for queue in old if queue.member_id]
-        if group.members and len(old) < len(group.queues) and read:
-            queues = ", ".join(f"{queue.topic}/{queue.queue_id}" for queue in read[:3])
-            yield Finding(
-                WARNING,
-                "queue-stuck",
-                where,
-                f"{told}: {queues} is read and does not advance",
-                f"look at the consumer {read[0].member_id}: one message may block it",
-                "consumer-lag",
-            )
-        elif group.members:
-            yield Finding(
-                WARNING,
-                "consumers-slow",
-                where,
-                f"{told}, with {group.members} consumers",
-                "add consumers, up to the number of queues, or make them faster",
-                "consumer-lag",
-            )
-        else:
-            yield Finding(
-                WARNING,
-                "no-consumers",
-                where,
-                f"{told}, and no consumer of the SDK is connected",
-                f"start its consumers; or, if nobody needs it: duolog group delete {group.group}",
-                "consumer-lag",
-            )
+
+
+def _late(group: GroupDescription, worst: GroupQueue) -> Finding:
+    """A group with old messages. worst: the queue with the oldest one."""
+    mine = [queue for queue in group.queues if queue.topic == worst.topic]
+    late = [queue for queue in mine if queue.lag_ms > OLD_MS]
+    told = (
+        f"its oldest message in {worst.topic} is {worst.lag_ms // 60_000} minutes old; not "
+        f"consumed there: {sum(queue.lag_messages for queue in mine)}"
+    )
+    where = f"consumer group {group.group}"
+    if not group.members:
+        return Finding(
+            WARNING,
+            "no-consumers",
+            where,
+            f"{told}. No consumer of the SDK is connected (those of RocketMQ's clients are not "
+            "counted)",
+            "start its consumers; delete the group only if nobody uses it",
+            "consumer-lag",
+        )
+    if not any(queue.member_id for queue in mine):
+        return Finding(
+            WARNING,
+            "topic-unread",
+            where,
+            f"{told}. None of its consumers reads that topic",
+            f"start consumers of {worst.topic}, if the group still needs it",
+            "consumer-lag",
+        )
+    if len(late) < len(mine):
+        queues = ", ".join(f"{queue.topic}/{queue.queue_id}" for queue in late[:3])
+        return Finding(
+            WARNING,
+            "queue-stuck",
+            where,
+            f"{told}. Other queues are not that late as {queues}",
+            f"look at consumer {worst.member_id or '(none)'}: a message may block it",
+            "consumer-lag",
+        )
+    return Finding(
+        WARNING,
+        "consumers-slow",
+        where,
+        f"{told}, with {group.members} consumers of the SDK",
+        "add consumers, up to the number of queues, or make them faster",
+        "consumer-lag",
+    )
 
 
 def _dead_letters(topics: Sequence[TopicDescription]) -> Iterator[Finding]:
@@ -433,7 +531,7 @@ def _dead_letters(topics: Sequence[TopicDescription]) -> Iterator[Finding]:
                 NOTE,
                 "dead-letters",
                 f"consumer group {group}",
-                f"it has given up {count} messages",
+                f"dead letters that are kept (redelivered ones included): {count}",
                 f"duolog group dead {group}",
                 "dead-letters",
             )

@@ -18,13 +18,16 @@ from node.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from duolog import NodeStatus
+    from collections.abc import Sequence
 
-    from node.cli.diagnosis import Seen
+    from duolog import Client, GroupDescription, NodeStatus, Route, TopicDescription
+
+    from node.cli.diagnosis import Finding, Seen
 
 app = typer.Typer(add_completion=False)
 
 NODE_SECONDS = 3.0  # that one node has to answer
+AGAIN_SECONDS = 2.0  # until the second look, where the first one found something
 WRONG = 2  # exit status
 
 
@@ -36,12 +39,12 @@ def doctor(
 ) -> None:
     """Say what is wrong with a cluster, and what to do.
 
-    Asks every node, and changes nothing. Exit status 0: nothing is wrong; 1: no node answers; 2:
-    there are errors or warnings.
+    Asks every node, and changes nothing. Name all nodes: one that is gone may be known to no other.
+    Exit status 0: nothing is wrong; 1: no node answers; 2: there are errors or warnings.
     """
-    from node.cli.diagnosis import NOTE, diagnose
+    from node.cli.diagnosis import NOTE
 
-    findings = diagnose(run(look(endpoints, timeout)))
+    findings = run(examine(endpoints, timeout))
     if as_json:
         print_json([dataclasses.asdict(finding) for finding in findings])
     else:
@@ -50,32 +53,105 @@ def doctor(
         raise typer.Exit(WRONG)
 
 
+async def examine(endpoints: str, timeout: float) -> "list[Finding]":
+    """What is wrong, and still is a moment later. timeout: seconds of one look."""
+    from duolog import Timeout as TooSlow
+
+    from node.cli.diagnosis import NOTE, diagnose, in_both
+
+    try:
+        async with asyncio.timeout(timeout):
+            first = diagnose(await look(endpoints, timeout))
+        if all(finding.severity == NOTE for finding in first):
+            return first
+        await asyncio.sleep(AGAIN_SECONDS)
+        async with asyncio.timeout(timeout):
+            return in_both(first, diagnose(await look(endpoints, timeout)))
+    except TimeoutError:
+        raise TooSlow(f"the nodes did not answer within {timeout} s") from None
+
+
 async def look(endpoints: str, timeout: float) -> "Seen":
-    """Ask all nodes of the cluster."""
-    from duolog import Client, DuologError
+    """Ask all nodes of the cluster. timeout: seconds of one call."""
+    from duolog import Client
 
     from node.cli.diagnosis import Seen
 
     async with Client(endpoints, timeout=timeout) as client:
-        status, route = await client.admin.cluster_status(), await client.admin.route()
-        nodes = await asyncio.gather(*(in_own_words(node) for node in status.nodes))
-        try:
-            groups, topics = await client.admin.groups(), await client.admin.topics(system=True)
-        except DuologError:  # without a master, which is a finding of its own
-            return Seen(route, tuple(nodes), None, None, time.time_ns() // 1_000_000)
-        return Seen(route, tuple(nodes), tuple(groups), tuple(topics), time.time_ns() // 1_000_000)
+        status, route = await asyncio.gather(client.admin.cluster_status(), client.admin.route())
+        first, *others = status.nodes
+        told, (groups, topics, unread) = await asyncio.gather(
+            _all_at([_address_of(node, route) for node in others]), _consumption(client)
+        )
+    nodes = {(node.replication.group, node.name): node for node in (first, *others)}
+    unreachable = set()
+    for node, own in zip(others, told, strict=True):
+        key = (node.replication.group, node.name)
+        if own is not None and (own.replication.group, own.name) == key:
+            nodes[key] = own
+        elif not node.stale and _address_of(node, route):
+            unreachable.add(key)
+    silent = []
+    named = {one.strip() for one in endpoints.split(",")}
+    addresses = sorted(named - {node.listen for node in nodes.values()})
+    for address, own in zip(addresses, await _all_at(addresses), strict=True):
+        if own is None:
+            silent.append(address)
+        else:
+            key = (own.replication.group, own.name)
+            nodes[key] = own  # it may be reached at this address only
+            unreachable.discard(key)
+    now_ms = time.time_ns() // 1_000_000
+    return Seen(
+        route,
+        tuple(nodes.values()),
+        groups,
+        topics,
+        now_ms,
+        frozenset(unreachable),
+        tuple(silent),
+        unread,
+    )
 
 
-async def in_own_words(node: "NodeStatus") -> "NodeStatus":
-    """What a node says of itself, instead of what its master does."""
-    from duolog import Client, DuologError
+async def _consumption(
+    client: "Client",
+) -> "tuple[tuple[GroupDescription, ...], tuple[TopicDescription, ...], str]":
+    """Consumer groups and topics, or why they cannot be read."""
+    from duolog import DuologError
 
-    if not node.listen:
-        return dataclasses.replace(node, stale=True)
     try:
-        async with Client(node.listen, timeout=NODE_SECONDS) as client:
-            found = await client.admin.node_status()
-    except DuologError:
-        return dataclasses.replace(node, stale=True)
-    same = (found.name, found.replication.group) == (node.name, node.replication.group)
-    return found if same else dataclasses.replace(node, stale=True)
+        async with asyncio.timeout(NODE_SECONDS):
+            groups, topics = await asyncio.gather(
+                client.admin.groups(), client.admin.topics(system=True)
+            )
+    except DuologError as error:
+        return (), (), f"{type(error).__name__}: {error}"
+    except TimeoutError:
+        return (), (), f"no answer within {NODE_SECONDS:.0f} s"
+    return tuple(groups), tuple(topics), ""
+
+
+def _address_of(node: "NodeStatus", route: "Route") -> str:
+    """HOST:PORT of a node's client API, empty where nobody knows it."""
+    if node.listen:
+        return node.listen
+    return next(
+        (
+            replica.endpoint
+            for group in route.groups
+            for replica in group.replicas
+            if (group.group, replica.node) == (node.replication.group, node.name)
+        ),
+        "",
+    )
+
+
+async def _all_at(addresses: "Sequence[str]") -> "list[NodeStatus | None]":
+    """What the nodes at some addresses say of themselves; None for one that does not answer."""
+    from duolog._admin import status_of
+
+    async def at(address: str) -> "NodeStatus | None":
+        return await status_of(address, NODE_SECONDS) if address else None
+
+    return await asyncio.gather(*map(at, addresses))

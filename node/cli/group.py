@@ -128,7 +128,7 @@ def explain(
         told = [asdict(finding) for finding in findings]
         print_json({"group": group, "members": found.members, "topics": rows, "findings": told})
         return
-    print(f"consumers of the SDK: {found.members}")
+    print(f"SDK consumers connected: {found.members} (those of RocketMQ's clients are not counted)")
     print_rows(rows, list(rows[0]) if rows else ["topic"], False)
     show_findings(findings)
 

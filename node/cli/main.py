@@ -23,7 +23,7 @@ _NOUNS = {
     "node": _Noun("Start a node, or check one.", "node.cli.node"),
     "topic": _Noun("List, create, alter, delete topics.", "node.cli.topic"),
     "msg": _Noun("Send, get, find and tail messages.", "node.cli.msg"),
-    "group": _Noun("List, show, set, reset consumer groups.", "node.cli.group"),
+    "group": _Noun("List, show, explain, set, reset consumer groups.", "node.cli.group"),
     "cluster": _Noun("Show the cluster, switch and drain nodes.", "node.cli.cluster"),
     "doctor": _Noun("Say what is wrong with a cluster, and what to do.", "node.cli.doctor"),
     "store": _Noun("Inspect a store directory offline.", "node.cli.store"),
