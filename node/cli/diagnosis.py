@@ -21,6 +21,13 @@ OLD_MS = 600_000  # a message that nobody has consumed for longer
 DISPATCH_BYTES = 16 << 20
 DISK_FILLING, DISK_BUSY = 0.85, 0.75  # segments are deleted before their time; as soon as expired
 RECENT_MS = 3_600_000
+# What is so for a moment when masters change.
+PASSING = frozenset(
+    (
+        *("no-master", "no-master-known", "two-masters", "puts-refused"),
+        *("not-connected", "not-in-sync", "only-copy", "no-lease"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +90,17 @@ def diagnose(seen: Seen) -> list[Finding]:
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def in_both(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
-    """Of two looks, some seconds apart, what both found: a switch of masters is no fault."""
+def second_look(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
+    """What the second of two looks found, some seconds later.
+
+    Of what a switch of masters causes for a moment, only what the first one found as well.
+    """
     before = {(finding.cause, finding.where) for finding in first}
-    return [finding for finding in second if (finding.cause, finding.where) in before]
+    return [
+        finding
+        for finding in second
+        if finding.cause not in PASSING or (finding.cause, finding.where) in before
+    ]
 
 
 def diagnose_groups(

@@ -57,7 +57,7 @@ async def examine(endpoints: str, timeout: float) -> "list[Finding]":
     """What is wrong, and still is a moment later. timeout: seconds of one look."""
     from duolog import Timeout as TooSlow
 
-    from node.cli.diagnosis import NOTE, diagnose, in_both
+    from node.cli.diagnosis import NOTE, diagnose, second_look
 
     try:
         async with asyncio.timeout(timeout):
@@ -66,7 +66,7 @@ async def examine(endpoints: str, timeout: float) -> "list[Finding]":
             return first
         await asyncio.sleep(AGAIN_SECONDS)
         async with asyncio.timeout(timeout):
-            return in_both(first, diagnose(await look(endpoints, timeout)))
+            return second_look(first, diagnose(await look(endpoints, timeout)))
     except TimeoutError:
         raise TooSlow(f"the nodes did not answer within {timeout} s") from None
 

@@ -21,7 +21,17 @@ from duolog import (
 from duolog._descriptions import ReplicationStatus, SlaveStatus
 
 from node.cli import diagnosis
-from node.cli.diagnosis import ERROR, NOTE, OLD_MS, SEVERITIES, WARNING, Seen, diagnose, in_both
+from node.cli.diagnosis import (
+    ERROR,
+    NOTE,
+    OLD_MS,
+    PASSING,
+    SEVERITIES,
+    WARNING,
+    Seen,
+    diagnose,
+    second_look,
+)
 
 RUNBOOKS = Path(__file__).parents[3] / "docs" / "runbooks"
 NOW = 1_700_000_000_000
@@ -278,11 +288,13 @@ def test_a_master_whose_lease_is_over_does_not_refuse_for_want_of_replicas() -> 
     assert [one.cause for one in found] == ["no-lease"]
 
 
-def test_only_what_two_looks_find_is_told() -> None:
-    first = diagnose(with_part("b", state="READY"))
-    both = diagnose(with_node("b", disk_used_ratio=0.86))
-    assert in_both(first, first) == first
-    assert in_both(first, both) == []
+def test_what_a_switch_of_masters_causes_is_told_if_two_looks_find_it() -> None:
+    passing = diagnose(with_part("b", state="READY"))
+    lasting = diagnose(with_node("b", disk_used_ratio=0.86))
+    assert second_look(passing, passing) == passing
+    assert second_look(lasting, passing) == []
+    assert second_look(passing, lasting) == lasting
+    assert {*PLANTED, "no-master", "only-copy"} > PASSING
 
 
 def test_every_cause_is_planted() -> None:
