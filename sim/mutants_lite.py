@@ -85,11 +85,11 @@ def _repeats_add() -> list[Patch]:
     original = LiteTopics.note
 
     def note(self: Any, request: Any, client: Any) -> None:
-        known = self._broker.lite.subscriber(client.client_id, request.group.name, PARENT)
+        known = self._lite.subscriber(client.client_id, request.group.name, PARENT)
         before = list(known.queues)
         original(self, request, client)
         if request.action == definition.COMPLETE_ADD:
-            self._broker.lite.subscribe(known, before, False)
+            self._lite.subscribe(known, before, False)
 
     return [(LiteTopics, "note", note)]
 

@@ -307,7 +307,7 @@ def _woken_under_the_next_master(seed: int) -> list[Fault]:
         lasts = chance.uniform(1400, 1700)
         found.append(Fault(at, "member_pause", NODES[0], "", lasts, chance.random()))
         at += lasts
-        switch = at - chance.uniform(5, 120)
+        switch = at - chance.uniform(80, 250)
         found.append(Fault(switch, "switch_master", NODES[0], level=chance.random()))
         at += chance.uniform(300, 600)
     return found
