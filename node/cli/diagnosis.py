@@ -9,6 +9,7 @@ from duolog import (
     GroupQueue,
     GroupRoute,
     NodeStatus,
+    ReplicaRoute,
     Route,
     TopicDescription,
 )
@@ -110,6 +111,20 @@ def diagnose_groups(
     return [*_consumers(groups), *_dead_letters(topics)]
 
 
+def replica_of(route: Route, node: NodeStatus) -> ReplicaRoute | None:
+    """A node as its group's route has it, None where it is not there."""
+    for group in route.groups:
+        for replica in group.replicas:
+            if (group.group, replica.node) == (node.replication.group, node.name):
+                return replica
+    return None
+
+
+def _elected(nodes: Sequence[NodeStatus]) -> bool:
+    """Whether these nodes of one group elect their master."""
+    return any(node.replication.role for node in nodes)
+
+
 def _members(seen: Seen, group: str) -> list[NodeStatus]:
     return [node for node in seen.nodes if node.replication.group == group]
 
@@ -130,12 +145,11 @@ def _replica_group(seen: Seen, route: GroupRoute) -> Iterator[Finding]:
     if not masters:
         yield from _without_master(seen, route, where)
     yield from _two_masters(masters, where)
-    elected = any(node.replication.role for node in nodes)
     known = {replica.node for replica in route.replicas}.union(
         *(master.replication.sync_state_set for master in masters)
     )
     for name in sorted(known - {node.name for node in nodes}):
-        yield _down(f"node {name} of {route.group}", "it is not there", elected)
+        yield _down(f"node {name} of {route.group}", "it is not there", _elected(nodes))
     for master in masters[:1]:
         yield from _copies(master, len(nodes), where)
         for text in master.replication.discarded:
@@ -164,7 +178,7 @@ def _without_master(seen: Seen, route: GroupRoute, where: str) -> Iterator[Findi
 
 def _two_masters(masters: Sequence[NodeStatus], where: str) -> Iterator[Finding]:
     """Of an elected group, an older one has not noticed yet; fixed masters have own epochs."""
-    elected = any(node.replication.role for node in masters)
+    elected = _elected(masters)
     rivals = [
         node
         for node in masters
@@ -216,11 +230,8 @@ def _copies(master: NodeStatus, nodes: int, where: str) -> Iterator[Finding]:
 def _node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
     group = node.replication.group
     where = f"node {node.name} of {group}"
-    drained = any(
-        replica.drained and (one.group, replica.node) == (group, node.name)
-        for one in seen.route.groups
-        for replica in one.replicas
-    )
+    replica = replica_of(seen.route, node)
+    drained = replica is not None and replica.drained
     at = f" at {node.listen}" if node.listen else ""
     if drained:
         yield Finding(
@@ -233,8 +244,7 @@ def _node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
         )
     if node.stale:
         if not drained:
-            elected = any(one.replication.role for one in _members(seen, group))
-            yield _down(where, f"it does not answer{at}", elected)
+            yield _down(where, f"it does not answer{at}", _elected(_members(seen, group)))
         return
     if (group, node.name) in seen.unreachable:
         yield Finding(
@@ -323,7 +333,7 @@ def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
             WARNING,
             "refused-records",
             where,
-            f"records that have no queue entry, so that consumers do not see them: "
+            "records that have no queue entry, so that consumers do not see them: "
             f"{node.refused_records}",
             "run `duolog store check` on its machine",
             "damaged-ranges",

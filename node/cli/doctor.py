@@ -74,6 +74,7 @@ async def examine(endpoints: str, timeout: float) -> "list[Finding]":
 async def look(endpoints: str, timeout: float) -> "Seen":
     """Ask all nodes of the cluster. timeout: seconds of one call."""
     from duolog import Client
+    from duolog._client import parse_endpoints
 
     from node.cli.diagnosis import Seen
 
@@ -92,8 +93,8 @@ async def look(endpoints: str, timeout: float) -> "Seen":
         elif not node.stale and _address_of(node, route):
             unreachable.add(key)
     silent = []
-    named = {one.strip() for one in endpoints.split(",")}
-    addresses = sorted(named - {node.listen for node in nodes.values()})
+    known = {node.listen for node in nodes.values()}
+    addresses = sorted(set(parse_endpoints(endpoints)) - known)
     for address, own in zip(addresses, await _all_at(addresses), strict=True):
         if own is None:
             silent.append(address)
@@ -134,17 +135,10 @@ async def _consumption(
 
 def _address_of(node: "NodeStatus", route: "Route") -> str:
     """HOST:PORT of a node's client API, empty where nobody knows it."""
-    if node.listen:
-        return node.listen
-    return next(
-        (
-            replica.endpoint
-            for group in route.groups
-            for replica in group.replicas
-            if (group.group, replica.node) == (node.replication.group, node.name)
-        ),
-        "",
-    )
+    from node.cli.diagnosis import replica_of
+
+    replica = replica_of(route, node)
+    return node.listen or (replica.endpoint if replica is not None else "")
 
 
 async def _all_at(addresses: "Sequence[str]") -> "list[NodeStatus | None]":

@@ -1,7 +1,6 @@
 """`duolog group`: list, show, explain, set, dead letters, reset, delete."""
 
 from dataclasses import asdict
-from itertools import repeat
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -122,7 +121,7 @@ def explain(
             return found, await client.admin.topics([DEAD_LETTER_PREFIX + group], system=True)
 
     found, dead = run(ask())
-    rows = list(map(_progress, sorted({queue.topic for queue in found.queues}), repeat(found)))
+    rows = [_progress(found, topic) for topic in sorted({q.topic for q in found.queues})]
     findings = diagnose_groups([found], dead)
     if as_json:
         told = [asdict(finding) for finding in findings]
@@ -133,7 +132,7 @@ def explain(
     show_findings(findings)
 
 
-def _progress(topic: str, group: "GroupDescription") -> dict[str, object]:
+def _progress(group: "GroupDescription", topic: str) -> dict[str, object]:
     """How far a group is in a topic."""
     queues = [queue for queue in group.queues if queue.topic == topic]
     return {

@@ -56,7 +56,7 @@ async def test_a_node_alone_and_what_its_groups_left(
         async with client.consumer("G", "T") as consumer:
             message = await anext(aiter(consumer))
             await consumer.send_back(message)
-    found = await causes(endpoint)
+    found = await causes(f" {endpoint}, ")
     assert found.keys() == {"single-node", "dead-letters"}
     assert found["dead-letters"].where == "consumer group G"
     show_findings(found.values())
