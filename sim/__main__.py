@@ -230,7 +230,7 @@ def hunt(mutant: Mutant) -> tuple[str, int, str]:
         for seed in range(MUTANT_SEEDS):
             planned = mutant.weather(seed) if mutant.weather is not None else None
             outcome = run(seed, planned, elected=mutant.elected)
-            if outcome.violation and f", {MUTANTS_IN}" in outcome.violation:
+            if outcome.failed_in.startswith(MUTANTS_IN):
                 return mutant.name, -1, outcome.violation  # the planted code failed by itself
             if outcome.violation:
                 return mutant.name, seed, outcome.violation

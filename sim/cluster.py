@@ -8,6 +8,7 @@ is our bug.
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from structlog.testing import capture_logs
 
@@ -55,6 +56,7 @@ class Outcome:
     digest: str
     events: int
     violation: str = ""
+    failed_in: str = ""  # the file that raised it, where it is an error and no broken promise
     counts: Counter[str] = field(default_factory=Counter)
     faults: list[Fault] = field(default_factory=list)
     elected: bool = False
@@ -162,8 +164,9 @@ class Cluster:
             outcome.violation = str(violation)
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
+            outcome.failed_in = Path(where.filename).name
             outcome.violation = (
-                f"{type(error).__name__}: {error} ({where.name}, {where.filename.split('/')[-1]} "
+                f"{type(error).__name__}: {error} ({where.name}, {outcome.failed_in} "
                 f"line {where.lineno})"
             )
         outcome.digest = self.world.digest

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from sim.__main__ import MUTANTS_IN, hunt
 from sim.mutants import MUTANTS
 from sim.planted import Mutant
+from store.messagestore import MessageStore
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -36,3 +38,12 @@ def test_a_planted_bug_replaces_an_existing_function_of_its_signature(mutant: Mu
         assert least <= must, f"{name} is called with {must} arguments, the bug needs {least}"
         assert most >= must, f"{name} is called with {must} arguments, the bug takes {most}"
         assert may >= least
+
+
+def test_a_planted_bug_that_fails_by_itself_is_not_caught() -> None:
+    code: dict[str, Any] = {}
+    failing = "def put(*_, **__):\n    raise KeyError('of its own')\n"
+    exec(compile(failing, f"{MUTANTS_IN}of_a_test.py", "exec"), code)
+    _, seed, told = hunt(Mutant("broken", "", lambda: [(MessageStore, "put", code["put"])]))
+    assert seed == -1
+    assert "KeyError: 'of its own'" in told
