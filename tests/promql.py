@@ -19,3 +19,12 @@ def labels_of(metric: str) -> set[str]:
     assert known is not None, f"no metric of a node: {metric}"
     assert known.kind != "histogram", f"{metric} has no series of its own"
     return {*SCOPES[known.scope], *known.labels, *OF_A_TARGET}
+
+
+def selectors(expression: str) -> list[tuple[str, set[str]]]:
+    """Metrics of an expression, with the labels that they are selected by."""
+    named = r"\b((?:duolog|rocketmq|process)[_:][\w:]+|up\b)\s*(?:\{(.*?)\})?"
+    return [
+        (name, set(re.findall(r"(\w+)\s*[=!]", chosen)))
+        for name, chosen in re.findall(named, expression)
+    ]

@@ -46,12 +46,6 @@ def each_alert(test: Any) -> Any:
     return pytest.mark.parametrize("name", ALERTS)(test)
 
 
-def selectors(expr: str) -> list[tuple[str, set[str]]]:
-    """Metrics of an expression, with the labels that they are selected by."""
-    found = re.findall(r"\b((?:duolog|rocketmq|process)[_:][\w:]+|up\b)\s*(?:\{(.*?)\})?", expr)
-    return [(name, set(re.findall(r"(\w+)\s*[=!]", chosen))) for name, chosen in found]
-
-
 def labels_of(metric: str) -> set[str]:
     """All labels that the series of a metric have, also of those recorded by the rules."""
     if metric in RECORDED:
@@ -63,7 +57,7 @@ def labels_of(metric: str) -> set[str]:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
 def test_a_rule_reads_only_metrics_and_labels_that_nodes_have(rule: Rule) -> None:
     expr = rule["expr"]
-    chosen = selectors(expr)
+    chosen = promql.selectors(expr)
     assert chosen
     for metric, labels in chosen:
         assert labels <= labels_of(metric), metric
@@ -205,7 +199,9 @@ def test_no_alert_fires_in_a_group_that_is_well(title: str, tmp_path: Path) -> N
 
 def test_the_stories_have_every_metric_that_rules_read() -> None:
     told = {row["series"].partition("{")[0] for row in STORIES["an idle group"].series()}
-    needed = {metric for rule in RULES for metric, _ in selectors(rule["expr"])} - set(RECORDED)
+    needed = {metric for rule in RULES for metric, _ in promql.selectors(rule["expr"])} - set(
+        RECORDED
+    )
     assert needed - told == {"rocketmq_half_messages", "rocketmq_rollback_messages_total"}
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.dashboards import ALL, DIRECTORY, NAMES, Asked, Dashboard, dashboards, filled
-from tests.promql import labels_of
+from tests.promql import labels_of, selectors
 
 BOARDS = dashboards()
 ASKED = [asked for board in BOARDS for asked in board.asked]
@@ -66,8 +66,8 @@ def test_an_expression_names_metrics_and_labels_of_a_node(asked: Asked) -> None:
     assert metrics != set()
     known = set().union(*map(labels_of, metrics))
     assert labels - known == set()
-    for metric, selector in re.findall(r"(\w+)\{([^}]*)\}", asked.expression):
-        assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector)) <= labels_of(metric)
+    for metric, chosen in selectors(asked.expression):
+        assert chosen <= labels_of(metric)
 
 
 @by_board()
