@@ -135,26 +135,29 @@ async def test_a_producer_follows_a_planned_switch_and_stores_once(voters: Voter
     async with voters.client() as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
         sent: list[bytes] = []
+        switching = True
 
         async def produce() -> None:
-            while len(sent) < 400:
+            while switching or not sent:
                 body = b"%d" % len(sent)
                 receipt = await producer.send("T", body)
                 assert receipt.queue_offset == len(sent)
                 sent.append(body)
 
-        work = asyncio.ensure_future(produce())
-        for _ in range(3):
-            await asyncio.sleep(0.2)
-            old = voters.leader
-            await client.admin.failover()
-            await until(lambda old=old: voters.leader not in (None, old))  # type: ignore[misc]
-            await voters.whole()
-        await work
-        batch = await client.pull("T", 0, 0)
-        assert batch.body_list() == sent
-    logs = {log_bytes(node) for node in voters.nodes.values()}
-    assert len(logs) == 1
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(produce())
+            for _ in range(3):
+                await asyncio.sleep(0.2)
+                old = voters.leader
+                await client.admin.failover()
+                await until(lambda old=old: voters.leader not in (None, old))  # type: ignore[misc]
+                await voters.whole()
+            switching = False
+        stored: list[bytes] = []
+        while batch := await client.pull("T", 0, len(stored)):
+            stored += batch.body_list()
+        assert stored == sent
+    await until(lambda: len({log_bytes(node) for node in voters.nodes.values()}) == 1)
 
 
 async def test_a_switch_to_a_named_node_and_to_one_that_is_not_there(voters: Voters) -> None:
