@@ -12,6 +12,7 @@ DuologError
 │   │   └── MessageTooLarge
 │   ├── UnknownTopic, UnknownGroup, NoSuchMessage
 │   ├── TopicExists
+│   ├── Unauthenticated       the node does not know who is calling
 │   ├── NoPermission
 │   ├── StaleMember           another member of the group has the queue now
 │   └── CorruptBatch          a CRC did not match
@@ -103,8 +104,12 @@ class TopicExists(Fatal):
     """The topic exists already, with other settings."""
 
 
+class Unauthenticated(Fatal):
+    """The node has users, and the call named none of them with the right password."""
+
+
 class NoPermission(Fatal):
-    """The topic may not be written or read."""
+    """The user has no right to it, or the topic's perm allows no reads or no writes."""
 
 
 class StaleMember(Fatal):
@@ -135,6 +140,7 @@ _CODES: dict[type[DuologError], grpc.StatusCode] = {
     UnknownGroup: grpc.StatusCode.NOT_FOUND,
     NoSuchMessage: grpc.StatusCode.NOT_FOUND,
     TopicExists: grpc.StatusCode.ALREADY_EXISTS,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     NoPermission: grpc.StatusCode.PERMISSION_DENIED,
     StaleMember: grpc.StatusCode.ABORTED,
     CorruptBatch: grpc.StatusCode.DATA_LOSS,
@@ -144,6 +150,8 @@ _BY_NAME = {kind.__name__: kind for kind in _CODES}
 _BY_CODE: dict[grpc.StatusCode, type[DuologError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: BadRequest,
     grpc.StatusCode.OUT_OF_RANGE: BadRequest,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: NoPermission,
     grpc.StatusCode.RESOURCE_EXHAUSTED: Busy,
     grpc.StatusCode.CANCELLED: Unavailable,
     # what gRPC's core says of a connection that breaks in the middle of a write

@@ -29,6 +29,7 @@ PUT_CODES: dict[PutMessageStatus, Code] = {
 }
 _ERROR_CODES: tuple[tuple[type[Exception], Code], ...] = (
     (sdk.UnknownTopic, Code.TOPIC_NOT_FOUND),
+    (sdk.Unauthenticated, Code.UNAUTHORIZED),
     (sdk.NoPermission, Code.FORBIDDEN),
     (sdk.NoSuchMessage, Code.MESSAGE_NOT_FOUND),
     (sdk.Busy, Code.TOO_MANY_REQUESTS),
