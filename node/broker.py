@@ -10,6 +10,7 @@ from duolog._machine import boot_id
 from ha.epochs import Epoch
 from ha.mandate import Mandate
 from ha.master import Master
+from node.access.frameskeys import FramesKeys, SharedKey
 from node.clocks import Clock, SystemClock
 from node.config import Config
 from node.consuming.groups import NO_GRACE, GroupCoordinator
@@ -78,7 +79,8 @@ class Broker:
         self.replication = Replication(self.log, config, self.advertised, self.metadata)
         self.group = config.node.group
         self.failover: FailoverService | None = None  # only for a node that can be elected
-        self.frames_port, self.frames_key = 0, b""  # port 0: it accepts no frames
+        self.frames_port = 0  # it accepts no frames
+        self.frames_keys: FramesKeys = SharedKey()
         self.admission = Admission(self.store, self.replication, self.metadata, config.limits)
         self.log.connect(self.replication, self.admission.refused_put)
         self.metadata.refused = self.admission.change

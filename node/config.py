@@ -35,7 +35,17 @@ DEFAULT_LISTEN = "127.0.0.1:8081"
 FILE_VARIABLE = "DUOLOG_CONFIG"
 TYPO = 0.75  # similarity of two names that differ by a typing mistake
 ALIKE = 0.65  # similarity from which a name is suggested
-SECTIONS = ("node", "limits", "transactions", "rocketmq", "metrics", "ha", "registry", "store")
+SECTIONS = (
+    "node",
+    "access",
+    "limits",
+    "transactions",
+    "rocketmq",
+    "metrics",
+    "ha",
+    "registry",
+    "store",
+)
 
 
 class ConfigError(Exception):
@@ -111,6 +121,20 @@ class NodeSection(_Section):
         if value not in ("debug", "info", "warning", "error"):
             raise ValueError("must be debug, info, warning or error")
         return value
+
+
+class AccessSection(_Section):
+    """Users and their rights."""
+
+    key_file: Path | None = Field(
+        None,
+        description="file with the key that all nodes of the cluster share, as `duolog user key` "
+        "writes it; if set, only users may call; not set: there are no users, and anybody may call",
+    )
+    first_user_file: Path | None = Field(
+        None,
+        description="file with NAME:PASSWORD of a super user that counts while no user was created",
+    )
 
 
 class LimitsSection(_Section):
@@ -254,6 +278,7 @@ class Config(_Section):
     """The whole configuration."""
 
     node: NodeSection = NodeSection()
+    access: AccessSection = AccessSection()
     limits: LimitsSection = LimitsSection()
     transactions: TransactionsSection = TransactionsSection()
     rocketmq: RocketmqSection = RocketmqSection()
@@ -269,6 +294,8 @@ class Config(_Section):
 
     def check(self) -> None:
         """Raise ConfigError if keys contradict each other."""
+        if self.access.first_user_file and not self.access.key_file:
+            raise ConfigError("access.first_user_file needs access.key_file")
         rocketmq = self.rocketmq
         if bool(rocketmq.access_key) != bool(rocketmq.secret_key):
             raise ConfigError("rocketmq.access_key and rocketmq.secret_key must be set together")

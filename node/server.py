@@ -17,6 +17,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from ha.registry import Registry
+from node.access.access import access_of
+from node.api.doors import FramesDoor
 from node.api.native import native_methods
 from node.api.reservedport import IN_USE, ListenError, ReservedPort
 from node.broker import EXIT_FENCED, Broker, make_store
@@ -42,7 +44,12 @@ log = structlog.get_logger("duolog.node")
 GRACE_SECONDS = 2.0
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
-SERVICES = ("duolog.v1.Messages", "duolog.v1.Groups", "duolog.v1.Admin")
+SERVICES = (
+    "duolog.v1.Messages",
+    "duolog.v1.Groups",
+    "duolog.v1.Admin",
+    "duolog.v1.Access",
+)
 
 
 def store_host_of(listen: str) -> Host:
@@ -180,10 +187,15 @@ class Node:
         )
         disk = OsDisk(self.config.node.data)
         broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))
-        native = native_methods(broker)
-        frames = FramesServer(
-            broker.appends, broker.log.answered, limits, broker.give_up, native.by_path
+        access = access_of(
+            self.config.access, lambda: broker.metadata.tables.access, broker.log.threads
         )
+        gate = None
+        if access is not None:
+            gate, broker.frames_keys = access.gate, access.keys
+        native = native_methods(broker, access)
+        door = FramesDoor(lambda: broker.frames_keys, broker.appends, gate)
+        frames = FramesServer(door, broker.log.answered, limits, broker.give_up, native.by_path)
         others = Methods()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, others.as_server())
         names = (
@@ -231,7 +243,7 @@ class Node:
             await frames.start(reserved.host, reserved.port)
         except OSError:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
-        broker.frames_port, broker.frames_key = frames.port, frames.key
+        broker.frames_port = frames.port
         log.info("taking frames", listen=f"{reserved.host}:{frames.port}")
 
     async def _serve_metrics(self, reserved: ReservedPort) -> None:

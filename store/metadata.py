@@ -1,4 +1,4 @@
-"""Topics, groups and consumer offsets: the tables, and the records in the log that change them.
+"""Topics, groups, consumer offsets, users: the tables, and the records in the log that change them.
 
 Every change is a record on the system topic, so a node that has the log has the metadata.
 Applying a record again changes nothing. `store.metadatafiles` keeps snapshots of the tables.
@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from store.accesstables import AccessTables
 from store.errors import BadMessage
 
 SYSTEM_PREFIX = "DUOLOG_SYS_"
@@ -114,6 +115,7 @@ class Metadata:
     filters: dict[str, dict[str, Json]] = field(default_factory=dict)  # by topic and group
     filter_changes: int = 0
     sinks: dict[str, Json] = field(default_factory=dict)  # last published batch, newest last
+    access: AccessTables = field(default_factory=AccessTables)
     applied: int = 0
     changes: int = 0
     complete: bool = False  # the log's first records say that they begin with empty tables
@@ -135,7 +137,7 @@ class Metadata:
         for name, sink in self.sinks.items():
             if sink["staged"] and not 0 <= sink["done"] < len(sink["staged"]):
                 return f"sink {name} has stored {sink['done']} of {len(sink['staged'])} requests"
-        return ""
+        return self.access.validate()
 
     # -- changes -------------------------------------------------------------------------------
 
@@ -261,6 +263,18 @@ class Metadata:
     def _apply_timers(self, change: Json) -> None:
         self.timers = (int(change["low"]), int(change["done"]))
 
+    def _apply_user(self, change: Json) -> None:
+        self.access.put_user(change["user"])
+
+    def _apply_delete_user(self, change: Json) -> None:
+        self.access.delete_user(str(change["user"]))
+
+    def _apply_rights(self, change: Json) -> None:
+        self.access.put_rights(change["rights"])
+
+    def _apply_delete_rights(self, change: Json) -> None:
+        self.access.delete_rights(str(change["user"]))
+
     def _note_done(self, key: tuple[str, str], queue: int, ranges: Any) -> None:
         """ranges: [first, end) pairs that a group has done after its committed offset."""
         row = self.done.setdefault(key, {})
@@ -281,7 +295,8 @@ class Metadata:
     @property
     def empty(self) -> bool:
         """Tell whether nothing was ever noted here."""
-        return not (self.topics or self.groups or self.offsets or self.delay_offsets)
+        tables = (self.topics, self.groups, self.offsets, self.delay_offsets, self.access.users)
+        return not any(tables)
 
     # -- snapshots -----------------------------------------------------------------------------
 
@@ -295,6 +310,7 @@ class Metadata:
         self.delay_offsets, self.floors = made.delay_offsets, made.floors
         self.done, self.timers = made.done, made.timers
         self.filters, self.sinks = made.filters, made.sinks
+        self.access.replace(made.access)
         self.filter_changes += 1
         self.applied = made.applied
         self.changes += 1
@@ -320,6 +336,7 @@ class Metadata:
         low, noted = value.get("timers") or (0, 0)
         self.timers = (int(low), int(noted))
         self.sinks = {str(name): dict(row) for name, row in (value.get("sinks") or {}).items()}
+        self.access = AccessTables.from_rows(value.get("access") or {})
 
     def _adopt_done(self, rows: Json) -> None:
         for key, row in rows.items():
@@ -345,6 +362,7 @@ class Metadata:
             self.timers,
             {name: dict(sorted(rows.items())) for name, rows in sorted(self.filters.items())},
             {name: dict(row) for name, row in self.sinks.items()},
+            self.access.rows(),
             self.applied,
             self.changes,
         )
@@ -363,6 +381,7 @@ class Snapshot:
     timers: tuple[int, int]
     filters: Json
     sinks: Json
+    access: Json
     applied: int
     changes: int
 
@@ -378,6 +397,7 @@ class Snapshot:
             "timers": list(self.timers),
             "filters": self.filters,
             "sinks": self.sinks,
+            "access": self.access,
             "applied": self.applied,
         }
 

@@ -91,6 +91,13 @@ METHODS = (
     "Admin/Failover",
     "Admin/Drain",
     "Admin/ElectUnclean",
+    "Access/WhoAmI",
+    "Access/PutUser",
+    "Access/DeleteUser",
+    "Access/ListUsers",
+    "Access/PutRights",
+    "Access/GetRights",
+    "Access/TestAccess",
 )
 PATHS = tuple(f"/duolog.v1.{method}" for method in METHODS)
 NUMBERS = {path: number for number, path in enumerate(PATHS) if number}

@@ -432,7 +432,7 @@ class AdminService(stubs.AdminServicer):
             cluster=node.cluster,
             group=node.group,
             frames_port=broker.frames_port,
-            frames_key=broker.frames_key,
+            frames_key=broker.frames_keys.issue(),
         )
         if broker.failover is None:
             endpoint, epoch = broker.replication.master_endpoint

@@ -1,7 +1,7 @@
 """The Messages service: append stream, pull with long polling, subscriptions, lookups."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import structlog
@@ -12,12 +12,12 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from grpc.aio import ServicerContext
 
 from node.api.calls import Caller, Replies, reporting, unary
+from node.api.guard import Appending
 from node.config import LimitsSection
 from node.consuming.longpoll import NOTHING_NEW, check_place, poll
 from node.consuming.reading import Reader, Selection
 from node.core.core import Core
 from node.core.ports import Answers
-from node.deferred.appends import Appends
 from node.deferred.publishservice import PublishService
 from node.deferred.transactionservice import HALF_WORDS, Check, TransactionService
 from node.engine.log import Outcome
@@ -50,7 +50,7 @@ class MessagesParts:
     core: Core
     log: Answers
     limits: LimitsSection
-    appends: Appends
+    appends_of_call: Callable[[], Appending]
     reader: Reader
     publishes: PublishService
     transactions: TransactionService
@@ -83,7 +83,7 @@ class MessagesService(stubs.MessagesServicer):
     ) -> None:
         """Store batches as they come; replies in the order of the requests."""
         host = peer_host(context.peer())
-        log, appends = self._parts.log, self._parts.appends
+        log, appends = self._parts.log, self._parts.appends_of_call()
         if not log.waits:
             async for request in requests:
                 reply, _ = appends.append(request, host)
@@ -94,17 +94,20 @@ class MessagesService(stubs.MessagesServicer):
             return
         unanswered: Unanswered = asyncio.Queue(self._parts.limits.append_in_flight_max)
         async with together() as tasks:
-            tasks.create_task(self._answer(unanswered, context))
+            tasks.create_task(self._answer(unanswered, appends, context))
             async for request in requests:
                 await unanswered.put(appends.append(request, host))
             await unanswered.put(None)
 
-    async def _answer(self, unanswered: Unanswered, replies: Replies[wire.AppendReply]) -> None:
+    @staticmethod
+    async def _answer(
+        unanswered: Unanswered, appends: Appending, replies: Replies[wire.AppendReply]
+    ) -> None:
         """Write each reply once its outcome is known."""
         while (item := await unanswered.get()) is not None:
             reply, durable = item
             if durable is not None:
-                self._parts.appends.settled(reply, await durable)
+                appends.settled(reply, await durable)
             await replies.write(reply)
 
     # -- pull ----------------------------------------------------------------------------------

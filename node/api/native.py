@@ -1,22 +1,28 @@
 """The native API: its services, made from the parts of a node."""
 
+from dataclasses import dataclass
+
 from duolog.wire import duolog_pb2_grpc as stubs
 
+from node.access.access import Access
+from node.access.gate import Gate
+from node.api.access import AccessService
 from node.api.admin import AdminService
 from node.api.groups import GroupsService
+from node.api.guard import Guard, GuardedMethods, guarded_appends
 from node.api.messages import MessagesParts, MessagesService
 from node.broker import Broker
 from node.methods import Methods
 
 
-def messages_of(broker: Broker) -> MessagesService:
+def messages_of(broker: Broker, gate: Gate | None = None) -> MessagesService:
     """The Messages service."""
     return MessagesService(
         MessagesParts(
             broker.core,
             broker.log,
             broker.limits,
-            broker.appends,
+            guarded_appends(broker.appends, gate),
             broker.reader,
             broker.publishes,
             broker.transactions,
@@ -29,11 +35,37 @@ def groups_of(broker: Broker) -> GroupsService:
     return GroupsService(broker.core, broker.log, broker.filters, broker.groups, broker.retries)
 
 
-def native_methods(broker: Broker) -> Methods:
-    """The methods of all its services: gRPC, frames and the simulator serve the same ones."""
-    methods = Methods()
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the rules of methods know of a node."""
+
+    broker: Broker
+
+    @property
+    def cluster(self) -> str:
+        """The name of its cluster."""
+        return self.broker.node.cluster
+
+    def has_group(self, name: str) -> bool:
+        """Whether a consumer group exists."""
+        return name in self.broker.metadata.tables.groups
+
+    def has_topic(self, name: str) -> bool:
+        """Whether a topic exists."""
+        return name in self.broker.metadata.topics
+
+
+def native_methods(broker: Broker, access: Access | None = None) -> Methods:
+    """The methods of all its services: gRPC, frames and the simulator serve the same ones.
+
+    access: None where there are no users, and nobody is asked who it is.
+    """
+    gate, seal = (access.gate, access.seal) if access is not None else (None, None)
+    methods = GuardedMethods(Guard(gate, NodeFacts(broker))) if gate is not None else Methods()
     server = methods.as_server()
-    stubs.add_MessagesServicer_to_server(messages_of(broker), server)
+    stubs.add_MessagesServicer_to_server(messages_of(broker, gate), server)
     stubs.add_GroupsServicer_to_server(groups_of(broker), server)
     stubs.add_AdminServicer_to_server(AdminService(broker), server)
+    access_service = AccessService(broker.core, broker.log, gate, seal)
+    stubs.add_AccessServicer_to_server(access_service, server)
     return methods

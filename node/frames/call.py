@@ -23,6 +23,7 @@ class Peer(Protocol):
     """What a call uses of its connection."""
 
     peer: str
+    principal: object
 
     async def writable(self) -> None:
         """Wait while the client takes nothing."""
@@ -111,6 +112,15 @@ class Call:
     def peer(self) -> str:
         """The client's address as gRPC names it."""
         return self._peer.peer
+
+    @property
+    def principal(self) -> object:
+        """Whose call it is; None where the node has no users."""
+        return self._peer.principal
+
+    def invocation_metadata(self) -> Trailing:
+        """Frames carry none."""
+        return ()
 
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Trailing = ()

@@ -11,7 +11,7 @@ import ipaddress
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import grpc
 import structlog
@@ -21,6 +21,7 @@ from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
 from node.frames.call import Call, Trailing
+from node.frames.door import Appending, Door
 from node.methods import Handler
 from node.wirecodec import peer_host
 from store.record import Host
@@ -38,29 +39,17 @@ SILENT_TICKS = 12  # then it is gone; not where it is this node that does not re
 Outcome = asyncio.Future[PutMessageStatus]
 
 
-class Appending(Protocol):
-    """What a connection uses of the node for its appends."""
-
-    def append(
-        self, request: wire.AppendRequest, host: Host, bodies: bytes | memoryview | None
-    ) -> tuple[wire.AppendReply, Outcome | None]:
-        """Store a batch: the reply, and what to wait for before it may be sent."""
-
-    def settled(self, reply: wire.AppendReply, status: PutMessageStatus) -> None:
-        """What a reply waited for is known."""
-
-
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What holds for every connection.
 
-    answered: called when a reply that waited for nothing is on its way. begin: begins a task for a
-    call. appends_max: unanswered ones. calls_max: other calls under way.
+    door: who may begin, and where their appends go. answered: called when a reply that waited for
+    nothing is on its way. begin: begins a task for a call. appends_max: unanswered ones. calls_max:
+    other calls under way.
     """
 
-    key: bytes
+    door: Door
     methods: dict[int, Handler]
-    appends: Appending
     answered: Callable[[], None]
     begin: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
     frame_bytes_max: int
@@ -90,6 +79,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = ""
         self._host: Host | None = None
         self._greeted = False
+        self.principal: object = None  # whose it is, as the door says
+        self._appends: Appending | None = None
         self._going = ""  # why it takes no more calls
         self._lost = False
         self._calls: dict[int, Call] = {}
@@ -197,8 +188,11 @@ class Connection(asyncio.BufferedProtocol):
     def _greet(self, found: Frame) -> None:
         _, key = frames.read_hello(found)
         terms = self._terms
-        if key != terms.key:
-            raise FrameError("the client means another process than this one")
+        assert self._host is not None, "connected"
+        admitted = terms.door.admit(key, self._host)
+        if admitted is None:
+            raise FrameError("the client means another process than this one, or its key is old")
+        self.principal, self._appends = admitted
         self._greeted = True
         self._reader.frame_bytes_max = terms.frame_bytes_max
         self._write(frames.welcome(terms.frame_bytes_max, terms.calls_max))
@@ -254,7 +248,8 @@ class Connection(asyncio.BufferedProtocol):
             request = wire.AppendRequest.FromString(bytes(found.head))
         except DecodeError as error:
             raise FrameError(f"an append request cannot be read: {error}") from None
-        appends = self._terms.appends
+        appends = self._appends
+        assert appends is not None, "greeted"
         assert self._host is not None, "connected"
         try:
             reply, outcome = appends.append(request, self._host, found.body)
@@ -293,7 +288,8 @@ class Connection(asyncio.BufferedProtocol):
             if first.outcome is not None:
                 if not first.outcome.done():
                     break
-                self._terms.appends.settled(first.reply, first.outcome.result())
+                assert self._appends is not None, "greeted"
+                self._appends.settled(first.reply, first.outcome.result())
             answers.append(_answer(first.number, first.reply))
             unanswered.popleft()
         return answers

@@ -1,15 +1,15 @@
 """The frames port: connections, what they share, and their clean end."""
 
 import asyncio
-import secrets
 from collections.abc import Callable, Mapping
 
 import structlog
 from duolog._background import Background
-from duolog._frames import KEY_BYTES, NUMBERS, Budget
+from duolog._frames import NUMBERS, Budget
 
 from node.config import LimitsSection
-from node.frames.connection import Appending, Connection, Terms
+from node.frames.connection import Connection, Terms
+from node.frames.door import Door
 from node.methods import Handler
 
 log = structlog.get_logger("duolog.node")
@@ -33,22 +33,20 @@ class FramesServer:
     """Listens for clients that speak frames.
 
     Attributes:
-        key: of this process; a client that names another one has not meant it.
         port: where it listens; 0 before.
     """
 
     def __init__(
         self,
-        appends: Appending,
+        door: Door,
         answered: Callable[[], None],
         limits: LimitsSection,
         failed: Callable[[Exception], None],
         methods: Mapping[str, Handler],
     ) -> None:
-        """answered: see Terms. failed: is told of a bug in a call. methods: those of the native
-        API, by their paths.
+        """door, answered: see Terms. failed: is told of a bug in a call. methods: those of the
+        native API, by their paths.
         """
-        self.key = secrets.token_bytes(KEY_BYTES)
         self.port = 0
         self._calls = Background(failed)
         self._ticking = Background(failed)
@@ -56,9 +54,8 @@ class FramesServer:
         self._stopping = False
         self._server: asyncio.Server | None = None
         self._terms = Terms(
-            self.key,
+            door,
             numbered(methods),
-            appends,
             answered,
             self._calls.start,
             limits.request_bytes_max,

@@ -1057,6 +1057,102 @@ class ClusterStatusReply(_message.Message):
     nodes: _containers.RepeatedCompositeFieldContainer[NodeStatusReply]
     def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatusReply, _Mapping]]] = ...) -> None: ...
 
+class WhoAmIRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PutUserRequest(_message.Message):
+    __slots__ = ("user", "password", "super", "disabled", "signs", "create")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    SUPER_FIELD_NUMBER: _ClassVar[int]
+    DISABLED_FIELD_NUMBER: _ClassVar[int]
+    SIGNS_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    password: str
+    super: bool
+    disabled: bool
+    signs: bool
+    create: bool
+    def __init__(self, user: _Optional[str] = ..., password: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., create: _Optional[bool] = ...) -> None: ...
+
+class UserReply(_message.Message):
+    __slots__ = ("user", "super", "disabled", "signs")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    SUPER_FIELD_NUMBER: _ClassVar[int]
+    DISABLED_FIELD_NUMBER: _ClassVar[int]
+    SIGNS_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    super: bool
+    disabled: bool
+    signs: bool
+    def __init__(self, user: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ...) -> None: ...
+
+class DeleteUserRequest(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    def __init__(self, user: _Optional[str] = ...) -> None: ...
+
+class DeleteUserReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListUsersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListUsersReply(_message.Message):
+    __slots__ = ("users",)
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedCompositeFieldContainer[UserReply]
+    def __init__(self, users: _Optional[_Iterable[_Union[UserReply, _Mapping]]] = ...) -> None: ...
+
+class PutRightsRequest(_message.Message):
+    __slots__ = ("user", "rights")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    RIGHTS_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    rights: str
+    def __init__(self, user: _Optional[str] = ..., rights: _Optional[str] = ...) -> None: ...
+
+class GetRightsRequest(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    def __init__(self, user: _Optional[str] = ...) -> None: ...
+
+class RightsReply(_message.Message):
+    __slots__ = ("user", "rights")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    RIGHTS_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    rights: str
+    def __init__(self, user: _Optional[str] = ..., rights: _Optional[str] = ...) -> None: ...
+
+class TestAccessRequest(_message.Message):
+    __slots__ = ("user", "action", "resource", "source")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    action: str
+    resource: str
+    source: str
+    def __init__(self, user: _Optional[str] = ..., action: _Optional[str] = ..., resource: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
+
+class TestAccessReply(_message.Message):
+    __slots__ = ("allowed", "entry", "reason")
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    allowed: bool
+    entry: str
+    reason: str
+    def __init__(self, allowed: _Optional[bool] = ..., entry: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class CallEnd(_message.Message):
     __slots__ = ("details", "trailing")
     class TrailingEntry(_message.Message):

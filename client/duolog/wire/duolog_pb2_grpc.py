@@ -1525,3 +1525,349 @@ class Admin:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class AccessStub:
+    """----------------------------------------------------------------------------------------- access
+
+    Users and their rights, where the nodes have a key file. All but WhoAmI and TestAccess of one's own
+    are for super users.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.WhoAmI = channel.unary_unary(
+                '/duolog.v1.Access/WhoAmI',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.WhoAmIRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.UserReply.FromString,
+                _registered_method=True)
+        self.PutUser = channel.unary_unary(
+                '/duolog.v1.Access/PutUser',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.PutUserRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.UserReply.FromString,
+                _registered_method=True)
+        self.DeleteUser = channel.unary_unary(
+                '/duolog.v1.Access/DeleteUser',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.DeleteUserRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.DeleteUserReply.FromString,
+                _registered_method=True)
+        self.ListUsers = channel.unary_unary(
+                '/duolog.v1.Access/ListUsers',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.ListUsersRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.ListUsersReply.FromString,
+                _registered_method=True)
+        self.PutRights = channel.unary_unary(
+                '/duolog.v1.Access/PutRights',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.PutRightsRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.RightsReply.FromString,
+                _registered_method=True)
+        self.GetRights = channel.unary_unary(
+                '/duolog.v1.Access/GetRights',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.GetRightsRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.RightsReply.FromString,
+                _registered_method=True)
+        self.TestAccess = channel.unary_unary(
+                '/duolog.v1.Access/TestAccess',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.TestAccessRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.TestAccessReply.FromString,
+                _registered_method=True)
+
+
+class AccessServicer:
+    """----------------------------------------------------------------------------------------- access
+
+    Users and their rights, where the nodes have a key file. All but WhoAmI and TestAccess of one's own
+    are for super users.
+    """
+
+    def WhoAmI(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutUser(self, request, context):
+        """Creates a user, or alters one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteUser(self, request, context):
+        """Deletes a user, and its rights.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListUsers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutRights(self, request, context):
+        """Replaces the rights of a user.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRights(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TestAccess(self, request, context):
+        """Whether a user may do something, and which entry decides.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_AccessServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'WhoAmI': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhoAmI,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.WhoAmIRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.UserReply.SerializeToString,
+            ),
+            'PutUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutUser,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.PutUserRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.UserReply.SerializeToString,
+            ),
+            'DeleteUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteUser,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.DeleteUserRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.DeleteUserReply.SerializeToString,
+            ),
+            'ListUsers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUsers,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.ListUsersRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.ListUsersReply.SerializeToString,
+            ),
+            'PutRights': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutRights,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.PutRightsRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.RightsReply.SerializeToString,
+            ),
+            'GetRights': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRights,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.GetRightsRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.RightsReply.SerializeToString,
+            ),
+            'TestAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.TestAccess,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.TestAccessRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.TestAccessReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'duolog.v1.Access', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('duolog.v1.Access', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Access:
+    """----------------------------------------------------------------------------------------- access
+
+    Users and their rights, where the nodes have a key file. All but WhoAmI and TestAccess of one's own
+    are for super users.
+    """
+
+    @staticmethod
+    def WhoAmI(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Access/WhoAmI',
+            duolog_dot_wire_dot_duolog__pb2.WhoAmIRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.UserReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Access/PutUser',
+            duolog_dot_wire_dot_duolog__pb2.PutUserRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.UserReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Access/DeleteUser',
+            duolog_dot_wire_dot_duolog__pb2.DeleteUserRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.DeleteUserReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListUsers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Access/ListUsers',
+            duolog_dot_wire_dot_duolog__pb2.ListUsersRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.ListUsersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutRights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Access/PutRights',
+            duolog_dot_wire_dot_duolog__pb2.PutRightsRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.RightsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Access/GetRights',
+            duolog_dot_wire_dot_duolog__pb2.GetRightsRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.RightsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TestAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Access/TestAccess',
+            duolog_dot_wire_dot_duolog__pb2.TestAccessRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.TestAccessReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -1,0 +1,56 @@
+"""Users of a node, made from its configuration: the gate and the seal."""
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.access.frameskeys import FramesKeys, UserKeys
+from node.access.gate import Gate
+from node.access.secrets import BadKeyFile, Seal, hash_password, read_key
+from node.access.users import User, check_password, check_user_name
+from node.config import AccessSection, ConfigError
+from store.accesstables import AccessTables
+from store.errors import BadMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a node with users has."""
+
+    gate: Gate
+    seal: Seal
+    keys: FramesKeys
+
+
+def first_user(path: Path) -> User:
+    """The super user that counts while there are no others. Raises ConfigError."""
+    try:
+        name, _, password = path.read_text(encoding="utf-8").strip().partition(":")
+        check_user_name(name)
+        check_password(password)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"access.first_user_file: cannot read {path}: {error}") from None
+    except BadMessage as error:
+        raise ConfigError(
+            f"access.first_user_file: {path} must hold NAME:PASSWORD: {error.reason}"
+        ) from None
+    return User(name, is_super=True, password=hash_password(password))
+
+
+def access_of(
+    section: AccessSection, tables: Callable[[], AccessTables], threads: Executor
+) -> Access | None:
+    """As configured; None where there are no users. Raises ConfigError."""
+    if section.key_file is None:
+        return None
+    try:
+        key = read_key(section.key_file)
+    except BadKeyFile as error:
+        raise ConfigError(f"access.key_file: {error}") from None
+    seal = Seal(key)
+    first = first_user(section.first_user_file) if section.first_user_file else None
+    return Access(Gate(tables, seal, first, threads), seal, UserKeys())
+
+
+__all__ = ["Access", "access_of"]

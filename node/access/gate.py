@@ -1,0 +1,232 @@
+"""The gate: who a caller is, and whether a user may do what a call asks for.
+
+Rules: without a key file there are no users, and no gate is asked. With one, nobody may do anything
+who is not a user. Every answer is by the tables as they are now: a user who was disabled or changed
+its password is unknown from the next call on, on open connections as well.
+"""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from duolog import _errors as sdk
+
+from node.access.decision import Decision, decide
+from node.access.policies import Acl, BadAcl
+from node.access.resources import Kind, Need, Resource
+from node.access.secrets import Seal, is_password, nobody
+from node.access.users import User
+from store.accesstables import AccessTables
+
+# What no entry gives: nobody has it but super users.
+FOR_SUPERS = Need(Resource(Kind.CLUSTER, ""), frozenset())
+REMEMBERED_MAX = 10_000  # passwords that were right, and decisions
+COMPARED_MAX = 64  # passwords that wait to be compared; each takes some 40 ms of a thread
+COMPARED_AT_A_TIME = 1
+BASIC = "basic"
+UNKNOWN = "user name or password is wrong, or the user is disabled"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A user as it was when it was recognised.
+
+    source: its address, without the port.
+    """
+
+    name: str
+    credentials: tuple[str, str]
+    source: str = ""
+
+
+# Whose call runs in this task; None where there is no gate.
+PRINCIPAL: ContextVar[Principal | None] = ContextVar("duolog_caller", default=None)
+
+
+def basic(authorization: str) -> tuple[str, str]:
+    """User and password of `Basic …`. Raises Unauthenticated."""
+    scheme, _, word = authorization.partition(" ")
+    if scheme.lower() != BASIC:
+        raise sdk.Unauthenticated("this node has users: name one, and its password")
+    try:
+        user, colon, password = base64.b64decode(word, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        colon = ""
+    if not colon:
+        raise sdk.Unauthenticated("the authorization is not NAME:PASSWORD in base64")
+    return user, password
+
+
+class Gate:
+    """What the doors of a node ask."""
+
+    def __init__(
+        self, tables: Callable[[], AccessTables], seal: Seal, first: User | None, threads: Executor
+    ) -> None:
+        """first: a super user that counts while the tables have no user. threads: compare
+        passwords.
+        """
+        self._tables = tables
+        self._seal = seal
+        self._first = first
+        self._threads = threads
+        self._comparing = asyncio.Semaphore(COMPARED_AT_A_TIME)
+        self._compared = 0  # that run or wait
+        self._salt = os.urandom(32)
+        # By a hash of user and password: the credentials that they were right for.
+        self._right: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
+        self._seen: tuple[AccessTables | None, int] = (None, 0)
+        self._users: dict[str, User] = {}
+        self._rights: dict[str, Acl | None] = {}
+        self._decisions: dict[tuple[str, Need, str], Decision] = {}
+
+    # -- who -----------------------------------------------------------------------------------
+
+    def user(self, name: str) -> User | None:
+        """An enabled user, by the tables as they are now."""
+        self._refresh()
+        found = self._users.get(name)
+        if found is None:
+            tables = self._tables()
+            if tables.users:
+                row = tables.users.get(name)
+                found = User.from_row(row) if row is not None else None
+            elif self._first is not None and self._first.name == name:
+                found = self._first
+            if found is not None:
+                self._users[name] = found
+        return found if found is not None and found.enabled else None
+
+    def _refresh(self) -> None:
+        """Forget what was made of older tables."""
+        tables = self._tables()
+        now = tables, tables.changes
+        if self._seen[0] is not tables or self._seen[1] != tables.changes:
+            self._seen = now
+            self._users.clear()
+            self._rights.clear()
+            self._decisions.clear()
+
+    def is_current(self, principal: Principal) -> bool:
+        """Whether a caller is still who it was."""
+        user = self.user(principal.name)
+        return user is not None and user.credentials == principal.credentials
+
+    def check_current(self, principal: Principal) -> None:
+        """Raise Unauthenticated if a caller is no longer who it was."""
+        if not self.is_current(principal):
+            raise sdk.Unauthenticated(
+                f"user {principal.name} was disabled, deleted, or has another password now"
+            )
+
+    async def by_password(self, authorization: str, source: str) -> Principal:
+        """Who calls with `Basic …`. Raises Unauthenticated, and Busy if too many passwords are
+        being compared.
+        """
+        name, password = basic(authorization)
+        user = self.user(name)
+        stored = user.password if user is not None else ""
+        mark = hmac.digest(self._salt, f"{name}:{password}".encode(), hashlib.sha256)
+        known = self._right.get(mark)
+        if user is None or known is None or known != user.credentials:
+            if not await self._compare(password, stored or nobody()) or user is None:
+                raise sdk.Unauthenticated(f"user {name!r}: {UNKNOWN}")
+            self._remember(mark, user.credentials)
+            known = user.credentials
+        return Principal(name, known, source)
+
+    def _remember(self, mark: bytes, credentials: tuple[str, str]) -> None:
+        self._right[mark] = credentials
+        self._right.move_to_end(mark)
+        if len(self._right) > REMEMBERED_MAX:
+            self._right.popitem(last=False)
+
+    async def _compare(self, password: str, stored: str) -> bool:
+        if self._compared >= COMPARED_MAX:
+            raise sdk.Busy("too many callers give their passwords at the same time: try again")
+        self._compared += 1
+        try:
+            async with self._comparing:
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._threads, is_password, password, stored)
+        finally:
+            self._compared -= 1
+
+    def secret(self, name: str) -> str | None:
+        """What an enabled user signs with; None where it does not sign. Not to be shown."""
+        user = self.user(name)
+        if user is None or not user.secret:
+            return None
+        return self._seal.open(name, user.secret)
+
+    def principal(self, name: str, source: str) -> Principal:
+        """A user that proved who it is. Raises Unauthenticated."""
+        user = self.user(name)
+        if user is None:
+            raise sdk.Unauthenticated(f"user {name!r}: {UNKNOWN}")
+        return Principal(name, user.credentials, source)
+
+    # -- what ----------------------------------------------------------------------------------
+
+    def is_super(self, principal: Principal) -> bool:
+        """Whether a caller may do everything."""
+        user = self.user(principal.name)
+        return user is not None and user.is_super
+
+    def decision(self, name: str, need: Need, source: str) -> Decision:
+        """Whether a user may do something, and which entry decides."""
+        self._refresh()
+        key = name, need, source
+        found = self._decisions.get(key)
+        if found is None:
+            found = self._decide(name, need, source)
+            if len(self._decisions) >= REMEMBERED_MAX:
+                self._decisions.clear()
+            self._decisions[key] = found
+        return found
+
+    def _decide(self, name: str, need: Need, source: str) -> Decision:
+        user = self.user(name)
+        if user is None:
+            return Decision(False, None, "", f"there is no enabled user {name!r}")
+        if user.is_super:
+            return Decision(True, None, "", "a super user may do everything")
+        if not need.actions:
+            return Decision(False, None, "", "it is for super users")
+        if name not in self._rights:
+            self._rights[name] = self._rights_of(name)
+        return decide(self._rights[name], need, source)
+
+    def _rights_of(self, name: str) -> Acl | None:
+        row = self._tables().rights.get(name)
+        try:
+            return Acl.from_json(row) if row is not None else None
+        except BadAcl:
+            return None  # written by a newer version: it gives no rights here
+
+    def allows(self, principal: Principal, need: Need) -> bool:
+        """Whether a caller may do something."""
+        return self.is_current(principal) and (
+            self.decision(principal.name, need, principal.source).allowed
+        )
+
+    def check(self, principal: Principal, needs: Iterable[Need]) -> None:
+        """Raise Unauthenticated or NoPermission unless a caller may do all of it."""
+        self.check_current(principal)
+        for need in needs:
+            found = self.decision(principal.name, need, principal.source)
+            if not found.allowed:
+                raise sdk.NoPermission(
+                    f"user {principal.name} has no right to {need.text}: {found.reason}"
+                )
+
+
+__all__ = ["FOR_SUPERS", "PRINCIPAL", "Gate", "Principal"]

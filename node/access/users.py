@@ -1,0 +1,76 @@
+"""Users: the rows of the table, checked."""
+
+from dataclasses import dataclass
+
+from store.accesstables import Row
+from store.errors import BadMessage
+
+NAME_MAX = 255
+PASSWORD_MAX = 1024
+SUPER, NORMAL = "Super", "Normal"
+ENABLED, DISABLED = "enable", "disable"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One user.
+
+    Attributes:
+        is_super: may do everything.
+        enabled: may call at all.
+        password: its hash.
+        secret: the password sealed, if the user signs with it; otherwise empty.
+    """
+
+    name: str
+    is_super: bool = False
+    enabled: bool = True
+    password: str = ""
+    secret: str = ""
+
+    def to_row(self) -> Row:
+        """The row; type and status are in RocketMQ's words."""
+        return {
+            "username": self.name,
+            "userType": SUPER if self.is_super else NORMAL,
+            "userStatus": ENABLED if self.enabled else DISABLED,
+            "password": self.password,
+            "secret": self.secret,
+        }
+
+    @staticmethod
+    def from_row(row: Row) -> "User":
+        """A user of the table. What is not known to be a super user or enabled is neither."""
+        return User(
+            str(row["username"]),
+            row.get("userType") == SUPER,
+            row.get("userStatus") == ENABLED,
+            str(row.get("password", "")),
+            str(row.get("secret", "")),
+        )
+
+    @property
+    def credentials(self) -> tuple[str, str]:
+        """Differs after a change of its password or secret."""
+        return self.password, self.secret
+
+
+def check_user_name(name: str) -> None:
+    """Raise BadMessage if no user can have that name: it travels in `NAME:PASSWORD` and in
+    `Credential=NAME/…, `.
+    """
+    wrong = set(name) & set(":/, ")
+    if not name or len(name) > NAME_MAX or not name.isprintable() or wrong:
+        raise BadMessage(
+            f"user name {name[:NAME_MAX]!r} must have 1 to {NAME_MAX} printable characters other "
+            "than colon, slash, comma and space"
+        )
+
+
+def check_password(password: str) -> None:
+    """Raise BadMessage if it is no password; the text does not hold it."""
+    if not 1 <= len(password) <= PASSWORD_MAX:
+        raise BadMessage(f"a password must have 1 to {PASSWORD_MAX} characters")
+
+
+__all__ = ["User", "check_password", "check_user_name"]

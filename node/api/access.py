@@ -1,0 +1,237 @@
+"""The Access service: users and their rights."""
+
+import asyncio
+import json
+from concurrent.futures import Executor
+from dataclasses import replace
+
+import structlog
+from duolog import _errors as sdk
+from duolog.wire import duolog_pb2 as wire
+from duolog.wire import duolog_pb2_grpc as stubs
+
+from node.access.gate import PRINCIPAL, Gate
+from node.access.policies import Acl, BadAcl
+from node.access.resources import Action, Kind, Need, Resource, group, topic
+from node.access.secrets import Seal, hash_password
+from node.access.users import User, check_password, check_user_name
+from node.api.calls import Caller, unary
+from node.core.core import Core
+from node.core.ports import Answers
+from store.accesstables import SUBJECT
+
+log = structlog.get_logger("duolog.node")
+
+USERS_MAX = 10_000
+RIGHTS_BYTES_MAX = 1 << 20
+
+
+class AccessService(stubs.AccessServicer):
+    """Users of the cluster; changes are records of the log, as all metadata."""
+
+    def __init__(self, core: Core, log_: Answers, gate: Gate | None, seal: Seal | None) -> None:
+        """gate, seal: None where there are no users."""
+        self._metadata = core.metadata
+        self._admission = core.admission
+        self._gate = gate
+        self._seal = seal
+        self._threads: Executor | None = None  # the loop's own
+        self.caught_up = log_.caught_up
+
+    def _known_gate(self) -> Gate:
+        if self._gate is None:
+            raise sdk.BadRequest(
+                "this node has no users: set access.key_file, and access.first_user_file for the "
+                "first one, on all nodes of the cluster"
+            )
+        return self._gate
+
+    async def _current(self) -> Gate:
+        """For a change: on the master, once it has all changes of the last one."""
+        gate = self._known_gate()
+        await self._admission.until_taken()
+        self._admission.check_current()
+        return gate
+
+    def _user(self, name: str) -> User | None:
+        row = self._metadata.tables.access.users.get(name)
+        return User.from_row(row) if row is not None else None
+
+    def _existing(self, name: str) -> User:
+        found = self._user(name)
+        if found is None:
+            raise sdk.BadRequest(f"there is no user {name!r}")
+        return found
+
+    # -- users ---------------------------------------------------------------------------------
+
+    @unary
+    async def WhoAmI(self, request: wire.WhoAmIRequest, context: Caller) -> wire.UserReply:
+        """The user that calls."""
+        principal = PRINCIPAL.get()
+        if self._gate is None or principal is None:
+            return wire.UserReply()
+        user = self._gate.user(principal.name)
+        return _reply(user) if user is not None else wire.UserReply(user=principal.name)
+
+    @unary
+    async def PutUser(self, request: wire.PutUserRequest, context: Caller) -> wire.UserReply:
+        """Create a user, or alter one. The first user of a cluster must be a super user."""
+        await self._current()
+        check_user_name(request.user)
+        if request.HasField("password"):
+            check_password(request.password)
+        loop = asyncio.get_running_loop()
+        # Before the tables are looked at: nothing is waited for between that and the change.
+        hashed = ""
+        if request.HasField("password"):
+            hashed = await loop.run_in_executor(self._threads, hash_password, request.password)
+        self._admission.check_current()
+        known = self._user(request.user)
+        if known is not None and request.create:
+            raise sdk.BadRequest(f"user {request.user!r} exists already")
+        if known is None and not hashed:
+            raise sdk.BadRequest(f"user {request.user!r} does not exist, and needs a password")
+        user = self._altered(known or User(request.user), request, hashed)
+        self._check_supers(user)
+        if known is None and len(self._metadata.tables.access.users) >= USERS_MAX:
+            raise sdk.Busy(f"the cluster has reached its limit of {USERS_MAX} users")
+        await self._metadata.change({"op": "user", "user": user.to_row()})
+        _note("user created" if known is None else "user altered", user.name)
+        return _reply(user)
+
+    def _altered(self, user: User, request: wire.PutUserRequest, hashed: str) -> User:
+        if hashed:
+            assert self._seal is not None, "there is a gate"
+            secret = self._seal.close(user.name, request.password) if request.signs else ""
+            user = replace(user, password=hashed, secret=secret)
+        elif request.signs and not user.secret:
+            raise sdk.BadRequest("a user that shall sign needs its password once more")
+        if request.HasField("super"):
+            user = replace(user, is_super=request.super)
+        if request.HasField("disabled"):
+            user = replace(user, enabled=not request.disabled)
+        return user
+
+    def _check_supers(self, altered: User | None, deleted: str = "") -> None:
+        """Raise BadRequest where no enabled super user would be left."""
+        rows = self._metadata.tables.access.users
+        users = {name: User.from_row(row) for name, row in rows.items() if name != deleted}
+        if altered is not None:
+            users[altered.name] = altered
+        if not any(user.is_super and user.enabled for user in users.values()):
+            raise sdk.BadRequest("no enabled super user would be left: nobody could change users")
+
+    @unary
+    async def DeleteUser(
+        self, request: wire.DeleteUserRequest, context: Caller
+    ) -> wire.DeleteUserReply:
+        """Delete a user, and its rights."""
+        await self._current()
+        self._existing(request.user)
+        self._check_supers(None, request.user)
+        await self._metadata.change({"op": "delete_user", "user": request.user})
+        _note("user deleted", request.user)
+        return wire.DeleteUserReply()
+
+    @unary
+    async def ListUsers(
+        self, request: wire.ListUsersRequest, context: Caller
+    ) -> wire.ListUsersReply:
+        """All users, by name."""
+        self._known_gate()
+        rows = self._metadata.tables.access.users
+        return wire.ListUsersReply(
+            users=[_reply(User.from_row(rows[name])) for name in sorted(rows)]
+        )
+
+    # -- rights --------------------------------------------------------------------------------
+
+    @unary
+    async def PutRights(self, request: wire.PutRightsRequest, context: Caller) -> wire.RightsReply:
+        """Replace the rights of a user."""
+        await self._current()
+        self._existing(request.user)
+        if not request.rights:
+            await self._metadata.change({"op": "delete_rights", "user": request.user})
+            _note("rights deleted", request.user)
+            return wire.RightsReply(user=request.user)
+        acl = _acl_of(request.user, request.rights)
+        await self._metadata.change({"op": "rights", "rights": acl.to_json()})
+        _note("rights altered", request.user)
+        return wire.RightsReply(user=request.user, rights=_text(acl))
+
+    @unary
+    async def GetRights(self, request: wire.GetRightsRequest, context: Caller) -> wire.RightsReply:
+        """The rights of a user."""
+        self._known_gate()
+        self._existing(request.user)
+        row = self._metadata.tables.access.rights.get(request.user)
+        return wire.RightsReply(user=request.user, rights=json.dumps(row) if row else "")
+
+    @unary
+    async def TestAccess(
+        self, request: wire.TestAccessRequest, context: Caller
+    ) -> wire.TestAccessReply:
+        """Whether a user may do something, and why."""
+        gate, principal = self._known_gate(), PRINCIPAL.get()
+        assert principal is not None, "only users get here"
+        name = request.user or principal.name
+        if name != principal.name and not gate.is_super(principal):
+            raise sdk.NoPermission("what another user may do is told to super users only")
+        found = gate.decision(name, _need(request), request.source or principal.source)
+        entry = found.entry.text if found.entry is not None else ""
+        return wire.TestAccessReply(allowed=found.allowed, entry=entry, reason=found.reason)
+
+
+def _reply(user: User) -> wire.UserReply:
+    reply = wire.UserReply(user=user.name, disabled=not user.enabled, signs=bool(user.secret))
+    reply.super = user.is_super
+    return reply
+
+
+def _note(event: str, name: str) -> None:
+    principal = PRINCIPAL.get()
+    log.info(event, user=name, by=principal.name if principal is not None else "")
+
+
+def _acl_of(user: str, text: str) -> Acl:
+    """The rights in a request. Raises BadRequest."""
+    if len(text) > RIGHTS_BYTES_MAX:
+        raise sdk.BadRequest(f"the rights are longer than {RIGHTS_BYTES_MAX} characters")
+    try:
+        value = json.loads(text)
+        if not isinstance(value, dict):
+            raise sdk.BadRequest('rights are a JSON object with "policies"')
+        return Acl.from_json({**value, "subject": SUBJECT + user})
+    except BadAcl as error:
+        raise sdk.BadRequest(str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise sdk.BadRequest(f"the rights are no JSON: {error}") from None
+
+
+def _text(acl: Acl) -> str:
+    return json.dumps(acl.to_json())
+
+
+def _need(request: wire.TestAccessRequest) -> Need:
+    """What a request asks about. Raises BadRequest."""
+    actions = {action.lower(): action for action in Action}
+    action = actions.get(request.action.lower())
+    if action is None:
+        raise sdk.BadRequest(f"action {request.action!r} is not one of {', '.join(Action)}")
+    kind, colon, name = request.resource.partition(":")
+    kinds = {one.lower(): one for one in (Kind.CLUSTER, Kind.TOPIC, Kind.GROUP)}
+    found = kinds.get(kind.lower())
+    if found is None or not colon or not name:
+        raise sdk.BadRequest(
+            f"resource {request.resource!r} is not Topic:NAME, Group:NAME or Cluster:NAME"
+        )
+    if found is Kind.TOPIC:
+        return Need(topic(name), frozenset((action,)))
+    if found is Kind.GROUP:
+        return Need(group(name), frozenset((action,)))
+    return Need(Resource(found, name), frozenset((action,)))
+
+
+__all__ = ["AccessService"]

@@ -1,0 +1,188 @@
+"""The guard before the native API: recognises the caller of each method, and asks the gate.
+
+Over gRPC a caller says in each call who it is; over frames the connection began with a key of a
+user. What was allowed when a call began may have been forbidden since: streams look again at each
+message, and whatever waited looks again before it answers.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, Protocol, cast
+
+import grpc
+from duolog import _errors as sdk
+from duolog.wire import duolog_pb2 as wire
+
+from node.access.gate import PRINCIPAL, Gate, Principal
+from node.access.resources import Need
+from node.api.calls import reporting
+from node.api.rights import RULES, Facts, Rule, append_needs
+from node.engine.log import Outcome
+from node.methods import Handler, Methods
+from node.wirecodec import peer_host
+from store.record import Host
+from store.status import PutMessageStatus
+
+
+class Appending(Protocol):
+    """What stores the batches of append requests."""
+
+    def append(
+        self, request: wire.AppendRequest, host: Host, bodies: bytes | memoryview | None = None
+    ) -> tuple[wire.AppendReply, Outcome | None]:
+        """Store a batch: the reply, and what to wait for before it may be sent."""
+
+    def settled(self, reply: wire.AppendReply, status: PutMessageStatus) -> None:
+        """What a reply waited for is known."""
+
+
+class GuardedAppends:
+    """Appends of one caller: a batch that it may not store is answered, and the others go on."""
+
+    def __init__(self, appends: Appending, gate: Gate, principal: Principal) -> None:
+        self._appends = appends
+        self._gate = gate
+        self._principal = principal
+
+    def append(
+        self, request: wire.AppendRequest, host: Host, bodies: bytes | memoryview | None = None
+    ) -> tuple[wire.AppendReply, Outcome | None]:
+        """See Appending."""
+        try:
+            self._gate.check(self._principal, append_needs(request))
+        except (sdk.Unauthenticated, sdk.NoPermission) as error:
+            reply = wire.AppendReply(id=request.id, status=wire.NO_PERMISSION, reason=str(error))
+            return reply, None
+        return self._appends.append(request, host, bodies)
+
+    def settled(self, reply: wire.AppendReply, status: PutMessageStatus) -> None:
+        """See Appending."""
+        self._appends.settled(reply, status)
+
+
+def guarded_appends(appends: Appending, gate: Gate | None) -> Callable[[], Appending]:
+    """What stores the batches of the call that runs in this task."""
+
+    def of_call() -> Appending:
+        principal = PRINCIPAL.get()
+        if gate is None or principal is None:
+            return appends
+        return GuardedAppends(appends, gate, principal)
+
+    return of_call
+
+
+class _Delivering:
+    """The context of a streaming call: what it writes is looked at once more."""
+
+    def __init__(self, context: Any, guard: "Guard", principal: Principal, rule: Rule) -> None:
+        self._context = context
+        self._guard = guard
+        self._principal = principal
+        self._rule = rule
+
+    async def write(self, message: Any) -> None:
+        """Send a reply. Raises Unauthenticated or NoPermission where the right is gone."""
+        if self._rule.delivers is not None:
+            guard = self._guard
+            guard.gate.check(self._principal, self._rule.delivers(message, guard.facts))
+        await self._context.write(message)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+class Guard:
+    """Wraps methods, so that each is served to those only who may call it."""
+
+    def __init__(self, gate: Gate, facts: Facts) -> None:
+        self.gate = gate
+        self.facts = facts
+
+    async def _recognise(self, context: Any) -> Principal:
+        """Who calls. Raises Unauthenticated, Busy."""
+        found: Principal | None = getattr(context, "principal", None)  # of a frames connection
+        if found is not None:
+            return found
+        given = ""
+        for key, value in context.invocation_metadata() or ():
+            if key == "authorization":
+                given = str(value)
+        host = peer_host(context.peer())
+        return await self.gate.by_password(given, host.address if host is not None else "")
+
+    def _check(self, principal: Principal, rule: Rule, request: Any) -> None:
+        self.gate.check(principal, rule.needs(request, self.facts))
+
+    async def _checked(
+        self, principal: Principal, rule: Rule, requests: AsyncIterator[Any]
+    ) -> AsyncIterator[Any]:
+        async for request in requests:
+            self._check(principal, rule, request)
+            yield request
+
+    def wrap(self, path: str, handler: Handler) -> Handler:
+        """A method with its rule before it. Raises KeyError where it has none."""
+        rule = RULES[path]
+        reads, writes = handler.request_deserializer, handler.response_serializer
+
+        async def unary(request: Any, context: Any) -> Any:
+            async with reporting(context):
+                principal = await self._recognise(context)
+                self._check(principal, rule, request)
+            PRINCIPAL.set(principal)
+            reply = await handler.unary_unary(request, context)
+            async with reporting(context):
+                if rule.again:
+                    self._check(principal, rule, request)
+                rule.trim(reply, lambda *needs: self._may(principal, needs), self.facts)
+            return reply
+
+        async def streamed(request: Any, context: Any) -> None:
+            async with reporting(context):
+                principal = await self._recognise(context)
+                self._check(principal, rule, request)
+                PRINCIPAL.set(principal)
+                await handler.unary_stream(request, _Delivering(context, self, principal, rule))
+
+        async def both(requests: AsyncIterator[Any], context: Any) -> None:
+            async with reporting(context):
+                principal = await self._recognise(context)
+                PRINCIPAL.set(principal)
+                if rule.delivers is not None:  # otherwise each request is answered by itself
+                    requests = self._checked(principal, rule, requests)
+                await handler.stream_stream(requests, _Delivering(context, self, principal, rule))
+
+        if handler.request_streaming:
+            made = grpc.stream_stream_rpc_method_handler(both, reads, writes)
+        elif handler.response_streaming:
+            made = grpc.unary_stream_rpc_method_handler(streamed, reads, writes)
+        else:
+            made = grpc.unary_unary_rpc_method_handler(unary, reads, writes)
+        return cast(Handler, made)
+
+    def _may(self, principal: Principal, needs: Iterable[Need]) -> bool:
+        decide = self.gate.decision
+        return all(decide(principal.name, need, principal.source).allowed for need in needs)
+
+
+class GuardedMethods(Methods):
+    """Methods that a guard wraps as they are added."""
+
+    def __init__(self, guard: Guard) -> None:
+        super().__init__()
+        self._guard = guard
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        """The same methods come for registration."""
+
+    def add_registered_method_handlers(self, service: str, handlers: dict[str, Handler]) -> None:
+        """See Methods."""
+        guarded = {
+            name: self._guard.wrap(f"/{service}/{name}", handler)
+            for name, handler in handlers.items()
+        }
+        super().add_registered_method_handlers(service, guarded)
+        self.generic.append(grpc.method_handlers_generic_handler(service, cast(Any, guarded)))
+
+
+__all__ = ["Guard", "GuardedAppends", "GuardedMethods"]
