@@ -3,6 +3,7 @@
 import os
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from duolog._admin import Admin, status_of, topics_at
 from duolog._background import close_after, close_all
@@ -12,6 +13,7 @@ from duolog._consumer import Consumer
 from duolog._consumption import Consumption
 from duolog._descriptions import NodeStatus, TopicDescription
 from duolog._errors import BadRequest
+from duolog._login import login_of
 from duolog._membership import Clustering, OffsetFile
 from duolog._message import Batch, check_crc
 from duolog._producer import Producer
@@ -52,6 +54,8 @@ class Client:
         self,
         endpoints: str | Sequence[str],
         *,
+        user: str = "",
+        password: str = "",
         timeout: float = 10.0,
         runtime: Runtime = MACHINE,
     ) -> None:
@@ -59,12 +63,18 @@ class Client:
 
         Args:
             endpoints: `host:port,host:port,...`, or a sequence of `host:port`.
+            user: who calls nodes that have users; its password is sent with every call, and can
+                be read on the way unless TLS is used.
+            password: the user's.
             timeout: seconds that a call may take altogether, where it is not given one itself.
             runtime: what the client runs on; a simulation gives its own.
         """
         if timeout <= 0:
             raise BadRequest(f"timeout is {timeout} s; it must be above 0")
         self._endpoints = parse_endpoints(endpoints)
+        login = login_of(user, password)
+        if login is not None:
+            runtime = replace(runtime, login=login)
         self._router = Router(self._endpoints, runtime)
         self._topics = TopicCache(self._router)
         self._timeout = timeout

@@ -20,8 +20,18 @@ import grpc.aio
 from duolog import _frameschannel
 from duolog._background import Background
 from duolog._backoff import BackOff, would_be_cut_off
-from duolog._errors import DuologError, NotMaster, Timeout, Unavailable, error_of
-from duolog._frameschannel import FramesChannel
+from duolog._errors import (
+    DuologError,
+    Fatal,
+    NoPermission,
+    NotMaster,
+    Timeout,
+    Unauthenticated,
+    Unavailable,
+    error_of,
+)
+from duolog._frameschannel import Disowned, FramesChannel
+from duolog._login import named
 from duolog._nodechannel import BROKEN, GrpcChannel, NodeChannel, uncancelled
 from duolog._runtime import MACHINE, Runtime
 from duolog.wire import duolog_pb2 as wire
@@ -53,12 +63,17 @@ async def ask_one(
     timeout: float,
     runtime: Runtime = MACHINE,
 ) -> T | None:
-    """Ask one node, and no other; None if it does not answer within `timeout` seconds."""
+    """Ask one node, and no other; None if it does not answer within `timeout` seconds.
+
+    Raises Unauthenticated, NoPermission: the node answers, and what is wrong is not its state.
+    """
     connection = Connection((endpoint,), replace(runtime, frames=False))  # not worth a greeting
     try:
         return await connection.call(
             lambda left: make(connection.admin, left), timeout, others=Others.NONE
         )
+    except (Unauthenticated, NoPermission):
+        raise
     except DuologError:
         return None
     finally:
@@ -106,7 +121,7 @@ class Connection:
 
     def _over_grpc(self) -> GrpcChannel:
         if self._grpc is None:
-            self._grpc = GrpcChannel(self.runtime.dial(self.endpoint))
+            self._grpc = GrpcChannel(self.runtime.open(self.endpoint))
             self._learn_soon()
         return self._grpc
 
@@ -139,11 +154,19 @@ class Connection:
         if frames is None or frames.error is not None:
             await self.settled(deadline - asyncio.get_running_loop().time())
             frames = self._frames
-        if frames is None or frames.error is not None:
+        try:
+            if frames is not None and frames.error is None:
+                if self._held or (self._grpc is not None and self._grpc.busy):
+                    await self._change_over(deadline)
+                with contextlib.suppress(Disowned):
+                    return await frames.append(request, bodies, deadline)
             return await self._over_grpc().append(request, bodies, deadline)
-        if self._held or (self._grpc is not None and self._grpc.busy):
-            await self._change_over(deadline)
-        return await frames.append(request, bodies, deadline)
+        except Fatal as error:
+            raise self.named(error) from None
+
+    def named(self, error: DuologError) -> DuologError:
+        """An error of a node; one about who is calling says who that was."""
+        return named(error, self.runtime.login)
 
     async def _change_over(self, deadline: float) -> None:
         """Wait for appends under way over gRPC, and for those that came here before this one.
@@ -206,17 +229,19 @@ class Connection:
                 raise Timeout(f"no answer from {self.endpoint} within {timeout:g} s")
             if others is not Others.NONE and self._frames is None:
                 await self.settled(left)
-            move, began = self.moves, loop.time()
+            move, began, channel = self.moves, loop.time(), self.channel
             try:
                 # Another call of ours may move on, and close the channel under this one.
                 return await uncancelled(make(min(left, attempt)))
             except grpc.RpcError as failure:
-                error = error_of(failure)
+                error = self.named(error_of(failure))
             except (Unavailable, grpc.aio.UsageError) as failure:
                 error = Unavailable(str(failure))
             again = isinstance(error, Unavailable | NotMaster) or (
                 isinstance(error, Timeout) and loop.time() < deadline
             )
+            if again and isinstance(channel, FramesChannel) and channel.disowned:
+                continue  # over gRPC, or with another key: the node itself is well
             if others is Others.NONE or not again:
                 raise error from None
             hint, epoch = ("", 0)
@@ -296,7 +321,11 @@ class Connection:
     # -- frames --------------------------------------------------------------------------------
 
     async def _follow(self, channel: GrpcChannel, endpoint: str) -> None:
-        """Keep frames open to a node, as long as its channel is."""
+        """Keep frames open to a node, as long as its channel is.
+
+        A key that the node takes no more is asked for again, with who we are; calls go over gRPC
+        until then.
+        """
         first, longest = FRAMES_AGAIN_SECONDS
         pause = first
         while True:
@@ -304,17 +333,18 @@ class Connection:
             frames = None if route is None else await self._greet(route, endpoint)
             self._frames = frames
             self._tried.set()
-            if frames is None:
-                await asyncio.sleep(pause * self.runtime.chance.uniform(0.5, 1.5))
-                if route is not None:  # a node that did not answer may soon
-                    pause = min(2 * pause, longest)
-                continue
-            pause = first
-            await frames.over.wait()
-            self._frames = None
-            self._leaving = [one for one in self._leaving if not one.closed]
-            self._leaving.append(frames)
-            self._tried.clear()
+            if frames is not None:
+                await frames.over.wait()
+                self._frames = None
+                self._leaving = [one for one in self._leaving if not one.closed]
+                self._leaving.append(frames)
+                if not frames.disowned:
+                    self._tried.clear()
+                    pause = first
+                    continue
+            await asyncio.sleep(pause * self.runtime.chance.uniform(0.5, 1.5))
+            if route is not None:  # a node that did not answer may soon
+                pause = min(2 * pause, longest)
 
     async def _greet(self, route: wire.RouteReply, endpoint: str) -> FramesChannel | None:
         """Begin where a node takes frames; None where that does not work now."""

@@ -52,6 +52,10 @@ def _read_end(found: Frame) -> Status:
     return code, end.details, tuple(sorted(end.trailing.items()))
 
 
+class Disowned(Unavailable):
+    """The node takes the connection's key no more; it did nothing."""
+
+
 class _Unary:
     """A call with one request and one reply."""
 
@@ -181,6 +185,7 @@ class FramesChannel(asyncio.BufferedProtocol):
         self._welcome: frames.Welcome | None = None
         self._bytes_max = 0  # of a frame to the node, without its header
         self.error: DuologError | None = None  # why no call may begin any more
+        self.disowned = False  # its key is taken no more
         self.over = asyncio.Event()  # no call may begin, or none is under way
         self._calls: dict[int, _Unary | FramesStream] = {}
         self._appends: dict[int, tuple[float, asyncio.Future[wire.AppendReply]]] = {}
@@ -270,9 +275,16 @@ class FramesChannel(asyncio.BufferedProtocol):
             self._end(found.call, OK)
 
     def _end(self, number: int, status: Status) -> None:
+        error: DuologError | None = None
+        if status[0] is grpc.StatusCode.UNAUTHENTICATED:
+            # The key stands for a user: who we are may be right, and is told over gRPC.
+            status = (grpc.StatusCode.UNAVAILABLE, f"a new key is needed: {status[1]}", ())
+            error = Disowned(status[1])
+            self.disowned = True
+            self._fail(error)
         append = self._appends.pop(number, None)
         if append is not None and not append[1].done():
-            append[1].set_exception(error_of(_error(status)))
+            append[1].set_exception(error or error_of(_error(status)))
         call = self._calls.pop(number, None)
         if call is not None:
             call.end(status)
@@ -553,4 +565,4 @@ async def connect(host: str, port: int, key: bytes, seconds: float) -> FramesCha
     return channel
 
 
-__all__ = ["FramesChannel", "FramesStream", "connect"]
+__all__ = ["Disowned", "FramesChannel", "FramesStream", "connect"]

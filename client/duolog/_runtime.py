@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import grpc.aio
 
 from duolog._errors import BadRequest
+from duolog._login import Login
+from duolog._nodechannel import Channel
 
 MESSAGE_BYTES_MAX = 64 << 20
 TRANSPORT_VARIABLE = "DUOLOG_TRANSPORT"
@@ -44,13 +46,15 @@ class Runtime:
         wall_seconds: the wall clock, as `time.time`.
         process_id: of this process; children may be forked.
         frames: nodes are spoken to over frames, where they take any.
+        login: who calls are made as; None: nobody.
     """
 
-    dial: Callable[[str], grpc.aio.Channel] = _dial
+    dial: Callable[[str], Channel] = _dial
     chance: random.Random = field(default_factory=random.SystemRandom)
     wall_seconds: Callable[[], float] = time.time
     process_id: Callable[[], int] = os.getpid
     frames: bool = False
+    login: Login | None = None
 
     @property
     def speaks_frames(self) -> bool:
@@ -59,6 +63,11 @@ class Runtime:
         if wanted not in TRANSPORTS:
             raise BadRequest(f"{TRANSPORT_VARIABLE} is {wanted!r}; use {' or '.join(TRANSPORTS)}")
         return self.frames and wanted == "frames"
+
+    def open(self, endpoint: str) -> Channel:
+        """A channel to an endpoint, whose calls tell who makes them."""
+        channel = self.dial(endpoint)
+        return channel if self.login is None else self.login.over(channel)
 
     def wall_ms(self) -> int:
         """The wall clock in ms."""

@@ -17,6 +17,7 @@ from duolog._errors import (
     Busy,
     CorruptBatch,
     DuologError,
+    Fatal,
     MessageTooLarge,
     NoPermission,
     NotMaster,
@@ -268,6 +269,8 @@ class _Delivery:
                 reply = await self._connection.append(request, batch.bodies[0], until)
             finally:
                 window.release()
+        except Fatal as problem:  # an earlier try may have stored it
+            return _Failure(problem)
         except (TimeoutError, Unavailable) as problem:
             self._maybe_stored = self._maybe_stored or sent
             return _Failure(
@@ -279,6 +282,7 @@ class _Delivery:
             return parts_of(request, reply, self._group, batch.count, batch.first)
         refused = _refusal(batch.topic, reply)
         if refused is not None:
+            refused = self._connection.named(refused)
             return self._refused(refused, reply, loop.time() - began)
         return parts_of(request, reply, self._group, batch.count, batch.first)
 

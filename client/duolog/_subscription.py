@@ -137,7 +137,7 @@ class Subscription:
                 if self._prefetch.has_command:
                     self._wake.set()  # the batch was dropped, and its credit came back
         except BROKEN as failure:
-            raise _error_of(failure) from None
+            raise self._connection.named(_error_of(failure)) from None
 
 
 def _fill(request: wire.SubscribeRequest, command: Command) -> None:

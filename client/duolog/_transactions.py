@@ -22,9 +22,11 @@ from duolog._errors import (
     BadRequest,
     DuologError,
     Fatal,
+    NoPermission,
     NotMaster,
     ResultUnknown,
     Timeout,
+    Unauthenticated,
     error_of,
 )
 from duolog._nodechannel import uncancelled
@@ -339,6 +341,8 @@ class Transactions:
                     back_off = BackOff(self._router.runtime.chance)
                 except (grpc.RpcError, DuologError) as failure:
                     error = error_of(failure) if isinstance(failure, grpc.RpcError) else failure
+                    if isinstance(error, Unauthenticated | NoPermission):
+                        raise connection.named(error) from None
                     if isinstance(error, NotMaster):
                         hint, epoch = error.endpoint, error.epoch
                 await asyncio.sleep(back_off.next(bool(hint)))

@@ -30,6 +30,7 @@ from duolog._descriptions import (
     TrackState,
 )
 from duolog._errors import BadRequest, DuologError, Unavailable
+from duolog._login import login_of
 from duolog._message import Batch, Message
 from duolog._posted import Posted as AsyncPosted
 from duolog._producer import Producer as AsyncProducer
@@ -617,11 +618,21 @@ class Client:
         producer.send("greetings", b"hello")
     """
 
-    def __init__(self, endpoints: str | Sequence[str], *, timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        *,
+        user: str = "",
+        password: str = "",
+        timeout: float = 10.0,
+    ) -> None:
         """As `duolog.Client`."""
         _client.parse_endpoints(endpoints)
+        login_of(user, password)
         self._loop = _Loop()
-        self._client = self._loop.call(lambda: _client.Client(endpoints, timeout=timeout))
+        self._client = self._loop.call(
+            lambda: _client.Client(endpoints, user=user, password=password, timeout=timeout)
+        )
         self.admin = Admin(self._loop, self._client.admin)
 
     def producer(

@@ -13,7 +13,7 @@ from duolog import _sending
 from duolog._backoff import HINTED_SECONDS, LONGEST_SECONDS, BackOff
 from duolog._connection import Connection
 from duolog._errors import EPOCH_KEY, ERROR_KEY, MASTER_KEY, error_of
-from duolog._nodechannel import uncancelled
+from duolog._nodechannel import Channel, uncancelled
 from duolog._router import Router
 from duolog._runtime import MACHINE
 from duolog._topics import LogEnd, TopicCache
@@ -293,7 +293,7 @@ async def test_one_deadline_covers_a_node_that_never_answers() -> None:
 async def test_topics_of_one_node_are_asked_for_on_the_clients_runtime() -> None:
     dialled: list[str] = []
 
-    def dial(endpoint: str) -> grpc.aio.Channel:
+    def dial(endpoint: str) -> Channel:
         dialled.append(endpoint)
         return MACHINE.dial(endpoint)
 

@@ -8,17 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 import duolog
+import grpc
 import grpc.aio
 import pytest
 from duolog import _connection, _frameschannel
 from duolog import _frames as frames
 from duolog._connection import Connection
 from duolog._errors import error_of
+from duolog._frames import Kind
 from duolog._frameschannel import FramesChannel
 from duolog._nodechannel import AppendStream
 from duolog._runtime import MACHINE
 from duolog.wire import duolog_pb2 as wire
 
+from node.frames.connection import Connection as ServersConnection
 from node.frames.server import FramesServer
 from node.server import Node
 from tests.node.conftest import StartNode
@@ -428,3 +431,82 @@ async def test_a_stream_may_have_a_deadline(node: Node, client: duolog.Client) -
         await stream.read()
     assert isinstance(error_of(caught.value), duolog.Timeout)
     await until(lambda: not any(one.busy for one in server(node)._connections))
+
+
+# -- a key that stands for a user, and is taken no more --------------------------------------------
+
+
+class Refusing:
+    """Ends what comes over frames with UNAUTHENTICATED, while it is on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.on = False
+        self.refused: list[int] = []  # kinds of frames
+        for name in ("_append", "_call"):
+            monkeypatch.setattr(ServersConnection, name, self._instead_of(name))
+
+    def _instead_of(self, name: str) -> Callable[[ServersConnection, frames.Frame], None]:
+        original = getattr(ServersConnection, name)
+
+        def handle(connection: ServersConnection, found: frames.Frame) -> None:
+            if not self.on:
+                original(connection, found)
+                return
+            self.refused.append(found.kind)
+            code = grpc.StatusCode.UNAUTHENTICATED
+            connection.send_end(found.call, code, "the key is no longer valid", ())
+
+        return handle
+
+
+async def test_a_key_that_is_taken_no_more_is_asked_for_again(
+    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was refused goes over gRPC, what comes later over frames again."""
+    refusing = Refusing(monkeypatch)
+    async with client.producer() as producer:
+        await producer.send("T", b"0", queue_id=0)
+        assert over_frames(client)
+        refusing.on = True
+        receipt = await producer.send("T", b"1", queue_id=0)
+        assert (receipt.status, refusing.refused) == ("PUT_OK", [Kind.APPEND])
+        assert (await client.pull("T", 0, 0)).count == 2
+        await until(lambda: over_frames(client))  # greeted again
+        assert (await client.pull("T", 0, 0)).count == 2
+        assert refusing.refused[1:] == [Kind.CALL]
+        assert seed(client).endpoint == f"127.0.0.1:{node.port}"
+        refusing.on = False
+        await until(lambda: over_frames(client))
+        await producer.send("T", b"2", queue_id=0)
+        assert over_frames(client)
+
+
+async def test_a_subscription_outlives_the_key_of_its_frames(
+    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing = Refusing(monkeypatch)
+    await client.admin.node_status()
+    assert over_frames(client)
+    refusing.on = True
+    async with client.producer() as producer, client.consumer("G", "T") as consumer:
+        await producer.send("T", b"x")
+        message = await consumer.get(10)
+    assert message is not None
+    assert message.body == b"x"
+
+
+async def test_who_is_refused_over_grpc_as_well_is_told(node: Node, client: duolog.Client) -> None:
+    assert node.broker is not None
+    await client.admin.node_status()
+    assert over_frames(client)
+    asked = 0
+
+    def refuse(*_: object) -> None:
+        nonlocal asked
+        asked += 1
+        raise duolog.Unauthenticated("no such user")
+
+    node.broker.admission.readable_topic = refuse  # type: ignore[assignment]
+    with pytest.raises(duolog.Unauthenticated, match="no such user"):
+        await client.pull("T", 0, 0)
+    assert asked == 2  # over frames, over gRPC
