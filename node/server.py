@@ -194,7 +194,7 @@ class Node:
         if access is not None:
             gate, broker.frames_keys = access.gate, access.keys
         native = native_methods(broker, access)
-        door = FramesDoor(lambda: broker.frames_keys, broker.appends, gate)
+        door = FramesDoor(broker.frames_keys, broker.appends, gate)
         frames = FramesServer(door, broker.log.answered, limits, broker.give_up, native.by_path)
         others = Methods()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, others.as_server())

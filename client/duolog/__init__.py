@@ -10,6 +10,7 @@
 `duolog.sync` has the same for programs without an event loop.
 """
 
+from duolog._access import Access, Decision, User
 from duolog._admin import Admin
 from duolog._client import Client
 from duolog._consumer import Consumer
@@ -62,6 +63,7 @@ from duolog._transactions import Half, Transactions, UndecidedMessage
 __version__ = "0.1.0"
 
 __all__ = [
+    "Access",
     "Admin",
     "BadRequest",
     "Batch",
@@ -72,6 +74,7 @@ __all__ = [
     "ClusterStatus",
     "Consumer",
     "CorruptBatch",
+    "Decision",
     "DuologError",
     "Fatal",
     "FoundMessage",
@@ -111,4 +114,5 @@ __all__ = [
     "UndecidedMessage",
     "UnknownGroup",
     "UnknownTopic",
+    "User",
 ]

@@ -1,6 +1,5 @@
 """Administration: topics, groups, node and cluster status, single messages."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -65,32 +64,10 @@ class Admin:
         groups: Sequence[str] | None = None,
         patient: bool = True,
     ) -> list[T]:
-        """Do something in every replica group; what the groups said.
-
-        but: an error that some of them may answer with; raised where all of them do. patient: wait
-        for a master that no other node will replace.
-        """
-        names = list(groups) if groups is not None else await self._router.groups(self._timeout)
-        connections = [self._router.connection(name) for name in names]
-
-        def one(connection: Connection) -> Awaitable[T]:
-            return connection.call(
-                lambda left: make(connection, left), self._timeout, patient=patient
-            )
-
-        answers = await asyncio.gather(*map(one, connections), return_exceptions=True)
-        found: list[T] = []
-        excused: BaseException | None = None
-        for answer in answers:
-            if not isinstance(answer, BaseException):
-                found.append(answer)
-            elif but is not None and isinstance(answer, but):
-                excused = answer
-            else:
-                raise answer
-        if not found and excused is not None:
-            raise excused
-        return found
+        """See Router."""
+        return await self._router.everywhere(
+            make, self._timeout, but=but, groups=groups, patient=patient
+        )
 
     async def create_topic(
         self,

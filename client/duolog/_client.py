@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 
+from duolog._access import Access
 from duolog._admin import Admin, status_of, topics_at
 from duolog._background import close_after, close_all
 from duolog._batcher import BUFFER_BYTES, Buffering
@@ -82,6 +83,7 @@ class Client:
         self._consumers: list[Consumer] = []
         self._transactions: list[Transactions] = []
         self.admin = Admin(self._router, timeout)
+        self.access = Access(self._router, timeout)
 
     def producer(
         self,

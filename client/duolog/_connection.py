@@ -146,6 +146,11 @@ class Connection:
         """Stub of the Admin service."""
         return self._stubs_now().admin
 
+    @property
+    def access(self) -> stubs.AccessStub:
+        """Stub of the Access service."""
+        return self._stubs_now().access
+
     async def append(
         self, request: wire.AppendRequest, bodies: bytes, deadline: float
     ) -> wire.AppendReply:
@@ -393,6 +398,7 @@ class _Stubs:
         self.messages = stubs.MessagesStub(cast(grpc.aio.Channel, channel))
         self.groups = stubs.GroupsStub(cast(grpc.aio.Channel, channel))
         self.admin = _admin(channel)
+        self.access = stubs.AccessStub(cast(grpc.aio.Channel, channel))
 
 
 def _admin(channel: NodeChannel) -> stubs.AdminStub:

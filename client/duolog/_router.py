@@ -5,13 +5,16 @@ learns the rest from it.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from duolog._background import Joint
 from duolog._connection import Connection
-from duolog._errors import Unavailable, UnknownTopic
+from duolog._errors import DuologError, Unavailable, UnknownTopic
 from duolog._runtime import MACHINE, Runtime
 from duolog.wire import duolog_pb2 as wire
 
+T = TypeVar("T")
 FRESH_SECONDS = 30.0
 INCOMPLETE_SECONDS = 0.5  # while a group has no node with an address: it may have one soon
 
@@ -92,6 +95,40 @@ class Router:
             raise Unavailable(f"no node of replica group {group!r} can be reached now")
         if found is None:
             raise UnknownTopic(f"replica group {group!r} does not exist")
+        return found
+
+    async def everywhere(
+        self,
+        make: Callable[[Connection, float], Awaitable[T]],
+        timeout: float,
+        *,
+        but: type[DuologError] | None = None,
+        groups: Sequence[str] | None = None,
+        patient: bool = True,
+    ) -> list[T]:
+        """Do something in every replica group; what the groups said.
+
+        timeout: seconds. but: an error that some of them may answer with; raised where all of them
+        do. groups: those alone. patient: wait for a master that no other node will replace.
+        """
+        names = list(groups) if groups is not None else await self.groups(timeout)
+        connections = [self.connection(name) for name in names]
+
+        def one(connection: Connection) -> Awaitable[T]:
+            return connection.call(lambda left: make(connection, left), timeout, patient=patient)
+
+        answers = await asyncio.gather(*map(one, connections), return_exceptions=True)
+        found: list[T] = []
+        excused: BaseException | None = None
+        for answer in answers:
+            if not isinstance(answer, BaseException):
+                found.append(answer)
+            elif but is not None and isinstance(answer, but):
+                excused = answer
+            else:
+                raise answer
+        if not found and excused is not None:
+            raise excused
         return found
 
     def reading(self, group: str) -> Connection:

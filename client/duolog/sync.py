@@ -15,6 +15,8 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from typing import Any, ClassVar, Generic, TypeVar
 
 from duolog import _client
+from duolog._access import Access as AsyncAccess
+from duolog._access import Decision, User
 from duolog._admin import Admin as AsyncAdmin
 from duolog._background import report
 from duolog._batcher import BUFFER_BYTES, Buffering
@@ -503,6 +505,47 @@ class Consumer:
             self._loop.run(self._consumer.__aexit__(kind, value, trace))
 
 
+class Access:
+    """Users and their rights; every method as in `duolog.Access`."""
+
+    def __init__(self, loop: _Loop, access: AsyncAccess) -> None:
+        """Not called by users."""
+        self._loop = loop
+        self._access = access
+
+    def who_am_i(self) -> User:
+        """The user that this client is."""
+        return self._loop.run(self._access.who_am_i())
+
+    def create_user(self, name: str, password: str, **how: bool) -> User:
+        """Create a user."""
+        return self._loop.run(self._access.create_user(name, password, **how))
+
+    def alter_user(self, name: str, **how: Any) -> User:
+        """Alter a user."""
+        return self._loop.run(self._access.alter_user(name, **how))
+
+    def delete_user(self, name: str) -> None:
+        """Delete a user and its rights."""
+        self._loop.run(self._access.delete_user(name))
+
+    def users(self) -> list[User]:
+        """All users."""
+        return self._loop.run(self._access.users())
+
+    def rights(self, name: str) -> str:
+        """The rights of a user, as JSON."""
+        return self._loop.run(self._access.rights(name))
+
+    def set_rights(self, name: str, rights: str) -> str:
+        """Replace the rights of a user."""
+        return self._loop.run(self._access.set_rights(name, rights))
+
+    def test(self, action: str, resource: str, **how: str) -> Decision:
+        """Whether a user may do something, and which entry decides."""
+        return self._loop.run(self._access.test(action, resource, **how))
+
+
 class Admin:
     """Administration; every method as in `duolog.Admin`."""
 
@@ -634,6 +677,7 @@ class Client:
             lambda: _client.Client(endpoints, user=user, password=password, timeout=timeout)
         )
         self.admin = Admin(self._loop, self._client.admin)
+        self.access = Access(self._loop, self._client.access)
 
     def producer(
         self,

@@ -1,6 +1,5 @@
 """The doors of the native API, with and without users."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from node.access.frameskeys import FramesKeys
@@ -12,7 +11,7 @@ from store.record import Host
 class FramesDoor:
     """Admits frames connections by the keys that were handed out."""
 
-    def __init__(self, keys: Callable[[], FramesKeys], appends: Appending, gate: Gate | None):
+    def __init__(self, keys: FramesKeys, appends: Appending, gate: Gate | None):
         """gate: None where there are no users."""
         self._keys = keys
         self._appends = appends
@@ -23,7 +22,7 @@ class FramesDoor:
 
         A key that one address asked for is good from another one, whose rights then count.
         """
-        found, principal = self._keys().take(key)
+        found, principal = self._keys.take(key)
         if not found:
             return None
         if self._gate is None or principal is None:

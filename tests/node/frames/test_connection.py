@@ -102,6 +102,16 @@ class Appends:
         self.answered += 1
 
 
+class KeyDoor:
+    """Admits who names the test's key."""
+
+    def __init__(self, appends: Appends) -> None:
+        self.appends = appends
+
+    def admit(self, key: bytes, host: Host) -> tuple[object, Appends] | None:
+        return (None, self.appends) if key == KEY else None
+
+
 class Script(stubs.MessagesServicer):
     """What a test has a method do."""
 
@@ -139,9 +149,8 @@ class Side:
         methods = Methods()
         stubs.add_MessagesServicer_to_server(self.script, methods.as_server())
         self.terms = Terms(
-            KEY,
+            KeyDoor(self.appends),
             numbered(methods.by_path),
-            self.appends,
             self.appends.note_answered,
             self.calls.start,
             1 << 20,

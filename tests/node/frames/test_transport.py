@@ -21,6 +21,7 @@ from duolog._nodechannel import AppendStream
 from duolog._runtime import MACHINE
 from duolog.wire import duolog_pb2 as wire
 
+from node.access.frameskeys import SharedKey
 from node.frames.connection import Connection as ServersConnection
 from node.frames.server import FramesServer
 from node.server import Node
@@ -221,12 +222,12 @@ async def test_a_client_with_another_key_is_refused(node: Node, client: duolog.C
     with pytest.raises(duolog.Unavailable, match="another process"):
         await _frameschannel.connect("127.0.0.1", server(node).port, b"x" * 16, 5)
     assert node.broker is not None
-    node.broker.frames_key = b"y" * 16
+    keys, node.broker.frames_keys = node.broker.frames_keys, SharedKey()
     async with duolog.Client(f"127.0.0.1:{node.port}") as misled:
         async with misled.producer() as producer:
             assert (await producer.send("T", b"x")).status == "PUT_OK"
         assert not over_frames(misled)
-        node.broker.frames_key = server(node).key
+        node.broker.frames_keys = keys
         await until(lambda: over_frames(misled))
 
 
@@ -277,10 +278,12 @@ async def test_a_restarted_node_has_another_key(start_node: StartNode) -> None:
         await client.admin.create_topic("T", 1)
         async with client.producer() as producer:
             await producer.send("T", b"1", queue_id=0)
-            key = server(node).key
+            assert node.broker is not None
+            key = node.broker.frames_keys.issue()
             await node.stop()
             again = await start_node(listen=endpoint)
-            assert server(again).key != key
+            assert again.broker is not None
+            assert again.broker.frames_keys.issue() != key
             await producer.send("T", b"2", queue_id=0)
             await until(lambda: over_frames(client))
             await producer.send("T", b"3", queue_id=0)

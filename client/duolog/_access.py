@@ -1,0 +1,155 @@
+"""Users and their rights."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from duolog._router import Router
+from duolog.wire import duolog_pb2 as wire
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of a cluster.
+
+    Attributes:
+        name: empty where the cluster has no users, and anybody may do anything.
+        is_super: may do everything.
+        disabled: may do nothing.
+        signs: RocketMQ's clients may sign with its password.
+    """
+
+    name: str
+    is_super: bool = False
+    disabled: bool = False
+    signs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a user may do something.
+
+    Attributes:
+        entry: the entry of its rights that decides; empty if none does.
+        reason: why, in a sentence.
+    """
+
+    allowed: bool
+    entry: str
+    reason: str
+
+
+class Access:
+    """Users of a cluster and their rights. Made by `Client.access`.
+
+    All but `who_am_i`, and `test` of one's own rights, is for super users. A change is made in
+    every replica group of the cluster, and holds on every node as soon as it has it.
+    """
+
+    def __init__(self, router: Router, timeout: float) -> None:
+        """Not called by users."""
+        self._router = router
+        self._timeout = timeout
+
+    async def _ask(self, make: Callable[[float], Awaitable[T]]) -> T:
+        return await self._router.seed.call(make, self._timeout)
+
+    async def who_am_i(self) -> User:
+        """The user that this client is."""
+        request = wire.WhoAmIRequest()
+        stub = self._router.seed
+        return _user(await self._ask(lambda left: stub.access.WhoAmI(request, timeout=left)))
+
+    async def create_user(
+        self, name: str, password: str, *, is_super: bool = False, signs: bool = False
+    ) -> User:
+        """Create a user. Raises BadRequest if there is one of that name."""
+        return await self._put(
+            wire.PutUserRequest(
+                user=name, password=password, super=is_super, signs=signs, create=True
+            )
+        )
+
+    async def alter_user(
+        self,
+        name: str,
+        *,
+        password: str | None = None,
+        signs: bool = False,
+        is_super: bool | None = None,
+        disabled: bool | None = None,
+    ) -> User:
+        """Alter a user; what is not given stays. signs: with a password, as `User.signs`."""
+        return await self._put(
+            wire.PutUserRequest(
+                user=name, password=password, super=is_super, disabled=disabled, signs=signs
+            )
+        )
+
+    async def _put(self, request: wire.PutUserRequest) -> User:
+        answers: list[wire.UserReply] = await self._router.everywhere(
+            lambda connection, left: connection.access.PutUser(request, timeout=left),
+            self._timeout,
+        )
+        return _user(answers[0])
+
+    async def delete_user(self, name: str) -> None:
+        """Delete a user and its rights. Raises BadRequest if there is none of that name."""
+        request = wire.DeleteUserRequest(user=name)
+        await self._router.everywhere(
+            lambda connection, left: connection.access.DeleteUser(request, timeout=left),
+            self._timeout,
+        )
+
+    async def users(self) -> list[User]:
+        """All users, by name."""
+        request = wire.ListUsersRequest()
+        stub = self._router.seed
+        reply = await self._ask(lambda left: stub.access.ListUsers(request, timeout=left))
+        return [_user(row) for row in reply.users]
+
+    async def rights(self, name: str) -> str:
+        """The rights of a user, as JSON; empty for none."""
+        request = wire.GetRightsRequest(user=name)
+        stub = self._router.seed
+        reply = await self._ask(lambda left: stub.access.GetRights(request, timeout=left))
+        return reply.rights
+
+    async def set_rights(self, name: str, rights: str) -> str:
+        """Replace the rights of a user; the rights as they are now. Raises BadRequest.
+
+        Args:
+            name: the user.
+            rights: JSON as RocketMQ 5 has it, {"policies": [...]}; empty: none.
+        """
+        request = wire.PutRightsRequest(user=name, rights=rights)
+        answers: list[wire.RightsReply] = await self._router.everywhere(
+            lambda connection, left: connection.access.PutRights(request, timeout=left),
+            self._timeout,
+        )
+        return answers[0].rights
+
+    async def test(
+        self, action: str, resource: str, *, user: str = "", source: str = ""
+    ) -> Decision:
+        """Whether a user may do something, and which entry decides.
+
+        Args:
+            action: Pub, Sub, Create, Update, Delete, Get or List.
+            resource: Topic:NAME, Group:NAME or Cluster:NAME.
+            user: this client's where not given.
+            source: address that the user would come from; this client's where not given.
+        """
+        request = wire.TestAccessRequest(user=user, action=action, resource=resource, source=source)
+        stub = self._router.seed
+        reply = await self._ask(lambda left: stub.access.TestAccess(request, timeout=left))
+        return Decision(reply.allowed, reply.entry, reply.reason)
+
+
+def _user(reply: wire.UserReply) -> User:
+    return User(reply.user, reply.super, reply.disabled, reply.signs)
+
+
+__all__ = ["Access", "Decision", "User"]
