@@ -1,0 +1,214 @@
+"""`duolog acl`: show, grant, revoke, test the rights of users."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from node.cli.output import (
+    DEFAULT_ENDPOINTS,
+    Endpoints,
+    Json,
+    Timeout,
+    Yes,
+    fail,
+    print_facts,
+    print_json,
+    print_rows,
+    run,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from duolog import Client, Decision
+
+    from node.access.policies import Acl, Entry
+
+app = typer.Typer(no_args_is_help=True)
+
+EXIT_DENIED = 3
+Resource = typer.Argument(help="Topic:NAME, Topic:PREFIX*, Topic:*, Group:…, Namespace:…, or *.")
+AsDefault = typer.Option("--default", help="In the Default policy, asked where no Custom entry is.")
+
+
+def _client(endpoints: str, timeout: float) -> "Client":
+    from duolog import Client
+
+    return Client(endpoints, timeout=timeout)
+
+
+def _rows(acl: "Acl") -> list[dict[str, object]]:
+    return [
+        {
+            "policy": policy,
+            "decision": "Allow" if entry.allow else "Deny",
+            "entry": entry.text,
+        }
+        for policy, entries in acl.policies
+        for entry in entries
+    ]
+
+
+def _read(user: str, text: str) -> "Acl":
+    from node.access.policies import Acl
+
+    return Acl.from_json(json.loads(text)) if text else Acl(user)
+
+
+def _show(user: str, text: str, as_json: bool) -> None:
+    if as_json:
+        print_json(json.loads(text) if text else {})
+        return
+    print_rows(_rows(_read(user, text)), ["policy", "decision", "entry"], False)
+
+
+@app.command()
+def show(
+    user: str,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Show the rights of a user; --json as `set` reads them."""
+
+    async def ask() -> str:
+        async with _client(endpoints, timeout) as client:
+            return await client.access.rights(user)
+
+    _show(user, run(ask()), as_json)
+
+
+@app.command("set")
+def set_(
+    user: str,
+    file: Annotated[Path, typer.Argument(help="JSON as RocketMQ 5 has it; - is stdin.")],
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Replace all rights of a user."""
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"cannot read {file}: {error}")
+
+    async def ask() -> str:
+        async with _client(endpoints, timeout) as client:
+            return await client.access.set_rights(user, text)
+
+    _show(user, run(ask()), as_json)
+
+
+def _change(
+    user: str, change: "Callable[[Acl], Acl]", endpoints: str, timeout: float, as_json: bool
+) -> None:
+    async def ask() -> str:
+        async with _client(endpoints, timeout) as client:
+            acl = change(_read(user, await client.access.rights(user)))
+            empty = not (acl.custom or acl.default)
+            return await client.access.set_rights(user, "" if empty else json.dumps(acl.to_json()))
+
+    _show(user, run(ask()), as_json)
+
+
+def _with(acl: "Acl", entries: "tuple[Entry, ...]", default: bool) -> "Acl":
+    return replace(acl, default=entries) if default else replace(acl, custom=entries)
+
+
+def _entry(resource: str, actions: str, sources: list[str], allow: bool) -> "Entry":
+    from node.access.policies import BadAcl, Entry
+
+    row: dict[str, Any] = {
+        "resource": resource,
+        "actions": actions.split(","),
+        "decision": "Allow" if allow else "Deny",
+    }
+    if sources:
+        row["sourceIps"] = sources
+    try:
+        return Entry.from_json(row)
+    except BadAcl as error:
+        fail(str(error), "duolog acl grant --help")
+
+
+@app.command()
+def grant(
+    user: str,
+    resource: Annotated[str, Resource],
+    actions: Annotated[
+        str, typer.Argument(help="Pub,Sub,Create,Update,Delete,Get,List, or All; with commas.")
+    ],
+    deny: Annotated[bool, typer.Option("--deny", help="Deny it instead.")] = False,
+    source: Annotated[
+        list[str] | None, typer.Option(help="Address or network that it is limited to; several.")
+    ] = None,
+    default: Annotated[bool, AsDefault] = False,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Add an entry to a user's rights; one for the same resource and sources is replaced."""
+    entry = _entry(resource, actions, source or [], not deny)
+
+    def change(acl: "Acl") -> "Acl":
+        place = entry.pattern, entry.sources
+        before = acl.default if default else acl.custom
+        kept = (one for one in before if (one.pattern, one.sources) != place)
+        return _with(acl, (*kept, entry), default)
+
+    _change(user, change, endpoints, timeout, as_json)
+
+
+@app.command()
+def revoke(
+    user: str,
+    resource: Annotated[str, Resource],
+    default: Annotated[bool, AsDefault] = False,
+    yes: Annotated[bool, Yes] = False,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Remove a user's entries for a resource, as `show` names it."""
+    pattern = _entry(resource, "All", [], True).pattern
+    if not yes:
+        typer.confirm(f"Remove the entries of {user} for {pattern.text}?", abort=True, err=True)
+
+    def change(acl: "Acl") -> "Acl":
+        before = acl.default if default else acl.custom
+        kept = tuple(one for one in before if one.pattern != pattern)
+        if len(kept) == len(before):
+            fail(f"user {user} has no entry for {pattern.text}", f"duolog acl show {user}")
+        return _with(acl, kept, default)
+
+    _change(user, change, endpoints, timeout, as_json)
+
+
+@app.command("test")
+def ask_whether(
+    user: str,
+    action: Annotated[str, typer.Argument(help="Pub, Sub, Create, Update, Delete, Get or List.")],
+    resource: Annotated[str, typer.Argument(help="Topic:NAME, Group:NAME or Cluster:NAME.")],
+    source: Annotated[str, typer.Option(help="Address that it comes from; yours.")] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Say whether a user may do something, and which entry decides. Exit status 3: it may not."""
+
+    async def ask() -> "Decision":
+        async with _client(endpoints, timeout) as client:
+            return await client.access.test(action, resource, user=user, source=source)
+
+    found = run(ask())
+    facts = {"allowed": found.allowed, "entry": found.entry, "reason": found.reason}
+    if as_json:
+        print_json(facts)
+    else:
+        print_facts({"allowed": "yes" if found.allowed else "no", "reason": found.reason}, False)
+    if not found.allowed:
+        raise typer.Exit(EXIT_DENIED)

@@ -1,0 +1,184 @@
+"""`duolog user`: list, create, alter, delete users; the key that nodes share."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli.output import (
+    DEFAULT_ENDPOINTS,
+    Endpoints,
+    Json,
+    Timeout,
+    Yes,
+    fail,
+    print_facts,
+    print_rows,
+    run,
+    say,
+)
+
+if TYPE_CHECKING:
+    from duolog import Client, User
+
+app = typer.Typer(no_args_is_help=True)
+
+PasswordFile = typer.Option(
+    "--new-password-file",
+    help="File with the user's password; not given: it is asked for, or read from a pipe.",
+)
+Signs = typer.Option(
+    "--signs",
+    help="RocketMQ's clients may sign with it: access key NAME, secret key PASSWORD. It is then "
+    "stored encrypted, not hashed alone.",
+)
+
+
+def _client(endpoints: str, timeout: float) -> "Client":
+    from duolog import Client
+
+    return Client(endpoints, timeout=timeout)
+
+
+def _row(user: "User") -> dict[str, object]:
+    return {
+        "user": user.name,
+        "type": "super" if user.is_super else "normal",
+        "status": "disabled" if user.disabled else "enabled",
+        "signs": user.signs,
+    }
+
+
+def _new_password(file: Path | None) -> str:
+    """Of a file, a pipe, or a person. Ends with an error where there is none."""
+    if file is not None:
+        try:
+            words = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            fail(f"cannot read {file}: {error}")
+        return words.rstrip("\r\n")
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\r\n")
+    return str(typer.prompt("New password", hide_input=True, confirmation_prompt=True, err=True))
+
+
+@app.command("list")
+def list_(
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """List all users."""
+
+    async def ask() -> "list[User]":
+        async with _client(endpoints, timeout) as client:
+            return await client.access.users()
+
+    print_rows(map(_row, run(ask())), ["user", "type", "status", "signs"], as_json)
+
+
+@app.command()
+def whoami(
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Show which user you are."""
+
+    async def ask() -> "User":
+        async with _client(endpoints, timeout) as client:
+            return await client.access.who_am_i()
+
+    user = run(ask())
+    if not user.name:
+        say("the node has no users: anybody may do anything (access.key_file is not set)")
+    print_facts(_row(user), as_json)
+
+
+@app.command()
+def create(
+    name: str,
+    is_super: Annotated[bool, typer.Option("--super", help="May do everything.")] = False,
+    signs: Annotated[bool, Signs] = False,
+    password_file: Annotated[Path | None, PasswordFile] = None,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Create a user. The first one must be --super."""
+    password = _new_password(password_file)
+
+    async def ask() -> "User":
+        async with _client(endpoints, timeout) as client:
+            return await client.access.create_user(name, password, is_super=is_super, signs=signs)
+
+    print_facts(_row(run(ask())), as_json)
+
+
+@app.command()
+def alter(
+    name: str,
+    password: Annotated[bool, typer.Option("--password", help="Give it a new password.")] = False,
+    password_file: Annotated[Path | None, PasswordFile] = None,
+    signs: Annotated[bool, Signs] = False,
+    is_super: Annotated[
+        bool | None,
+        typer.Option("--super/--normal", help="May do everything, or what it is given."),
+    ] = None,
+    disabled: Annotated[
+        bool | None, typer.Option("--disable/--enable", help="May do nothing, or what it may do.")
+    ] = None,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Alter a user; what is not named stays as it is."""
+    wants = password or password_file is not None
+    if signs and not wants:
+        fail("--signs needs the password once more: add --password or --new-password-file")
+    new = _new_password(password_file) if wants else None
+
+    async def ask() -> "User":
+        async with _client(endpoints, timeout) as client:
+            return await client.access.alter_user(
+                name, password=new, signs=signs, is_super=is_super, disabled=disabled
+            )
+
+    print_facts(_row(run(ask())), as_json)
+
+
+@app.command()
+def delete(
+    name: str,
+    yes: Annotated[bool, Yes] = False,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+) -> None:
+    """Delete a user and its rights."""
+    if not yes:
+        typer.confirm(f"Delete user {name} and its rights?", abort=True, err=True)
+
+    async def ask() -> None:
+        async with _client(endpoints, timeout) as client:
+            await client.access.delete_user(name)
+
+    run(ask())
+    say(f"deleted {name}")
+
+
+@app.command()
+def key(file: Path) -> None:
+    """Write a new key for `access.key_file`. All nodes of a cluster need the same one."""
+    from node.access.secrets import new_key
+
+    try:
+        opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(opened, "w", encoding="ascii") as out:
+            out.write(new_key())
+    except FileExistsError:
+        fail(f"{file} exists: another key would make the secrets of all users useless")
+    except OSError as error:
+        fail(f"cannot write {file}: {error.strerror}")
+    say(f"wrote {file}")
