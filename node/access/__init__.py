@@ -1,5 +1,6 @@
-"""Who calls, and what they may do: one model for every door of a node.
+"""Users' rights: resources, policies, decisions, and the import of RocketMQ's.
 
-What decides is pure: resources, policies, decisions. `gate` is what the doors ask; it reads the
-replicated tables and changes nothing.
+`resources`, `policies`, `decision` and `imports` are pure: no IO, clock, event loop or network, and
+nothing of a node. Every service and both protocols may come in and ask; whoever keeps the entries,
+or knows who is calling, stands above those four.
 """

@@ -50,21 +50,13 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a call needs: one of the actions is enough, on this resource.
-
-    No entry gives a need without actions: it is for super users.
-    """
+    """What a call needs: one of the actions is enough, on this resource."""
 
     resource: Resource
     actions: frozenset[Action]
 
-    @property
-    def text(self) -> str:
-        """Pub,Sub of Topic:orders."""
-        if not self.actions:
-            return "what is for super users only"
-        actions = ",".join(action for action in Action if action in self.actions)
-        return f"{actions} of {self.resource.text}"
+    def __post_init__(self) -> None:
+        assert self.actions, "a call that needs nothing asks nobody"
 
 
 def topic(name: str) -> Resource:
