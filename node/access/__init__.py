@@ -1,6 +1,6 @@
-"""Users' rights: resources, policies, decisions, and the import of RocketMQ's.
+"""Who calls, and what they may do: one model for every door of a node.
 
 `resources`, `policies`, `decision` and `imports` are pure: no IO, clock, event loop or network, and
-nothing of a node. Every service and both protocols may come in and ask; whoever keeps the entries,
-or knows who is calling, stands above those four.
+nothing of a node. `gate` is what the doors ask: it knows the users, by the replicated tables, and
+changes nothing. Every service and all protocols may come in and ask.
 """

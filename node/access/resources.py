@@ -50,13 +50,21 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a call needs: one of the actions is enough, on this resource."""
+    """What a call needs: one of the actions is enough, on this resource.
+
+    No entry gives a need without actions: it is for super users.
+    """
 
     resource: Resource
     actions: frozenset[Action]
 
-    def __post_init__(self) -> None:
-        assert self.actions, "a call that needs nothing asks nobody"
+    @property
+    def text(self) -> str:
+        """Pub,Sub of Topic:orders."""
+        if not self.actions:
+            return "what is for super users only"
+        actions = ",".join(action for action in Action if action in self.actions)
+        return f"{actions} of {self.resource.text}"
 
 
 def topic(name: str) -> Resource:
