@@ -196,11 +196,11 @@ class Gate:
     def _decide(self, name: str, need: Need, source: str) -> Decision:
         user = self.user(name)
         if user is None:
-            return Decision(False, None, "", f"there is no enabled user {name!r}")
+            return Decision(False, None, "", f"denied: there is no enabled user {name!r}")
         if user.is_super:
-            return Decision(True, None, "", "a super user may do everything")
+            return Decision(True, None, "", "allowed: a super user may do everything")
         if not need.actions:
-            return Decision(False, None, "", "it is for super users")
+            return Decision(False, None, "", "denied: only super users may do this")
         if name not in self._rights:
             self._rights[name] = self._rights_of(name)
         return decide(self._rights[name], need, source)
@@ -224,9 +224,7 @@ class Gate:
         for need in needs:
             found = self.decision(principal.name, need, principal.source)
             if not found.allowed:
-                raise sdk.NoPermission(
-                    f"user {principal.name} has no right to {need.text}: {found.reason}"
-                )
+                raise sdk.NoPermission(f"user {principal.name}: {found.reason}")
 
 
 __all__ = ["FOR_SUPERS", "PRINCIPAL", "Gate", "Principal"]

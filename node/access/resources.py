@@ -58,14 +58,6 @@ class Need:
     resource: Resource
     actions: frozenset[Action]
 
-    @property
-    def text(self) -> str:
-        """Pub,Sub of Topic:orders."""
-        if not self.actions:
-            return "what is for super users only"
-        actions = ",".join(action for action in Action if action in self.actions)
-        return f"{actions} of {self.resource.text}"
-
 
 def topic(name: str) -> Resource:
     """The resource that a topic counts as: itself, the group of a retry or dead-letter topic."""

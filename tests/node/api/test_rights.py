@@ -1,0 +1,444 @@
+"""Every method of the native API, called by everybody: who is let through."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duolog
+import grpc
+import grpc.aio
+import pytest
+from duolog._columns import crc32
+from duolog._frameschannel import FramesChannel, connect
+from duolog.wire import duolog_pb2 as wire
+from duolog.wire import duolog_pb2_grpc as stubs
+from google.protobuf.message import Message
+
+from node.access.decision import decide
+from node.access.policies import Acl
+from node.access.secrets import new_key
+from node.api.rights import RULES
+from node.server import Node
+from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of, until
+
+PASSWORD = "a password of the test"
+DENIED = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+APPEND = "Messages/Append"
+CLUSTER = "Cluster:DefaultCluster"
+
+
+def batch(topic: str) -> wire.AppendRequest:
+    """One message, of one byte."""
+    offsets = b"\0\0\0\0\1\0\0\0"
+    return wire.AppendRequest(
+        id=1, topic=topic, bodies=b"x", body_offsets=offsets, crc32=crc32(b"x", offsets, b"", b"")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A method: what it is asked for a topic and a group, and the entries that this needs.
+
+    shows: it answers everybody who is a user; with what that user may see.
+    """
+
+    ask: Callable[[str, str], Message]
+    entries: tuple[str, ...] = ()
+    shows: bool = False
+
+
+def _queue(topic: str) -> dict[str, Any]:
+    return {"topic": topic, "queue_id": 0}
+
+
+T, G = "Topic:{t}", "Group:{g}"
+TABLE = {
+    APPEND: Row(lambda t, g: batch(t), (f"{T} Pub",)),
+    "Messages/Pull": Row(lambda t, g: wire.PullRequest(topic=t), (f"{T} Sub",)),
+    "Messages/Subscribe": Row(
+        lambda t, g: wire.SubscribeRequest(add=[wire.QueueOffset(topic=t)], group=g),
+        (f"{T} Sub", f"{G} Sub"),
+    ),
+    "Messages/Find": Row(lambda t, g: wire.FindRequest(topic=t, key="k"), (f"{T} Sub",)),
+    "Messages/Stage": Row(
+        lambda t, g: wire.StageRequest(sink=g, batch=batch(t).SerializeToString()),
+        (f"{T} Pub", f"{G} Pub"),
+    ),
+    "Messages/Publish": Row(lambda t, g: wire.PublishRequest(sink=g, batch=1), (f"{G} Pub",)),
+    "Messages/SinkState": Row(lambda t, g: wire.SinkStateRequest(sink=g), (f"{G} Get",)),
+    "Messages/EndTransactions": Row(
+        lambda t, g: wire.EndTransactionsRequest(group=g, halves=[7]), (f"{G} Pub",)
+    ),
+    "Messages/TransactionChecks": Row(
+        lambda t, g: wire.TransactionChecksRequest(group=g), (f"{G} Pub",)
+    ),
+    "Groups/Heartbeat": Row(
+        lambda t, g: wire.HeartbeatRequest(group=g, member_id="m", topics=[t], session_ms=9000),
+        (f"{T} Sub", f"{G} Sub"),
+    ),
+    "Groups/Leave": Row(lambda t, g: wire.LeaveRequest(group=g, member_id="m"), (f"{G} Sub",)),
+    "Groups/Commit": Row(
+        lambda t, g: wire.CommitRequest(group=g, offsets=[wire.QueueOffset(topic=t)]),
+        (f"{T} Sub", f"{G} Sub"),
+    ),
+    "Groups/Offsets": Row(
+        lambda t, g: wire.OffsetsRequest(group=g, queues=[wire.QueueRef(topic=t)]), (f"{G} Get",)
+    ),
+    "Groups/OffsetAtTime": Row(
+        lambda t, g: wire.OffsetAtTimeRequest(**_queue(t), start=wire.EARLIEST), (f"{T} Get",)
+    ),
+    "Groups/OffsetAtSize": Row(
+        lambda t, g: wire.OffsetAtSizeRequest(**_queue(t), bytes=1), (f"{T} Get",)
+    ),
+    "Groups/SendBack": Row(
+        lambda t, g: wire.SendBackRequest(group=g, **_queue(t)), (f"{T} Sub", f"{G} Sub")
+    ),
+    "Admin/CreateTopic": Row(lambda t, g: wire.TopicRequest(topic=t, queues=1), (f"{T} Create",)),
+    "Admin/AlterTopic": Row(lambda t, g: wire.TopicRequest(topic=t), (f"{T} Update",)),
+    "Admin/DeleteTopic": Row(lambda t, g: wire.DeleteTopicRequest(topic=t), (f"{T} Delete",)),
+    "Admin/ListTopics": Row(lambda t, g: wire.ListTopicsRequest(topics=[t]), (f"{T} List",)),
+    "Admin/ListGroups": Row(lambda t, g: wire.ListGroupsRequest(), shows=True),
+    "Admin/DescribeGroup": Row(lambda t, g: wire.DescribeGroupRequest(group=g), (f"{G} Get",)),
+    "Admin/ResetGroup": Row(
+        lambda t, g: wire.ResetGroupRequest(group=g, topic=t, start=wire.EARLIEST),
+        (f"{T} Get", f"{G} Update"),
+    ),
+    "Admin/PutGroup": Row(lambda t, g: wire.PutGroupRequest(group=g), (f"{G} Create,Update",)),
+    "Admin/DeleteGroup": Row(lambda t, g: wire.DeleteGroupRequest(group=g), (f"{G} Delete",)),
+    "Admin/Track": Row(lambda t, g: wire.TrackRequest(**_queue(t)), (f"{T} Get",)),
+    "Admin/NodeStatus": Row(lambda t, g: wire.NodeStatusRequest(), (f"{CLUSTER} Get",)),
+    "Admin/ClusterStatus": Row(lambda t, g: wire.ClusterStatusRequest(), (f"{CLUSTER} Get",)),
+    "Admin/Route": Row(lambda t, g: wire.RouteRequest(), shows=True),
+    "Admin/Failover": Row(lambda t, g: wire.FailoverRequest(), (f"{CLUSTER} Update",)),
+    "Admin/Drain": Row(lambda t, g: wire.DrainRequest(node="x"), (f"{CLUSTER} Update",)),
+    "Admin/ElectUnclean": Row(lambda t, g: wire.ElectUncleanRequest(), (f"{CLUSTER} Update",)),
+    "Access/WhoAmI": Row(lambda t, g: wire.WhoAmIRequest(), shows=True),
+    "Access/PutUser": Row(lambda t, g: wire.PutUserRequest(user="u", password="p")),
+    "Access/DeleteUser": Row(lambda t, g: wire.DeleteUserRequest(user="u")),
+    "Access/ListUsers": Row(lambda t, g: wire.ListUsersRequest()),
+    "Access/PutRights": Row(lambda t, g: wire.PutRightsRequest(user="normal")),
+    "Access/GetRights": Row(lambda t, g: wire.GetRightsRequest(user="normal")),
+    "Access/TestAccess": Row(
+        lambda t, g: wire.TestAccessRequest(user="root", action="Pub", resource=f"Topic:{t}")
+    ),
+}
+ALL_ENTRIES = sorted({entry for row in TABLE.values() for entry in row.entries})
+
+
+def rights_of(entries: list[str], topic: str = "T", group: str = "G") -> str:
+    """Entries as rights, in RocketMQ's JSON."""
+    rows = []
+    for entry in entries:
+        resource, actions = entry.format(t=topic, g=group).split(" ")
+        rows.append({"resource": resource, "actions": actions.split(","), "decision": "Allow"})
+    return json.dumps({"policies": [{"policyType": "Custom", "entries": rows}]})
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> dict[str, str]:
+    """Configuration of a node that has users."""
+    key, first = tmp_path / "key", tmp_path / "first"
+    key.write_text(new_key())
+    key.chmod(0o600)
+    first.write_text(f"root:{PASSWORD}\n")
+    return {"key_file": str(key), "first_user_file": str(first)}
+
+
+@pytest.fixture
+async def node(start_node: StartNode, access: dict[str, str]) -> Node:
+    """With a topic T, a group G, and users: one that may do nothing, one that may do everything by
+    entries, one that may do so in another namespace, a disabled one.
+    """
+    made = await start_node(access=access)
+    async with client_of(made, "root") as client:
+        await client.access.create_user("root", PASSWORD, is_super=True)
+        for name in ("nothing", "normal", "elsewhere", "disabled"):
+            await client.access.create_user(name, PASSWORD)
+        await client.access.set_rights("normal", rights_of(ALL_ENTRIES))
+        await client.access.set_rights("disabled", rights_of(ALL_ENTRIES))
+        others = [entry for entry in ALL_ENTRIES if CLUSTER not in entry]
+        await client.access.set_rights("elsewhere", rights_of(others, "other%T", "other%G"))
+        await client.access.alter_user("disabled", disabled=True)
+        await client.admin.create_topic("T", 1)
+        await client.admin.put_group("G")
+    return made
+
+
+def client_of(node: Node, user: str, password: str = PASSWORD) -> duolog.Client:
+    return duolog.Client(f"127.0.0.1:{node.port}", timeout=5, user=user, password=password)
+
+
+def words(user: str, password: str = PASSWORD) -> tuple[tuple[str, str], ...]:
+    """The metadata of a user's calls."""
+    text = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return (("authorization", f"Basic {text}"),)
+
+
+async def outcome(channel: Any, name: str, who: Any = None) -> str:
+    """How a call of a method ends: the name of a status code; a batch that is refused counts as
+    denied. who: metadata, over gRPC.
+    """
+    how: dict[str, Any] = {"timeout": 5} if who is None else {"metadata": who, "timeout": 5}
+    service, method = name.split("/")
+    stub = getattr(stubs, f"{service}Stub")(channel)
+    call, request = getattr(stub, method), TABLE[name].ask("T", "G")
+    descriptor = wire.DESCRIPTOR.services_by_name[service].methods_by_name[method]
+    try:
+        if descriptor.client_streaming:
+            stream = call(**how)
+            await stream.write(request)
+            reply = await _first(stream)
+        elif descriptor.server_streaming:
+            reply = await _first(call(request, **how))
+        else:
+            reply = await call(request, **how)
+    except grpc.aio.AioRpcError as error:
+        return error.code().name
+    if isinstance(reply, wire.AppendReply) and reply.status == wire.NO_PERMISSION:
+        return "PERMISSION_DENIED"
+    return "OK"
+
+
+async def _first(stream: Any) -> Any:
+    """The first reply, or None where none comes: the call was let through, and waits."""
+    try:
+        async with asyncio.timeout(0.3):
+            found = await stream.read()
+            if found is grpc.aio.EOF:
+                code = await stream.code()
+                raise grpc.aio.AioRpcError(code, None, None, await stream.details())
+            return found
+    except TimeoutError:
+        return None
+    finally:
+        stream.cancel()
+
+
+async def frames_of(node: Node, channel: grpc.aio.Channel, user: str) -> FramesChannel:
+    """A frames connection of a user."""
+    route = await stubs.AdminStub(channel).Route(wire.RouteRequest(), metadata=words(user))
+    return await connect("127.0.0.1", route.frames_port, route.frames_key, 5)
+
+
+async def append_over(frames: FramesChannel) -> str:
+    """As `outcome`, of an append, which has a frame of its own."""
+    request, deadline = batch("T"), asyncio.get_running_loop().time() + 5
+    bodies = request.bodies
+    request.ClearField("bodies")
+    reply = await frames.append(request, bodies, deadline)
+    return "PERMISSION_DENIED" if reply.status == wire.NO_PERMISSION else "OK"
+
+
+@pytest.fixture
+async def channel(node: Node) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as made:
+        yield made
+
+
+def test_every_method_has_a_rule_and_a_row() -> None:
+    services = wire.DESCRIPTOR.services_by_name.values()
+    methods = {f"{s.name}/{m.name}" for s in services for m in s.methods}
+    assert TABLE.keys() == methods
+    assert RULES.keys() == {f"/duolog.v1.{method}" for method in methods}
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        (),
+        words("nobody"),
+        words("normal", "a wrong password"),
+        words("disabled"),
+        (("authorization", "Basic !!!"),),
+        (("authorization", "Bearer x"),),
+    ],
+    ids=["no one", "unknown", "wrong password", "disabled", "no base64", "other scheme"],
+)
+async def test_who_is_no_user_gets_nothing(channel: grpc.aio.Channel, who: Any) -> None:
+    found = {name: await outcome(channel, name, who) for name in TABLE}
+    assert found == dict.fromkeys(TABLE, "UNAUTHENTICATED")
+
+
+@pytest.mark.parametrize("over", ["gRPC", "frames"])
+@pytest.mark.parametrize("user", ["nothing", "elsewhere"])
+async def test_who_has_no_right_to_it_is_denied(
+    node: Node, channel: grpc.aio.Channel, user: str, over: str
+) -> None:
+    if over == "gRPC":
+        found = {name: await outcome(channel, name, words(user)) for name in TABLE}
+    else:
+        frames = await frames_of(node, channel, user)
+        found = {name: await outcome(frames, name) for name in TABLE if name != APPEND}
+        found[APPEND] = await append_over(frames)
+        await frames.close()
+    assert found == {
+        name: "OK" if row.shows else "PERMISSION_DENIED" for name, row in TABLE.items()
+    }
+
+
+async def test_who_has_the_rights_is_let_through(channel: grpc.aio.Channel) -> None:
+    """What is for super users only stays so."""
+    names = sorted(TABLE, key=lambda name: "Delete" in name)
+    found = {name: await outcome(channel, name, words("normal")) for name in names}
+    denied = {name for name, code in found.items() if code in {code.name for code in DENIED}}
+    assert denied == {name for name, row in TABLE.items() if not row.entries and not row.shows}
+
+
+async def test_a_super_user_may_do_everything(channel: grpc.aio.Channel) -> None:
+    names = sorted(TABLE, key=lambda name: "Delete" in name)
+    found = {name: await outcome(channel, name, words("root")) for name in names}
+    assert not {name for name, code in found.items() if code in {code.name for code in DENIED}}
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [(name, entry) for name, row in TABLE.items() for entry in row.entries],
+)
+def test_each_entry_of_a_row_is_needed(name: str, entry: str) -> None:
+    """A row that named too much would hide a rule that asks for too little."""
+
+    class Facts:
+        cluster = "DefaultCluster"
+
+        def has_group(self, name: str) -> bool:
+            return True
+
+        def has_topic(self, name: str) -> bool:
+            return True
+
+    row = TABLE[name]
+    needs = list(RULES[f"/duolog.v1.{name}"].needs(row.ask("T", "G"), Facts()))
+    rest = [one for one in row.entries if one != entry]
+
+    def passes(entries: list[str]) -> bool:
+        acl = Acl.from_json({"subject": "User:u", **json.loads(rights_of(entries))})
+        return all(decide(acl, need, "127.0.0.1").allowed for need in needs)
+
+    assert passes(list(row.entries))
+    assert not passes(rest)
+
+
+async def test_a_change_counts_at_once_on_open_streams(node: Node) -> None:
+    """Over frames, and over gRPC: a reader that lost its right gets nothing more."""
+    async with client_of(node, "root") as root, client_of(node, "normal") as normal:
+        async with normal.producer() as producer, root.producer() as others:
+            await producer.send("T", b"1")
+            async with normal.consumer("G", ["T"]) as consumer:
+                message = await consumer.get(5)
+                assert message is not None
+                await root.access.set_rights("normal", "")
+                await others.send("T", b"2")
+                with pytest.raises(duolog.NoPermission, match="normal"):
+                    while await consumer.get(5) is None:
+                        pass
+            with pytest.raises(duolog.NoPermission, match="normal"):
+                await producer.send("T", b"3")
+        await root.access.alter_user("normal", password="another password")
+        with pytest.raises(duolog.Unauthenticated, match="normal"):
+            await normal.admin.topics()
+
+
+async def test_a_list_shows_what_its_reader_may_see(node: Node) -> None:
+    async with client_of(node, "root") as root, client_of(node, "nothing") as nothing:
+        await root.admin.create_topic("S", 1)
+        await root.admin.put_group("H")
+        assert [row.topic for row in await nothing.admin.topics()] == []
+        assert await nothing.admin.groups() == []
+        await root.access.set_rights("nothing", rights_of(["Topic:S List", "Group:H Get"]))
+        assert [row.topic for row in await nothing.admin.topics()] == ["S"]
+        assert [row.group for row in await nothing.admin.groups()] == ["H"]
+
+
+async def test_the_first_user_counts_until_there_is_another(
+    start_node: StartNode, access: dict[str, str]
+) -> None:
+    node = await start_node(access=access)
+    async with client_of(node, "root") as first:
+        with pytest.raises(duolog.BadRequest, match="super user"):
+            await first.access.create_user("alice", PASSWORD)
+        assert (await first.access.who_am_i()).is_super
+        await first.access.create_user("boss", "another password", is_super=True)
+        with pytest.raises(duolog.Unauthenticated):
+            await first.access.who_am_i()
+    async with client_of(node, "boss", "another password") as boss:
+        with pytest.raises(duolog.BadRequest, match="super user"):
+            await boss.access.delete_user("boss")
+        with pytest.raises(duolog.BadRequest, match="super user"):
+            await boss.access.alter_user("boss", disabled=True)
+        assert [user.name for user in await boss.access.users()] == ["boss"]
+
+
+async def test_users_outlive_a_restart(start_node: StartNode, access: dict[str, str]) -> None:
+    node = await start_node(access=access)
+    async with client_of(node, "root") as client:
+        await client.access.create_user("root", PASSWORD, is_super=True)
+        await client.access.create_user("alice", PASSWORD, signs=True)
+        await client.access.set_rights("alice", rights_of(["Topic:T Pub"]))
+    await node.stop()
+    again = await start_node(access=access)
+    async with client_of(again, "alice") as alice:
+        assert (await alice.access.test("Pub", "Topic:T")).allowed
+        assert not (await alice.access.test("Sub", "Topic:T")).allowed
+
+
+async def test_the_metadata_are_for_super_users(node: Node) -> None:
+    """They hold hashes of passwords; no right to all topics is one to them."""
+    async with client_of(node, "root") as root, client_of(node, "normal") as normal:
+        await root.access.set_rights("normal", rights_of(["* All"]))
+        for topic in ("DUOLOG_SYS_METADATA", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"):
+            with pytest.raises(duolog.NoPermission, match="super"):
+                await normal.pull(topic, 0, 0)
+
+
+async def test_a_retry_topic_is_that_of_each_group_it_may_be_of(node: Node) -> None:
+    """%RETRY%a_b is that of a_b, or the one of a for topic b: a reader of a_b may not read a's."""
+    async with client_of(node, "root") as root, client_of(node, "nothing") as reader:
+        await root.admin.put_group("a")
+        await root.admin.put_group("a_T")
+        await root.access.set_rights("nothing", rights_of(["Group:a_T Sub"]))
+        with pytest.raises(duolog.NoPermission, match="Group:a"):
+            await reader.pull("%RETRY%a_T", 0, 0)
+        both = rights_of(["Group:a_T Sub", "Group:a Sub"])
+        await root.access.set_rights("nothing", both)
+        with pytest.raises(duolog.UnknownTopic):
+            await reader.pull("%RETRY%a_T", 0, 0)
+
+
+async def test_a_frames_key_is_good_for_one_connection(
+    node: Node, channel: grpc.aio.Channel
+) -> None:
+    async with client_of(node, "normal") as client:
+        await client.admin.topics()
+        await until(lambda: client._router.seed._frames is not None)
+        route = await stubs.AdminStub(channel).Route(
+            wire.RouteRequest(), metadata=words("normal"), timeout=5
+        )
+        opened = await connect("127.0.0.1", route.frames_port, route.frames_key, 5)
+        with pytest.raises(duolog.Unavailable):
+            await connect("127.0.0.1", route.frames_port, route.frames_key, 5)
+        with pytest.raises(duolog.Unavailable):
+            await connect("127.0.0.1", route.frames_port, b"\0" * 16, 5)
+        await opened.close()
+
+
+async def test_no_secret_is_in_the_log_or_in_an_answer(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "never to be seen"
+    async with client_of(node, "root") as root:
+        await root.access.create_user("bob", secret, signs=True)
+        await root.access.alter_user("bob", password=secret + "2")
+        said = str(await root.access.users()) + str(await root.access.who_am_i())
+    async with client_of(node, "bob", secret) as bob:
+        with pytest.raises(duolog.Unauthenticated) as refused:
+            await bob.access.who_am_i()
+    row = broker_of(node).metadata.tables.access.users["bob"]
+    captured = capsys.readouterr()
+    for text in (said, str(refused.value), captured.out, captured.err, repr(bob), str(row)):
+        assert secret not in text
+        assert base64.b64encode(f"bob:{secret}".encode()).decode() not in text
