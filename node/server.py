@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from ha.registry import Registry
 from node.access.access import access_of
 from node.api.doors import FramesDoor
-from node.api.native import native_methods
+from node.api.native import guard_of, native_methods
 from node.api.reservedport import IN_USE, ListenError, ReservedPort
 from node.broker import EXIT_FENCED, Broker, make_store
 from node.config import Config, ConfigError
@@ -190,11 +190,11 @@ class Node:
         access = access_of(
             self.config.access, lambda: broker.metadata.tables.access, broker.log.threads
         )
-        gate = None
+        guard = guard_of(broker, access)
         if access is not None:
-            gate, broker.frames_keys = access.gate, access.keys
-        native = native_methods(broker, access)
-        door = FramesDoor(broker.frames_keys, broker.appends, gate)
+            broker.frames_keys = access.keys
+        native = native_methods(broker, access, guard)
+        door = FramesDoor(broker.frames_keys, broker.appends, guard)
         frames = FramesServer(door, broker.log.answered, limits, broker.give_up, native.by_path)
         others = Methods()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, others.as_server())

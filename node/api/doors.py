@@ -1,21 +1,37 @@
-"""The doors of the native API, with and without users."""
+"""Where batches come in: what stores those of a call or of a connection, and whose they are."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from node.access.frameskeys import FramesKeys
-from node.access.gate import Gate, Principal
-from node.api.guard import Appending, GuardedAppends
+from node.access.gate import PRINCIPAL, Principal
+from node.api.guard import Appending, Guard
 from store.record import Host
+
+
+def appends_of_call(appends: Appending, guard: Guard | None) -> Callable[[], Appending]:
+    """Tells what stores the batches of the call that runs in this task.
+
+    guard: None where there are no users.
+    """
+
+    def of_call() -> Appending:
+        principal = PRINCIPAL.get()
+        if guard is None or principal is None:
+            return appends
+        return guard.appends_of(principal, appends)
+
+    return of_call
 
 
 class FramesDoor:
     """Admits frames connections by the keys that were handed out."""
 
-    def __init__(self, keys: FramesKeys, appends: Appending, gate: Gate | None):
-        """gate: None where there are no users."""
+    def __init__(self, keys: FramesKeys, appends: Appending, guard: Guard | None) -> None:
+        """guard: None where there are no users."""
         self._keys = keys
         self._appends = appends
-        self._gate = gate
+        self._guard = guard
 
     def admit(self, key: bytes, host: Host) -> tuple[Principal | None, Appending] | None:
         """Whose connection begins with that key, and what stores its appends; None: nobody's.
@@ -25,10 +41,10 @@ class FramesDoor:
         found, principal = self._keys.take(key)
         if not found:
             return None
-        if self._gate is None or principal is None:
+        if self._guard is None or principal is None:
             return None, self._appends
         principal = replace(principal, source=host.address)
-        return principal, GuardedAppends(self._appends, self._gate, principal)
+        return principal, self._guard.appends_of(principal, self._appends)
 
 
-__all__ = ["FramesDoor"]
+__all__ = ["FramesDoor", "appends_of_call"]

@@ -2,10 +2,11 @@
 
 Over gRPC a caller says in each call who it is; over frames the connection began with a key of a
 user. What was allowed when a call began may have been forbidden since: streams look again at each
-message, and whatever waited looks again before it answers.
+message, and whatever waited looks again before it answers. A node that may lack the newest users
+and rights does not say no: it names its master, which knows.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Protocol, cast
 
 import grpc
@@ -38,9 +39,9 @@ class Appending(Protocol):
 class GuardedAppends:
     """Appends of one caller: a batch that it may not store is answered, and the others go on."""
 
-    def __init__(self, appends: Appending, gate: Gate, principal: Principal) -> None:
+    def __init__(self, appends: Appending, guard: "Guard", principal: Principal) -> None:
         self._appends = appends
-        self._gate = gate
+        self._guard = guard
         self._principal = principal
 
     def append(
@@ -48,27 +49,19 @@ class GuardedAppends:
     ) -> tuple[wire.AppendReply, Outcome | None]:
         """See Appending."""
         try:
-            self._gate.check(self._principal, append_needs(request))
+            self._guard.check(self._principal, append_needs(request))
         except (sdk.Unauthenticated, sdk.NoPermission) as error:
             reply = wire.AppendReply(id=request.id, status=wire.NO_PERMISSION, reason=str(error))
+            return reply, None
+        except sdk.NotMaster as error:
+            reply = wire.AppendReply(id=request.id, status=wire.NOT_MASTER, reason=str(error))
+            reply.master, reply.master_epoch = error.endpoint, error.epoch
             return reply, None
         return self._appends.append(request, host, bodies)
 
     def settled(self, reply: wire.AppendReply, status: PutMessageStatus) -> None:
         """See Appending."""
         self._appends.settled(reply, status)
-
-
-def guarded_appends(appends: Appending, gate: Gate | None) -> Callable[[], Appending]:
-    """What stores the batches of the call that runs in this task."""
-
-    def of_call() -> Appending:
-        principal = PRINCIPAL.get()
-        if gate is None or principal is None:
-            return appends
-        return GuardedAppends(appends, gate, principal)
-
-    return of_call
 
 
 class _Delivering:
@@ -84,7 +77,7 @@ class _Delivering:
         """Send a reply. Raises Unauthenticated or NoPermission where the right is gone."""
         if self._rule.delivers is not None:
             guard = self._guard
-            guard.gate.check(self._principal, self._rule.delivers(message, guard.facts))
+            guard.check(self._principal, self._rule.delivers(message, guard.facts))
         await self._context.write(message)
 
     def __getattr__(self, name: str) -> Any:
@@ -95,7 +88,7 @@ class Guard:
     """Wraps methods, so that each is served to those only who may call it."""
 
     def __init__(self, gate: Gate, facts: Facts) -> None:
-        self.gate = gate
+        self._gate = gate
         self.facts = facts
 
     async def _recognise(self, context: Any) -> Principal:
@@ -107,11 +100,28 @@ class Guard:
         for key, value in context.invocation_metadata() or ():
             if key == "authorization":
                 given = str(value)
-        host = peer_host(context.peer())
-        return await self.gate.by_password(given, host.address if host is not None else "")
+        try:
+            return await self._gate.by_password(given, peer_host(context.peer()).address)
+        except sdk.Unauthenticated:
+            self.facts.check_knows()
+            raise
+
+    def check(self, principal: Principal, needs: Iterable[Need]) -> None:
+        """Raise Unauthenticated or NoPermission unless a caller may do all of it; NotMaster where
+        that may have changed.
+        """
+        try:
+            self._gate.check(principal, needs)
+        except (sdk.Unauthenticated, sdk.NoPermission):
+            self.facts.check_knows()
+            raise
 
     def _check(self, principal: Principal, rule: Rule, request: Any) -> None:
-        self.gate.check(principal, rule.needs(request, self.facts))
+        self.check(principal, rule.needs(request, self.facts))
+
+    def appends_of(self, principal: Principal, appends: Appending) -> Appending:
+        """What stores the batches of a caller."""
+        return GuardedAppends(appends, self, principal)
 
     async def _checked(
         self, principal: Principal, rule: Rule, requests: AsyncIterator[Any]
@@ -161,7 +171,7 @@ class Guard:
         return cast(Handler, made)
 
     def _may(self, principal: Principal, needs: Iterable[Need]) -> bool:
-        decide = self.gate.decision
+        decide = self._gate.decision
         return all(decide(principal.name, need, principal.source).allowed for need in needs)
 
 

@@ -5,24 +5,24 @@ from dataclasses import dataclass
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.access.access import Access
-from node.access.gate import Gate
 from node.api.access import AccessService
 from node.api.admin import AdminService
+from node.api.doors import appends_of_call
 from node.api.groups import GroupsService
-from node.api.guard import Guard, GuardedMethods, guarded_appends
+from node.api.guard import Guard, GuardedMethods
 from node.api.messages import MessagesParts, MessagesService
 from node.broker import Broker
 from node.methods import Methods
 
 
-def messages_of(broker: Broker, gate: Gate | None = None) -> MessagesService:
+def messages_of(broker: Broker, guard: Guard | None = None) -> MessagesService:
     """The Messages service."""
     return MessagesService(
         MessagesParts(
             broker.core,
             broker.log,
             broker.limits,
-            guarded_appends(broker.appends, gate),
+            appends_of_call(broker.appends, guard),
             broker.reader,
             broker.publishes,
             broker.transactions,
@@ -54,16 +54,27 @@ class NodeFacts:
         """Whether a topic exists."""
         return name in self.broker.metadata.topics
 
+    def check_knows(self) -> None:
+        """Raise NotMaster if the node may lack the newest changes of users."""
+        self.broker.admission.check_knows()
 
-def native_methods(broker: Broker, access: Access | None = None) -> Methods:
+
+def guard_of(broker: Broker, access: Access | None) -> Guard | None:
+    """The guard of a node; None where there are no users."""
+    return Guard(access.gate, NodeFacts(broker)) if access is not None else None
+
+
+def native_methods(
+    broker: Broker, access: Access | None = None, guard: Guard | None = None
+) -> Methods:
     """The methods of all its services: gRPC, frames and the simulator serve the same ones.
 
-    access: None where there are no users, and nobody is asked who it is.
+    access, guard: None where there are no users, and nobody is asked who it is.
     """
     gate, seal = (access.gate, access.seal) if access is not None else (None, None)
-    methods = GuardedMethods(Guard(gate, NodeFacts(broker))) if gate is not None else Methods()
+    methods = GuardedMethods(guard) if guard is not None else Methods()
     server = methods.as_server()
-    stubs.add_MessagesServicer_to_server(messages_of(broker, gate), server)
+    stubs.add_MessagesServicer_to_server(messages_of(broker, guard), server)
     stubs.add_GroupsServicer_to_server(groups_of(broker), server)
     stubs.add_AdminServicer_to_server(AdminService(broker), server)
     access_service = AccessService(broker.core, broker.log, gate, seal)

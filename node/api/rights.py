@@ -33,6 +33,9 @@ class Facts(Protocol):
     def has_topic(self, name: str) -> bool:
         """Whether a topic exists."""
 
+    def check_knows(self) -> None:
+        """Raise NotMaster if the node may lack the newest changes of users."""
+
 
 class May(Protocol):
     """Whether the caller may do all of it."""

@@ -311,6 +311,9 @@ def test_each_entry_of_a_row_is_needed(name: str, entry: str) -> None:
         def has_topic(self, name: str) -> bool:
             return True
 
+        def check_knows(self) -> None:
+            pass
+
     row = TABLE[name]
     needs = list(RULES[f"/duolog.v1.{name}"].needs(row.ask("T", "G"), Facts()))
     rest = [one for one in row.entries if one != entry]
