@@ -97,7 +97,10 @@ class AccessService(stubs.AccessServicer):
         if known is None and len(self._metadata.tables.access.users) >= USERS_MAX:
             raise sdk.Busy(f"the cluster has reached its limit of {USERS_MAX} users")
         await self._metadata.change({"op": "user", "user": user.to_row()})
-        _note("user created" if known is None else "user altered", user.name)
+        if known is None:
+            log.info("user created", user=user.name, by=_by())
+        else:
+            log.info("user altered", user=user.name, by=_by())
         return _reply(user)
 
     def _altered(self, user: User, request: wire.PutUserRequest, hashed: str) -> User:
@@ -131,7 +134,7 @@ class AccessService(stubs.AccessServicer):
         self._existing(request.user)
         self._check_supers(None, request.user)
         await self._metadata.change({"op": "delete_user", "user": request.user})
-        _note("user deleted", request.user)
+        log.info("user deleted", user=request.user, by=_by())
         return wire.DeleteUserReply()
 
     @unary
@@ -154,11 +157,11 @@ class AccessService(stubs.AccessServicer):
         self._existing(request.user)
         if not request.rights:
             await self._metadata.change({"op": "delete_rights", "user": request.user})
-            _note("rights deleted", request.user)
+            log.info("rights deleted", user=request.user, by=_by())
             return wire.RightsReply(user=request.user)
         acl = _acl_of(request.user, request.rights)
         await self._metadata.change({"op": "rights", "rights": acl.to_json()})
-        _note("rights altered", request.user)
+        log.info("rights altered", user=request.user, by=_by())
         return wire.RightsReply(user=request.user, rights=_text(acl))
 
     @unary
@@ -190,9 +193,10 @@ def _reply(user: User) -> wire.UserReply:
     return reply
 
 
-def _note(event: str, name: str) -> None:
+def _by() -> str:
+    """Who makes this call."""
     principal = PRINCIPAL.get()
-    log.info(event, user=name, by=principal.name if principal is not None else "")
+    return principal.name if principal is not None else ""
 
 
 def _acl_of(user: str, text: str) -> Acl:
