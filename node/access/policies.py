@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from node.access.resources import GROUP_TOPIC_PREFIXES, Action, Kind, Resource
+from node.access.resources import Action, Kind, Resource, counts_as
 from node.access.sources import ADDRESSES, Network, networks, shown
 
 ENTRIES_MAX = 1000  # of a user
@@ -241,13 +241,10 @@ def _check_pattern_name(kind: Kind, name: str, where: str) -> None:
     _check_name(name, where)
     if _EVERYTHING in name:
         raise BadAcl(where, f"{_quoted(name)} has a * that is not at its end", _PATTERNS)
-    if kind is Kind.TOPIC and name.startswith(GROUP_TOPIC_PREFIXES):
-        group = name[name.index("%", 1) + 1 :]
-        raise BadAcl(
-            where,
-            f"{_quoted(name)} is a topic of a group, and counts as the group",
-            f"Group:{_printable(group) or _EVERYTHING}",
-        )
+    counted = counts_as(kind, name)
+    if counted.kind is not kind or counted.name != name:
+        allowed = f"{counted.kind}:{_printable(counted.name) or _EVERYTHING}"
+        raise BadAcl(where, f"{_quoted(name)} counts as another resource", allowed)
 
 
 def _fields(given: object, what: str, where: str) -> dict[str, Any]:

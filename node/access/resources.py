@@ -11,7 +11,7 @@ from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from store import lightqueues
 
-GROUP_TOPIC_PREFIXES = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+_GROUP_TOPICS = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 
 class Kind(StrEnum):
@@ -63,14 +63,14 @@ def topic(name: str) -> Resource:
     """The resource that a topic counts as: itself, the group of a retry or dead-letter topic."""
     if lightqueues.is_light(name):
         name = lightqueues.parent_of(name)
-    if name.startswith(GROUP_TOPIC_PREFIXES):
+    if name.startswith(_GROUP_TOPICS):
         return group(name)
     return Resource(Kind.TOPIC, name)
 
 
 def group(name: str) -> Resource:
     """A consumer group, named by itself or by its retry or dead-letter topic."""
-    for prefix in GROUP_TOPIC_PREFIXES:
+    for prefix in _GROUP_TOPICS:
         if name.startswith(prefix):
             return Resource(Kind.GROUP, name.removeprefix(prefix))
     return Resource(Kind.GROUP, name)
@@ -79,3 +79,10 @@ def group(name: str) -> Resource:
 def cluster(name: str) -> Resource:
     """A cluster, for what is neither a topic's nor a group's."""
     return Resource(Kind.CLUSTER, name)
+
+
+def counts_as(kind: Kind, name: str) -> Resource:
+    """The resource that one of this kind and name counts as, mostly itself."""
+    if kind is Kind.TOPIC:
+        return topic(name)
+    return group(name) if kind is Kind.GROUP else Resource(kind, name)
