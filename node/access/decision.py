@@ -70,7 +70,7 @@ def _deciding(
 def _matches_source(entry: Entry, address: Address | None) -> bool:
     if not entry.sources:
         return True
-    return within(address, entry.sources) if address else not entry.allow
+    return not entry.allow if address is None else within(address, entry.sources)
 
 
 def _precedes(entry: Entry, other: Entry) -> bool:
@@ -83,7 +83,7 @@ def _precedes(entry: Entry, other: Entry) -> bool:
         return mine > its
     if entry.allow != other.allow:
         return other.allow
-    return entry.text < other.text
+    return entry != other and entry.text < other.text
 
 
 def _foremost(deciding: Iterable[Entry]) -> Entry:

@@ -111,18 +111,13 @@ class Pattern:
 
     def covers(self, resource: Resource) -> bool:
         """Whether the entry of this pattern is about a resource."""
-        if self.kind is None:
-            return True
-        if resource.kind is self.kind:
-            return self._matches(resource.name)
+        if self.kind is resource.kind:
+            if self.match is Match.LITERAL:
+                return resource.name == self.name
+            return resource.name.startswith(self.name)
         if self.kind is Kind.NAMESPACE and resource.kind is not Kind.CLUSTER:
             return self._matches_namespace_of(resource.name)
-        return False
-
-    def _matches(self, name: str) -> bool:
-        if self.match is Match.LITERAL:
-            return name == self.name
-        return name.startswith(self.name)
+        return self.kind is None
 
     def _matches_namespace_of(self, name: str) -> bool:
         if self.match is Match.LITERAL:

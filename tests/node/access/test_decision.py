@@ -1,6 +1,9 @@
 """Decisions: the table, an oracle of another structure, and what no entry may change."""
 
+import json
 import random
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -54,6 +57,20 @@ def test_the_table_has_enough_cases_of_both() -> None:
 def test_the_reason_says_what_decided(entries: Acl | None, source: str, reason: str) -> None:
     found = decide(entries, Need(topic("t"), frozenset([Action.PUB])), source)
     assert found.reason == reason
+
+
+def test_the_examples_of_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "access.md").read_text()
+    entries = Acl.from_json(json.loads(page.partition("```json")[2].partition("```")[0]))
+    rows = re.findall(r"\| (\w+) (?:to|of) `(\S+)`.* \| (allowed|denied) \| (.*) \|", page)
+    assert len(rows) == 6
+    for action, name, answer, why in rows:
+        found = decide(entries, Need(topic(name), frozenset([Action(action)])), "10.1.1.1")
+        assert found.allowed == (answer == "allowed"), name
+        if found.entry and why != "the same; the Default policy is not asked":
+            assert why.startswith(f"{found.policy} entry `{found.entry.text}`"), name
+    elsewhere = Need(topic("orders-eu"), frozenset([Action.PUB]))
+    assert not decide(entries, elsewhere, "192.0.2.1").allowed
 
 
 def oracle(entries: Acl, need: Need, source: str) -> bool:
