@@ -58,6 +58,7 @@ from duolog._posted import Posted
 from duolog._producer import Producer
 from duolog._receipts import BatchReceipt, Part, Receipt
 from duolog._start import Start
+from duolog._tls import Tls
 from duolog._transactions import Half, Transactions, UndecidedMessage
 
 __version__ = "0.1.0"
@@ -105,6 +106,7 @@ __all__ = [
     "StaleMember",
     "Start",
     "Timeout",
+    "Tls",
     "TopicDescription",
     "TopicExists",
     "TrackState",

@@ -22,6 +22,7 @@ from duolog._router import Router
 from duolog._runtime import MACHINE, Runtime
 from duolog._sink import Sink
 from duolog._start import Start
+from duolog._tls import Tls, tls_of
 from duolog._topics import TopicCache
 from duolog._transactions import Checker, ProducerGroup, Transactions
 from duolog.wire import duolog_pb2 as wire
@@ -57,6 +58,7 @@ class Client:
         *,
         user: str = "",
         password: str = "",
+        tls: Tls | bool | None = None,
         timeout: float = 10.0,
         runtime: Runtime = MACHINE,
     ) -> None:
@@ -67,13 +69,16 @@ class Client:
             user: who calls nodes that have users; its password is sent with every call, and can
                 be read on the way unless TLS is used.
             password: the user's.
+            tls: connect with TLS; True: to nodes that the system's authorities vouch for.
             timeout: seconds that a call may take altogether, where it is not given one itself.
             runtime: what the client runs on; a simulation gives its own.
         """
         if timeout <= 0:
             raise BadRequest(f"timeout is {timeout} s; it must be above 0")
         self._endpoints = parse_endpoints(endpoints)
-        login = login_of(user, password)
+        login, secured = login_of(user, password), tls_of(tls)
+        if secured is not None:
+            runtime = secured.over(runtime)
         if login is not None:
             runtime = replace(runtime, login=login)
         self._router = Router(self._endpoints, runtime)

@@ -19,7 +19,7 @@ from duolog._nodechannel import Channel
 MESSAGE_BYTES_MAX = 64 << 20
 TRANSPORT_VARIABLE = "DUOLOG_TRANSPORT"
 TRANSPORTS = ("frames", "grpc")
-_CHANNEL_OPTIONS = (
+CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.http2.lookahead_bytes", 16 << 20),  # batches of MiBs come in few frames
@@ -33,7 +33,7 @@ _CHANNEL_OPTIONS = (
 
 
 def _dial(endpoint: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
+    return grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +76,4 @@ class Runtime:
 
 MACHINE = Runtime(frames=True)
 
-__all__ = ["MACHINE", "MESSAGE_BYTES_MAX", "Runtime"]
+__all__ = ["CHANNEL_OPTIONS", "MACHINE", "MESSAGE_BYTES_MAX", "Runtime"]

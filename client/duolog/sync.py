@@ -38,6 +38,7 @@ from duolog._posted import Posted as AsyncPosted
 from duolog._producer import Producer as AsyncProducer
 from duolog._receipts import BatchReceipt, Receipt
 from duolog._start import Start
+from duolog._tls import Tls
 from duolog._transactions import Half, UndecidedMessage
 from duolog._transactions import Transactions as AsyncTransactions
 
@@ -667,6 +668,7 @@ class Client:
         *,
         user: str = "",
         password: str = "",
+        tls: Tls | bool | None = None,
         timeout: float = 10.0,
     ) -> None:
         """As `duolog.Client`."""
@@ -674,7 +676,9 @@ class Client:
         login_of(user, password)
         self._loop = _Loop()
         self._client = self._loop.call(
-            lambda: _client.Client(endpoints, user=user, password=password, timeout=timeout)
+            lambda: _client.Client(
+                endpoints, user=user, password=password, tls=tls, timeout=timeout
+            )
         )
         self.admin = Admin(self._loop, self._client.admin)
         self.access = Access(self._loop, self._client.access)

@@ -1,0 +1,89 @@
+"""TLS between a client and its nodes: which certificates are trusted, and the client's own.
+
+Rules: a client with TLS dials with TLS only, whatever a node says; frames are not used, for nodes
+take them without TLS only.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from duolog._errors import BadRequest
+from duolog._nodechannel import Channel
+from duolog._runtime import CHANNEL_OPTIONS, Runtime
+
+AnyPath = str | os.PathLike[str]
+_SYSTEMS = (  # files with the authorities of a system, where OpenSSL names none
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How a client makes sure that it speaks to its nodes.
+
+    Attributes:
+        ca: file with the authorities of the nodes' certificates; None: the system's.
+        cert, key: files with the client's own certificate chain and its key, where nodes ask for
+            one.
+        port: of every node's port with TLS, where that is not the one that nodes name in their
+            routes; 0: it is.
+    """
+
+    ca: AnyPath | None = None
+    cert: AnyPath | None = None
+    key: AnyPath | None = None
+    port: int = 0
+
+    def over(self, runtime: Runtime) -> Runtime:
+        """A runtime that dials with TLS. Raises BadRequest where a file cannot be used."""
+        if not 0 <= self.port < 65536:
+            raise BadRequest(f"the port for TLS is {self.port}; it must be 1 to 65535")
+        if (self.cert is None) != (self.key is None):
+            raise BadRequest("TLS needs both cert and key for a certificate of the client's own")
+        authorities = _systems_authorities() if self.ca is None else _read(self.ca)
+        cert, key = (None if file is None else _read(file) for file in (self.cert, self.key))
+        credentials = grpc.ssl_channel_credentials(authorities, key, cert)
+        return replace(runtime, dial=_dialling(credentials, self.port), frames=False)
+
+
+def tls_of(tls: Tls | bool | None) -> Tls | None:
+    """What a client is given: True stands for the system's authorities."""
+    if isinstance(tls, Tls):
+        return tls
+    return Tls() if tls else None
+
+
+def _dialling(credentials: grpc.ChannelCredentials, port: int) -> Callable[[str], Channel]:
+    def dial(endpoint: str) -> Channel:
+        if port:
+            endpoint = f"{endpoint.rpartition(':')[0]}:{port}"
+        return grpc.aio.secure_channel(endpoint, credentials, options=CHANNEL_OPTIONS)
+
+    return dial
+
+
+def _read(file: AnyPath) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise BadRequest(f"TLS: cannot read {os.fspath(file)}: {error.strerror}") from None
+
+
+def _systems_authorities() -> bytes | None:
+    """None where no file has them: then gRPC uses those that it comes with."""
+    import ssl
+
+    for name in (ssl.get_default_verify_paths().cafile, *_SYSTEMS):
+        if name and Path(name).is_file():
+            return _read(name)
+    return None
+
+
+__all__ = ["Tls", "tls_of"]
