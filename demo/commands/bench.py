@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.output import DEFAULT_ENDPOINTS, Endpoints, Json, Timeout, fail, print_facts, run
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from node.cli.output import Json, Timeout, fail, print_facts, run
 
 if TYPE_CHECKING:
     from demo.measure import Measured
@@ -69,13 +70,13 @@ def produce(
     _positive(messages=messages, size=size, batch=batch, senders=senders)
 
     async def work(progress: Callable[[int], None]) -> "Measured":
-        from duolog import Client, TopicExists
+        from duolog import TopicExists
 
         from demo.measure import Load, produce_batches, produce_singly
 
         load = Load(messages, size, topic)
 
-        async with Client(endpoints, timeout=timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             try:
                 await client.admin.create_topic(topic)
             except TopicExists:
@@ -104,13 +105,11 @@ def consume(
     _positive(messages=messages)
 
     async def work(progress: Callable[[int], None]) -> "Measured":
-        from duolog import Client
-
         from demo.measure import consume as measure
 
         name = group or f"bench-{time.time_ns()}"
         async with (
-            Client(endpoints, timeout=timeout) as client,
+            client_of(endpoints, timeout) as client,
             client.consumer(name, topic) as consumer,
         ):
             return await measure(consumer, messages, not columns, 3.0, progress)

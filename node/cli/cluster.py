@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.output import (
-    DEFAULT_ENDPOINTS,
     LONG_MAX,
-    Endpoints,
     Json,
     Timeout,
     fail,
@@ -59,9 +58,7 @@ def status(
 
 async def ask(endpoints: str, timeout: float) -> "ClusterStatus":
     """One poll."""
-    from duolog import Client
-
-    async with Client(endpoints, timeout=timeout) as client:
+    async with client_of(endpoints, timeout) as client:
         return await client.admin.cluster_status()
 
 
@@ -160,10 +157,9 @@ def elect(
 
 def order(endpoints: str, timeout: float, what: Callable[["Admin"], Awaitable[None]]) -> None:
     """Send an administrative request to the node at the endpoints."""
-    from duolog import Client
 
     async def give() -> None:
-        async with Client(endpoints, timeout=timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             await what(client.admin)
 
     run(give())

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of, runtime_of
 from node.cli.output import (
-    DEFAULT_ENDPOINTS,
-    Endpoints,
     Json,
     Timeout,
     print_json,
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from duolog import Client, GroupDescription, NodeStatus, Route, TopicDescription
+    from duolog._runtime import Runtime
 
     from node.cli.diagnosis import Finding, Seen
 
@@ -73,16 +73,16 @@ async def examine(endpoints: str, timeout: float) -> "list[Finding]":
 
 async def look(endpoints: str, timeout: float) -> "Seen":
     """Ask all nodes of the cluster. timeout: seconds of one call."""
-    from duolog import Client
     from duolog._client import parse_endpoints
 
     from node.cli.diagnosis import Seen
 
-    async with Client(endpoints, timeout=timeout) as client:
+    async with client_of(endpoints, timeout) as client:
+        runtime = runtime_of(client)
         status, route = await asyncio.gather(client.admin.cluster_status(), client.admin.route())
         first, *others = status.nodes
         told, (groups, topics, unread) = await asyncio.gather(
-            _all_at([_address_of(node, route) for node in others]), _consumption(client)
+            _all_at([_address_of(node, route) for node in others], runtime), _consumption(client)
         )
     nodes = {(node.replication.group, node.name): node for node in (first, *others)}
     unreachable = set()
@@ -95,7 +95,7 @@ async def look(endpoints: str, timeout: float) -> "Seen":
     silent = []
     known = {node.listen for node in nodes.values()}
     addresses = sorted(set(parse_endpoints(endpoints)) - known)
-    for address, own in zip(addresses, await _all_at(addresses), strict=True):
+    for address, own in zip(addresses, await _all_at(addresses, runtime), strict=True):
         if own is None:
             silent.append(address)
         else:
@@ -141,11 +141,11 @@ def _address_of(node: "NodeStatus", route: "Route") -> str:
     return node.listen or (replica.endpoint if replica is not None else "")
 
 
-async def _all_at(addresses: "Sequence[str]") -> "list[NodeStatus | None]":
+async def _all_at(addresses: "Sequence[str]", runtime: "Runtime") -> "list[NodeStatus | None]":
     """What the nodes at some addresses say of themselves; None for one that does not answer."""
     from duolog._admin import status_of
 
     async def at(address: str) -> "NodeStatus | None":
-        return await status_of(address, NODE_SECONDS) if address else None
+        return await status_of(address, NODE_SECONDS, runtime) if address else None
 
     return await asyncio.gather(*map(at, addresses))

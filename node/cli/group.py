@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.output import (
-    DEFAULT_ENDPOINTS,
     INT_MAX,
     LONG_MAX,
-    Endpoints,
     Json,
     Timeout,
     Yes,
@@ -24,7 +23,7 @@ from node.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from duolog import Client, GroupDescription, Message, QueueOffset, TopicDescription
+    from duolog import GroupDescription, Message, QueueOffset, TopicDescription
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -42,12 +41,6 @@ DEAD_WORDS = frozenset(
 )
 
 
-def _client(endpoints: str, timeout: float) -> "Client":
-    from duolog import Client
-
-    return Client(endpoints, timeout=timeout)
-
-
 @app.command("list")
 def list_(
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
@@ -57,7 +50,7 @@ def list_(
     """List all groups, with their lag in messages and seconds."""
 
     async def ask() -> "list[GroupDescription]":
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             return await client.admin.groups()
 
     rows = [
@@ -83,7 +76,7 @@ def show(
     """Show the queues of a group: committed offsets, lag, readers."""
 
     async def ask() -> "GroupDescription":
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             return await client.admin.group(group)
 
     rows = [
@@ -116,7 +109,7 @@ def explain(
     from node.cli.diagnosis import diagnose_groups
 
     async def ask() -> "tuple[GroupDescription, list[TopicDescription]]":
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             found = await client.admin.group(group)
             return found, await client.admin.topics([DEAD_LETTER_PREFIX + group], system=True)
 
@@ -179,7 +172,7 @@ def set_(
     """Create a group, or change how it consumes."""
 
     async def ask() -> "GroupDescription":
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             return await client.admin.put_group(
                 group,
                 orderly=orderly,
@@ -221,7 +214,7 @@ def dead(
     from duolog._message import DEAD_LETTER_PREFIX
 
     async def ask() -> "list[Message]":
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             topic = DEAD_LETTER_PREFIX + group
             try:
                 offset = await client.admin.offset_at_time(topic, 0, Start.EARLIEST)
@@ -249,7 +242,7 @@ def redeliver(
 
     async def work() -> int:
         sent = 0
-        async with _client(endpoints, timeout) as client, client.producer() as producer:
+        async with client_of(endpoints, timeout) as client, client.producer() as producer:
             # Redelivery has a consumer group of its own: its offsets tell what was sent again.
             dead_letters = DEAD_LETTER_PREFIX + group
             if not await client.admin.topics([dead_letters], system=True):
@@ -298,7 +291,7 @@ def reset(
         typer.confirm(f"Reset the offsets of {group} in {topic} to {to}?", abort=True, err=True)
 
     async def ask() -> list["QueueOffset"]:
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             return await client.admin.reset_group(group, topic, place, offset=offset)
 
     rows = [
@@ -321,7 +314,7 @@ def delete(
         typer.confirm(f"Delete group {group} and its offsets?", abort=True, err=True)
 
     async def ask() -> None:
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             await client.admin.delete_group(group)
 
     run(ask())

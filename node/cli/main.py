@@ -5,9 +5,12 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from node.cli.access import add_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ _NOUNS = {
         "node.cli.pipeline",
         more=("demo.commands.flights",),
     ),
+    "context": _Noun("Name ways to reach nodes, and choose one.", "node.cli.context"),
     "config": _Noun("Show the configuration and where it comes from.", "node.cli.config"),
     "demo": _Noun("Store, crash and recover a real data set.", "demo.commands.demo"),
 }
@@ -42,6 +46,10 @@ _NOUNS = {
 
 class _Lazy(TyperGroup):
     """Imports a noun's commands only when that noun is named: `--help` stays fast."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        add_options(self, here=True)
 
     def list_commands(self, ctx: object) -> list[str]:
         return list(_NOUNS)
@@ -57,6 +65,7 @@ class _Lazy(TyperGroup):
             importlib.import_module(adds)
         command = typer.main.get_command(module.app)
         assert isinstance(command, TyperCommand | TyperGroup), "typer makes them"
+        add_options(command)
         command.name = cmd_name
         command.help = noun.help
         return command

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.output import (
-    DEFAULT_ENDPOINTS,
     INT_MAX,
-    Endpoints,
     Json,
     Timeout,
     fail,
@@ -36,12 +35,6 @@ SEND_BATCH = 2000
 Format = typer.Option(
     "--format", "-f", help=r"Template: {topic} {queue_id} {queue_offset} {tags} {keys} {body} ..."
 )
-
-
-def _client(endpoints: str, timeout: float) -> "Client":
-    from duolog import Client
-
-    return Client(endpoints, timeout=timeout)
 
 
 def _body(body: bytes) -> dict[str, str]:
@@ -163,7 +156,7 @@ def send(
         import asyncio
 
         sent = 0
-        async with _client(endpoints, timeout) as client, client.producer() as producer:
+        async with client_of(endpoints, timeout) as client, client.producer() as producer:
             while True:
                 chunk = list(itertools.islice(source, SEND_BATCH))
                 if not chunk:
@@ -269,7 +262,7 @@ def get(
     show = _printer(as_json, template)
 
     async def work() -> int:
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             consumer = client.consumer(group, topic, tags=tags or [])
             async with consumer:
                 shown = 0
@@ -311,7 +304,7 @@ def find(
     end = when(until) if until else 0
 
     async def work() -> "Sequence[Shown]":
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             if key or unique_key or id_:
                 return await client.admin.find(
                     topic,
@@ -345,7 +338,7 @@ def track(
         fail("give --key or --unique-key", "duolog msg track TOPIC --key KEY | --unique-key K")
 
     async def work() -> list[dict[str, object]]:
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             rows = []
             for found in await client.admin.find(topic, key=key, unique_key=unique_key):
                 place = (found.queue_id, found.queue_offset)
@@ -420,7 +413,7 @@ def tail(
         from duolog import UnknownTopic
         from duolog._background import together
 
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             topics = await client.admin.topics([topic])
             if not topics:
                 raise UnknownTopic(f"topic {topic!r} does not exist")

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.output import (
-    DEFAULT_ENDPOINTS,
-    Endpoints,
     Json,
     Timeout,
     fail,
@@ -169,10 +168,9 @@ def check(
     ] = False,
 ) -> None:
     """Check a node. Exit status 0: serving; 1: not reachable; 2: serving, with a problem."""
-    from duolog import Client
 
     async def ask() -> "tuple[NodeStatus, str]":
-        async with Client(endpoints, timeout=timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             found = await client.admin.node_status()
             return found, await probe(client, found, timeout) if write else ""
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import sys
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -16,14 +17,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Json = typer.Option("--json", help="Print JSON.")
-Endpoints = typer.Option(
-    "--endpoints", "-e", envvar="DUOLOG_ENDPOINTS", help="HOST:PORT[,HOST:PORT...] of nodes."
-)
 Timeout = typer.Option("--timeout", help="Time limit of the whole call in seconds.")
 Yes = typer.Option("--yes", "-y", help="Do not ask for confirmation.")
-DEFAULT_ENDPOINTS = "127.0.0.1:8081"
 
 EXIT_ERROR = 1
+USAGE = 2  # the command cannot be carried out as it was given
 INT_MAX = (1 << 31) - 1  # largest number that a queue id, a count or a number of minutes may be
 LONG_MAX = (1 << 63) - 1  # largest queue offset, epoch or time
 
@@ -107,7 +105,11 @@ _HINTS = {
     "NoSuchMessage": "duolog msg find TOPIC --key KEY",
     "MessageTooLarge": "sending a smaller body, or store.max_message_size in duolog.toml",
     "ResultUnknown": "duolog msg find TOPIC --unique-key KEY",
+    "Unauthenticated": "--user NAME --password-file FILE   (or: duolog context add NAME --help)",
 }
+# Errors that may come from the way to the nodes that a context describes; they name it.
+context_in_use: ContextVar[str] = ContextVar("context", default="")
+_OF_THE_WAY = ("Unavailable", "Timeout", "Unauthenticated", "NoPermission")
 
 
 def help_of() -> str:
@@ -124,7 +126,9 @@ def run(work: Coroutine[object, None, T]) -> T:
         return asyncio.run(work)
     except DuologError as error:
         name = type(error).__name__
-        fail(f"{name}: {error}", help_of() if name == "BadRequest" else _HINTS.get(name, ""))
+        context = context_in_use.get() if name in _OF_THE_WAY else ""
+        where = f" (context {context!r})" if context else ""
+        fail(f"{name}: {error}{where}", help_of() if name == "BadRequest" else _HINTS.get(name, ""))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints
 from node.cli.output import (
-    DEFAULT_ENDPOINTS,
-    Endpoints,
     Json,
     fail,
     print_facts,

@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.output import (
-    DEFAULT_ENDPOINTS,
     INT_MAX,
-    Endpoints,
     Json,
     Timeout,
     Yes,
@@ -20,15 +19,9 @@ from node.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from duolog import Client, TopicDescription
+    from duolog import TopicDescription
 
 app = typer.Typer(no_args_is_help=True)
-
-
-def _client(endpoints: str, timeout: float) -> "Client":
-    from duolog import Client
-
-    return Client(endpoints, timeout=timeout)
 
 
 def _row(topic: "TopicDescription") -> dict[str, object]:
@@ -53,7 +46,7 @@ def list_(
     """List all topics."""
 
     async def ask() -> "list[TopicDescription]":
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             return await client.admin.topics(system=system)
 
     print_rows(map(_row, run(ask())), ["topic", "group", "queues", "perm", "messages"], as_json)
@@ -87,7 +80,7 @@ def create(
         fail(f"--lite-ttl is {lite_ttl}; it must not be negative", "duolog topic create --help")
 
     async def ask() -> "TopicDescription":
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             return await client.admin.create_topic(
                 topic, queues, perm, message_type=message_type, lite_ttl_minutes=lite_ttl
             )
@@ -122,7 +115,7 @@ def alter(
         fail("nothing to change: give --queues, --perm or --lite-ttl", "duolog topic alter --help")
 
     async def ask() -> "TopicDescription":
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             return await client.admin.alter_topic(
                 topic, queues or 0, perm or 0, lite_ttl_minutes=lite_ttl
             )
@@ -143,7 +136,7 @@ def delete(
         typer.confirm(f"Delete topic {topic} and all its messages?", abort=True, err=True)
 
     async def ask() -> None:
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             await client.admin.delete_topic(topic)
 
     run(ask())
@@ -163,7 +156,7 @@ def stats(
     """Show the queues of a topic: offsets and time of the last message."""
 
     async def ask() -> "list[TopicDescription]":
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             return await client.admin.topics([topic])
 
     found = run(ask())
