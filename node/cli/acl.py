@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.output import (
-    DEFAULT_ENDPOINTS,
-    Endpoints,
     Json,
     Timeout,
     Yes,
@@ -24,21 +23,16 @@ from node.cli.output import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from duolog import Client, Decision
+    from duolog import Decision
 
     from node.access.policies import Acl, Entry
 
 app = typer.Typer(no_args_is_help=True)
 
 EXIT_DENIED = 3
+User = typer.Argument(metavar="USER")
 Resource = typer.Argument(help="Topic:NAME, Topic:PREFIX*, Topic:*, Group:…, Namespace:…, or *.")
 AsDefault = typer.Option("--default", help="In the Default policy, asked where no Custom entry is.")
-
-
-def _client(endpoints: str, timeout: float) -> "Client":
-    from duolog import Client
-
-    return Client(endpoints, timeout=timeout)
 
 
 def _rows(acl: "Acl") -> list[dict[str, object]]:
@@ -68,7 +62,7 @@ def _show(user: str, text: str, as_json: bool) -> None:
 
 @app.command()
 def show(
-    user: str,
+    name: Annotated[str, User],
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
@@ -76,15 +70,15 @@ def show(
     """Show the rights of a user; --json as `set` reads them."""
 
     async def ask() -> str:
-        async with _client(endpoints, timeout) as client:
-            return await client.access.rights(user)
+        async with client_of(endpoints, timeout) as client:
+            return await client.access.rights(name)
 
-    _show(user, run(ask()), as_json)
+    _show(name, run(ask()), as_json)
 
 
 @app.command("set")
 def set_(
-    user: str,
+    name: Annotated[str, User],
     file: Annotated[Path, typer.Argument(help="JSON as RocketMQ 5 has it; - is stdin.")],
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
@@ -97,22 +91,22 @@ def set_(
         fail(f"cannot read {file}: {error}")
 
     async def ask() -> str:
-        async with _client(endpoints, timeout) as client:
-            return await client.access.set_rights(user, text)
+        async with client_of(endpoints, timeout) as client:
+            return await client.access.set_rights(name, text)
 
-    _show(user, run(ask()), as_json)
+    _show(name, run(ask()), as_json)
 
 
 def _change(
-    user: str, change: "Callable[[Acl], Acl]", endpoints: str, timeout: float, as_json: bool
+    name: str, change: "Callable[[Acl], Acl]", endpoints: str, timeout: float, as_json: bool
 ) -> None:
     async def ask() -> str:
-        async with _client(endpoints, timeout) as client:
-            acl = change(_read(user, await client.access.rights(user)))
+        async with client_of(endpoints, timeout) as client:
+            acl = change(_read(name, await client.access.rights(name)))
             empty = not (acl.custom or acl.default)
-            return await client.access.set_rights(user, "" if empty else json.dumps(acl.to_json()))
+            return await client.access.set_rights(name, "" if empty else json.dumps(acl.to_json()))
 
-    _show(user, run(ask()), as_json)
+    _show(name, run(ask()), as_json)
 
 
 def _with(acl: "Acl", entries: "tuple[Entry, ...]", default: bool) -> "Acl":
@@ -137,7 +131,7 @@ def _entry(resource: str, actions: str, sources: list[str], allow: bool) -> "Ent
 
 @app.command()
 def grant(
-    user: str,
+    name: Annotated[str, User],
     resource: Annotated[str, Resource],
     actions: Annotated[
         str, typer.Argument(help="Pub,Sub,Create,Update,Delete,Get,List, or All; with commas.")
@@ -160,12 +154,12 @@ def grant(
         kept = (one for one in before if (one.pattern, one.sources) != place)
         return _with(acl, (*kept, entry), default)
 
-    _change(user, change, endpoints, timeout, as_json)
+    _change(name, change, endpoints, timeout, as_json)
 
 
 @app.command()
 def revoke(
-    user: str,
+    name: Annotated[str, User],
     resource: Annotated[str, Resource],
     default: Annotated[bool, AsDefault] = False,
     yes: Annotated[bool, Yes] = False,
@@ -176,21 +170,21 @@ def revoke(
     """Remove a user's entries for a resource, as `show` names it."""
     pattern = _entry(resource, "All", [], True).pattern
     if not yes:
-        typer.confirm(f"Remove the entries of {user} for {pattern.text}?", abort=True, err=True)
+        typer.confirm(f"Remove the entries of {name} for {pattern.text}?", abort=True, err=True)
 
     def change(acl: "Acl") -> "Acl":
         before = acl.default if default else acl.custom
         kept = tuple(one for one in before if one.pattern != pattern)
         if len(kept) == len(before):
-            fail(f"user {user} has no entry for {pattern.text}", f"duolog acl show {user}")
+            fail(f"user {name} has no entry for {pattern.text}", f"duolog acl show {name}")
         return _with(acl, kept, default)
 
-    _change(user, change, endpoints, timeout, as_json)
+    _change(name, change, endpoints, timeout, as_json)
 
 
 @app.command("test")
 def ask_whether(
-    user: str,
+    name: Annotated[str, User],
     action: Annotated[str, typer.Argument(help="Pub, Sub, Create, Update, Delete, Get or List.")],
     resource: Annotated[str, typer.Argument(help="Topic:NAME, Group:NAME or Cluster:NAME.")],
     source: Annotated[str, typer.Option(help="Address that it comes from; yours.")] = "",
@@ -201,8 +195,8 @@ def ask_whether(
     """Say whether a user may do something, and which entry decides. Exit status 3: it may not."""
 
     async def ask() -> "Decision":
-        async with _client(endpoints, timeout) as client:
-            return await client.access.test(action, resource, user=user, source=source)
+        async with client_of(endpoints, timeout) as client:
+            return await client.access.test(action, resource, user=name, source=source)
 
     found = run(ask())
     facts = {"allowed": found.allowed, "entry": found.entry, "reason": found.reason}

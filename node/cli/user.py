@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.output import (
-    DEFAULT_ENDPOINTS,
-    Endpoints,
     Json,
     Timeout,
     Yes,
@@ -21,7 +20,7 @@ from node.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from duolog import Client, User
+    from duolog import User
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -34,12 +33,6 @@ Signs = typer.Option(
     help="RocketMQ's clients may sign with it: access key NAME, secret key PASSWORD. It is then "
     "stored encrypted, not hashed alone.",
 )
-
-
-def _client(endpoints: str, timeout: float) -> "Client":
-    from duolog import Client
-
-    return Client(endpoints, timeout=timeout)
 
 
 def _row(user: "User") -> dict[str, object]:
@@ -73,7 +66,7 @@ def list_(
     """List all users."""
 
     async def ask() -> "list[User]":
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             return await client.access.users()
 
     print_rows(map(_row, run(ask())), ["user", "type", "status", "signs"], as_json)
@@ -88,7 +81,7 @@ def whoami(
     """Show which user you are."""
 
     async def ask() -> "User":
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             return await client.access.who_am_i()
 
     user = run(ask())
@@ -111,7 +104,7 @@ def create(
     password = _new_password(password_file)
 
     async def ask() -> "User":
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             return await client.access.create_user(name, password, is_super=is_super, signs=signs)
 
     print_facts(_row(run(ask())), as_json)
@@ -141,7 +134,7 @@ def alter(
     new = _new_password(password_file) if wants else None
 
     async def ask() -> "User":
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             return await client.access.alter_user(
                 name, password=new, signs=signs, is_super=is_super, disabled=disabled
             )
@@ -161,7 +154,7 @@ def delete(
         typer.confirm(f"Delete user {name} and its rights?", abort=True, err=True)
 
     async def ask() -> None:
-        async with _client(endpoints, timeout) as client:
+        async with client_of(endpoints, timeout) as client:
             await client.access.delete_user(name)
 
     run(ask())

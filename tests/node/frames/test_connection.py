@@ -15,6 +15,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.frames import connection as module
 from node.frames.connection import Connection, Terms
+from node.frames.door import Appending
 from node.frames.server import numbered
 from node.methods import Methods
 from store.record import Host
@@ -84,7 +85,7 @@ class Appends:
         self.answered = 0
 
     def append(
-        self, request: wire.AppendRequest, host: Host, bodies: bytes | memoryview | None
+        self, request: wire.AppendRequest, host: Host, bodies: bytes | memoryview | None = None
     ) -> tuple[wire.AppendReply, asyncio.Future[PutMessageStatus] | None]:
         assert bodies is not None
         self.stored.append((request.id, bytes(bodies), host))
@@ -108,7 +109,7 @@ class KeyDoor:
     def __init__(self, appends: Appends) -> None:
         self.appends = appends
 
-    def admit(self, key: bytes, host: Host) -> tuple[object, Appends] | None:
+    def admit(self, key: bytes, host: Host) -> tuple[object, Appending] | None:
         return (None, self.appends) if key == KEY else None
 
 
