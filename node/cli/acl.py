@@ -18,6 +18,7 @@ from node.cli.output import (
     print_json,
     print_rows,
     run,
+    say,
 )
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from duolog import Decision
 
+    from node.access.imports import Imported
     from node.access.policies import Acl, Entry
 
 app = typer.Typer(no_args_is_help=True)
@@ -206,3 +208,63 @@ def ask_whether(
         print_facts({"allowed": "yes" if found.allowed else "no", "reason": found.reason}, False)
     if not found.allowed:
         raise typer.Exit(EXIT_DENIED)
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="plain_acl.yml; or the output of mqadmin.")],
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--from", help="plain_acl (RocketMQ 4), users or acls (mqadmin listUser, listAcl)."
+        ),
+    ] = "plain_acl",
+    yes: Annotated[bool, Yes] = False,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+) -> None:
+    """Create RocketMQ's users here, with the secrets they sign with, and set their rights.
+
+    A user that exists gets that secret and those rights. May be repeated.
+    """
+    imported = _imported(file, kind)
+    for warning in imported.warnings:
+        say(f"warning: {warning}")
+    what = f"{len(imported.users)} users, and the rights of {len(imported.acls)}"
+    if not yes:
+        typer.confirm(f"Import {what}?", abort=True, err=True)
+
+    async def ask() -> None:
+        async with client_of(endpoints, timeout) as client:
+            known = {user.name for user in await client.access.users()}
+            for user in imported.users:
+                if user.name not in known:
+                    await client.access.create_user(user.name, user.secret, signs=True)
+                await client.access.alter_user(
+                    user.name,
+                    password=user.secret if user.name in known else None,
+                    signs=user.name in known,
+                    is_super=user.superuser,
+                    disabled=not user.enabled,
+                )
+            for acl in imported.acls:
+                await client.access.set_rights(acl.user, json.dumps(acl.to_json()))
+
+    run(ask())
+    say(f"imported {what}")
+
+
+def _imported(file: Path, kind: str) -> "Imported":
+    from node.access.imports import read_plain_acl
+    from node.access.lists import read_acls, read_users
+    from node.access.policies import BadAcl
+
+    readers = {"plain_acl": read_plain_acl, "users": read_users, "acls": read_acls}
+    if kind not in readers:
+        fail(f"--from {kind}: it is not one of {', '.join(readers)}")
+    try:
+        return readers[kind](file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"cannot read {file}: {error}")
+    except BadAcl as error:
+        fail(f"{file}: {error}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of, read_password
 from node.cli.output import (
     Json,
     Timeout,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-PasswordFile = typer.Option(
+NewPasswordFile = typer.Option(
     "--new-password-file",
     help="File with the user's password; not given: it is asked for, or read from a pipe.",
 )
@@ -44,14 +44,10 @@ def _row(user: "User") -> dict[str, object]:
     }
 
 
-def _new_password(file: Path | None) -> str:
+def _new_password(file: str) -> str:
     """Of a file, a pipe, or a person. Ends with an error where there is none."""
-    if file is not None:
-        try:
-            words = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            fail(f"cannot read {file}: {error}")
-        return words.rstrip("\r\n")
+    if file:
+        return read_password(file)
     if not sys.stdin.isatty():
         return sys.stdin.readline().rstrip("\r\n")
     return str(typer.prompt("New password", hide_input=True, confirmation_prompt=True, err=True))
@@ -95,13 +91,13 @@ def create(
     name: str,
     is_super: Annotated[bool, typer.Option("--super", help="May do everything.")] = False,
     signs: Annotated[bool, Signs] = False,
-    password_file: Annotated[Path | None, PasswordFile] = None,
+    new_password_file: Annotated[str, NewPasswordFile] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Create a user. The first one must be --super."""
-    password = _new_password(password_file)
+    password = _new_password(new_password_file)
 
     async def ask() -> "User":
         async with client_of(endpoints, timeout) as client:
@@ -114,7 +110,7 @@ def create(
 def alter(
     name: str,
     password: Annotated[bool, typer.Option("--password", help="Give it a new password.")] = False,
-    password_file: Annotated[Path | None, PasswordFile] = None,
+    new_password_file: Annotated[str, NewPasswordFile] = "",
     signs: Annotated[bool, Signs] = False,
     is_super: Annotated[
         bool | None,
@@ -128,10 +124,10 @@ def alter(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Alter a user; what is not named stays as it is."""
-    wants = password or password_file is not None
+    wants = password or bool(new_password_file)
     if signs and not wants:
         fail("--signs needs the password once more: add --password or --new-password-file")
-    new = _new_password(password_file) if wants else None
+    new = _new_password(new_password_file) if wants else None
 
     async def ask() -> "User":
         async with client_of(endpoints, timeout) as client:

@@ -1,0 +1,189 @@
+"""The gate: who is who, and what it remembers."""
+
+import asyncio
+import base64
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import duolog
+import pytest
+
+from node.access import gate as module
+from node.access.frameskeys import KEY_SECONDS, KEYS_MAX, SharedKey, UserKeys
+from node.access.gate import FOR_SUPERS, PRINCIPAL, Gate, Principal
+from node.access.policies import Acl, Entry, Pattern
+from node.access.resources import Action, Need, topic
+from node.access.secrets import Seal, hash_password, is_password
+from node.access.users import User
+from store.accesstables import AccessTables
+
+SEAL = Seal(b"k" * 32)
+HASHES = {password: hash_password(password) for password in ("right", "other")}
+PUB = Need(topic("T"), frozenset((Action.PUB,)))
+ALLOW = Acl("alice", (Entry(Pattern.parse("Topic:T"), frozenset((Action.PUB,))),))
+
+
+def header(user: str, password: str = "right") -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+class Place:
+    """A gate, its tables, and how often a password was compared."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, first: User | None = None) -> None:
+        self.tables = AccessTables()
+        self.compared: list[str] = []
+        self.threads = ThreadPoolExecutor(1)
+        self.gate = Gate(lambda: self.tables, SEAL, first, self.threads)
+
+        def noted(password: str, stored: str) -> bool:
+            self.compared.append(password)
+            return is_password(password, stored)
+
+        monkeypatch.setattr(module, "is_password", noted)
+
+    def put(self, name: str, password: str = "right", **how: Any) -> None:
+        self.tables.put_user(replace(User(name, password=HASHES[password]), **how).to_row())
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Place:
+    made = Place(monkeypatch)
+    made.put("alice")
+    made.tables.put_rights(ALLOW.to_json())
+    return made
+
+
+async def test_a_right_password_is_compared_once(place: Place) -> None:
+    for _ in range(3):
+        assert (await place.gate.by_password(header("alice"), "::1")).name == "alice"
+    assert place.compared == ["right"]
+
+
+async def test_a_password_that_changed_is_compared_anew(place: Place) -> None:
+    before = await place.gate.by_password(header("alice"), "")
+    place.put("alice", "other")
+    assert not place.gate.is_current(before)
+    with pytest.raises(duolog.Unauthenticated, match="alice"):
+        place.gate.check(before, [])
+    with pytest.raises(duolog.Unauthenticated, match="alice"):
+        await place.gate.by_password(header("alice"), "")
+    after = await place.gate.by_password(header("alice", "other"), "")
+    place.gate.check(after, [PUB])
+    place.put("alice")  # the old password again: it was remembered for other credentials
+    assert (await place.gate.by_password(header("alice"), "")).name == "alice"
+
+
+async def test_nobody_is_compared_as_well(place: Place) -> None:
+    """An answer takes as long as for a user that exists."""
+    with pytest.raises(duolog.Unauthenticated, match="wrong"):
+        await place.gate.by_password(header("bob"), "")
+    place.put("carol", enabled=False)
+    with pytest.raises(duolog.Unauthenticated, match="wrong"):
+        await place.gate.by_password(header("carol"), "")
+    assert len(place.compared) == 2
+
+
+async def test_too_many_logins_at_once_are_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "COMPARED_MAX", 4)
+    words = [header("alice", f"wrong{k}") for k in range(10)]
+    answers = await asyncio.gather(
+        *(place.gate.by_password(word, "") for word in words), return_exceptions=True
+    )
+    kinds = [type(answer) for answer in answers]
+    assert kinds.count(duolog.Unauthenticated) == 4
+    assert kinds.count(duolog.Busy) == 6
+    assert (await place.gate.by_password(header("alice"), "")).name == "alice"
+
+
+async def test_what_is_remembered_is_bounded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REMEMBERED_MAX", 5)
+    alice = await place.gate.by_password(header("alice"), "")
+    for k in range(8):
+        place.gate.decision("alice", Need(topic(f"T{k}"), frozenset((Action.PUB,))), "")
+        place.put(f"user{k}")
+        await place.gate.by_password(header(f"user{k}"), "")
+    assert len(place.gate._decisions) <= 5
+    assert len(place.gate._right) <= 5
+    place.gate.check(alice, [PUB])
+
+
+async def test_rights_are_those_of_the_tables_now(place: Place) -> None:
+    alice = await place.gate.by_password(header("alice"), "")
+    place.gate.check(alice, [PUB])
+    with pytest.raises(duolog.NoPermission, match="super"):
+        place.gate.check(alice, [FOR_SUPERS])
+    place.tables.delete_rights("alice")
+    with pytest.raises(duolog.NoPermission, match="no entries"):
+        place.gate.check(alice, [PUB])
+    place.put("alice", is_super=True)
+    place.gate.check(alice, [PUB, FOR_SUPERS])
+    place.tables = AccessTables()  # as a node that adopted other tables
+    with pytest.raises(duolog.Unauthenticated):
+        place.gate.check(alice, [PUB])
+
+
+async def test_rights_that_cannot_be_read_are_none(place: Place) -> None:
+    place.tables.put_rights({"subject": "User:alice", "policies": [{"policyType": "Newer"}]})
+    alice = await place.gate.by_password(header("alice"), "")
+    with pytest.raises(duolog.NoPermission):
+        place.gate.check(alice, [PUB])
+
+
+async def test_the_first_user_counts_while_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = User("root", is_super=True, password=HASHES["right"])
+    place = Place(monkeypatch, first)
+    root = await place.gate.by_password(header("root"), "")
+    place.gate.check(root, [FOR_SUPERS])
+    place.put("alice")
+    with pytest.raises(duolog.Unauthenticated):
+        place.gate.check(root, [])
+    with pytest.raises(duolog.Unauthenticated):
+        await place.gate.by_password(header("root"), "")
+
+
+def test_a_secret_is_opened_for_an_enabled_user_that_signs(place: Place) -> None:
+    sealed = SEAL.close("alice", "right")
+    assert place.gate.secret("alice") is None
+    place.put("alice", secret=sealed)
+    assert place.gate.secret("alice") == "right"
+    place.put("bob", secret=sealed)
+    assert place.gate.secret("bob") is None, "it is another user's"
+    place.put("alice", secret=sealed, enabled=False)
+    assert place.gate.secret("alice") is None
+    assert place.gate.secret("nobody") is None
+
+
+@pytest.mark.parametrize("words", ["", "Basic", "Basic !", "Bearer x", "Basic YQ==", "Basic /w=="])
+async def test_what_names_no_user_is_refused(place: Place, words: str) -> None:
+    with pytest.raises(duolog.Unauthenticated):
+        await place.gate.by_password(words, "")
+    assert place.compared == []
+
+
+def test_a_key_for_frames_is_for_one_connection_and_a_minute() -> None:
+    now = 0.0
+    keys = UserKeys(lambda: now)
+    PRINCIPAL.set(Principal("alice", ("", "")))
+    key, late = keys.issue(), keys.issue()
+    assert keys.take(key) == (True, Principal("alice", ("", "")))
+    assert keys.take(key) == (False, None)
+    now = KEY_SECONDS
+    assert keys.take(late) == (False, None)
+    first = keys.issue()
+    for _ in range(KEYS_MAX):
+        keys.issue()
+    assert len(keys._issued) == KEYS_MAX
+    assert keys.take(first) == (False, None)
+
+
+def test_without_users_a_key_names_the_process() -> None:
+    keys = SharedKey()
+    assert keys.take(keys.issue()) == (True, None)
+    assert keys.take(keys.issue()) == (True, None)
+    assert SharedKey().take(keys.issue()) == (False, None)

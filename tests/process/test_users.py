@@ -1,0 +1,185 @@
+"""Users and rights by the command line, against a real node."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from demo.childnode import ChildNode
+from tests.process.support import SMALL_FILES, run_cli
+
+pytestmark = pytest.mark.process
+
+PLAIN_ACL = """
+accounts:
+- accessKey: RocketMQ
+  secretKey: 12345678
+  topicPerms:
+  - orders=PUB|SUB
+- accessKey: rocketmq2
+  secretKey: 87654321
+  admin: true
+  whiteRemoteAddress: 192.168.1.*
+"""
+
+
+class Place:
+    """A node with users, and files with passwords."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        assert run_cli("user", "key", str(directory / "key")).returncode == 0
+        (directory / "first").write_text("root:first\n")
+        self.node = ChildNode(
+            directory / "data",
+            *SMALL_FILES,
+            *("--set", f"access.key_file={directory / 'key'}"),
+            *("--set", f"access.first_user_file={directory / 'first'}"),
+            log=directory / "log",
+        )
+        self.node.start()
+        self.node.wait_port()
+
+    def run(self, *arguments: str, user: str = "root", stdin: str = "") -> str:
+        """Run a command as a user; what it prints."""
+        done = self.try_(*arguments, user=user, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def try_(
+        self, *arguments: str, user: str = "root", stdin: str = ""
+    ) -> "subprocess.CompletedProcess[str]":
+        who = ("--user", user, "--password-file", str(self.password_file(user)))
+        return run_cli(*arguments, *who, "--endpoints", self.node.endpoint, stdin=stdin)
+
+    def password_file(self, user: str) -> Path:
+        return self.directory / f"{user}.password"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    made = Place(tmp_path_factory.mktemp("users"))
+    for user in ("root", "alice"):
+        made.password_file(user).write_text(f"password of {user}\n")
+    made.password_file("first").write_text("first\n")
+    first = ("--user", "root", "--password-file", str(made.password_file("first")))
+    new = ("--new-password-file", str(made.password_file("root")))
+    where = ("--endpoints", made.node.endpoint)
+    refused = run_cli("user", "create", "alice", *new, *first, *where)
+    assert refused.returncode == 1
+    assert "no enabled super user" in refused.stderr
+    done = run_cli("user", "create", "root", "--super", *new, *first, *where)
+    assert done.returncode == 0, done.stderr
+    made.run("user", "create", "alice", stdin="password of alice\n")
+    yield made
+    assert made.node.stop() == 0
+    log = (made.directory / "log").read_text()
+    assert "user created" in log
+    assert not re.search("password of|12345678|87654321", log)
+
+
+def test_without_a_user_nothing_is_said(place: Place) -> None:
+    for command in (("topic", "list"), ("user", "list"), ("cluster", "status"), ("user", "whoami")):
+        refused = run_cli(*command, "--endpoints", place.node.endpoint)
+        assert refused.returncode == 1
+        assert "Unauthenticated" in refused.stderr
+        assert "--user NAME" in refused.stderr
+
+
+def test_rights_are_granted_shown_tested_and_revoked(place: Place) -> None:
+    assert json.loads(place.run("user", "whoami", "--json", user="alice"))["user"] == "alice"
+    place.run("topic", "create", "orders")
+    denied = place.try_("msg", "send", "orders", "x", user="alice")
+    assert (denied.returncode, "alice" in denied.stderr) == (1, True)
+    place.run("acl", "grant", "alice", "Topic:ord*", "Pub,Sub")
+    place.run("acl", "grant", "alice", "Topic:orders", "Sub", "--deny")
+    place.run("msg", "send", "orders", "x", user="alice")
+    tested = place.try_("acl", "test", "alice", "sub", "Topic:orders")
+    assert (tested.returncode, "Topic:orders Sub" in tested.stdout) == (3, True)
+    tail = ("msg", "tail", "orders", "--since", "1h", "--max", "1")
+    assert "denied" in place.try_(*tail, user="alice").stderr
+    place.run("acl", "revoke", "alice", "Topic:orders", "--yes")
+    allowed = json.loads(place.run("acl", "test", "alice", "sub", "Topic:orders", "--json"))
+    assert allowed["entry"] == "Topic:ord* Pub,Sub"
+    shown = place.run("acl", "show", "alice", "--json")
+    place.run("acl", "set", "alice", "-", stdin=shown)
+    assert place.run("acl", "show", "alice", "--json") == shown
+    place.run("acl", "grant", "alice", "Topic:ord*", "Pub", "--source", "10.0.0.0/8")
+    assert place.run("acl", "show", "alice").count("Topic:ord*") == 2, "for other sources as well"
+    place.run("acl", "revoke", "alice", "Topic:ord*", "--yes")
+    assert json.loads(place.run("acl", "show", "alice", "--json")) == {}
+
+
+def test_a_user_that_is_disabled_may_do_nothing(place: Place) -> None:
+    place.run("user", "alter", "alice", "--disable")
+    assert "Unauthenticated" in place.try_("user", "whoami", user="alice").stderr
+    place.run("user", "alter", "alice", "--enable")
+    place.run("user", "whoami", user="alice")
+    place.password_file("alice").write_text("password of alice, the second\n")
+    assert "Unauthenticated" in place.try_("user", "whoami", user="alice").stderr
+    new = place.password_file("alice")
+    place.run("user", "alter", "alice", "--new-password-file", str(new), "--signs")
+    assert json.loads(place.run("user", "whoami", "--json", user="alice"))["signs"]
+
+
+def test_what_rocketmq_had_is_imported(place: Place) -> None:
+    file = place.directory / "plain_acl.yml"
+    file.write_text(PLAIN_ACL)
+    for _ in range(2):
+        done = place.try_("acl", "import", str(file), "--yes")
+        assert done.returncode == 0, done.stderr
+        assert "whiteRemoteAddress" in done.stderr
+    users = {row["user"]: row for row in json.loads(place.run("user", "list", "--json"))}
+    assert users["RocketMQ"]["signs"]
+    assert (users["RocketMQ"]["type"], users["rocketmq2"]["type"]) == ("normal", "super")
+    place.run("acl", "test", "RocketMQ", "Pub", "Topic:orders")
+    assert place.try_("acl", "test", "RocketMQ", "Pub", "Topic:other").returncode == 3
+    for user in ("RocketMQ", "rocketmq2"):
+        place.run("user", "delete", user, "--yes")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("user", "create", "a:b"), "colon"),
+        (("user", "create", "x" * 256), "255"),
+        (("user", "create", "alice"), "exists already"),
+        (("user", "create", "nopassword", "--new-password-file", "/nowhere"), "cannot read"),
+        (("user", "alter", "stranger", "--disable"), "does not exist"),
+        (("user", "alter", "alice", "--signs"), "needs the password"),
+        (("user", "alter", "root", "--normal"), "no enabled super user"),
+        (("user", "alter", "root", "--disable"), "no enabled super user"),
+        (("user", "delete", "root", "--yes"), "no enabled super user"),
+        (("user", "delete", "stranger", "--yes"), "no user"),
+        (("acl", "show", "stranger"), "no user"),
+        (("acl", "grant", "alice", "Topik:x", "Pub"), "kind of resource"),
+        (("acl", "grant", "alice", "Topic:x", "Publish"), "unknown action"),
+        (("acl", "grant", "alice", "Topic:x", "Pub", "--source", "10.0.0"), "10.0.0"),
+        (("acl", "revoke", "alice", "Topic:none", "--yes"), "no entry"),
+        (("acl", "test", "alice", "Pubb", "Topic:x"), "not one of"),
+        (("acl", "test", "alice", "Pub", "x"), "Topic:NAME"),
+        (("acl", "set", "alice", "/nowhere"), "cannot read"),
+        (("acl", "import", "/nowhere", "--yes"), "cannot read"),
+        (("acl", "import", "/nowhere", "--from", "acl3", "--yes"), "not one of"),
+    ],
+)
+def test_what_is_wrong_is_said(place: Place, words: tuple[str, ...], said: str) -> None:
+    done = place.try_(*words, stdin="a new password\n")
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_rights_that_are_no_rights_are_refused(place: Place) -> None:
+    for text in ("{", "[]", '{"policies": 3}', '{"policies": [{"policyType": "New"}]}', "x" * 10):
+        done = place.try_("acl", "set", "alice", "-", stdin=text)
+        assert (done.returncode, "BadRequest" in done.stderr) == (1, True), done.stderr
+
+
+def test_a_key_file_is_never_replaced(place: Place) -> None:
+    done = run_cli("user", "key", str(place.directory / "key"))
+    assert (done.returncode, "exists" in done.stderr) == (1, True)
+    assert (place.directory / "key").stat().st_mode & 0o777 == 0o600
