@@ -105,8 +105,8 @@ def _read(spark: "SparkSession", what: Replay, ranges: Ranges) -> "DataFrame":
 def _topic(spark: "SparkSession", what: Replay, ranges: Ranges) -> "DataFrame":
     from pyspark.sql import functions as F
 
-    reader = spark.read.format("duolog").option("endpoints", what.endpoints)
-    reader = reader.option("topic", what.source)
+    reader = spark.read.format("duolog").options(**what.caller.options())
+    reader = reader.option("endpoints", what.endpoints).option("topic", what.source)
     if ranges:
         for option, side in (("startingOffsets", 0), ("endingOffsets", 1)):
             offsets = {queue: both[side] for queue, both in ranges.items()}
@@ -229,8 +229,12 @@ def _measured(frame: "DataFrame", what: Replay) -> Rows:
 
 
 def _write(frame: "DataFrame", what: Replay, name: ReplayName, number: int) -> None:
-    writer = frame.write.format("duolog").mode("append").option("endpoints", what.endpoints)
-    writer = writer.option("topic", what.topic).option("sinkId", name.sink)
+    writer = frame.write.format("duolog").mode("append").options(**what.caller.options())
+    writer = (
+        writer.option("endpoints", what.endpoints)
+        .option("topic", what.topic)
+        .option("sinkId", name.sink)
+    )
     writer = writer.option("publisher", name.publisher).option("batchId", number)
     if name.contents:
         writer = writer.option("sinkContents", name.contents)

@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from duolog import Client, sync
+from duolog import Client
 from duolog._sink import SinkState
 from duolog.spark._writer import sink_group
 
@@ -92,7 +92,7 @@ class ReplayName:
         self.name = what.name
         self.sink = PREFIX + (what.name or str(uuid.uuid4()))
         self.publisher = str(uuid.uuid4())  # this run
-        self._endpoints = what.endpoints
+        self._endpoints, self._caller = what.endpoints, what.caller
         self._parameters = parameters_of(what)
         self._before: dict[str, Any] = {}  # as fixed by an earlier run
         self._group = ""
@@ -137,7 +137,7 @@ class ReplayName:
             raise ReplayDiffers(self.name, parameter, old or "(none)", new or "(none)")
 
     def _run(self, work: Any) -> Any:
-        with sync.Client(self._endpoints, timeout=TIMEOUT) as client:
+        with self._caller.client(self._endpoints, TIMEOUT) as client:
             return client.run(work)
 
     # -- what is sent --------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from duolog._caller import NOBODY, Caller
+
 
 @dataclass(frozen=True)
 class Replay:
@@ -18,6 +20,7 @@ class Replay:
     | order | columns to order by; rows of one key keep that order in their queue |
     | rate | messages a second; 0: as fast as it goes |
     | name | identifies these rows, which are sent once over all runs; default: a new name |
+    | caller | as whom the cluster is called |
     """
 
     endpoints: str
@@ -33,3 +36,4 @@ class Replay:
     order: tuple[str, ...] = ()
     rate: float = 0.0
     name: str = ""
+    caller: Caller = NOBODY

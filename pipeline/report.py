@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from duolog import sync
+from duolog._caller import NOBODY, Caller
 
 from pipeline import page
 from pipeline.errors import BadJob
@@ -44,12 +44,13 @@ class Report:
 class Source:
     """The messages that are counted: of a cluster's topics, with older ones from a tier's folder.
 
-    topics: all, if not told.
+    topics: all, if not told. caller: as whom the cluster is called.
     """
 
     endpoints: str
     topics: Sequence[str] = ()
     tier: str = ""
+    caller: Caller = NOBODY
 
 
 def report(
@@ -62,7 +63,7 @@ def report(
     if out is not None and out.exists() and not out.is_dir():
         raise BadJob(f"{out} is not a directory")
     topics = source.topics
-    with sync.Client(source.endpoints, timeout=timeout) as client:
+    with source.caller.client(source.endpoints, timeout) as client:
         known = sorted({topic.topic for topic in client.admin.topics()})
         unknown = set(topics) - set(known)
         if unknown:
@@ -85,7 +86,8 @@ def report(
 def _traffic(spark: "SparkSession", source: Source) -> tuple[Rows, Rows]:
     from pyspark.sql import functions as F
 
-    reader = spark.read.format("duolog").option("endpoints", source.endpoints)
+    reader = spark.read.format("duolog").options(**source.caller.options())
+    reader = reader.option("endpoints", source.endpoints)
     reader = reader.option("topics", ",".join(source.topics))
     if source.tier:
         reader = reader.option("tier", source.tier)

@@ -8,6 +8,7 @@ import base64
 import unicodedata
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -58,6 +59,20 @@ def login_of(user: str, password: str) -> Login | None:
     return Login(user, password) if user or password else None
 
 
+def password_in(file: str) -> str:
+    """The password in a file: its only line. Raises BadRequest."""
+    try:
+        text = Path(file).read_bytes().decode()
+    except UnicodeDecodeError:  # its text has the bytes
+        raise BadRequest(f"the password file {file} is not UTF-8") from None
+    except OSError as error:
+        raise BadRequest(f"cannot read the password file {file}: {error.strerror}") from None
+    password = text.removesuffix("\n").removesuffix("\r")
+    if not password or "\n" in password:
+        raise BadRequest(f"the password file {file} must have one line, with the password")
+    return password
+
+
 class _Telling:
     """A channel that gives the same metadata to every call.
 
@@ -98,4 +113,4 @@ def named(error: DuologError, login: Login | None) -> DuologError:
     return error if text in str(error) else type(error)(f"{error} ({text})")
 
 
-__all__ = ["Login", "login_of", "named"]
+__all__ = ["Login", "login_of", "named", "password_in"]

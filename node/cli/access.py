@@ -10,7 +10,6 @@ import os
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
@@ -18,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from duolog import Client, Tls
+    from duolog._caller import Caller
     from duolog._runtime import Runtime
 
 # The tree of commands imports this module, also for --help: it imports others when it needs them.
@@ -56,6 +56,14 @@ def client_of(endpoints: str, timeout: float) -> "Client":
     return Client(
         endpoints, user=access.user, password=access.password, tls=access.tls, timeout=timeout
     )
+
+
+def caller() -> "Caller":
+    """Who the command runs as, for jobs."""
+    from duolog._caller import Caller
+
+    access = current_access()
+    return Caller(access.user, access.password, tls=access.tls)
 
 
 def runtime_of(client: "Client") -> "Runtime":
@@ -251,17 +259,14 @@ def _of_user(user: str, password: str) -> str:
 
 
 def read_password(file: str) -> str:
-    """A file's only line; it fails the command where there is none."""
+    """The password in a file; it fails the command where there is none."""
+    from duolog import BadRequest
+    from duolog._login import password_in
+
     try:
-        text = Path(file).read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        _refuse(f"the password file {file} is not UTF-8")
-    except OSError as error:
-        _refuse(f"cannot read the password file {file}: {error.strerror}")
-    password = text.removesuffix("\n").removesuffix("\r")
-    if not password or "\n" in password:
-        _refuse(f"the password file {file} must have one line, with the password")
-    return password
+        return password_in(file)
+    except BadRequest as error:
+        _refuse(str(error))
 
 
 def _tls(found: Mapping[str, str], levels: list[dict[str, str]]) -> "Tls | None":
@@ -286,6 +291,7 @@ __all__ = [
     "Access",
     "Endpoints",
     "add_options",
+    "caller",
     "client_of",
     "current_access",
     "read_password",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, caller
 from node.cli.output import (
     Json,
     fail,
@@ -197,6 +197,7 @@ def replay(
         tuple(order or ()),
         rate,
         name,
+        caller(),
     )
     with _bar("replay") as progress:
         made = run_job("replay", master, lambda spark: work(spark, what, progress))
@@ -218,7 +219,7 @@ def report(
     from pipeline.report import Source
     from pipeline.report import report as work
 
-    source = Source(endpoints, topics or (), parquet)
+    source = Source(endpoints, topics or (), parquet, caller())
     made = run_job("report", master, lambda spark: work(spark, source, out))
     if as_json:
         print_json(asdict(made))

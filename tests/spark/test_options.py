@@ -2,11 +2,15 @@
 
 import json
 import re
+import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
-from duolog import BadRequest
-from duolog.spark import SCHEMA, DuologDataSource, ReadOptions
+from duolog import BadRequest, Tls
+from duolog._caller import Caller
+from duolog.spark import SCHEMA, DuologDataSource, ReadOptions, WriteOptions
+from duolog.spark._fetch import client_of
 from duolog.spark._plan import Planner, Queue
 from duolog.spark._schema import check_schema
 from pyspark.sql import types
@@ -148,3 +152,67 @@ def test_a_schema_is_some_of_the_columns_in_any_order() -> None:
             DuologDataSource(GOOD).reader(types.StructType([wrong]))
     with pytest.raises(BadRequest, match="one of the columns"):
         check_schema(types.StructType([]))
+
+
+# -- who calls -------------------------------------------------------------------------------------
+
+
+def test_a_job_calls_as_a_user(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("s3cret\n")
+    nobody = ReadOptions.of(GOOD).caller
+    assert (nobody, nobody.options()) == (Caller(), {})
+    told = {"USER": "alice", "passwordfile": str(file), "tlsCa": "ca.pem", "tlsPort": "8443"}
+    for kind in (ReadOptions, WriteOptions):
+        caller = kind.of({**GOOD, **told}).caller
+        assert caller == Caller("alice", "", str(file), Tls("ca.pem", port=8443))
+        assert kind.of({**GOOD, **caller.options()}).caller == caller
+        assert caller.with_password() == Caller("alice", "s3cret", "", Tls("ca.pem", port=8443))
+    assert ReadOptions.of({**GOOD, "tls": "true"}, stream=True).caller == Caller(tls=Tls())
+    assert ReadOptions.of({**GOOD, "tls": "false", "tlsCa": "ca.pem"}).caller == Caller()
+
+
+def test_tasks_take_a_new_client_where_the_password_changed(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("one")
+    options = ReadOptions.of({**GOOD, "user": "alice", "passwordFile": str(file)})
+    first = client_of(options)
+    assert client_of(options) is first
+    file.write_text("two")
+    assert client_of(options) is not first
+    file.unlink()
+    with pytest.raises(BadRequest, match=f"cannot read the password file {file}"):
+        client_of(options)
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"user": "alice"}, "'user'"),
+        ({"password": "s3cret"}, "'user'"),
+        ({"passwordFile": "f"}, "'user'"),
+        ({"user": "alice", "password": "s3cret", "passwordFile": "f"}, "'passwordFile'"),
+        ({"user": "a:b", "password": "s3cret"}, "no colon"),
+        ({"user": "alice", "password": "s3cret", "tls": "1"}, "'tls'"),
+        ({"user": "alice", "password": "s3cret", "tlsPort": "x"}, "'tlsPort'"),
+        ({"user": "alice", "password": "s3cret", "tlsCert": "x"}, "'tlsKey'"),
+        ({"user": "alice", "pasword": "s3cret"}, "did you mean 'password'"),
+        ({"user": "alice", "password": "s3cret", "batchId": "7"}, "'sinkId'"),
+    ],
+)
+def test_what_is_wrong_with_a_user_is_told_without_the_password(
+    more: dict[str, str], named: str
+) -> None:
+    kind = WriteOptions if "batchId" in more else ReadOptions
+    with pytest.raises(BadRequest, match=named) as caught:
+        kind.of({**GOOD, **more})
+    with pytest.raises(BadRequest):
+        DuologDataSource({**GOOD, **more})
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_options_show_no_password() -> None:
+    options = {**GOOD, "user": "alice", "password": "s3cret"}
+    for made in (ReadOptions.of(options), WriteOptions.of(options), DuologDataSource(options)):
+        assert "s3cret" not in repr(made)
+        assert "s3cret" not in str(made)

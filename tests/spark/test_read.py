@@ -207,3 +207,27 @@ def test_filters_that_are_pushed_down_lose_rows_in_this_release(spark: SparkSess
         assert frame.count() == 5, "mended: pushFilters may be used from this release on"
     finally:
         spark.conf.unset(name)
+
+
+def test_a_plan_and_its_errors_show_no_password(
+    spark: SparkSession,
+    node: NodeProcess,
+    client: duolog.sync.Client,
+    topic: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fill(client, topic, 10)
+    user = {"user": "alice", "password": "s3cret-7"}
+    frame = read(spark, node, topic=topic, **user).load().where("queue_id = 1")
+    assert frame.count() == 10
+    frame.explain(True)
+    frame.explain("formatted")
+    shown = [capsys.readouterr().out, frame._jdf.queryExecution().toString(), repr(frame)]
+    written = frame.select("body").write.format("duolog").mode("append")
+    written.options(endpoints=node.endpoint, topic=topic, **user).save()
+    for wrong in ({"tags": "x", "startingOffsets": "first"}, {"pasword": "x"}, {"topic": "none"}):
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            read(spark, node, **{"topic": topic, **user, **wrong}).load().count()
+        shown.append(str(caught.value))
+    assert all(shown)
+    assert [text for text in shown if "s3cret-7" in text] == []

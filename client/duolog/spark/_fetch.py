@@ -8,11 +8,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from duolog import sync
+from duolog._caller import Caller
 from duolog._errors import UnknownTopic
 from duolog._sparkworker import task_begins
 from duolog.spark._columns import record_batch, wire_columns
 from duolog.spark._local import MESSAGES_MIN, local_queue
-from duolog.spark._options import ReadOptions
+from duolog.spark._options import ReadOptions, WriteOptions
 from duolog.spark._plan import QueueRange, lost
 from duolog.wire import duolog_pb2 as wire
 
@@ -20,14 +21,18 @@ BATCH_MESSAGES = 30_000
 BATCH_BYTES = 4 << 20
 WAIT_MS = 500  # for a replica that is behind
 
-_clients: dict[tuple[str, float], sync.Client] = {}
+_clients: dict[tuple[str, float, Caller], sync.Client] = {}
 
 
-def client_of(endpoints: str, timeout: float) -> sync.Client:
-    """A client for the life of this process: Spark's workers do one task after the other."""
-    key = endpoints, timeout
+def client_of(options: ReadOptions | WriteOptions) -> sync.Client:
+    """A client for the life of this process: Spark's workers do one task after the other.
+
+    Another one where the file with the password has changed.
+    """
+    caller = options.caller.with_password()
+    key = options.endpoints, options.timeout, caller
     if key not in _clients:
-        _clients[key] = sync.Client(endpoints, timeout=timeout)
+        _clients[key] = caller.client(options.endpoints, options.timeout)
     return _clients[key]
 
 
@@ -39,7 +44,7 @@ def fetch(options: ReadOptions, schema: StructType, parts: Iterable[QueueRange])
     task_begins()
     arrow = to_arrow_schema(schema, timezone="UTC")
     columns = wire_columns(schema.names)
-    client = client_of(options.endpoints, options.timeout)
+    client = client_of(options)
     for part in parts:
         yield from _fetch_one(client, options, arrow, columns, part)
 

@@ -15,6 +15,7 @@ from duolog import sync
 from duolog._background import all_of
 from duolog._client import Client
 from duolog._descriptions import LocalStore, NodeStatus
+from duolog._errors import NoPermission
 from duolog._machine import place_of
 from duolog.spark._columns import Columns
 from duolog.spark._plan import Queue
@@ -54,7 +55,10 @@ def local_queue(client: sync.Client, endpoints: str, queue: Queue) -> QueueFiles
 
 
 async def _status(endpoint: str, client: Client) -> NodeStatus | None:
-    return await client.status_of(endpoint)
+    try:
+        return await client.status_of(endpoint)
+    except NoPermission:  # to ask that; who may read the topic goes on without it
+        return None
 
 
 def is_here(store: LocalStore) -> bool:
@@ -70,7 +74,7 @@ def _neighbours(client: sync.Client, endpoints: str, group: str) -> list[str]:
 
         async def read(made: Client) -> list[str]:
             replicas = await made.replicas(group)
-            answers = await all_of(*map(made.status_of, replicas))
+            answers = await all_of(*(_status(endpoint, made) for endpoint in replicas))
             return [
                 endpoint
                 for endpoint, status in zip(replicas, answers, strict=True)

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from duolog._caller import NOBODY, Caller
+from duolog._caller import OPTIONS as CALLER
 from duolog._errors import BadRequest
 from duolog._start import Start
 
@@ -17,6 +19,7 @@ NUMBER_MAX = (1 << 63) - 1  # of the wire
 _BY_NUMBER = {-2: Start.EARLIEST, -1: Start.LATEST}  # as in Spark's Kafka source
 _ANY_READ = (
     "endpoints",
+    *CALLER,
     "topic",
     "topics",
     "topicPattern",
@@ -30,7 +33,7 @@ _ANY_READ = (
 )
 _BATCH_READ = (*_ANY_READ, "endingOffsets", "endingTimestamp", "tier")
 _STREAM_READ = (*_ANY_READ, "maxOffsetsPerTrigger", "maxBytesPerTrigger", "group")
-_STREAM_WRITE = ("endpoints", "topic", "sinkId", "timeout")
+_STREAM_WRITE = ("endpoints", *CALLER, "topic", "sinkId", "timeout")
 _BATCH_WRITE = (*_STREAM_WRITE, "batchId", "sinkContents", "publisher")
 _ANY = (*_BATCH_READ, *_STREAM_READ, *_BATCH_WRITE)
 _SPARKS = frozenset(("checkpointlocation",))  # handed on though it is Spark's own
@@ -48,6 +51,9 @@ class ReadOptions:
     | option | means |
     |--------|-------|
     | endpoints | HOST:PORT[,HOST:PORT...] of nodes; required |
+    | user, password, passwordFile | who calls, with the password or a file that has it in every |
+    | | process; nobody, if not told |
+    | tls, tlsCa, tlsCert, tlsKey, tlsPort | connect with TLS: true, or as in `duolog.Tls` |
     | topic, topics, topicPattern | one topic, several with commas, or a regular expression |
     | startingOffsets | earliest, latest, or JSON: {"orders": {"0": 17, "1": -2}}; -2 is earliest, |
     | | -1 latest. A batch read begins at the earliest, a stream at the latest, if not told |
@@ -83,6 +89,7 @@ class ReadOptions:
     group: str = ""
     tier: str = ""
     local_reads: bool = True
+    caller: Caller = NOBODY
 
     @staticmethod
     def of(options: Mapping[str, str], stream: bool = False) -> "ReadOptions":
@@ -118,6 +125,7 @@ class ReadOptions:
             given.text("group"),
             given.text("tier"),
             given.boolean("localReads", True),
+            Caller.of(given.text),
         )
 
 
@@ -128,6 +136,9 @@ class WriteOptions:
     | option | means |
     |--------|-------|
     | endpoints | HOST:PORT[,HOST:PORT...] of nodes; required |
+    | user, password, passwordFile | who calls, with the password or a file that has it in every |
+    | | process; nobody, if not told |
+    | tls, tlsCa, tlsCert, tlsKey, tlsPort | connect with TLS: true, or as in `duolog.Tls` |
     | topic | where rows go that have no column `topic` |
     | sinkId | batches are written once for each number of one of these; a stream's query id, and |
     | | one of its own for each batch write, if not told |
@@ -145,6 +156,7 @@ class WriteOptions:
     timeout: float = 60.0
     contents: str = ""
     publisher: str = ""
+    caller: Caller = NOBODY
 
     @staticmethod
     def of(options: Mapping[str, str], stream: bool = False) -> "WriteOptions":
@@ -163,6 +175,7 @@ class WriteOptions:
             float(given.number("timeout") or 60),
             given.text("sinkContents"),
             given.text("publisher"),
+            Caller.of(given.text),
         )
 
 

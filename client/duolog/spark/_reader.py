@@ -8,7 +8,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from duolog import sync
 from duolog._descriptions import QueueStats, TopicDescription
 from duolog._start import Start
 from duolog.spark._fetch import fetch
@@ -41,7 +40,7 @@ class BatchReader(DataSourceReader):
         tier = Tier(options.tier) if options.tier else None
         old: list[QueueRange] = []
         new: list[QueueRange] = []
-        with sync.Client(options.endpoints, timeout=options.timeout) as client:
+        with options.caller.client(options.endpoints, options.timeout) as client:
             planner = Planner(client, options)
             topics = planner.topics()
             queues = queues_of(topics)

@@ -59,7 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _asked(self) -> sync.Client:
         if self._client is None:
             options = self._options
-            self._client = sync.Client(options.endpoints, timeout=options.timeout)
+            self._client = options.caller.client(options.endpoints, options.timeout)
         return self._client
 
     def _refresh(self) -> None:

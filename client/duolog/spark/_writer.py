@@ -55,7 +55,7 @@ class _Writer:
     def _stage(self, sink_name: str, batches: Iterator[Any], query: str = "") -> Staged:
         """Stage a task's rows, a few requests on their way at a time."""
         task_begins()
-        client = client_of(self._options.endpoints, self._options.timeout)
+        client = client_of(self._options)
         group = _group(client, sink_name, self._options.topic)
         sink = client.run(lambda made: made.sink(sink_name, group))
         context = TaskContext.get()
@@ -89,7 +89,7 @@ class _Writer:
         options = self._options
         if not staged:
             return None
-        with sync.Client(options.endpoints, timeout=options.timeout) as client:
+        with options.caller.client(options.endpoints, options.timeout) as client:
 
             async def publish(made: Client) -> SinkState | None:
                 sink = await made.sink(sink_name, parts[0].group)
@@ -107,7 +107,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         super().__init__(options, schema)
         # Made once for the whole job: the same in all tasks and in commit.
         self._sink = options.sink or f"batch-{uuid.uuid4()}"
-        with sync.Client(options.endpoints, timeout=options.timeout) as client:
+        with options.caller.client(options.endpoints, options.timeout) as client:
             if options.topic and not client.admin.topics([options.topic]):
                 raise BadRequest(f"option 'topic': {options.topic!r} does not exist")
 

@@ -12,6 +12,7 @@ from typing import Any
 import duolog
 import pytest
 import typer
+from duolog._caller import Caller
 from typer.testing import CliRunner
 
 from node.cli import access, main, output
@@ -348,3 +349,30 @@ def test_contexts_outlive_a_round_trip(commands: Commands) -> None:
     contexts = Contexts({"a": Context("a:1", "ärger", 'pä"ß', tls="on")}, "a")
     save_contexts(contexts)
     assert load_contexts() == contexts
+
+
+def test_all_commands_make_their_clients_in_one_place() -> None:
+    root = Path(main.__file__).parents[2]
+    for folder in ("node/cli", "demo/commands"):
+        for file in (root / folder).glob("*.py"):
+            assert ("Client(" in file.read_text()) == (file.name == "access.py"), file
+
+
+def test_jobs_run_as_the_user(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: list[Any] = []
+
+    def stop(_: object, what: Any, *__: object) -> None:
+        given.append((what.endpoints, what.caller))
+        raise typer.Exit(0)
+
+    monkeypatch.setattr("node.cli.pipeline.run_job", lambda name, master, work: work(None))
+    monkeypatch.setattr("pipeline.report.report", stop)
+    monkeypatch.setattr("pipeline.replay.replay", stop)
+    user = ("--user", "alice", "--password-file", secret(tmp_path / "one"), "--tls-ca", "ca")
+    for words in (("report", "--out", "x"), ("replay", "f", "--to", "T")):
+        assert commands.run("pipeline", *words, "-e", "p:1", *user).code == 0
+    caller = Caller("alice", "s3cret", tls=duolog.Tls("ca"))
+    assert given == [("p:1", caller), ("p:1", caller)]
+    assert "s3cret" not in repr(given)
