@@ -310,18 +310,22 @@ class Connection:
             self._learning.start(self._learn(self._over_grpc()))
 
     async def _learn(self, channel: GrpcChannel) -> wire.RouteReply | None:
-        """Ask the node for the others of the cluster; what it cannot say, it need not."""
-        with contextlib.suppress(*BROKEN):
-            request = wire.RouteRequest()
+        """Ask the node for the others of the cluster; what it cannot say, it need not.
+
+        None without an answer; an empty route where it refuses to tell.
+        """
+        try:
             reply: wire.RouteReply = await uncancelled(
-                _admin(channel).Route(request, timeout=LEARN_SECONDS)
+                _admin(channel).Route(wire.RouteRequest(), timeout=LEARN_SECONDS)
             )
-            for group in reply.groups:
-                if group.group == reply.group:  # the others hold other logs
-                    for replica in group.replicas:
-                        self._add(replica.endpoint)
-            return reply
-        return None
+        except BROKEN as failure:
+            refused = isinstance(failure, grpc.RpcError) and isinstance(error_of(failure), Fatal)
+            return wire.RouteReply() if refused else None
+        for group in reply.groups:
+            if group.group == reply.group:  # the others hold other logs
+                for replica in group.replicas:
+                    self._add(replica.endpoint)
+        return reply
 
     # -- frames --------------------------------------------------------------------------------
 

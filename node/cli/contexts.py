@@ -83,15 +83,22 @@ class Contexts:
 
 
 def contexts_file() -> Path:
-    """Where they are kept."""
+    """Where they are kept. Raises ContextError for a user without a home."""
     configured = os.environ.get("XDG_CONFIG_HOME", "")
-    home = Path(configured) if Path(configured).is_absolute() else Path.home() / ".config"
+    try:
+        home = Path(configured) if Path(configured).is_absolute() else Path.home() / ".config"
+    except RuntimeError:
+        raise ContextError("this user has no home directory: set XDG_CONFIG_HOME") from None
     return home / "duolog" / "contexts.json"
 
 
 def load_contexts() -> Contexts:
     """All contexts; none where there is no file. Raises ContextError."""
-    file = contexts_file()
+    try:
+        file = contexts_file()
+        file.stat()
+    except (ContextError, FileNotFoundError, NotADirectoryError, PermissionError):
+        return Contexts({})  # also in containers, in which a user may have another one's home
     try:
         with file.open(encoding="utf-8") as opened:
             mode = os.fstat(opened.fileno()).st_mode

@@ -327,6 +327,24 @@ def test_a_file_that_cannot_be_read(commands: Commands, text: str, why: str) -> 
     assert commands.access("--context", "").endpoints == "127.0.0.1:8081"
 
 
+def test_a_user_without_a_home_of_its_own_has_no_contexts(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in containers."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    assert commands.access() == Access("127.0.0.1:8081")
+    assert "cannot write" in commands.run("context", "add", "a").err
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    assert commands.access() == Access("127.0.0.1:8081")
+    assert "set XDG_CONFIG_HOME" in commands.run("context", "add", "a").err
+
+
 def test_an_error_of_the_way_names_the_context(commands: Commands) -> None:
     commands.run("context", "add", "prod", "-e", "p:1")
     commands.failing = duolog.Unavailable("p:1 does not answer")
