@@ -13,6 +13,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
     AfterValidator,
@@ -135,6 +136,35 @@ class AccessSection(_Section):
         None,
         description="file with NAME:PASSWORD of a super user that counts while no user was created",
     )
+    date_window_seconds: int = Field(
+        300,
+        ge=60,
+        le=86_400,
+        description="how far the date that a client of RocketMQ's API signs may be from this "
+        "node's clock, either way",
+    )
+    date_zones: str = Field(
+        "",
+        description="time zones, besides UTC and this machine's own, in whose time such clients "
+        "write that date, as `Asia/Shanghai,Europe/Berlin`: most of Apache's clients write their "
+        "local time",
+    )
+
+    @field_validator("date_zones")
+    @classmethod
+    def _are_zones(cls, value: str) -> str:
+        for name in filter(None, value.split(",")):
+            try:
+                ZoneInfo(name.strip())
+            except (ZoneInfoNotFoundError, ValueError, OSError):
+                raise ValueError(
+                    f"{name.strip()!r} is no time zone that this machine knows"
+                ) from None
+        return value
+
+    def zones(self) -> tuple[ZoneInfo, ...]:
+        """The time zones, one by one."""
+        return tuple(ZoneInfo(name.strip()) for name in self.date_zones.split(",") if name.strip())
 
 
 class LimitsSection(_Section):
@@ -299,6 +329,13 @@ class Config(_Section):
         rocketmq = self.rocketmq
         if bool(rocketmq.access_key) != bool(rocketmq.secret_key):
             raise ConfigError("rocketmq.access_key and rocketmq.secret_key must be set together")
+        if rocketmq.access_key and self.access.key_file:
+            raise ConfigError(
+                "rocketmq.access_key contradicts access.key_file: where a node has users, "
+                "RocketMQ's clients sign as one of them; remove rocketmq.access_key and "
+                "rocketmq.secret_key, and create a user with these two as name and password, who "
+                "signs"
+            )
         if rocketmq.tls_listen and not (rocketmq.tls_cert and rocketmq.tls_key):
             raise ConfigError("rocketmq.tls_listen needs rocketmq.tls_cert and rocketmq.tls_key")
         files = [self.ha.tls_ca, self.ha.tls_cert, self.ha.tls_key]

@@ -17,7 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from ha.registry import Registry
-from node.access.access import access_of
+from node.access.access import Access, access_of
 from node.api.doors import FramesDoor
 from node.api.native import guard_of, native_methods
 from node.api.reservedport import IN_USE, ListenError, ReservedPort
@@ -200,7 +200,7 @@ class Node:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, others.as_server())
         names = (
             *(service.full_name for service in duolog_pb2.DESCRIPTOR.services_by_name.values()),
-            *self._serve_rocketmq(broker, others),
+            *self._serve_rocketmq(broker, access, others),
             health.SERVICE_NAME,
             reflection.SERVICE_NAME,
         )
@@ -264,7 +264,7 @@ class Node:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
         log.info("serving metrics", listen=f"{reserved.host}:{self.metrics.port}")
 
-    def _serve_rocketmq(self, broker: Broker, methods: Methods) -> list[str]:
+    def _serve_rocketmq(self, broker: Broker, access: Access | None, methods: Methods) -> list[str]:
         """RocketMQ's API, where its stubs are installed; names of the services served."""
         section = self.config.rocketmq
         if not section.enable:
@@ -275,11 +275,16 @@ class Node:
             log.info("RocketMQ's API is not served", reason=str(error))
             return []
         from node.rocketmq.auth import Authenticator
+        from node.rocketmq.guard import guard_of, guarded_methods
         from node.rocketmq.service import MessagingService
 
         authenticator = Authenticator(section.access_key, section.secret_key)
-        self.rocketmq = MessagingService(broker, authenticator)
-        stubs.rpc.add_MessagingServiceServicer_to_server(self.rocketmq, methods.as_server())
+        guard = guard_of(broker, access, self.config.access) if access is not None else None
+        self.rocketmq = MessagingService(broker, authenticator, guard)
+        if guard is not None:
+            methods.generic += guarded_methods(self.rocketmq, guard).generic
+        else:
+            stubs.rpc.add_MessagingServiceServicer_to_server(self.rocketmq, methods.as_server())
         return [stubs.SERVICE_NAME]
 
     async def _serve_slaves(self, broker: Broker, reserved: ReservedPort) -> None:

@@ -9,6 +9,7 @@ from node.access.frameskeys import FramesKeys, UserKeys
 from node.access.gate import Gate
 from node.access.secrets import BadKeyFile, Seal, hash_password, read_key
 from node.access.users import User, check_password, check_user_name
+from node.access.vouching import Vouching
 from node.config import AccessSection, ConfigError
 from store.accesstables import AccessTables
 from store.errors import BadMessage
@@ -21,6 +22,7 @@ class Access:
     gate: Gate
     seal: Seal
     keys: FramesKeys
+    vouching: Vouching
 
 
 def first_user(path: Path) -> User:
@@ -50,7 +52,7 @@ def access_of(
         raise ConfigError(f"access.key_file: {error}") from None
     seal = Seal(key)
     first = first_user(section.first_user_file) if section.first_user_file else None
-    return Access(Gate(tables, seal, first, threads), seal, UserKeys())
+    return Access(Gate(tables, seal, first, threads), seal, UserKeys(), Vouching(key))
 
 
 __all__ = ["Access", "access_of"]

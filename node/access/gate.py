@@ -84,6 +84,7 @@ class Gate:
         # By a hash of user and password: the credentials that they were right for.
         self._right: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
         self._seen: tuple[AccessTables | None, int] = (None, 0)
+        self._version = 0
         self._users: dict[str, User] = {}
         self._rights: dict[str, Acl | None] = {}
         self._decisions: dict[tuple[str, Need, str], Decision] = {}
@@ -111,9 +112,16 @@ class Gate:
         now = tables, tables.changes
         if self._seen[0] is not tables or self._seen[1] != tables.changes:
             self._seen = now
+            self._version += 1
             self._users.clear()
             self._rights.clear()
             self._decisions.clear()
+
+    @property
+    def version(self) -> int:
+        """Grows with each change of users and rights."""
+        self._refresh()
+        return self._version
 
     def is_current(self, principal: Principal) -> bool:
         """Whether a caller is still who it was."""

@@ -92,18 +92,23 @@ def read_key(path: Path) -> bytes:
     return key
 
 
+def derived(key: bytes, purpose: bytes) -> bytes:
+    """A key for one purpose, made from the key of a key file."""
+    # Nodes without users need not load it.
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    return HKDF(SHA256(), KEY_BYTES, salt=None, info=purpose).derive(key)
+
+
 class Seal:
     """Encrypts secrets for the tables, and decrypts them."""
 
     def __init__(self, key: bytes) -> None:
         """key: of the key file."""
-        # Nodes without users need not load it.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-        from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-        derived = HKDF(SHA256(), KEY_BYTES, salt=None, info=b"duolog secrets v1").derive(key)
-        self._cipher = AESGCM(derived)
+        self._cipher = AESGCM(derived(key, b"duolog secrets v1"))
 
     def close(self, user: str, secret: str) -> str:
         """A secret of a user, encrypted."""
@@ -122,4 +127,13 @@ class Seal:
             return None
 
 
-__all__ = ["BadKeyFile", "Seal", "hash_password", "is_password", "new_key", "nobody", "read_key"]
+__all__ = [
+    "BadKeyFile",
+    "Seal",
+    "derived",
+    "hash_password",
+    "is_password",
+    "new_key",
+    "nobody",
+    "read_key",
+]

@@ -7,18 +7,19 @@ and rights does not say no: it names its master, which knows.
 """
 
 from collections.abc import AsyncIterator, Iterable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-import grpc
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
 from node.access.gate import PRINCIPAL, Gate, Principal
+from node.access.guarding import Delivering, with_method
 from node.access.resources import Need
+from node.access.rules import Facts, Rule
 from node.api.calls import reporting
-from node.api.rights import RULES, Facts, Rule, append_needs
+from node.api.rights import RULES, append_needs
 from node.engine.log import Outcome
-from node.methods import Handler, Methods
+from node.methods import Handler
 from node.wirecodec import peer_host
 from store.record import Host
 from store.status import PutMessageStatus
@@ -62,26 +63,6 @@ class GuardedAppends:
     def settled(self, reply: wire.AppendReply, status: PutMessageStatus) -> None:
         """See Appending."""
         self._appends.settled(reply, status)
-
-
-class _Delivering:
-    """The context of a streaming call: what it writes is looked at once more."""
-
-    def __init__(self, context: Any, guard: "Guard", principal: Principal, rule: Rule) -> None:
-        self._context = context
-        self._guard = guard
-        self._principal = principal
-        self._rule = rule
-
-    async def write(self, message: Any) -> None:
-        """Send a reply. Raises Unauthenticated or NoPermission where the right is gone."""
-        if self._rule.delivers is not None:
-            guard = self._guard
-            guard.check(self._principal, self._rule.delivers(message, guard.facts))
-        await self._context.write(message)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)
 
 
 class Guard:
@@ -130,10 +111,16 @@ class Guard:
             self._check(principal, rule, request)
             yield request
 
+    def _delivering(self, context: Any, principal: Principal, rule: Rule) -> Delivering:
+        def check(message: Any) -> None:
+            if rule.delivers is not None:
+                self.check(principal, rule.delivers(message, self.facts))
+
+        return Delivering(context, check)
+
     def wrap(self, path: str, handler: Handler) -> Handler:
         """A method with its rule before it. Raises KeyError where it has none."""
         rule = RULES[path]
-        reads, writes = handler.request_deserializer, handler.response_serializer
 
         async def unary(request: Any, context: Any) -> Any:
             async with reporting(context):
@@ -152,7 +139,7 @@ class Guard:
                 principal = await self._recognise(context)
                 self._check(principal, rule, request)
                 PRINCIPAL.set(principal)
-                await handler.unary_stream(request, _Delivering(context, self, principal, rule))
+                await handler.unary_stream(request, self._delivering(context, principal, rule))
 
         async def both(requests: AsyncIterator[Any], context: Any) -> None:
             async with reporting(context):
@@ -160,39 +147,15 @@ class Guard:
                 PRINCIPAL.set(principal)
                 if rule.delivers is not None:  # otherwise each request is answered by itself
                     requests = self._checked(principal, rule, requests)
-                await handler.stream_stream(requests, _Delivering(context, self, principal, rule))
+                await handler.stream_stream(requests, self._delivering(context, principal, rule))
 
         if handler.request_streaming:
-            made = grpc.stream_stream_rpc_method_handler(both, reads, writes)
-        elif handler.response_streaming:
-            made = grpc.unary_stream_rpc_method_handler(streamed, reads, writes)
-        else:
-            made = grpc.unary_unary_rpc_method_handler(unary, reads, writes)
-        return cast(Handler, made)
+            return with_method(handler, both)
+        return with_method(handler, streamed if handler.response_streaming else unary)
 
     def _may(self, principal: Principal, needs: Iterable[Need]) -> bool:
         decide = self._gate.decision
         return all(decide(principal.name, need, principal.source).allowed for need in needs)
 
 
-class GuardedMethods(Methods):
-    """Methods that a guard wraps as they are added."""
-
-    def __init__(self, guard: Guard) -> None:
-        super().__init__()
-        self._guard = guard
-
-    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """The same methods come for registration."""
-
-    def add_registered_method_handlers(self, service: str, handlers: dict[str, Handler]) -> None:
-        """See Methods."""
-        guarded = {
-            name: self._guard.wrap(f"/{service}/{name}", handler)
-            for name, handler in handlers.items()
-        }
-        super().add_registered_method_handlers(service, guarded)
-        self.generic.append(grpc.method_handlers_generic_handler(service, cast(Any, guarded)))
-
-
-__all__ = ["Guard", "GuardedAppends", "GuardedMethods"]
+__all__ = ["Guard", "GuardedAppends"]

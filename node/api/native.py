@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.access.access import Access
+from node.access.guarding import GuardedMethods
 from node.api.access import AccessService
 from node.api.admin import AdminService
 from node.api.doors import appends_of_call
 from node.api.groups import GroupsService
-from node.api.guard import Guard, GuardedMethods
+from node.api.guard import Guard
 from node.api.messages import MessagesParts, MessagesService
 from node.broker import Broker
 from node.methods import Methods

@@ -5,9 +5,9 @@ and a code, as by RocketMQ's own servers.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import wraps
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import grpc
 import structlog
@@ -27,6 +27,7 @@ from node.rocketmq.pulling import Puller
 from node.rocketmq.receiving import INVISIBLE_MS_MAX, Receiver, filter_of, stale
 from node.rocketmq.relay.calls import (
     Call,
+    Header,
     HeadersOnce,
     headers_of,
     is_copy,
@@ -43,7 +44,7 @@ from node.rocketmq.relay.telemetryrelay import TelemetryRelays
 from node.rocketmq.routes import Routes, spelled_for
 from node.rocketmq.sending import Sender
 from node.rocketmq.words import handles, settings
-from node.rocketmq.words.codes import OK, Refused, overall, status, status_of
+from node.rocketmq.words.codes import OK, Refused, overall, refusal, status, status_of
 from node.rocketmq.words.messages import orphaned
 from node.rocketmq.words.names import group_of, resource_of, topic_of
 from node.rocketmq.words.stubs import Code, Endpoints, definition, rpc, service
@@ -100,7 +101,7 @@ def answering(
             except _FAILURES as error:
                 log.debug("refused", method=name, reason=str(error)[:300])
                 await refuse_forwarded(context, error)
-                return _refusal(kind, request, error)
+                return refusal(kind, request, error)
 
         return call
 
@@ -135,23 +136,26 @@ def _place_of(request: protobuf.Message) -> str:
             return ""
 
 
-def _refusal(kind: type[Made], request: protobuf.Message, error: Exception) -> Made:
-    """The reply for an error."""
-    reply = kind()
-    reply.status.CopyFrom(status_of(error))
-    if isinstance(request, service.ChangeInvisibleDurationRequest) and isinstance(
-        reply, service.ChangeInvisibleDurationResponse
-    ):
-        reply.receipt_handle = request.receipt_handle  # clients use it even with an error status
-    return reply
+class Guarding(Protocol):
+    """The guard before the service, on a node with users."""
+
+    def vouch(self, headers: Iterable[Header]) -> list[Header]:
+        """Headers of a call that this node forwards, such that other nodes believe them."""
+
+    async def run(self) -> None:
+        """Watch for changes of rights, until cancelled."""
 
 
 class MessagingService(rpc.MessagingServiceServicer):
     """All RPCs of RocketMQ's clients."""
 
-    def __init__(self, broker: Broker, authenticator: Authenticator) -> None:
+    def __init__(
+        self, broker: Broker, authenticator: Authenticator, guard: Guarding | None = None
+    ) -> None:
+        """guard: None where there are no users."""
         self.broker = broker
-        self.forwarder = Forwarder(broker)
+        self._guard = guard
+        self.forwarder = Forwarder(broker, guard.vouch) if guard else Forwarder(broker)
         gone = self.forwarder.is_gone
         self.clients = Clients(self._client_gone, broker.pop.way_gone, gone)
         self._lite = LiteTopics(broker.core, broker.lite, broker.pop)
@@ -170,6 +174,8 @@ class MessagingService(rpc.MessagingServiceServicer):
         """Start watching for silent clients and for a change of masters."""
         self._running.start(self.clients.run())
         self._running.start(self._relays.run())
+        if self._guard is not None:
+            self._running.start(self._guard.run())
         self.broker.transactions.askers.append(self._ask_producer)
         self.broker.lite.evicted.append(self._tell_evicted)
 

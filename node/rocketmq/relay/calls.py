@@ -9,11 +9,15 @@ from typing import Never, Protocol
 import grpc
 from duolog import _errors as sdk
 
-FORWARDED = "x-duolog-forwarded"  # how the client is connected
-COPY = "x-duolog-copy"  # marks a copy of a call that another node answers
-PEER = "x-duolog-peer"  # address of the client
-VIA = "x-duolog-via"  # name of the forwarding node
+OWN = "x-duolog-"  # of every header that nodes add
+FORWARDED = OWN + "forwarded"  # how the client is connected
+COPY = OWN + "copy"  # marks a copy of a call that another node answers
+PEER = OWN + "peer"  # address of the client
+VIA = OWN + "via"  # name of the forwarding node
+USER = OWN + "user"  # the user that calls, quoted as in URLs; only where there are users
+CLIENT_ID = "x-mq-client-id"
 TLS, PLAIN = "tls", "plain"
+Header = tuple[str, str | bytes]
 
 
 class Call(Protocol):

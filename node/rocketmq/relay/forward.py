@@ -9,6 +9,7 @@ them.
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Iterable
 from typing import Protocol, Self, TypeVar
 
 import grpc
@@ -27,8 +28,10 @@ from node.rocketmq.relay.calls import (
     PEER,
     PLAIN,
     TLS,
+    USER,
     VIA,
     Call,
+    Header,
     is_encrypted,
     is_forwarded,
     peer_of,
@@ -42,7 +45,7 @@ STREAM_SECONDS = 30.0
 MARGIN_SECONDS = 0.2
 GIVEN_BACK_MS = 1000  # until messages that a disconnected client did not get are visible
 BYTES_MAX = 64 << 20
-_KEPT = ("x-mq-", "authorization")
+_KEPT = ("x-mq-", "authorization", USER)
 _ONCE = (service.RecallMessageResponse,)  # a repeated one fails if the answer of the first was lost
 _OPTIONS = [
     ("grpc.max_receive_message_length", BYTES_MAX),
@@ -77,7 +80,8 @@ class Delivery(Call, Replies[Written], Protocol[Written]):
 
 Delivering = grpc.aio.UnaryStreamCall[protobuf.Message, Streamed]
 Telemetry = grpc.aio.StreamStreamCall[service.TelemetryCommand, service.TelemetryCommand]
-Metadata = list[tuple[str, str | bytes]]
+Metadata = list[Header]
+Vouch = Callable[[Iterable[Header]], Metadata]
 
 
 def _path_of(kind: type) -> str:
@@ -92,8 +96,10 @@ def _bytes_of(request: protobuf.Message) -> bytes:
 class Forwarder:
     """Keeps the channels to the current masters."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, vouch: Vouch = list) -> None:
+        """vouch: adds to the headers of a call what makes other nodes believe them."""
         self._broker = broker
+        self._vouch = vouch
         self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}  # by replica group
         self._peers: dict[str, grpc.aio.Channel] = {}  # by endpoint
         self._background = Background(report)  # background work for disconnected clients
@@ -161,7 +167,7 @@ class Forwarder:
         stub = rpc.MessagingServiceStub(self._channel(self._broker.group, endpoint))
         return stub.Telemetry(metadata=self._metadata(context))
 
-    def _metadata(self, context: Call) -> Metadata:
+    def _metadata(self, context: Call, *more: Header) -> Metadata:
         kept = [
             (name, value)
             for name, value in context.invocation_metadata() or ()
@@ -169,7 +175,8 @@ class Forwarder:
         ]
         how = TLS if is_encrypted(context) else PLAIN
         via = self._broker.node.name
-        return [*kept, (FORWARDED, how), (PEER, peer_of(context)), (VIA, via)]
+        said = ((FORWARDED, how), (PEER, peer_of(context)), (VIA, via), *more)
+        return self._vouch([*kept, *said])
 
     @staticmethod
     def _seconds(context: Call, default: float) -> float:
@@ -284,7 +291,7 @@ class Forwarder:
         if channel is None:
             channel = self._peers[endpoint] = grpc.aio.insecure_channel(endpoint)
         method = channel.unary_unary(_path_of(kind), _bytes_of, kind.FromString)
-        metadata = [*self._metadata(context), (COPY, "1")]
+        metadata = self._metadata(context, (COPY, "1"))
         with contextlib.suppress(grpc.aio.AioRpcError, sdk.DuologError):
             await uncancelled(method(request, timeout=COPY_SECONDS, metadata=metadata))
 

@@ -1,10 +1,15 @@
 """RocketMQ's status codes, and the mapping from our errors to them."""
 
-from duolog import _errors as sdk
+from typing import Any, TypeVar
 
-from node.rocketmq.words.stubs import Code, Status
+from duolog import _errors as sdk
+from google.protobuf import message as protobuf
+
+from node.rocketmq.words.stubs import Code, Status, service
 from store import errors
 from store.status import PutMessageStatus
+
+Made = TypeVar("Made")
 
 
 class Refused(Exception):
@@ -56,6 +61,16 @@ def status_of(error: Exception) -> Status:
         if isinstance(error, kind):
             return status(code, str(error))
     return status(Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+
+
+def refusal(kind: type[Made], request: protobuf.Message, error: Exception) -> Made:
+    """The reply for an error. kind: of replies, which all have a status."""
+    reply: Any = kind()
+    reply.status.CopyFrom(status_of(error))
+    if isinstance(request, service.ChangeInvisibleDurationRequest):
+        reply.receipt_handle = request.receipt_handle  # clients use it even with an error status
+    made: Made = reply
+    return made
 
 
 def put_status(outcome: PutMessageStatus, reason: str) -> Status:

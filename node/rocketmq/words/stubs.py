@@ -30,7 +30,9 @@ finally:
     if _stand_in is not None:
         sys.modules.pop("rocketmq")  # later imports of the package get the real one
 
-SERVICE_NAME = service.DESCRIPTOR.services_by_name["MessagingService"].full_name
+_SERVICE = service.DESCRIPTOR.services_by_name["MessagingService"]
+SERVICE_NAME = _SERVICE.full_name
+METHODS = dict(_SERVICE.methods_by_name)
 Code = definition.Code
 Endpoints = definition.Endpoints
 Message = definition.Message
@@ -41,6 +43,7 @@ Status = definition.Status
 SystemProperties = definition.SystemProperties
 
 __all__ = [
+    "METHODS",
     "SERVICE_NAME",
     "Code",
     "Endpoints",

@@ -1,0 +1,131 @@
+"""Rules: what the methods of an API ask for, in the words that all APIs share.
+
+A topic's messages are read with Sub and written with Pub. A sink, and a group of producers, is a
+Group. What concerns the whole cluster asks for the Cluster.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from duolog._message import RETRY_PREFIX
+
+from node.access.gate import FOR_SUPERS
+from node.access.resources import Action, Need, Resource, group, topic
+from store.metadata import is_reserved_topic
+
+Needs = Iterable[Need]
+
+
+class Facts(Protocol):
+    """What rules know of the node."""
+
+    @property
+    def cluster(self) -> str:
+        """The name of its cluster."""
+
+    def has_group(self, name: str) -> bool:
+        """Whether a consumer group exists."""
+
+    def has_topic(self, name: str) -> bool:
+        """Whether a topic exists."""
+
+    def check_knows(self) -> None:
+        """Raise NotMaster if the node may lack the newest changes of users."""
+
+
+class May(Protocol):
+    """Whether the caller may do all of it."""
+
+    def __call__(self, *needs: Need) -> bool:
+        """Look at each of them."""
+
+
+def _nothing(reply: Any, may: May, facts: Facts) -> None:
+    """The reply tells nothing that its request did not ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The rule of a method.
+
+    Attributes:
+        needs: of a request.
+        trim: takes from a reply what the caller may not see.
+        again: whether the needs are looked at again before the reply, as the call may take long.
+        delivers: of a streamed reply, which is only sent to a caller who has this right then.
+    """
+
+    needs: Callable[[Any, Facts], Needs]
+    trim: Callable[[Any, May, Facts], None] = _nothing
+    again: bool = False
+    delivers: Callable[[Any, Facts], Needs] | None = None
+
+
+def need(resource: Resource, *actions: Action) -> Need:
+    """One of these actions on a resource."""
+    return Need(resource, frozenset(actions))
+
+
+def of_topic(name: str, *actions: Action) -> Need:
+    """One of these actions on a topic.
+
+    Topics of the system hold what belongs to many users, and the users themselves.
+    """
+    return FOR_SUPERS if is_reserved_topic(name) else need(topic(name), *actions)
+
+
+def pub(name: str) -> Need:
+    """Send to a topic."""
+    return of_topic(name, Action.PUB)
+
+
+def reads(name: str, facts: Facts) -> list[Need]:
+    """Read a topic.
+
+    %RETRY%a_b is that of a group a_b, or the one of a group a for a topic b: then it asks for both.
+    """
+    needs = [of_topic(name, Action.SUB)]
+    if name.startswith(RETRY_PREFIX):
+        words = name.removeprefix(RETRY_PREFIX).split("_")
+        for at in range(1, len(words)):
+            owner, of = "_".join(words[:at]), "_".join(words[at:])
+            if facts.has_group(owner) and facts.has_topic(of):
+                needs.append(group_sub(owner))
+    return needs
+
+
+def group_pub(name: str) -> Need:
+    """Act as a group of producers, or as a sink."""
+    return need(group(name), Action.PUB)
+
+
+def group_sub(name: str) -> Need:
+    """Act as a group of consumers."""
+    return need(group(name), Action.SUB)
+
+
+def sees_topic(name: str) -> Need:
+    """Know of a topic, and how much is in it."""
+    return of_topic(name, Action.PUB, Action.SUB, Action.GET, Action.LIST)
+
+
+def sees_group(name: str) -> Need:
+    """Know of a group, and how far it is."""
+    return need(group(name), Action.SUB, Action.GET, Action.LIST)
+
+
+__all__ = [
+    "Facts",
+    "May",
+    "Needs",
+    "Rule",
+    "group_pub",
+    "group_sub",
+    "need",
+    "of_topic",
+    "pub",
+    "reads",
+    "sees_group",
+    "sees_topic",
+]

@@ -1,0 +1,57 @@
+"""The mark on a call that one node of a cluster with users forwards to another.
+
+A forwarding node has recognised the client. It says in headers who that is, from which address and
+how it is connected, and marks them: without the cluster's key nobody can say so. A client's own
+signature would not do: on a stream that moves to the next master it is as old as the stream.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from duolog import _errors as sdk
+
+from node.access.vouching import Vouching
+from node.rocketmq.relay.calls import CLIENT_ID, OWN, Header
+
+MARK = OWN + "mark"
+TIME = OWN + "time"  # milliseconds of the forwarding node's wall clock
+
+
+class Marks:
+    """Adds marks to headers, and checks them."""
+
+    def __init__(self, vouching: Vouching, window_seconds: int, wall_ms: Callable[[], int]) -> None:
+        """window_seconds: how long a mark is good, and how far clocks may differ."""
+        self._vouching = vouching
+        self._window_ms = window_seconds * 1000
+        self._wall_ms = wall_ms
+
+    def added(self, headers: Iterable[Header]) -> list[Header]:
+        """The headers, and a mark that covers what this node says in them."""
+        made = [*headers, (TIME, str(int(self._wall_ms())))]
+        return [*made, (MARK, self._vouching.mark(_covered(dict(made))))]
+
+    def check(self, headers: Mapping[str, str | bytes]) -> None:
+        """Raise Unauthenticated unless a node of the cluster marked them just now."""
+        if not self._vouching.is_mark(str(headers.get(MARK, "")), _covered(headers)):
+            raise sdk.Unauthenticated(
+                f"only nodes of this cluster may send headers {OWN}*: if one did, give all nodes "
+                "the same access.key_file"
+            )
+        time = str(headers.get(TIME, ""))
+        if not time.isdecimal() or abs(int(time) - self._wall_ms()) > self._window_ms:
+            raise sdk.Unauthenticated(
+                f"the call was forwarded more than {self._window_ms // 1000} s ago, or the clocks "
+                "of two nodes differ by that"
+            )
+
+
+def _covered(headers: Mapping[str, str | bytes]) -> list[str]:
+    return [
+        word
+        for name, value in sorted(headers.items())
+        if (name.startswith(OWN) and name != MARK) or name == CLIENT_ID
+        for word in (name, str(value))
+    ]
+
+
+__all__ = ["Marks"]
