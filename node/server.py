@@ -275,14 +275,17 @@ class Node:
             log.info("RocketMQ's API is not served", reason=str(error))
             return []
         from node.rocketmq.auth import Authenticator
-        from node.rocketmq.guard import guard_of, guarded_methods
+        from node.rocketmq.guard import guard_of as rocketmq_guard
+        from node.rocketmq.guarded import guarded_methods
         from node.rocketmq.service import MessagingService
 
         authenticator = Authenticator(section.access_key, section.secret_key)
-        guard = guard_of(broker, access, self.config.access) if access is not None else None
-        self.rocketmq = MessagingService(broker, authenticator, guard)
+        guard = None
+        if access is not None:
+            guard = rocketmq_guard(broker, access, self.config.access)
+        service = self.rocketmq = MessagingService(broker, authenticator, guard)
         if guard is not None:
-            methods.generic += guarded_methods(self.rocketmq, guard).generic
+            methods.generic += guarded_methods(service, guard, service.forwarder).generic
         else:
             stubs.rpc.add_MessagingServiceServicer_to_server(self.rocketmq, methods.as_server())
         return [stubs.SERVICE_NAME]

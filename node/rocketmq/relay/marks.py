@@ -7,22 +7,21 @@ signature would not do: on a stream that moves to the next master it is as old a
 
 from collections.abc import Callable, Iterable, Mapping
 
-from duolog import _errors as sdk
-
 from node.access.vouching import Vouching
 from node.rocketmq.relay.calls import CLIENT_ID, OWN, Header
+from node.rocketmq.words.codes import Refused
+from node.rocketmq.words.stubs import Code
 
 MARK = OWN + "mark"
 TIME = OWN + "time"  # milliseconds of the forwarding node's wall clock
+SECONDS = 300  # how long a mark is good, and how far clocks may differ
 
 
 class Marks:
     """Adds marks to headers, and checks them."""
 
-    def __init__(self, vouching: Vouching, window_seconds: int, wall_ms: Callable[[], int]) -> None:
-        """window_seconds: how long a mark is good, and how far clocks may differ."""
+    def __init__(self, vouching: Vouching, wall_ms: Callable[[], int]) -> None:
         self._vouching = vouching
-        self._window_ms = window_seconds * 1000
         self._wall_ms = wall_ms
 
     def added(self, headers: Iterable[Header]) -> list[Header]:
@@ -31,17 +30,19 @@ class Marks:
         return [*made, (MARK, self._vouching.mark(_covered(dict(made))))]
 
     def check(self, headers: Mapping[str, str | bytes]) -> None:
-        """Raise Unauthenticated unless a node of the cluster marked them just now."""
+        """Raise Refused (UNAUTHORIZED) unless a node of the cluster marked them just now."""
         if not self._vouching.is_mark(str(headers.get(MARK, "")), _covered(headers)):
-            raise sdk.Unauthenticated(
+            raise Refused(
+                Code.UNAUTHORIZED,
                 f"only nodes of this cluster may send headers {OWN}*: if one did, give all nodes "
-                "the same access.key_file"
+                "the same access.key_file",
             )
         time = str(headers.get(TIME, ""))
-        if not time.isdecimal() or abs(int(time) - self._wall_ms()) > self._window_ms:
-            raise sdk.Unauthenticated(
-                f"the call was forwarded more than {self._window_ms // 1000} s ago, or the clocks "
-                "of two nodes differ by that"
+        if not time.isdecimal() or abs(int(time) - self._wall_ms()) > SECONDS * 1000:
+            raise Refused(
+                Code.UNAUTHORIZED,
+                f"the call was forwarded more than {SECONDS} s ago, or the clocks "
+                "of two nodes differ by that",
             )
 
 

@@ -148,7 +148,8 @@ async def first_reply(api: Api, name: str, request: Any) -> Any:
     if name not in ("ReceiveMessage", "PullMessage", "Telemetry"):
         return await api.call(name, request)
     asked = iter((request,)) if name == "Telemetry" else request
-    call = getattr(api.stub, name)(asked, metadata=api.metadata, timeout=1.5)
+    seconds = 20 if name == "Telemetry" else 1.5  # for the shortest of polls
+    call = getattr(api.stub, name)(asked, metadata=api.metadata, timeout=seconds)
     reply = await call.read()
     call.cancel()
     return reply

@@ -1,0 +1,217 @@
+"""The methods of RocketMQ's API with the guard before them.
+
+A refusal is a reply with a status, as in RocketMQ's proxy; a telemetry stream ends after it. As for
+the native API, a call that may take long is looked at again before each of its replies, and a node
+that may lack the newest users does not refuse: it lets the master decide.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import structlog
+from duolog import _errors as sdk
+from duolog._background import together
+
+from node.access.gate import PRINCIPAL
+from node.access.guarding import Delivering, GuardedMethods, with_method
+from node.access.rules import Needs, Rule
+from node.config import ConfigError
+from node.methods import Handler, Methods
+from node.rocketmq.guard import DENIED, Guard, Headers, Session
+from node.rocketmq.relay.calls import Header, refuse_forwarded
+from node.rocketmq.relay.forward import Forwarder
+from node.rocketmq.rights import RULES
+from node.rocketmq.words.codes import Refused, refusal
+from node.rocketmq.words.stubs import METHODS, SERVICE_NAME, rpc, service
+
+log = structlog.get_logger("duolog.rocketmq")
+
+# How long a telemetry stream waits for a node to know its user; the master cannot answer for it.
+PATIENCE_SECONDS = 2.0
+PAUSE_SECONDS = 0.05
+_FAILURES = (sdk.DuologError, Refused)
+Found = TypeVar("Found")
+Reply = TypeVar("Reply")
+
+
+class Known(Delivering):
+    """A client's call whose headers are true."""
+
+    def __init__(self, context: Any, headers: Headers, check: Callable[[Any], None]) -> None:
+        super().__init__(context, check)
+        self._headers = tuple(headers.items())
+
+    def invocation_metadata(self) -> tuple[Header, ...]:
+        """The headers."""
+        return self._headers
+
+
+class Wrapping:
+    """Wraps methods, so that each is served to those only who may call it."""
+
+    def __init__(self, guard: Guard, forwarder: Forwarder) -> None:
+        self._guard = guard
+        self._forwarder = forwarder
+
+    def wrap(self, path: str, handler: Handler) -> Handler:
+        """A method with its rule before it. Raises KeyError where it has none."""
+        name = path.rpartition("/")[2]
+        rule = RULES[name]
+        kind = getattr(service, METHODS[name].output_type.name)
+        if handler.request_streaming:
+            return with_method(handler, self._telemetry(handler, rule))
+        made = self._streamed if handler.response_streaming else self._unary
+        return with_method(handler, made(handler, rule, kind))
+
+    def _admitted(self, rule: Rule, request: Any, context: Any) -> tuple[Needs, Headers, Any]:
+        """What a call needs, true headers, and who calls. Raises DENIED, Refused."""
+        principal, headers = self._guard.recognise(context)
+        needs = tuple(rule.needs(request, self._guard.facts))
+        self._guard.check(principal, needs)
+        PRINCIPAL.set(principal)
+        return needs, headers, principal
+
+    async def _may_be_unknown(self, context: Any, error: Exception) -> None:
+        """Return if another node shall decide: this one may only not know the caller yet.
+
+        Raises the error if this node knows. Ends a call that another node forwarded: it retries.
+        """
+        if self._guard.knows():
+            raise error
+        away = sdk.NotMaster(f"this node may lack the newest users and rights ({error})")
+        await refuse_forwarded(context, away)
+
+    def _unary(self, handler: Handler, rule: Rule, kind: Any) -> Any:
+        async def call(request: Any, context: Any) -> Any:
+            try:
+                try:
+                    _, headers, _ = self._admitted(rule, request, context)
+                except DENIED as error:
+                    await self._may_be_unknown(context, error)
+                    return await self._forwarder.unary(kind, request, context)
+            except _FAILURES as error:
+                return _refused(error, refusal(kind, request, error))
+            return await handler.unary_unary(request, Known(context, headers, _unchecked))
+
+        return call
+
+    def _streamed(self, handler: Handler, rule: Rule, kind: Any) -> Any:
+        async def call(request: Any, context: Any) -> None:
+            try:
+                try:
+                    needs, headers, principal = self._admitted(rule, request, context)
+                except DENIED as error:
+                    await self._may_be_unknown(context, error)
+                    await self._forwarder.stream(kind, request, context)
+                    return
+                known = Known(context, headers, lambda _: self._guard.check(principal, needs))
+                await handler.unary_stream(request, known)
+            except _FAILURES as error:
+                await context.write(_refused(error, refusal(kind, request, error)))
+
+        return call
+
+    def _telemetry(self, handler: Handler, rule: Rule) -> Any:
+        async def call(commands: AsyncIterator[Any], context: Any) -> None:
+            try:
+                principal, headers = await self._patiently(
+                    context, lambda: self._guard.recognise(context)
+                )
+                PRINCIPAL.set(principal)
+                session = self._guard.begin(principal)
+                try:
+                    known = self._known(context, headers, session, rule)
+                    checked = self._checked(commands, context, session, rule)
+                    await _until_over(handler.stream_stream(checked, known), session)
+                finally:
+                    self._guard.end(session)
+            except (*DENIED, Refused) as error:
+                reply = refusal(service.TelemetryCommand, service.TelemetryCommand(), error)
+                await context.write(_refused(error, reply))
+
+        return call
+
+    def _known(self, context: Any, headers: Headers, session: Session, rule: Rule) -> Known:
+        delivers = rule.delivers
+        assert delivers is not None, "commands have rules"
+
+        def check(command: Any) -> None:
+            try:
+                needs = delivers(command, self._guard.facts)
+            except Refused as error:  # of a message whose topic has no name at this API
+                raise sdk.NoPermission(error.message) from None
+            session.check(needs)
+
+        return Known(context, headers, check)
+
+    async def _checked(
+        self, commands: AsyncIterator[Any], context: Any, session: Session, rule: Rule
+    ) -> AsyncIterator[Any]:
+        async for command in commands:
+            needs = tuple(rule.needs(command, self._guard.facts))
+            await self._patiently(context, lambda needs=needs: session.settle(needs))  # type: ignore[misc]
+            yield command
+
+    async def _patiently(self, context: Any, ask: Callable[[], Found]) -> Found:
+        """Ask until the node knows the answer, a moment at most. Raises DENIED, Refused."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PATIENCE_SECONDS
+        while True:
+            try:
+                return ask()
+            except DENIED as error:
+                await self._may_be_unknown(context, error)
+                if loop.time() >= until:
+                    raise
+                await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def _until_over(serving: Any, session: Session) -> None:
+    """Serve a stream until it ends, or its session is over. Raises why the session is over."""
+    async with together() as tasks:
+        over = tasks.create_task(session.over())
+        await serving
+        over.cancel()
+
+
+def _unchecked(reply: Any) -> None:
+    """A unary method writes nothing."""
+
+
+def _refused(error: Exception, reply: Reply) -> Reply:
+    """Log the refusal that a reply tells."""
+    log.warning("call refused", kind=type(error).__name__, reason=str(error)[:500])
+    return reply
+
+
+@dataclass(slots=True)
+class _Called:
+    """A call by which a method is looked up."""
+
+    method: str
+    invocation_metadata: tuple[Header, ...] = ()
+
+
+def guarded_methods(
+    servicer: rpc.MessagingServiceServicer, guard: Guard, forwarder: Forwarder
+) -> Methods:
+    """The methods of the service, guarded. Raises ConfigError where one of them has no rule."""
+    if without := sorted(METHODS.keys() - RULES.keys()):
+        raise ConfigError(
+            f"RocketMQ's stubs have methods that this version has no access rule for "
+            f"({', '.join(without)}): install the version of rocketmq-python-client that the "
+            "extra `rocketmq` names, or set rocketmq.enable = false"
+        )
+    plain, guarded = Methods(), GuardedMethods(Wrapping(guard, forwarder))
+    rpc.add_MessagingServiceServicer_to_server(servicer, plain.as_server())
+    (found,) = plain.generic
+    handlers = {
+        name: cast(Handler, found.service(_Called(f"/{SERVICE_NAME}/{name}"))) for name in METHODS
+    }
+    guarded.add_registered_method_handlers(SERVICE_NAME, handlers)
+    return guarded
+
+
+__all__ = ["guarded_methods"]

@@ -1,0 +1,232 @@
+"""Users whose clients are connected to a slave: both nodes know who calls, and from where."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duolog
+import grpc
+import pytest
+
+from node.access.secrets import read_key
+from node.access.vouching import Vouching
+from node.rocketmq.guard import Guard
+from node.rocketmq.relay.calls import CLIENT_ID, FORWARDED, PEER, PLAIN, USER, VIA
+from node.rocketmq.relay.marks import Marks
+from node.rocketmq.words.stubs import METHODS, Code, service
+from node.server import Node
+from tests.node.conftest import StartNode
+from tests.node.replicas import Elected, Group, broker_of, caught_up, following, until
+from tests.node.rocketmq.api import Api, message, resource
+from tests.node.rocketmq.test_rights import REFUSED, make_topics
+from tests.node.rocketmq.test_transactions import QUICK, Checker, half
+from tests.node.rocketmq.test_user_attacks import telemetry
+from tests.node.rocketmq.users import Users, as_user, codes, first_code, key_file, requests
+
+
+@dataclass
+class Pair:
+    """A master, its slave, and users."""
+
+    master: Node
+    slave: Node
+    users: Users
+
+    async def settle(self) -> None:
+        await caught_up(self.master, self.slave)
+
+    def forget(self, name: str) -> None:
+        """The slave is as if it had not got that user yet."""
+        tables = broker_of(self.slave).metadata.tables.access
+        del tables.users[name]
+        tables.changes += 1
+
+
+@pytest.fixture
+async def pair(start_node: StartNode, tmp_path: Path) -> Pair:
+    group, access = Group(start_node, tmp_path), key_file(tmp_path)
+    master = await group.start_master(access=access, transactions=QUICK)
+    slave = await group.start_slave(access=access)
+    await following(slave)
+    await until(lambda: broker_of(master).metadata.refused() is None)
+    await make_topics(master, "T", "U")
+    users = Users(master)
+    await users.new("root", super=True)
+    await users.new("alice", "Pub,Sub,Get Topic:T", "Sub Group:g")
+    await users.new("bob", "Pub,Sub,Get Topic:U", "Sub Group:h")
+    await caught_up(master, slave)
+    return Pair(master, slave, users)
+
+
+@pytest.fixture
+async def alice(pair: Pair) -> AsyncIterator[Api]:
+    """Connected to the slave."""
+    made = as_user(pair.slave, "alice")
+    yield made
+    await made.close()
+
+
+async def consume_one(api: Api, body: bytes) -> None:
+    """Send, receive, renew and acknowledge a message."""
+    assert (await api.send(message(body))).status.code == Code.OK
+    received = await api.receive("g", timeout=20)
+    assert (received.code, received.bodies) == (Code.OK, [body])
+    changed = await api.change("g", received.handles[0], 30_000)
+    assert changed.status.code == Code.OK
+    assert (await api.ack("g", changed.receipt_handle)).status.code == Code.OK
+
+
+async def test_a_slave_forwards_the_calls_of_a_user(
+    alice: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+    recognise = Guard.recognise
+
+    def recording(guard: Guard, context: Any) -> Any:
+        seen.append(dict(context.invocation_metadata()))
+        return recognise(guard, context)
+
+    monkeypatch.setattr(Guard, "recognise", recording)
+    await consume_one(alice, b"x")
+    forwarded = [headers for headers in seen if FORWARDED in headers]
+    assert len(forwarded) == 4
+    for headers in forwarded:
+        assert (headers[USER], headers[CLIENT_ID]) == ("alice", "alice/test@1")
+        assert "authorization" not in headers
+
+
+async def test_a_slave_refuses_what_its_master_refuses(pair: Pair) -> None:
+    callers = {"bob": Code.FORBIDDEN, "nobody": Code.UNAUTHORIZED}
+    for name, code in callers.items():
+        api = as_user(pair.slave, name)
+        assert await codes(api, requests().items()) == {method: code for method in METHODS}
+        await api.close()
+    api = as_user(pair.slave, "alice")
+    found = await codes(api, requests().items())
+    assert not {name: code for name, code in found.items() if code in REFUSED}
+    await api.close()
+
+
+async def test_a_user_that_a_slave_does_not_know_yet_is_known_to_the_master(
+    pair: Pair, alice: Api
+) -> None:
+    pair.forget("alice")
+    await consume_one(alice, b"x")
+    assert (await alice.route("T")).status.code == Code.OK
+    assert await first_code(alice, "PullMessage", requests()["PullMessage"]) == Code.OK
+    stream = telemetry(alice, "T")
+    reading = asyncio.ensure_future(stream.read())
+    await asyncio.sleep(0.2)
+    assert not reading.done()
+    await pair.users.put("alice", disabled=False)  # comes to the slave once more
+    assert (await reading).status.code == Code.OK
+    stream.cancel()
+
+
+async def test_a_right_that_a_slave_does_not_know_yet_is_known_to_the_master(
+    pair: Pair, alice: Api
+) -> None:
+    tables = broker_of(pair.slave).metadata.tables.access
+    del tables.rights["alice"]
+    tables.changes += 1
+    await consume_one(alice, b"x")
+
+
+async def test_the_address_of_the_client_counts_and_not_that_of_the_node(
+    pair: Pair, tmp_path: Path
+) -> None:
+    await pair.users.may("alice", "Get Topic:T 10.0.0.0/8")
+    direct = as_user(pair.master, "alice")
+    assert (await direct.route("T")).status.code == Code.FORBIDDEN
+    await direct.close()
+    vouching = Vouching(read_key(key_file(tmp_path)["key_file"]))
+    marks = Marks(vouching, broker_of(pair.master).times.wall_ms)
+    for peer, code in (("ipv4:10.1.2.3:55", Code.OK), ("ipv4:11.1.2.3:55", Code.FORBIDDEN)):
+        said = [(FORWARDED, PLAIN), (PEER, peer), (VIA, "s"), (USER, "alice"), (CLIENT_ID, "c")]
+        api = Api(pair.master, "")
+        api.metadata = [(name, str(value)) for name, value in marks.added(said)]
+        assert (await api.route("T")).status.code == code
+        await api.close()
+
+
+async def test_a_slave_tells_its_master_the_address_of_the_client(pair: Pair, alice: Api) -> None:
+    await alice.send(message(b"x"))
+    (found,) = (await alice.receive("g", timeout=20)).messages
+    host, _, port = found.system_properties.born_host.rpartition(":")
+    assert host == "127.0.0.1"
+    assert int(port) not in (pair.master.port, pair.slave.port)
+    await pair.users.may("alice", "Pub Topic:T 10.0.0.0/8")
+    await pair.settle()
+    assert (await alice.send(message(b"x"))).status.code == Code.FORBIDDEN
+
+
+async def test_nodes_with_different_keys_do_not_believe_each_other(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    group = Group(start_node, tmp_path)
+    (tmp_path / "other").mkdir()
+    master = await group.start_master(access=key_file(tmp_path))
+    slave = await group.start_slave(access=key_file(tmp_path / "other"))
+    await following(slave)
+    await until(lambda: broker_of(master).metadata.refused() is None)
+    await make_topics(master, "T")
+    await Users(master).new("root", super=True)
+    await caught_up(master, slave)
+    api = as_user(slave, "root")
+    reply = await api.send(message(b"x"))
+    assert reply.status.code == Code.UNAUTHORIZED
+    assert "access.key_file" in reply.status.message
+    await api.close()
+
+
+async def test_a_telemetry_stream_at_a_slave_ends_with_the_rights_of_its_user(
+    pair: Pair, alice: Api
+) -> None:
+    stream = telemetry(alice, "T")
+    assert (await stream.read()).status.code == Code.OK
+    await pair.users.may("alice", "Sub Topic:T")
+    async with asyncio.timeout(10):
+        assert (await stream.read()).status.code == Code.FORBIDDEN
+        assert await stream.code() is grpc.StatusCode.OK
+
+
+async def test_a_poll_at_a_slave_looks_again_before_it_delivers(pair: Pair, alice: Api) -> None:
+    polling = asyncio.ensure_future(alice.receive("g", timeout=20))
+    await until(lambda: broker_of(pair.master).waiting_calls.count == 1)
+    await pair.users.may("alice", "Pub Topic:T")
+    root = as_user(pair.master, "root")
+    await root.send(message(b"x"))
+    received = await polling
+    assert (received.code, received.bodies) == (Code.FORBIDDEN, [])
+    assert (await root.receive("g", timeout=20)).bodies == [b"x"]
+    await root.close()
+
+
+async def test_a_user_continues_at_the_next_master(start_node: StartNode, tmp_path: Path) -> None:
+    """Its telemetry stream is passed on to it, although its signature is of another call."""
+    access = key_file(tmp_path)
+    group = await Elected.start(start_node, tmp_path, access=access, transactions=QUICK)
+    old = group.the_master()
+    await make_topics(old, "T")
+    users = Users(old)
+    await users.new("root", super=True)
+    await users.new("alice", "Pub,Sub,Get Topic:T", "Sub Group:g")
+    others = [node for node in group.nodes if node is not old]
+    for node in others:
+        await caught_up(old, node)
+    api = as_user(others[0], "alice")
+    producer = Checker(api, "T")
+    await producer.settled.wait()
+    first = await half(api)
+    await until(lambda: first[1] in [asked.transaction_id for asked in producer.asked])
+    root = duolog.Client(group.endpoints, timeout=20, user="root", password="the password of root")
+    async with root:
+        await group.switch(root)
+    second = await half(api)
+    await until(lambda: second[1] in [asked.transaction_id for asked in producer.asked])
+    leave = service.NotifyClientTerminationRequest(group=resource("g"))
+    assert (await api.call("NotifyClientTermination", leave)).status.code == Code.OK
+    await producer.close()
+    await api.close()
