@@ -3,6 +3,7 @@
 Run by test_python_client.py in a process of its own.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -18,12 +19,14 @@ import duolog.sync
 import pytest
 
 from cluster.chaos.processes import ProcessTarget
+from demo.childnode import ChildNode
 from demo.ports import free_endpoint
+from node.access.secrets import new_key
 from node.rocketmq.words.stubs import Code
 from tests.certificates import certificates
 from tests.conformance.conftest import LED_SECONDS_MAX, SMALL, make_topics, next_master
 from tests.etcd import need_etcd
-from tests.process.support import NodeProcess
+from tests.process.support import SMALL_FILES, NodeProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(120)]
 
@@ -529,6 +532,60 @@ def test_access_keys_are_required(rocketmq: ModuleType, tmp_path: Path, opened: 
             wrong = producer(rocketmq, node.endpoint, opened=opened, keys=keys)
             with pytest.raises(Exception, match="route"):
                 wrong.send(message(rocketmq, b"x"))
+        while opened:
+            opened.pop().shutdown()
+    finally:
+        node.stop()
+
+
+def rights_of(*entries: tuple[str, str]) -> str:
+    """Rights with entries such as `("Topic:T", "Pub")`."""
+    rows = [
+        {"resource": resource, "actions": actions.split(","), "decision": "Allow"}
+        for resource, actions in entries
+    ]
+    return json.dumps({"policies": [{"policyType": "Custom", "entries": rows}]})
+
+
+def test_users_sign_and_have_rights(rocketmq: ModuleType, tmp_path: Path, opened: Opened) -> None:
+    key, first = tmp_path / "key", tmp_path / "first"
+    key.write_text(new_key())
+    key.chmod(0o600)
+    first.write_text("root:secret of root")
+    node = ChildNode(
+        tmp_path / "data", *SMALL_FILES, *SMALL,
+        "--set", f"access.key_file={key}", "--set", f"access.first_user_file={first}",
+    )  # fmt: skip
+    node.start()
+    node.wait_port()
+    try:
+        root = duolog.sync.Client(node.endpoint, user="root", password="secret of root", timeout=60)
+        with root:
+            root.admin.create_topic("T", 4)
+            root.access.create_user("root", "secret of root", is_super=True)
+            for name, rights in (
+                ("sender", rights_of(("Topic:T", "Pub"))),
+                ("reader", rights_of(("Topic:T", "Sub"), ("Group:g", "Sub"))),
+            ):
+                root.access.create_user(name, f"secret of {name}", signs=True)
+                root.access.set_rights(name, rights)
+            sender, reader = ((name, f"secret of {name}") for name in ("sender", "reader"))
+            sending = producer(rocketmq, node.endpoint, opened=opened, keys=sender)
+            assert sending.send(message(rocketmq, b"x")).message_id
+            reading = simple(rocketmq, node.endpoint, "g", "T", opened=opened, keys=reader)
+            (found,) = receive_all(reading, 1)
+            assert found.body == b"x"
+            reading.ack(found)
+            for keys in (("sender", "wrong"), ("nobody", "wrong"), ()):
+                wrong = producer(rocketmq, node.endpoint, opened=opened, keys=keys)
+                with pytest.raises(Exception, match="route"):
+                    wrong.send(message(rocketmq, b"x"))
+            forbidden = producer(rocketmq, node.endpoint, opened=opened, keys=reader)
+            with pytest.raises(Exception, match="no entry matches Pub"):
+                forbidden.send(message(rocketmq, b"x"))
+            root.access.set_rights("reader", rights_of(("Topic:T", "Sub")))
+            with pytest.raises(Exception, match="Group:g"):
+                reading.receive(1, 15)
         while opened:
             opened.pop().shutdown()
     finally:
