@@ -6,6 +6,8 @@ message, and whatever waited looks again before it answers. A node that may lack
 and rights does not say no: it names its master, which knows.
 """
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Protocol
 
@@ -23,6 +25,8 @@ from node.methods import Handler
 from node.wirecodec import peer_host
 from store.record import Host
 from store.status import PutMessageStatus
+
+BEGINS_SECONDS = 2.0  # that a stream which is refused may take for its first request
 
 
 class Appending(Protocol):
@@ -143,7 +147,11 @@ class Guard:
 
         async def both(requests: AsyncIterator[Any], context: Any) -> None:
             async with reporting(context):
-                principal = await self._recognise(context)
+                try:
+                    principal = await self._recognise(context)
+                except sdk.DuologError:
+                    await _begun(requests)
+                    raise
                 PRINCIPAL.set(principal)
                 if rule.delivers is not None:  # otherwise each request is answered by itself
                     requests = self._checked(principal, rule, requests)
@@ -156,6 +164,13 @@ class Guard:
     def _may(self, principal: Principal, needs: Iterable[Need]) -> bool:
         decide = self._gate.decision
         return all(decide(principal.name, need, principal.source).allowed for need in needs)
+
+
+async def _begun(requests: AsyncIterator[Any]) -> None:
+    """Wait for the first request: a client that has not sent it may not see why its call ends."""
+    with contextlib.suppress(TimeoutError, StopAsyncIteration):
+        async with asyncio.timeout(BEGINS_SECONDS):
+            await anext(requests)
 
 
 __all__ = ["Guard", "GuardedAppends"]

@@ -22,7 +22,7 @@ from node.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from duolog import Decision
 
@@ -131,6 +131,21 @@ def _entry(resource: str, actions: str, sources: list[str], allow: bool) -> "Ent
         fail(str(error), "duolog acl grant --help")
 
 
+def granted(before: "Iterable[Entry]", entry: "Entry") -> "tuple[Entry, ...]":
+    """Entries with one more: of the same resource and sources, it takes its actions from those
+    that decide otherwise, and adds its actions to those that decide alike.
+    """
+    kept, actions = [], entry.actions
+    for one in before:
+        if (one.pattern, one.sources) != (entry.pattern, entry.sources):
+            kept.append(one)
+        elif one.allow == entry.allow:
+            actions |= one.actions
+        elif one.actions - entry.actions:
+            kept.append(replace(one, actions=one.actions - entry.actions))
+    return (*kept, replace(entry, actions=actions))
+
+
 @app.command()
 def grant(
     name: Annotated[str, User],
@@ -147,14 +162,11 @@ def grant(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Add an entry to a user's rights; one for the same resource and sources is replaced."""
+    """Allow a user something, or --deny it; the last word counts for a resource and its sources."""
     entry = _entry(resource, actions, source or [], not deny)
 
     def change(acl: "Acl") -> "Acl":
-        place = entry.pattern, entry.sources
-        before = acl.default if default else acl.custom
-        kept = (one for one in before if (one.pattern, one.sources) != place)
-        return _with(acl, (*kept, entry), default)
+        return _with(acl, granted(acl.default if default else acl.custom, entry), default)
 
     _change(name, change, endpoints, timeout, as_json)
 
