@@ -5,6 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Before gRPC is loaded: it would start its threads again in a forked child, and now and then one of
+# them ends the child with SIGSEGV.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 from duolog._runtime import TRANSPORT_VARIABLE
 from hypothesis import HealthCheck, settings
 
