@@ -92,6 +92,18 @@ def log_bytes(node: Node, start: int = 0, end: int | None = None) -> bytes:
     return bytes(found)
 
 
+def knows_route(node: Node, master: Node, replicas: int) -> bool:
+    """Whether a node would tell a client who leads its group, and of so many replicas."""
+    assert node.failover is not None
+    view = node.failover.routes.get(master.config.node.group)
+    return (
+        view is not None
+        and view.master is not None
+        and view.master.replica.node == master.config.node.name
+        and len(view.replicas) == replicas
+    )
+
+
 class Elected:
     """Nodes a, b, c that elect their master, on a registry in memory."""
 
@@ -99,14 +111,14 @@ class Elected:
         self.nodes = nodes
 
     @staticmethod
-    async def start(start: StartNode, root: Path, **how: Any) -> "Elected":
+    async def start(start: StartNode, root: Path, ha: Any = None, **how: Any) -> "Elected":
         """Start them, and wait until one leads and puts are answered."""
         registry = MemoryRegistry()
         made = Elected(
             [
                 await start(
                     root / name,
-                    ha={"listen": free_endpoint()},
+                    ha={"listen": free_endpoint(), **(ha or {})},
                     name=name,
                     registry=registry,
                     broker_role="AUTO",
@@ -119,10 +131,16 @@ class Elected:
         return made
 
     def is_whole(self) -> bool:
-        """One leads, all are in sync, and nothing keeps it from answering puts."""
+        """One leads, all are in sync and know it, and nothing keeps it from answering puts."""
         one = self.master
         master = broker_of(one).replication.master if one is not None else None
-        return master is not None and master.in_sync() == 3 and not master.refusal()
+        return (
+            one is not None
+            and master is not None
+            and master.in_sync() == 3
+            and not master.refusal()
+            and all(knows_route(node, one, 3) for node in self.nodes)
+        )
 
     @property
     def master(self) -> Node | None:

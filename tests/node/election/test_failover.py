@@ -172,13 +172,16 @@ async def test_a_switch_to_a_named_node_and_to_one_that_is_not_there(voters: Vot
 
 
 async def test_a_node_that_stops_cleanly_hands_its_lease_back_at_once(voters: Voters) -> None:
+    class Generous(MemoryRegistry):
+        """Its leases last longer than a test waits."""
+
+        def lease(self, ttl_seconds: int) -> Grant:
+            return super().lease(int(2 * WAIT_SECONDS))
+
+    voters.registry = Generous()
     await voters.start_all()
-    old = voters.the_leader()
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    await voters.stop(name_of(old))
+    await voters.stop(name_of(voters.the_leader()))
     await until(lambda: voters.leader is not None)
-    assert loop.time() - began < 2.5  # not a whole lease
 
 
 async def test_a_lease_that_is_revoked_costs_the_mastership_and_nothing_else(
@@ -384,15 +387,18 @@ async def test_a_drained_node_hands_over_leaves_and_comes_back(voters: Voters) -
     async with voters.client() as client:
         await client.admin.drain(old)
         await until(lambda: voters.leader is not None and name_of(voters.leader) != old)
-        await until(lambda: old not in voters.members())
+        await until(lambda: voters.leader is not None and old not in voters.members())
         with pytest.raises(duolog.BadRequest, match="node 'z' is not in the group"):
             await client.admin.drain("z")
-        route = await client.admin.route()
-        rows = {replica.node: replica for replica in route.groups[0].replicas}
-        assert rows[old].drained
-        assert not rows[old].in_sync
+        async with asyncio.timeout(WAIT_SECONDS):  # each node learns of it in its own time
+            while True:
+                route = await client.admin.route()
+                rows = {replica.node: replica for replica in route.groups[0].replicas}
+                if rows[old].drained and not rows[old].in_sync:
+                    break
+                await asyncio.sleep(0.02)
         await client.admin.drain(old, undo=True)
-        await until(lambda: old in voters.members())
+        await until(lambda: voters.leader is not None and old in voters.members())
 
 
 async def test_every_node_answers_for_the_whole_cluster(voters: Voters) -> None:
@@ -419,7 +425,7 @@ async def test_every_node_answers_for_the_whole_cluster(voters: Voters) -> None:
                     and len(rows["broker-a"].replicas) == 3
                 )
 
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_SECONDS):
                 while not await complete():
                     await asyncio.sleep(0.02)
             status = await client.admin.cluster_status()
@@ -498,8 +504,8 @@ async def test_a_switch_whose_answer_is_lost_is_made_once(
     asked = lose_answers(monkeypatch, 1)
     async with voters.client() as client:
         await client.admin.failover()
+        await until(lambda: voters.leader not in (None, before))
         await voters.whole()
-        assert voters.leader is not before
         assert service(voters.the_leader()).machine.last_epoch == 2
         assert asked == [1, 1]
         # An order of one's own that names its epoch may be given again as well.
@@ -518,8 +524,9 @@ async def test_a_switch_with_an_unknown_outcome_is_reported_as_unknown(
     async with voters.client(timeout=2.0) as client:
         with pytest.raises(duolog.ResultUnknown, match="away from epoch 1 may or may not happen"):
             await client.admin.failover()
-    await until(lambda: voters.leader is not None)
-    assert service(voters.the_leader()).machine.last_epoch == 2
+    await until(
+        lambda: voters.leader is not None and service(voters.leader).machine.last_epoch == 2
+    )
 
 
 async def test_the_event_loop_waits_for_no_note_of_the_group(
@@ -572,7 +579,7 @@ async def test_the_event_loop_waits_for_no_promise(
     monkeypatch.setattr(identity, "promise", slow)
     async with voters.client() as client:
         await client.admin.failover()
-    await until(lambda: voters.leader is not None and len(slow_ones) == 3)
+    await until(lambda: voters.leader is not None and len(slow_ones) >= 3)
     assert threading.main_thread() not in slow_ones
 
 
@@ -582,7 +589,7 @@ async def test_an_unclean_election_is_an_explicit_order(voters: Voters) -> None:
     others = [name for name in "abc" if name != master]
     lagging = others[0]
     await voters.stop(lagging)
-    await until(lambda: lagging not in voters.members())
+    await until(lambda: voters.leader is not None and lagging not in voters.members())
     for name in (master, others[1]):
         await voters.stop(name)
     back = await voters.start(lagging)
@@ -643,7 +650,9 @@ async def test_a_registry_that_lost_the_group_is_a_problem_of_every_node_and_is_
     for name in "abc":
         async with voters.client(name) as client:
             told = "knows no master of its group: the registry has lost group"
-            async with asyncio.timeout(15):  # its stream from the last master may end later
+            async with asyncio.timeout(
+                WAIT_SECONDS
+            ):  # its stream from the last master may end later
                 while told not in " ".join(problems_of(await client.admin.node_status())):
                     await asyncio.sleep(0.05)
     async with voters.client("a") as client:
@@ -812,7 +821,7 @@ async def test_a_client_finds_topics_while_no_node_is_registered(
                 async with client.producer() as producer:
                     await producer.send("T", b"")
                     with pytest.raises(duolog.UnknownTopic):
-                        await producer.send("nope", b"", timeout=3.0)
+                        await producer.send("nope", b"", timeout=15.0)
 
 
 @pytest.mark.usefixtures("quick_groups")
@@ -826,7 +835,7 @@ async def test_no_read_of_a_group_is_answered_by_a_node_that_may_lack_commits(
         await client.admin.create_topic("T", 1)
         receipt = await producer.send("T", b"x")
         async with client.consumer("g", "T") as consumer:
-            assert await consumer.get(10) is not None
+            assert await consumer.get(WAIT_SECONDS) is not None
         assert [group.group for group in await client.admin.groups()] == ["g"]
 
     async def refused(node: Node) -> None:

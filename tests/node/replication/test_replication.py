@@ -168,7 +168,7 @@ async def test_metadata_reaches_the_slave_through_the_log(group: Group) -> None:
             await producer.send_batch("B", [b"b"] * 10)
         async with client.consumer("readers", "B") as consumer:
             for _ in range(10):
-                assert await consumer.get(5)
+                assert await consumer.get(WAIT_SECONDS)
             await consumer.commit()
         await client.admin.delete_topic("A")
         await client.admin.delete_topic("C")
@@ -300,6 +300,7 @@ async def test_a_restarted_slave_goes_on_where_it_was(group: Group) -> None:
             await producer.send_batch("T", [b"1"] * 100)
             await caught_up(master, slave)
             await slave.stop()
+            await in_sync(master, 1)
             receipt = await producer.send("T", b"2")
             assert receipt.status == "SLAVE_NOT_AVAILABLE"
             slave = await group.start_slave()
@@ -321,6 +322,7 @@ async def test_roles_can_be_swapped_by_hand(group: Group, start_node: StartNode)
             await producer.send_batch("T", [b"%d" % k for k in range(100)])
     await caught_up(master, slave)
     await slave.stop()
+    await in_sync(master, 1)
     async with group.client(master) as client, client.producer() as producer:
         late = await producer.send("T", b"stored on the old master alone")
     assert late.status == "SLAVE_NOT_AVAILABLE"
@@ -353,7 +355,6 @@ async def test_roles_can_be_swapped_by_hand(group: Group, start_node: StartNode)
 async def test_a_put_waits_for_a_slow_slave_and_times_out(
     group: Group,
 ) -> None:
-    group.ha["slave_timeout"] = 300
     master = await group.start_master()
     machine = broker_of(master).replication.master
     assert machine is not None
@@ -371,6 +372,7 @@ async def test_a_put_waits_for_a_slow_slave_and_times_out(
         assert not creating.done()
         await slow.say(Ack(welcome.epoch, end, 0, "peer", 1))
         await creating
+        machine.group_transfer._timeout_ms = 300
         reply = await append(client, append_request([b"x"]))
         assert reply.status == wire.FLUSH_SLAVE_TIMEOUT
         assert reply.count == 1, "it is stored"
@@ -728,10 +730,8 @@ async def test_a_thousand_reconnects_leave_nothing_behind(group: Group) -> None:
     await visit(50)
     before = standing()
     await visit(1000)
-    await until(lambda: standing()[1] <= before[1])
-    after = standing()
-    assert after[0] <= before[0] + 2
-    assert after[2] <= before[2] + 20
+    await until(lambda: standing()[0] <= before[0] + 2 and standing()[1] <= before[1])
+    assert standing()[2] <= before[2] + 20
     replication = broker_of(master).replication
     assert not replication._senders
     assert not replication._calls
@@ -759,14 +759,15 @@ def test_a_config_that_contradicts_itself_is_refused(tree: Any, key: str) -> Non
 async def test_every_slave_learns_at_once_what_another_ones_acknowledgement_confirmed(
     start_node: StartNode, tmp_path: Path
 ) -> None:
-    group = await Elected.start(start_node, tmp_path)
+    rare = {"ha_send_heartbeat_interval": 600_000, "ha_housekeeping_interval": 1_800_000}
+    group = await Elected.start(start_node, tmp_path, ha=rare)
     async with duolog.Client(group.endpoints, timeout=10) as client:
         await client.admin.create_topic("T", 1)
         for k in range(20):
             async with client.producer() as producer:
                 await producer.send("T", b"%d" % k)
             end = broker_of(group.the_master()).store.confirm_offset
-            async with asyncio.timeout(3):  # a heartbeat comes after five
+            async with asyncio.timeout(WAIT_SECONDS):
                 while min(broker_of(node).store.confirm_offset for node in group.nodes) < end:
                     await asyncio.sleep(0.005)
 
@@ -781,7 +782,7 @@ async def test_a_slave_whose_fixed_master_is_dead_says_so_soon_and_names_it(
     async with group.client(slave) as client:
         assert await client.admin.groups() == []  # its master says so
     await master.stop()
-    async with asyncio.timeout(5), group.client(slave) as client:
+    async with asyncio.timeout(15), group.client(slave) as client:  # far less than the client's
         for asked in (client.admin.groups(), client.admin.group("G")):
             with pytest.raises(duolog.NotMaster, match=r"master m at .* not been reached .*fixed"):
                 await asked
