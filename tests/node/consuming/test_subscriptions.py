@@ -19,7 +19,7 @@ from node.api import messages
 from node.api.native import messages_of
 from store.metadata import TopicConfig
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of
+from tests.node.replicas import WAIT_SECONDS, broker_of
 
 SMALL_CREDIT = 64 << 10
 SMALL_BATCH = 4 << 10
@@ -89,16 +89,17 @@ def tasks_of_the_sdk() -> int:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_SECONDS):
         while not condition():
             await asyncio.sleep(0.01)
 
 
-async def read_to_the_end(consumer: duolog.Consumer) -> dict[int, list[int]]:
-    """Queue offsets of everything that comes until nothing does for half a second."""
+async def read_to_the_end(consumer: duolog.Consumer, count: int) -> dict[int, list[int]]:
+    """Queue offsets of so many messages, and of what else comes within half a second."""
     found: dict[int, list[int]] = {queue: [] for queue in range(4)}
-    while (message := await consumer.get(0.5)) is not None:
+    while (message := await consumer.get(WAIT_SECONDS if count > 0 else 0.5)) is not None:
         found[message.queue_id].append(message.queue_offset)
+        count -= 1
     return found
 
 
@@ -140,14 +141,14 @@ async def test_a_hundred_seeks_do_not_stop_a_consumer(client: duolog.Client) -> 
     await fill(client, 400)
     async with client.consumer("G", "T") as consumer:
         for turn in range(100):
-            assert await consumer.get(5.0) is not None
+            assert await consumer.get(WAIT_SECONDS) is not None
             if turn % 10 == 9:
                 await consumer.seek_to_time(0)
             else:
                 await consumer.seek("T", turn % 4, 0)
         for queue in range(4):
             await consumer.seek("T", queue, 0)
-        assert await read_to_the_end(consumer) == {q: list(range(100)) for q in range(4)}
+        assert await read_to_the_end(consumer, 400) == {q: list(range(100)) for q in range(4)}
 
 
 @pytest.mark.usefixtures("small_credit")
@@ -157,7 +158,7 @@ async def test_a_hundred_rebalances_leak_no_stream_task_or_credit(
     await fill(client, 400)
     async with client.consumer("G", "T", session=300) as consumer:
         reader = reader_of(consumer)
-        assert await consumer.get(5.0) is not None
+        assert await consumer.get(WAIT_SECONDS) is not None
         tasks = tasks_of_the_sdk()
         with shares(reader) as told:
             for turn in range(100):
@@ -169,7 +170,7 @@ async def test_a_hundred_rebalances_leak_no_stream_task_or_credit(
             assert len(open_streams) == 1
             assert tasks_of_the_sdk() == tasks
             await consumer.seek_to_time(0)
-            assert await read_to_the_end(consumer) == {q: list(range(100)) for q in range(4)}
+            assert await read_to_the_end(consumer, 400) == {q: list(range(100)) for q in range(4)}
     assert tasks_of_the_sdk() == 0
     await until(lambda: not open_streams)  # the node is told, and does not answer
 
@@ -180,7 +181,7 @@ async def test_a_queue_that_returns_is_read_from_after_the_message_in_hand(
     await fill(client, 40)
     async with client.consumer("G", "T", session=300) as consumer:
         reader = reader_of(consumer)
-        first = await consumer.get(5.0)
+        first = await consumer.get(WAIT_SECONDS)
         assert first is not None
         queue = ("T", first.queue_id)
         with shares(reader) as told:
@@ -189,7 +190,7 @@ async def test_a_queue_that_returns_is_read_from_after_the_message_in_hand(
                 await reader._heartbeat()
             await consumer.commit()
             assert (await client.admin.group("G")).queues[first.queue_id].committed in (None, 0, -1)
-            found = await read_to_the_end(consumer)
+            found = await read_to_the_end(consumer, 39)
     assert found[first.queue_id] == list(range(1, 10))
 
 
@@ -202,7 +203,7 @@ async def test_a_stream_that_is_opened_again_never_reads_a_queue_that_was_taken_
     chance = random.Random(7)
     async with client.consumer("G", "T", session=300) as consumer:
         reader = reader_of(consumer)
-        assert await consumer.get(5.0) is not None
+        assert await consumer.get(WAIT_SECONDS) is not None
         tasks = tasks_of_the_sdk()
         with shares(reader) as told:
             for turn in range(100):
@@ -217,7 +218,7 @@ async def test_a_stream_that_is_opened_again_never_reads_a_queue_that_was_taken_
             await until(lambda: [set(s._cursors) for s in open_streams] == [told[-1]])
             assert tasks_of_the_sdk() == tasks
             await consumer.seek("T", 2, 0)
-            assert (await read_to_the_end(consumer))[2] == list(range(100))
+            assert (await read_to_the_end(consumer, 100))[2] == list(range(100))
     await until(lambda: open_streams == [])
     assert tasks_of_the_sdk() == 0
 
@@ -247,7 +248,7 @@ async def test_all_queues_are_served_while_credit_is_short(
     monkeypatch.setattr(_groupreader, "BATCH_BYTES", SMALL_BATCH)
     await fill(client, 400)
     async with client.consumer("G", "T") as consumer:
-        found = [await consumer.get(5.0) for _ in range(60)]
+        found = [await consumer.get(WAIT_SECONDS) for _ in range(60)]
     assert {message.queue_id for message in found if message is not None} == {0, 1, 2, 3}
 
 
@@ -267,7 +268,7 @@ async def test_prefetch_of_messages_without_bodies_is_bounded(
             await until(lambda: reader._prefetch.full)
             await asyncio.sleep(0.1)
             assert len(reader._prefetch._ready) == 8
-            assert (await read_to_the_end(consumer))[0] == list(range(10_000))
+            assert (await read_to_the_end(consumer, 10_000))[0] == list(range(10_000))
 
 
 async def test_get_and_get_batch_may_alternate_between_batches(client: duolog.Client) -> None:
@@ -275,10 +276,10 @@ async def test_get_and_get_batch_may_alternate_between_batches(client: duolog.Cl
     async with client.producer() as producer:
         await producer.send_batch("one", [b"0", b"1"])
         async with client.consumer("G", "one") as consumer:
-            assert await consumer.get(5.0) is not None
+            assert await consumer.get(WAIT_SECONDS) is not None
             with pytest.raises(duolog.BadRequest, match="1 messages of the current batch"):
                 await consumer.get_batch(5.0)
-            assert await consumer.get(5.0) is not None
+            assert await consumer.get(WAIT_SECONDS) is not None
             await producer.send_batch("one", [b"2", b"3"])
             batch = await consumer.get_batch(5.0)
             assert batch is not None

@@ -32,9 +32,10 @@ from tests.node.conftest import StartNode
 def _frames_whatever_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUOLOG_TRANSPORT", "frames")
     monkeypatch.setattr(_connection, "FRAMES_AGAIN_SECONDS", (0.05, 0.1))
+    monkeypatch.setattr(_connection, "GATE_SECONDS", 10.0)  # a first call waits for them
 
 
-async def until(what: Callable[[], Any], seconds: float = 10.0) -> None:
+async def until(what: Callable[[], Any], seconds: float = 40.0) -> None:
     async with asyncio.timeout(seconds):
         while not what():
             await asyncio.sleep(0.01)
@@ -347,7 +348,7 @@ async def test_an_append_has_a_deadline(node: Node, client: duolog.Client) -> No
     request = wire.AppendRequest(id=1, topic="T")
     late, early = (
         asyncio.ensure_future(channel.append(request, b"", loop.time() + seconds))
-        for seconds in (0.2, 0.05)
+        for seconds in (1.5, 0.05)
     )
     with pytest.raises(TimeoutError):
         await early
@@ -413,9 +414,8 @@ async def test_appends_change_over_in_order_while_others_are_under_way_over_grpc
             rest = []
             for number, other in enumerate(others, 1):
                 rest.append(asyncio.ensure_future(other.send("T", b"%d" % number, queue_id=0)))
-                await asyncio.sleep(0.01)
+                await until(lambda number=number: len(seed(client)._held) == number)  # type: ignore[misc]
             assert not any(send.done() for send in (first, *rest))
-            assert len(seed(client)._held) == 3
             gate.set()
             await asyncio.gather(first, *rest)
             assert sent == ["gRPC"]
