@@ -16,7 +16,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from node.api.native import messages_of
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of
+from tests.node.replicas import broker_of, until
 
 Subscribe = grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.MessageBatch]
 
@@ -198,11 +198,8 @@ async def test_a_partial_stream_and_a_reset_leave_the_node_healthy(
     async with client.producer() as producer:
         assert (await producer.send("T", b"x")).status == "PUT_OK"
     assert node.broker is not None
-    for _ in range(100):
-        if len(node.broker.log.board) == 0:
-            break
-        await asyncio.sleep(0.02)
-    assert len(node.broker.log.board) == 0
+    board = node.broker.log.board
+    await until(lambda: len(board) == 0)
 
 
 # -- pull --------------------------------------------------------------------------------------
@@ -216,7 +213,7 @@ async def test_a_pull_waits_for_a_message_and_is_woken_by_it(client: duolog.Clie
     async with client.producer() as producer:
         await producer.send("T", b"wake", queue_id=2)
     assert (await waiting).body_list() == [b"wake"]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
 
 
 async def test_a_pull_that_times_out_reports_that_no_message_came(client: duolog.Client) -> None:
@@ -269,7 +266,7 @@ async def test_waiting_calls_are_bounded(start_node: StartNode) -> None:
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=5) as client:
         await client.admin.create_topic("T", 1)
         waits = [asyncio.ensure_future(client.pull("T", 0, 0, wait=10)) for _ in range(3)]
-        await asyncio.sleep(0.2)
+        await until(lambda: broker_of(node).waiting_calls.count == 3)
         with pytest.raises(duolog.Busy):
             await client.pull("T", 0, 0, wait=10)
         async with client.producer() as producer:

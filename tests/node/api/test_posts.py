@@ -66,7 +66,7 @@ async def test_a_refused_post_fails_alone(client: duolog.Client, node: Node) -> 
 
 async def test_flush_reports_that_the_node_went_away(client: duolog.Client, node: Node) -> None:
     producer = client.producer(timeout=1)
-    await producer.send("T", b"before")
+    await producer.send("T", b"before", timeout=20)
     await node.stop()
     handles = [producer.post("T", b"x", queue_id=1) for _ in range(3)]
     with pytest.raises((duolog.Retryable, duolog.ResultUnknown)):
@@ -123,12 +123,13 @@ async def test_waiting_for_a_receipt_times_out(client: duolog.Client, node: Node
         endpoint = f"127.0.0.1:{node.port}"
         with (
             duolog.sync.Client(endpoint, timeout=20) as made,
-            made.producer(linger=0.3) as producer,
+            made.producer(linger=10) as producer,
         ):
             posted = producer.post("T", b"x")
             assert not posted.done
             with pytest.raises(TimeoutError):
                 posted.receipt(timeout=0.01)
+            producer.flush()
             assert posted.receipt(timeout=20).status == "PUT_OK"
 
     await asyncio.to_thread(post)

@@ -1,6 +1,7 @@
 """What the dashboards of rocketmq-exporter ask for."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 import duolog
@@ -14,7 +15,7 @@ from store.clocks import WallMs
 from store.columns import Columns
 from store.puts import PutBatch
 from tests.node.conftest import StartNode
-from tests.node.replicas import Elected, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
 from tests.node.rocketmq.api import Api, message, resource
 from tests.scraping import Scrape, scraped
 
@@ -74,6 +75,14 @@ async def of(node: Node) -> Scrape:
     return await scraped(node.metrics.port)
 
 
+async def read_all(consumer: duolog.Consumer, count: int) -> None:
+    """Read so many messages."""
+    while count > 0:
+        batch = await consumer.get_batch(WAIT_SECONDS)
+        assert batch is not None
+        count -= batch.count
+
+
 async def test_every_query_of_the_dashboard_has_an_answer(
     node: Node, client: duolog.Client
 ) -> None:
@@ -117,8 +126,7 @@ async def test_rates_are_of_the_last_minute_and_of_the_last_ten_seconds(
     async with client.producer() as producer:
         await producer.send_batch("T", [b"12345"] * 600)
     async with client.consumer("g", "T") as consumer:
-        while await consumer.get_batch(0.5) is not None:
-            pass
+        await read_all(consumer, 600)
     found = await after(60)
     least = 60 / (60 + time.monotonic() - began)
     group = {"topic": "T", "group": "g"}
@@ -148,12 +156,12 @@ async def test_what_was_long_before_is_in_no_rate_that_begins_to_be_shown(
         async with client.producer() as producer:
             await producer.send_batch("T", [b"12345"] * 600)
         async with client.consumer("g", "T", mode="broadcasting") as consumer:
-            while await consumer.get_batch(0.5) is not None:
-                pass
+            await read_all(consumer, 600)
         await elected.switch(client)
         for _ in range(3):
             clock[0] += 61
             await of(before)
+        await until(elected.is_whole)
         await client.admin.failover(before.config.node.name)
         await until(lambda: elected.is_whole() and elected.the_master() is before)
         await client.admin.commit("g", {("T", "broker-a", 0): 5})
@@ -166,6 +174,10 @@ async def test_what_was_long_before_is_in_no_rate_that_begins_to_be_shown(
     assert found.value("rocketmq_producer_message_size", topic="T") == 0
     assert found.value("rocketmq_consumer_tps", topic="T", group="g") == 0
     assert found.value("rocketmq_consumer_message_size", topic="T", group="g") == 0
+
+
+def has_one(node: Node, topic: str) -> bool:
+    return broker_of(node).store.queue_range(topic, 0)[1] == 1
 
 
 async def test_retries_and_dead_letters_have_offsets_of_their_own(
@@ -182,7 +194,8 @@ async def test_retries_and_dead_letters_have_offsets_of_their_own(
         )
         await api.call("ForwardMessageToDeadLetterQueue", dead)
         await until(lambda: "%RETRY%g_T" in broker_of(node).metadata.topics)
-        await until(lambda: broker_of(node).store.queue_range("%RETRY%g_T", 0)[1] == 1)
+        for topic in ("%RETRY%g_T", "%DLQ%g"):
+            await until(partial(has_one, node, topic))
         found = await of(node)
         assert found.value("rocketmq_topic_dlq_offset", group="g") == 1
         assert found.value("rocketmq_topic_retry_offset", topic="%RETRY%g_T") == 1

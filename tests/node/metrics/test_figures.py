@@ -13,7 +13,7 @@ from node.consuming.groups import Heartbeat
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import Elected, Group, broker_of, following, until
+from tests.node.replicas import Elected, Group, broker_of, caught_up, following, until
 from tests.node.rocketmq.api import Api, message, resource
 from tests.scraping import Scrape, scraped
 
@@ -326,11 +326,11 @@ async def test_a_slave_tells_how_far_it_is_behind_and_nothing_of_groups(
         async with client.producer() as producer:
             await producer.send_batch("T", [b"x"] * 10)
         await client.admin.reset_group("g", "T", offset=0)
+    await caught_up(master, slave)
     end = broker_of(master).store.max_offset
-    await until(lambda: broker_of(slave).store.max_offset == end)
     machine, now = broker_of(master).replication.master, broker_of(master).times.mono_ms
     assert machine is not None
-    await until(lambda: machine.rows(now())[0].lag_bytes == 0)
+    await until(lambda: machine.in_sync() == 2 and machine.rows(now())[0].lag_bytes == 0)
     found, other = await of(master), await of(slave)
     assert found.value("duolog_role", role="master") == 1
     assert other.value("duolog_role", role="master") == 0
