@@ -19,8 +19,8 @@ async def test_each_group_is_probed_by_itself(start_node: StartNode, tmp_path: P
     for name in [*GROUPS, *GROUPS]:
         async with client_of(nodes[name]) as client:
             before = broker_of(nodes[name]).store.log.max_offset
-            assert await probe(client, await client.admin.node_status(), 5.0) == ""
+            assert await probe(client, await client.admin.node_status(), 30.0) == ""
             assert broker_of(nodes[name]).store.log.max_offset > before
     await nodes["broker-b"].stop()
     async with client_of(nodes["broker-a"]) as client:
-        assert await probe(client, await client.admin.node_status(), 5.0) == ""
+        assert await probe(client, await client.admin.node_status(), 30.0) == ""

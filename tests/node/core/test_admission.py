@@ -63,7 +63,8 @@ async def test_puts_and_reads_are_admitted_by_permission_and_role(
 async def test_settings_of_topics_and_groups_are_checked(
     master: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with duolog.Client(f"127.0.0.1:{master.port}", timeout=1) as client:
+    endpoint = f"127.0.0.1:{master.port}"
+    async with duolog.Client(endpoint) as client, duolog.Client(endpoint, timeout=1) as hasty:
         admin = client.admin
         with pytest.raises(duolog.BadRequest, match="no lite topics"):
             await admin.put_group("G", lite_topic="Normal")
@@ -71,9 +72,9 @@ async def test_settings_of_topics_and_groups_are_checked(
             await admin.alter_topic("Normal", lite_ttl_minutes=5)
         monkeypatch.setattr(broker_of(master).replication, "may_be_behind", lambda: True)
         with pytest.raises(duolog.Retryable):
-            await admin.put_group("G", lite_topic="Normal")
+            await hasty.admin.put_group("G", lite_topic="Normal")
         with pytest.raises(duolog.Retryable):
-            await admin.alter_topic("Normal", lite_ttl_minutes=5)
+            await hasty.admin.alter_topic("Normal", lite_ttl_minutes=5)
 
 
 async def test_calls_of_rocketmqs_clients_are_admitted_like_those_of_the_sdk(

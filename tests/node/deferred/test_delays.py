@@ -18,7 +18,7 @@ from store.delay import SCHEDULE_TOPIC
 from store.messagestore import PutBatch, PutResult
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
-from tests.node.replicas import Elected, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
 
 LEVELS = {"message_delay_level": "1s 2s 1h"}
 
@@ -31,7 +31,7 @@ async def all_of(client: duolog.Client, topic: str, queues: int) -> list[duolog.
 
 
 async def wait_for(client: duolog.Client, count: int, queues: int = 1) -> list[duolog.Message]:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(WAIT_SECONDS):
         while len(found := await all_of(client, "T", queues)) < count:
             await asyncio.sleep(0.01)
     return found
@@ -48,19 +48,21 @@ async def test_a_timed_message_is_delivered_unchanged_at_its_time(start_node: St
     async with await client_of(node, 4) as client, client.producer() as producer:
         sent_ms = time.time() * 1000
         receipt = await producer.send(
-            "T", b"x", key="k", tags="A", properties={"color": "blue"}, delay=0.4, queue_id=3
+            "T", b"x", key="k", tags="A", properties={"color": "blue"}, delay=1.5, queue_id=3
         )
+        answered_ms = time.time() * 1000
         assert await all_of(client, "T", 4) == []
         (found,) = await wait_for(client, 1, 4)
-        assert 400 <= found.store_time_ms - sent_ms + 1 < 900
+        assert 1500 <= found.store_time_ms - sent_ms + 1 < 10_000
         assert found.queue_id == 3
         assert (found.body, found.tags) == (b"x", "A")
         properties = dict(found.properties)
         assert properties.pop("UNIQ_KEY") == receipt.unique_key
         properties.pop("__CRC32#", None)
-        assert 0 <= int(properties.pop("TIMER_DELIVER_MS")) - sent_ms + 1 - 400 < 500
+        told_ms = int(properties.pop("TIMER_DELIVER_MS")) - 1500
+        assert sent_ms - 1 <= told_ms <= answered_ms + 10  # rounded up
         assert properties == {"KEYS": "k", "TAGS": "A", "color": "blue"}
-        assert found.born_time_ms <= sent_ms + 50
+        assert found.born_time_ms <= answered_ms
         assert len(await client.admin.find("T", key="k")) == 1
 
 
@@ -73,10 +75,10 @@ async def test_levels_keep_their_order_and_their_time(start_node: StartNode) -> 
         await producer.send("T", b"later", delay_level=3)
         found = await wait_for(client, 200)
         assert [one.body for one in found] == bodies
-        assert all(1000 <= one.store_time_ms - sent_ms + 1 < 2500 for one in found)
+        assert all(1000 <= one.store_time_ms - sent_ms + 1 < 10_000 for one in found)
         assert "DELAY" not in found[0].properties
         tables = broker_of(node).metadata.tables
-        assert tables.delay_offsets == {1: 200}
+        await until(lambda: tables.delay_offsets == {1: 200})
         await asyncio.sleep(0.3)
         assert len(await all_of(client, "T", 1)) == 200  # the later one waits
 
@@ -132,7 +134,7 @@ async def test_pending_messages_survive_a_restart_and_delivered_ones_are_not_rep
         assert len(set(bodies)) == 41
         late = [body for body in bodies if body.startswith(b"late")]
         assert late == [b"late%d" % k for k in range(20)]
-        assert broker_of(node).delays.waiting == 0
+        await until(lambda: broker_of(node).delays.waiting == 0)
         _, stored = broker_of(node).store.queue_range(TIMER_TOPIC, 0)
         assert 20 <= stored <= 40, "late ones once; the others where they came before their time"
 
@@ -216,7 +218,7 @@ async def test_deleting_a_topic_drops_its_delayed_messages(
         await producer.send("T", b"x", delay=0.3)
         await client.admin.delete_topic("T")
         await until(lambda: broker_of(node).store.queue_range(DONE_TOPIC, 0) == (0, 1))
-        assert broker_of(node).delays.waiting == 0
+        await until(lambda: broker_of(node).delays.waiting == 0)
 
 
 async def test_long_delayed_messages_are_stored_again_before_retention_deletes_them(
@@ -254,7 +256,7 @@ async def test_an_undeliverable_message_blocks_no_other(start_node: StartNode) -
         await producer.send("T", b"after", delay_level=1)
         (found,) = await wait_for(client, 1)
         assert found.body == b"after"
-        assert broker.metadata.tables.delay_offsets == {1: 4}
+        await until(lambda: broker.metadata.tables.delay_offsets == {1: 4})
 
 
 async def test_a_delivery_that_fails_midway_is_not_repeated_endlessly(
@@ -278,7 +280,7 @@ async def test_a_delivery_that_fails_midway_is_not_repeated_endlessly(
         await wait_for(client, 1)
         await asyncio.sleep(1.5)  # many tries
         failing[0] = False
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_SECONDS):
             while (await client.pull("U", 0, 0)).count < 10:
                 await asyncio.sleep(0.02)
         found = await wait_for(client, 10)
@@ -328,9 +330,6 @@ async def test_due_messages_wait_while_nothing_can_be_stored(
 ) -> None:
     node = await start_node(**LEVELS)
     async with await client_of(node) as client, client.producer() as producer:
-        for k in range(20):
-            await producer.send("T", b"%d" % k, delay_level=1)
-            await producer.send("T", b"%d" % (20 + k), delay=1.0)
         store = broker_of(node).store
         put, tries = store.put, []
 
@@ -341,6 +340,9 @@ async def test_due_messages_wait_while_nothing_can_be_stored(
             return put(batch, now)
 
         monkeypatch.setattr(store, "put", full)
+        for k in range(20):
+            await producer.send("T", b"%d" % k, delay_level=1)
+            await producer.send("T", b"%d" % (20 + k), delay=1.0)
         await until(lambda: len(tries) >= 20)  # RocketMQ gave up after four of them
         assert await all_of(client, "T", 1) == []
         monkeypatch.undo()
@@ -373,7 +375,8 @@ async def test_a_message_after_a_damaged_due_one_is_delivered_once_at_its_own_ti
 
 
 async def test_a_damaged_service_record_affects_no_other_record(start_node: StartNode) -> None:
-    node = await start_node(**LEVELS, transactions={"timeout_ms": 300, "check_interval_ms": 300})
+    # Nothing is due before the records are damaged.
+    node = await start_node(**LEVELS, transactions={"timeout_ms": 1500, "check_interval_ms": 1500})
     async with await client_of(node) as client, client.producer() as producer:
         asked: list[bytes] = []
 

@@ -177,7 +177,7 @@ async def test_stored_but_unconfirmed_messages_are_not_published_twice(
         await client.admin.create_topic("T", 1)
         sink = await client.sink("s")
         staged = [await stage(sink, b"%d" % k) for k in range(2)]
-        put = broker.publishes._put
+        put, stands = broker.publishes._put, asyncio.Event()
 
         async def unconfirmed(*args: object) -> object:
             nonlocal held
@@ -185,12 +185,11 @@ async def test_stored_but_unconfirmed_messages_are_not_published_twice(
             stored_now = await put(*args)  # type: ignore[arg-type]
             async with client.producer() as producer:
                 await producer.send("T", b"of another")  # the sink's sequences are forgotten
+            stands.set()
             return stored_now
 
         monkeypatch.setattr(broker.publishes, "_put", unconfirmed)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await sink.publish(0, staged)
+        await publish_until(stands, sink, staged)
         monkeypatch.setattr(broker.publishes, "_put", put)
         work = asyncio.ensure_future(sink.publish(0, staged))
         await asyncio.sleep(0.5)
@@ -324,7 +323,7 @@ async def test_the_next_master_stores_the_rest_and_nothing_twice(
 
         monkeypatch.setattr(broker_of(master).metadata, "note", forgetful)
         work = asyncio.ensure_future(sink.publish(0, staged))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_SECONDS):
             while puts < 8:
                 await asyncio.sleep(0.01)
         await group.switch(client)
@@ -341,7 +340,7 @@ async def test_an_interrupted_publication_is_finished_without_a_request(
     staged = [await stage(sink, b"%d" % k) for k in range(3)]
     change = {"op": "publish", "sink": "s", "batch": 1, "staged": staged}
     await broker_of(node).metadata.change(change)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_SECONDS):
         while len(await stored(client)) < 3:
             await asyncio.sleep(0.02)
     assert await stored(client) == [b"0", b"1", b"2"]

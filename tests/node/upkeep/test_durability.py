@@ -23,7 +23,7 @@ from tests.node.replicas import WAIT_SECONDS, broker_of
 
 
 async def topic(node: Node, name: str = "T") -> duolog.Client:
-    client = duolog.Client(f"127.0.0.1:{node.port}", timeout=5)
+    client = duolog.Client(f"127.0.0.1:{node.port}", timeout=20)
     await client.admin.create_topic(name, 1)
     return client
 
@@ -106,8 +106,9 @@ async def test_wait_false_is_answered_at_once(
 async def test_a_disk_too_slow_is_flush_disk_timeout_and_the_message_is_stored(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = await start_node(flush_disk_type="SYNC_FLUSH", sync_flush_timeout=300)
+    node = await start_node(flush_disk_type="SYNC_FLUSH")
     client = await topic(node)
+    monkeypatch.setattr(broker_of(node).log.group_commit, "_timeout", 0.3)
     gate = asyncio.Event()
     loop = asyncio.get_running_loop()
     run = FlushJob.run
@@ -206,12 +207,12 @@ async def test_disk_full_refuses_writes_serves_reads_and_ends(
     node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert node.broker is not None
-    async with client.producer(timeout=0.5) as producer:
+    async with client.producer(timeout=20) as producer:
         await producer.send("T", b"before", queue_id=0)
         monkeypatch.setattr(node.broker.store.disk, "used_ratio", lambda: 0.95)
         node.broker.store.retention.check_space()
         with pytest.raises(duolog.Retryable, match="DISK_FULL"):
-            await producer.send("T", b"during", queue_id=0)
+            await producer.send("T", b"during", queue_id=0, timeout=1)
         assert (await client.pull("T", 0, 0)).body_list() == [b"before"]
         monkeypatch.undo()
         node.broker.store.retention.check_space()
