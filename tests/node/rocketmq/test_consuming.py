@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import duolog
-import grpc.aio
 import pytest
 
 from node.pop.popservice import SCAN_MAX
@@ -19,14 +18,14 @@ from store.clocks import MonoMs
 from store.offsets import PhyOffset
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import WAIT_SECONDS, broker_of, until
 from tests.node.rocketmq.api import Api, Received, message, resource
 
 
 async def receive_until(api: Api, group: str, wanted: int, **how: Any) -> list[Any]:
     """Messages of as many polls as it takes."""
     found: list[Any] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_SECONDS):
         while len(found) < wanted:
             found += (await api.receive(group, **how)).messages
     return found
@@ -158,13 +157,13 @@ async def test_sql_filters_by_properties(api: Api) -> None:
 
 async def test_a_poll_ends_soon_after_the_message_came(api: Api) -> None:
     loop = asyncio.get_running_loop()
-    poll = asyncio.ensure_future(api.receive("g", timeout=10))
+    poll = asyncio.ensure_future(api.receive("g", timeout=20))
     await asyncio.sleep(0.2)
     assert not poll.done()
     began = loop.time()
     await api.send(message(b"now"))
     assert (await poll).bodies == [b"now"]
-    assert loop.time() - began < 1.0
+    assert loop.time() - began < 5.0
 
 
 async def test_of_many_polls_each_message_wakes_one(api: Api) -> None:
@@ -456,9 +455,12 @@ async def test_a_client_that_hangs_up_and_sends_again_has_its_message_once(
         return asyncio.ensure_future(wait())
 
     broker.log.settle = slow  # type: ignore[method-assign]
+    end = broker.store.log.max_offset
     one = service.SendMessageRequest(messages=[message(b"x", message_id="01FF")])
-    with pytest.raises(grpc.aio.AioRpcError):
-        await api.call("SendMessage", one, timeout=0.3)
+    first = asyncio.ensure_future(api.call("SendMessage", one, timeout=60))
+    await until(lambda: broker.store.log.max_offset > end)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
     again = asyncio.ensure_future(api.call("SendMessage", one))
     await asyncio.sleep(0.1)
     broker.log.settle = settle  # type: ignore[method-assign]

@@ -535,9 +535,16 @@ async def test_a_lite_topic_that_starts_again_at_once_is_not_removed(
 
 
 async def test_messages_of_a_forgotten_lite_topic_are_not_delivered_and_later_ones_are_once(
-    api: Api, other: Api, parent: Node
+    api: Api, other: Api, parent: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = broker_of(parent)
+    broker, go_on = broker_of(parent), asyncio.Event()
+    remove = broker.lite._remove_forgotten
+
+    async def later() -> None:
+        await go_on.wait()
+        await remove()
+
+    monkeypatch.setattr(broker.lite, "_remove_forgotten", later)
     await sync(api, "a")
     await sync(other, "a")
     await send(api, "a", b"0", b"1")
@@ -548,6 +555,7 @@ async def test_messages_of_a_forgotten_lite_topic_are_not_delivered_and_later_on
     received = await api.receive("g", "P")
     assert given(received) == [("a", b"2")]
     await send(api, "a", b"3")
+    go_on.set()
     await until(lambda: not broker.lite._going)
     assert await take(other) == []  # the first one has what was stored before
     reply = await api.ack("g", *received.handles, topic="P")
@@ -618,7 +626,10 @@ async def test_any_node_accepts_subscriptions_and_the_next_master_continues_them
             await until(lambda queues=queues: queues.get(lite_queue("P", "gone"), 0) is None)  # type: ignore[misc]
         assert {broker_of(node).lite.subscriptions for node in group.nodes} == {2}
         await group.switch(client)
-        assert sorted(await take(api, timeout=20)) == [("a", b"a1"), ("b", b"b0")]
+        found = await take(api, timeout=20)
+        if len(found) < 2:  # it knows of one before the other
+            found += await take(api, timeout=20)
+        assert sorted(found) == [("a", b"a1"), ("b", b"b0")]
         assert await sync(api, "a", "b", "gone", action=ADD_ALL) == Code.OK
         await send(api, "gone", b"g1")
         assert await take(api, timeout=20) == [("gone", b"g1")]

@@ -60,7 +60,7 @@ async def test_a_group_whose_nodes_are_gone_is_left_out(nodes: dict[str, Node]) 
     began = time.monotonic()
     route = await api.route("T")
     assert {queue.broker.name for queue in route.message_queues} == {"broker-a"}
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10  # of the 30 s that the call has
     await api.close()
 
 

@@ -17,6 +17,7 @@ from tests.node.replicas import Elected, broker_of, until
 from tests.node.rocketmq.api import Api, message, resource
 
 QUICK = {"timeout_ms": 300, "check_interval_ms": 300, "check_max": 2}
+PATIENT = {**QUICK, "check_max": 1000}  # nothing is given up before it is decided
 TRANSACTION = definition.MessageType.TRANSACTION
 COMMIT = definition.TransactionResolution.COMMIT
 ROLLBACK = definition.TransactionResolution.ROLLBACK
@@ -78,6 +79,14 @@ async def quick(start_node: StartNode) -> Node:
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
         await client.admin.create_topic("T", 2)
         await client.admin.create_topic("U", 2)
+    return node
+
+
+@pytest.fixture
+async def patient(start_node: StartNode) -> Node:
+    node = await start_node(transactions=PATIENT)
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 2)
     return node
 
 
@@ -172,8 +181,8 @@ async def test_forged_and_foreign_transaction_ids_are_refused(api: Api) -> None:
     assert await end(api, ids, COMMIT) == Code.OK
 
 
-async def test_a_producer_is_checked_and_its_answer_counts(quick: Node) -> None:
-    api, asked = Api(quick), Api(quick, "producer@1")
+async def test_a_producer_is_checked_and_its_answer_counts(patient: Node) -> None:
+    api, asked = Api(patient), Api(patient, "producer@1")
     checker = Checker(asked, "T")
     await checker.settled.wait()
     committed = await half(api, b"commit")
@@ -190,18 +199,18 @@ async def test_a_producer_is_checked_and_its_answer_counts(quick: Node) -> None:
     assert await end(asked, committed, COMMIT) == Code.OK
     assert await end(asked, dropped, ROLLBACK) == Code.OK
     assert (await api.receive("g", timeout=20)).bodies == [b"commit"]
-    await until(lambda: broker_of(quick).transactions.waiting == 0)
+    await until(lambda: broker_of(patient).transactions.waiting == 0)
     await checker.close()
     await api.close()
     await asked.close()
 
 
-async def test_a_producer_is_known_by_what_it_sent(quick: Node) -> None:
-    api = Api(quick)
+async def test_a_producer_is_known_by_what_it_sent(patient: Node) -> None:
+    api = Api(patient)
     checker = Checker(api)  # it publishes to nothing yet
     await checker.settled.wait()
     await half(api, b"x")
-    await until(lambda: len(checker.asked) == 1)
+    await until(lambda: len(checker.asked) >= 1)
     await checker.close()
     await api.close()
 
@@ -223,11 +232,11 @@ async def test_an_undecided_transaction_moves_to_rocketmqs_check_max_time_topic(
 
 
 async def test_a_half_message_that_was_asked_about_is_still_decided_by_its_first_id(
-    quick: Node,
+    patient: Node,
 ) -> None:
-    api = Api(quick)
+    api = Api(patient)
     ids = await half(api, b"x")
-    await until(lambda: broker_of(quick).store.queue_range(HALF_TOPIC, 0) == (0, 2))
+    await until(lambda: broker_of(patient).store.queue_range(HALF_TOPIC, 0)[1] >= 2)
     assert await end(api, ids, COMMIT) == Code.OK
     assert (await api.receive("g", timeout=20)).bodies == [b"x"]
     assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
@@ -321,7 +330,7 @@ async def test_every_half_message_ends_in_one_way_over_restarts(
 
 
 async def test_half_messages_survive_a_failover(start_node: StartNode, tmp_path: Path) -> None:
-    group = await Elected.start(start_node, tmp_path, transactions=QUICK)
+    group = await Elected.start(start_node, tmp_path, transactions=PATIENT)
     async with duolog.Client(group.endpoints, timeout=10) as client:
         await client.admin.create_topic("T", 1)
         api = Api(group.the_master())
@@ -349,11 +358,13 @@ async def test_half_messages_survive_a_failover(start_node: StartNode, tmp_path:
             await made.close()
 
 
-async def test_a_compressed_half_message_that_was_asked_about_stays_compressed(quick: Node) -> None:
-    api = Api(quick)
+async def test_a_compressed_half_message_that_was_asked_about_stays_compressed(
+    patient: Node,
+) -> None:
+    api = Api(patient)
     body = gzip.compress(b"x" * 1000)
     ids = await half(api, body, body_encoding=definition.Encoding.GZIP)
-    await until(lambda: broker_of(quick).store.queue_range(HALF_TOPIC, 0)[1] >= 2)
+    await until(lambda: broker_of(patient).store.queue_range(HALF_TOPIC, 0)[1] >= 2)
     assert await end(api, ids, COMMIT) == Code.OK
     (found,) = (await api.receive("g", timeout=20)).messages
     assert found.body == body
