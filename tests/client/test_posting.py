@@ -142,7 +142,7 @@ async def test_a_full_buffer_refuses_and_takes_nothing() -> None:
 async def test_a_message_past_its_deadline_fails_alone(bench: Bench) -> None:
     bench.nodes.let.clear()
     post: Callable[..., duolog.Posted] = bench.producer.post
-    under_way = post("T", b"1", queue_id=0, group="g", timeout=0.05)
+    under_way = post("T", b"1", queue_id=0, group="g", timeout=1.0)
     await asyncio.sleep(0.01)
     waits = post("T", b"2", queue_id=0, group="g", timeout=0.02)
     patient = post("T", b"3", queue_id=0, group="g")

@@ -258,7 +258,7 @@ async def test_a_lingering_batch_is_sent_when_it_is_full() -> None:
 
 
 async def test_a_linger_is_waited_out_again_after_a_flush() -> None:
-    bench = Bench(linger=0.05)
+    bench = Bench(linger=0.5)
     bench.producer.post("T", b"1")
     await bench.producer.flush()
     one = bench.producer.post("T", b"2")

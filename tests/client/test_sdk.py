@@ -195,7 +195,7 @@ async def test_a_send_times_out_even_while_others_wait(
     router = Router(("127.0.0.1:1",))
     producer = Producer(router, OneQueue(router), 60.0)
     monkeypatch.setattr(producer._sender, "send", silent)
-    first = asyncio.ensure_future(producer.send("T", b"1", queue_id=0, timeout=0.05))
+    first = asyncio.ensure_future(producer.send("T", b"1", queue_id=0, timeout=1.0))
     await asyncio.sleep(0.01)
     with pytest.raises(duolog.Timeout):  # still waiting to go out: certainly not stored
         await producer.send("T", b"2", queue_id=0, timeout=0.01)
