@@ -144,8 +144,8 @@ def test_a_run_ended_by_a_signal_leaves_neither_files_nor_a_child(
     test = tmp_path / "test_forever.py"
     test.write_text(
         "import os, time\ndef test_it(tmp_path):\n"
-        f"    open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid()))\n"
         "    (tmp_path / 'file').touch()\n"
+        f"    open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid()))\n"
         "    time.sleep(60)\n"
     )
     program = (
