@@ -125,20 +125,20 @@ def test_a_lease_is_gone_by_the_code_of_the_answer_whatever_its_words() -> None:
 def test_a_lease_of_a_second_is_granted_and_one_below_the_minimum_is_longer(
     etcd: LocalEtcd, tmp_path: Path
 ) -> None:
-    registry = EtcdRegistry(etcd.endpoints, 2.0)
+    registry = EtcdRegistry(etcd.endpoints, PATIENCE_SECONDS)
     granted = registry.lease(1)
     assert granted.ttl_seconds == 1
     assert registry.renew(granted.lease) == 1
     assert registry._renewal_timeout < 0.6, "there is nobody else to ask"
     registry.close()
-    registry = EtcdRegistry((*etcd.endpoints, *etcd.endpoints), 2.0)
+    registry = EtcdRegistry((*etcd.endpoints, *etcd.endpoints), PATIENCE_SECONDS)
     registry.lease(1)
     assert registry._renewal_timeout < 0.4, "there is time to ask another member"
     registry.close()
     slow = LocalEtcd(tmp_path, election_ms=2500)
     slow.start()
     try:
-        registry = EtcdRegistry(slow.endpoints, 2.0)
+        registry = EtcdRegistry(slow.endpoints, PATIENCE_SECONDS)
         assert registry.lease(1).ttl_seconds == 4
         registry.close()
     finally:
@@ -286,7 +286,7 @@ def test_certificates_that_cannot_be_read_are_an_error_at_start(tmp_path: Path) 
 
 
 def test_a_registry_that_was_closed_is_unavailable(etcd: LocalEtcd) -> None:
-    registry = EtcdRegistry(etcd.endpoints, 1.0)
+    registry = EtcdRegistry(etcd.endpoints, PATIENCE_SECONDS)
     watched: list[Exception] = []
 
     def watch() -> None:
