@@ -228,7 +228,9 @@ class MetricsSection(_Section):
     """Metrics for Prometheus."""
 
     listen: EndpointOrEmpty = Field(
-        "", description="HOST:PORT where `GET /metrics` is answered, to anybody; empty: nowhere"
+        "",
+        description="HOST:PORT where `GET /metrics` is answered: to a user that may Get the "
+        "cluster, or to anybody where there are no users; empty: nowhere",
     )
     series_max: int = Field(
         50_000,

@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from ha.registry import Registry
 from node.access.access import Access, access_of
 from node.api.doors import FramesDoor
+from node.api.guard import Guard
 from node.api.native import guard_of, native_methods
 from node.api.reservedport import IN_USE, ListenError, ReservedPort
 from node.broker import EXIT_FENCED, Broker, make_store
@@ -102,6 +103,7 @@ class Node:
         self._replication: ReplicationService | None = None
         self.failover: FailoverService | None = None
         self._frames: FramesServer | None = None
+        self._guard: Guard | None = None
         self.metrics: MetricsServer | None = None
 
     async def start(self) -> None:
@@ -190,7 +192,7 @@ class Node:
         access = access_of(
             self.config.access, lambda: broker.metadata.tables.access, broker.log.threads
         )
-        guard = guard_of(broker, access)
+        guard = self._guard = guard_of(broker, access)
         if access is not None:
             broker.frames_keys = access.keys
         native = native_methods(broker, access, guard)
@@ -257,7 +259,8 @@ class Node:
         connections = Connections(lambda: frames.connections, lambda: frames.buffered_bytes)
         rocketmq = self.rocketmq
         clients = rocketmq.clients.all if rocketmq is not None else list
-        self.metrics = MetricsServer(broker, self.config.metrics, connections, clients)
+        admit = self._guard.admit_status if self._guard is not None else None
+        self.metrics = MetricsServer(broker, self.config.metrics, connections, clients, admit)
         try:
             await self.metrics.start(reserved.host, reserved.port)
         except OSError:

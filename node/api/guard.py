@@ -19,7 +19,7 @@ from node.access.guarding import Delivering, with_method
 from node.access.resources import Need
 from node.access.rules import Facts, Rule
 from node.api.calls import reporting
-from node.api.rights import RULES, append_needs
+from node.api.rights import RULES, SEES_CLUSTER, append_needs
 from node.engine.log import Outcome
 from node.methods import Handler
 from node.wirecodec import peer_host
@@ -90,6 +90,14 @@ class Guard:
         except sdk.Unauthenticated:
             self.facts.check_knows()
             raise
+
+    async def admit_status(self, authorization: str, source: str) -> None:
+        """Raise Unauthenticated, NoPermission or Busy unless a user may see how the cluster is.
+
+        For ports without methods, whose callers go to no other node. source: address of the caller.
+        """
+        principal = await self._gate.by_password(authorization, source)
+        self._gate.check(principal, SEES_CLUSTER.needs(None, self.facts))
 
     def check(self, principal: Principal, needs: Iterable[Need]) -> None:
         """Raise Unauthenticated or NoPermission unless a caller may do all of it; NotMaster where

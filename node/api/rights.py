@@ -125,7 +125,7 @@ def _topic_action(action: Action) -> Callable[[Any, Facts], Needs]:
     return lambda request, facts: (need(topic(request.topic), action),)
 
 
-_LOOKS = _of_cluster(Action.GET)
+SEES_CLUSTER = Rule(_of_cluster(Action.GET))
 _RULES = {
     "Messages/Append": Rule(lambda request, facts: append_needs(request)),
     "Messages/Pull": Rule(lambda request, facts: reads(request.topic, facts), again=True),
@@ -165,8 +165,8 @@ _RULES = {
     "Admin/PutGroup": Rule(_put_group),
     "Admin/DeleteGroup": Rule(lambda request, facts: (need(group(request.group), Action.DELETE),)),
     "Admin/Track": Rule(lambda request, facts: (sees_topic(request.topic),), trim=_trim_track),
-    "Admin/NodeStatus": Rule(_LOOKS),
-    "Admin/ClusterStatus": Rule(_LOOKS),
+    "Admin/NodeStatus": SEES_CLUSTER,
+    "Admin/ClusterStatus": SEES_CLUSTER,
     "Admin/Route": Rule(_anybody),
     "Admin/Failover": Rule(_of_cluster(Action.UPDATE)),
     "Admin/Drain": Rule(_of_cluster(Action.UPDATE)),
@@ -181,4 +181,4 @@ _RULES = {
 }
 RULES = {f"/duolog.v1.{method}": rule for method, rule in _RULES.items()}
 
-__all__ = ["RULES", "append_needs"]
+__all__ = ["RULES", "SEES_CLUSTER", "append_needs"]

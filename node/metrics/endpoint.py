@@ -1,7 +1,8 @@
 """The HTTP port of the metrics: `GET /metrics`, one answer per connection.
 
 Rules: few connections, short requests, one deadline for all of a connection, whatever its client
-does. An error of a scrape is logged and answered; it never ends the node.
+does. An error of a scrape is logged and answered; it never ends the node. Where the node has users,
+one of them asks.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 import structlog
+from duolog import _errors as sdk
 from duolog._background import Background, report
 
 log = structlog.get_logger("duolog.node")
@@ -17,9 +19,12 @@ CONNECTIONS_MAX = 16
 REQUEST_BYTES_MAX = 8192
 DEADLINE_SECONDS = 10.0
 PATH = "/metrics"
+CHALLENGE = 'WWW-Authenticate: Basic realm="duolog", charset="UTF-8"\r\n'
 _REASONS = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     431: "Request Header Fields Too Large",
@@ -27,13 +32,17 @@ _REASONS = {
     503: "Service Unavailable",
 }
 Scrape = Callable[[float], Awaitable[list[bytes]]]  # until a time of the loop's clock
+# Of an `Authorization` header and an address: raises Unauthenticated, NoPermission, Busy.
+Admit = Callable[[str, str], Awaitable[None]]
 
 
 class Endpoint:
     """Answers HTTP requests with what `scrape` returns; it raises TimeoutError at its deadline."""
 
-    def __init__(self, scrape: Scrape, content_type: str) -> None:
+    def __init__(self, scrape: Scrape, content_type: str, admit: Admit | None = None) -> None:
+        """admit: None where anybody may ask."""
         self._scrape = scrape
+        self._admit = admit
         self._content_type = content_type
         self._connections = Background(report)
         self._count = 0
@@ -75,13 +84,14 @@ class Endpoint:
     async def _answer(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deadline: float
     ) -> None:
-        status, pieces = await self._reply(reader, deadline)
+        source = str((writer.get_extra_info("peername") or ("",))[0])
+        status, pieces = await self._reply(reader, source, deadline)
         kind = self._content_type if status == 200 else "text/plain; charset=utf-8"
         head = (
             f"HTTP/1.1 {status} {_REASONS[status]}\r\n"
             f"Content-Type: {kind}\r\n"
             f"Content-Length: {sum(map(len, pieces))}\r\n"
-            "Connection: close\r\n\r\n"
+            f"{CHALLENGE if status == 401 else ''}Connection: close\r\n\r\n"
         )
         writer.write(head.encode())
         for piece in pieces:
@@ -89,9 +99,9 @@ class Endpoint:
             await writer.drain()
 
     async def _reply(
-        self, reader: asyncio.StreamReader, deadline: float
+        self, reader: asyncio.StreamReader, source: str, deadline: float
     ) -> tuple[int, list[bytes]]:
-        """The status and the body."""
+        """The status and the body. source: the client's address."""
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
@@ -105,7 +115,11 @@ class Endpoint:
         if method != "GET":
             return 405, [b"only GET is allowed\n"]
         try:
+            if self._admit is not None:
+                await self._admit(_authorization(head), source)
             return 200, await self._scrape(deadline)
+        except sdk.DuologError as error:
+            return _STATUS_OF.get(type(error), 503), [f"{error}\n".encode()]
         except TimeoutError:
             return 503, [b"the metrics could not be collected in time\n"]
         except Exception as error:
@@ -113,4 +127,15 @@ class Endpoint:
             return 500, [b"the metrics could not be collected; see the node's log\n"]
 
 
-__all__ = ["Endpoint"]
+def _authorization(head: bytes) -> str:
+    """The header of that name; empty without one."""
+    for line in head.decode("latin-1").split("\r\n")[1:]:
+        name, _, value = line.partition(":")
+        if name.strip().lower() == "authorization":
+            return value.strip()
+    return ""
+
+
+_STATUS_OF: dict[type[sdk.DuologError], int] = {sdk.Unauthenticated: 401, sdk.NoPermission: 403}
+
+__all__ = ["Admit", "Endpoint"]

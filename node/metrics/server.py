@@ -8,7 +8,7 @@ from duolog import __version__
 from node.broker import Broker
 from node.config import MetricsSection
 from node.metrics.clientfacts import ClientFacts, Clients
-from node.metrics.endpoint import Endpoint
+from node.metrics.endpoint import Admit, Endpoint
 from node.metrics.exposition import CONTENT_TYPE, Exposition
 from node.metrics.groupfacts import GroupFacts
 from node.metrics.nodefacts import Connections, NodeFacts
@@ -25,9 +25,14 @@ class MetricsServer:
     """Reads a broker's parts whenever it is asked; made after recovery."""
 
     def __init__(
-        self, broker: Broker, options: MetricsSection, frames: Connections, clients: Clients
+        self,
+        broker: Broker,
+        options: MetricsSection,
+        frames: Connections,
+        clients: Clients,
+        admit: Admit | None = None,
     ) -> None:
-        """clients: those of RocketMQ's gRPC API."""
+        """clients: those of RocketMQ's gRPC API. admit: None where there are no users."""
         self._node = NodeFacts(broker, frames)
         now = monotonic()
         self._rates = ten, minute = Rates(10, now), Rates(60, now)
@@ -41,7 +46,7 @@ class MetricsServer:
         )
         exposition = Exposition(_labels(broker))
         self._scrapes = Scrapes(self._read, self._node.read_late, exposition, options.series_max)
-        self._endpoint = Endpoint(self._scrapes.text, CONTENT_TYPE)
+        self._endpoint = Endpoint(self._scrapes.text, CONTENT_TYPE, admit)
 
     @property
     def port(self) -> int:

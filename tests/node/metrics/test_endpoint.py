@@ -1,11 +1,15 @@
 """The metrics port: what it answers, and what no client can do to it."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import duolog
 import pytest
 
 from demo.ports import free_endpoint
+from node.access.secrets import new_key
 from node.api.reservedport import ListenError
 from node.config import Config, ConfigError, load
 from node.metrics import endpoint
@@ -161,3 +165,43 @@ async def test_the_port_is_closed_with_the_node(start_node: StartNode) -> None:
     await node.stop()
     with pytest.raises(ConnectionRefusedError):
         await raw(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+
+
+async def asked(port: int, *headers: str) -> tuple[int, str]:
+    """The status and the text of an answer."""
+    lines = "".join(f"{header}\r\n" for header in headers)
+    answer = await raw(port, f"GET /metrics HTTP/1.1\r\n{lines}\r\n".encode())
+    return int(answer.split(b" ", 2)[1]), answer.decode()
+
+
+async def test_where_there_are_users_one_of_them_asks(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    key, first = tmp_path / "key", tmp_path / "first"
+    key.write_text(new_key())
+    key.chmod(0o600)
+    first.write_text("root:secret")
+    access = {"key_file": str(key), "first_user_file": str(first)}
+    node = await start_node(access=access, metrics={"listen": free_endpoint()})
+    assert node.metrics is not None
+    port = node.metrics.port
+    async with duolog.Client(f"127.0.0.1:{node.port}", user="root", password="secret") as root:
+        await root.access.create_user("root", "secret", is_super=True)
+        await root.access.create_user("prometheus", "secret")
+        words = "Authorization: Basic " + base64.b64encode(b"prometheus:secret").decode()
+        for headers in ((), ("Authorization: Basic x",), ("authorization: Bearer x",)):
+            status, text = await asked(port, *headers)
+            assert status == 401
+            assert "WWW-Authenticate: Basic" in text
+            assert "messages" not in text
+        status, text = await asked(port, words)
+        assert (status, "prometheus" in text) == (403, True)
+        await root.access.set_rights(
+            "prometheus",
+            '{"policies": [{"policyType": "Custom", "entries": [{"resource": "Cluster:*", '
+            '"actions": ["Get"], "decision": "Allow"}]}]}',
+        )
+        status, text = await asked(port, words.replace("Authorization", "AUTHORIZATION"))
+        assert (status, "duolog" in text) == (200, True)
+        await root.access.alter_user("prometheus", disabled=True)
+        assert (await asked(port, words))[0] == 401
