@@ -26,9 +26,10 @@ scrape_configs:
 Alert rules are in `cluster/prometheus/alerts.yml`, and what to do about each of them is in the
 [runbooks](runbooks/README.md).
 
-Where the node has users ([access](access.md)), Prometheus needs one: `basic_auth` with the name and the
-password of a user that may Get the cluster. Otherwise the port answers anybody, and it has no TLS. Its
-answers name topics, groups and nodes: listen on loopback, or on an address that only Prometheus reaches.
+Where the node has users ([access](access.md)), Prometheus needs one: `basic_auth` with the name and
+the password of a user that may Get the cluster. Otherwise the port answers anybody. It has no TLS,
+and its answers name topics, groups and nodes: listen on loopback, or on an address that only
+Prometheus reaches.
 
 - **Cost.** Counters are plain numbers, kept per batch. State is read when it is asked for, in steps
   of a millisecond, and written by a thread. One scrape runs at a time, for at most 10 s: after
