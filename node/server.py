@@ -190,7 +190,10 @@ class Node:
         disk = OsDisk(self.config.node.data)
         broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))
         access = access_of(
-            self.config.access, lambda: broker.metadata.tables.access, broker.log.threads
+            self.config.access,
+            lambda: broker.metadata.tables.access,
+            broker.log.threads,
+            broker.times.wall_ms,
         )
         guard = self._guard = guard_of(broker, access)
         if access is not None:

@@ -147,6 +147,18 @@ class Access:
         reply = await self._ask(lambda left: stub.access.TestAccess(request, timeout=left))
         return Decision(reply.allowed, reply.entry, reply.reason)
 
+    async def issue_token(self, seconds: int, *, user: str = "") -> str:
+        """A token that a program gives in the place of the password.
+
+        Args:
+            seconds: that it is good for, at most a year. A new password of the user ends it, too.
+            user: this client's where not given; of others for super users.
+        """
+        request = wire.IssueTokenRequest(user=user, seconds=seconds)
+        stub = self._router.seed
+        reply = await self._ask(lambda left: stub.access.IssueToken(request, timeout=left))
+        return reply.token
+
 
 def _user(reply: wire.UserReply) -> User:
     return User(reply.user, reply.super, reply.disabled, reply.signs)

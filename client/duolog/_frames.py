@@ -98,6 +98,7 @@ METHODS = (
     "Access/PutRights",
     "Access/GetRights",
     "Access/TestAccess",
+    "Access/IssueToken",
 )
 PATHS = tuple(f"/duolog.v1.{method}" for method in METHODS)
 NUMBERS = {path: number for number, path in enumerate(PATHS) if number}

@@ -542,6 +542,10 @@ class Access:
         """Replace the rights of a user."""
         return self._loop.run(self._access.set_rights(name, rights))
 
+    def issue_token(self, seconds: int, *, user: str = "") -> str:
+        """A token in the place of a password."""
+        return self._loop.run(self._access.issue_token(seconds, user=user))
+
     def test(self, action: str, resource: str, **how: str) -> Decision:
         """Whether a user may do something, and which entry decides."""
         return self._loop.run(self._access.test(action, resource, **how))

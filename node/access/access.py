@@ -5,6 +5,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
+from node.access.accesstokens import AccessTokens
 from node.access.frameskeys import FramesKeys, UserKeys
 from node.access.gate import Gate
 from node.access.secrets import BadKeyFile, Seal, hash_password, read_key
@@ -13,6 +14,8 @@ from node.access.vouching import Vouching
 from node.config import AccessSection, ConfigError
 from store.accesstables import AccessTables
 from store.errors import BadMessage
+
+FORWARDED = b"duolog forwarded calls v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Access:
     seal: Seal
     keys: FramesKeys
     vouching: Vouching
+    tokens: AccessTokens
 
 
 def first_user(path: Path) -> User:
@@ -41,7 +45,10 @@ def first_user(path: Path) -> User:
 
 
 def access_of(
-    section: AccessSection, tables: Callable[[], AccessTables], threads: Executor
+    section: AccessSection,
+    tables: Callable[[], AccessTables],
+    threads: Executor,
+    wall_ms: Callable[[], int],
 ) -> Access | None:
     """As configured; None where there are no users. Raises ConfigError."""
     if section.key_file is None:
@@ -52,7 +59,9 @@ def access_of(
         raise ConfigError(f"access.key_file: {error}") from None
     seal = Seal(key)
     first = first_user(section.first_user_file) if section.first_user_file else None
-    return Access(Gate(tables, seal, first, threads), seal, UserKeys(), Vouching(key))
+    tokens = AccessTokens(key, wall_ms)
+    gate = Gate(tables, seal, tokens, first, threads)
+    return Access(gate, seal, UserKeys(), Vouching(key, FORWARDED), tokens)
 
 
 __all__ = ["Access", "access_of"]

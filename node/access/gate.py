@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from duolog import _errors as sdk
 
+from node.access.accesstokens import PREFIX, AccessTokens
 from node.access.decision import Decision, decide
 from node.access.policies import Acl, BadAcl
 from node.access.resources import Kind, Need, Resource
@@ -39,12 +40,15 @@ UNKNOWN = "user name or password is wrong, or the user is disabled"
 class Principal:
     """A user as it was when it was recognised.
 
-    source: its address, without the port.
+    Attributes:
+        source: its address, without the port.
+        until_ms: when its token ends, wall-clock ms; 0 where it has none.
     """
 
     name: str
     credentials: tuple[str, str]
     source: str = ""
+    until_ms: int = 0
 
 
 # Whose call runs in this task; None where there is no gate.
@@ -69,13 +73,19 @@ class Gate:
     """What the doors of a node ask."""
 
     def __init__(
-        self, tables: Callable[[], AccessTables], seal: Seal, first: User | None, threads: Executor
+        self,
+        tables: Callable[[], AccessTables],
+        seal: Seal,
+        tokens: AccessTokens,
+        first: User | None,
+        threads: Executor,
     ) -> None:
         """first: a super user that counts while the tables have no user. threads: compare
         passwords.
         """
         self._tables = tables
         self._seal = seal
+        self._tokens = tokens
         self._first = first
         self._threads = threads
         self._comparing = asyncio.Semaphore(COMPARED_AT_A_TIME)
@@ -126,21 +136,27 @@ class Gate:
     def is_current(self, principal: Principal) -> bool:
         """Whether a caller is still who it was."""
         user = self.user(principal.name)
+        if principal.until_ms and self._tokens.wall_ms() >= principal.until_ms:
+            return False
         return user is not None and user.credentials == principal.credentials
 
     def check_current(self, principal: Principal) -> None:
         """Raise Unauthenticated if a caller is no longer who it was."""
         if not self.is_current(principal):
             raise sdk.Unauthenticated(
-                f"user {principal.name} was disabled, deleted, or has another password now"
+                f"user {principal.name} was disabled, deleted, or has another password now, or "
+                "its token has expired"
             )
 
     async def by_password(self, authorization: str, source: str) -> Principal:
-        """Who calls with `Basic …`. Raises Unauthenticated, and Busy if too many passwords are
-        being compared.
+        """Who calls with `Basic …`, with a password or a token in its place.
+
+        Raises Unauthenticated, and Busy if too many passwords are being compared.
         """
         name, password = basic(authorization)
         user = self.user(name)
+        if password.startswith(PREFIX):
+            return self._by_token(name, user, password, source)
         stored = user.password if user is not None else ""
         mark = hmac.digest(self._salt, f"{name}:{password}".encode(), hashlib.sha256)
         known = self._right.get(mark)
@@ -150,6 +166,15 @@ class Gate:
             self._remember(mark, user.credentials)
             known = user.credentials
         return Principal(name, known, source)
+
+    def _by_token(self, name: str, user: User | None, token: str, source: str) -> Principal:
+        until_ms = self._tokens.until_ms(user, token) if user is not None else None
+        if user is None or until_ms is None:
+            raise sdk.Unauthenticated(
+                f"user {name!r}: the token is wrong or has expired, or the user is disabled or has "
+                "another password now"
+            )
+        return Principal(name, user.credentials, source, until_ms)
 
     def _remember(self, mark: bytes, credentials: tuple[str, str]) -> None:
         self._right[mark] = credentials

@@ -7,6 +7,7 @@ from store.errors import BadMessage
 
 NAME_MAX = 255
 PASSWORD_MAX = 1024
+TOKEN_PREFIX = "duolog-token."
 SUPER, NORMAL = "Super", "Normal"
 ENABLED, DISABLED = "enable", "disable"
 
@@ -71,6 +72,8 @@ def check_password(password: str) -> None:
     """Raise BadMessage if it is no password; the text does not hold it."""
     if not 1 <= len(password) <= PASSWORD_MAX:
         raise BadMessage(f"a password must have 1 to {PASSWORD_MAX} characters")
+    if password.startswith(TOKEN_PREFIX):
+        raise BadMessage("a password must not be an access token")
 
 
 __all__ = ["User", "check_password", "check_user_name"]

@@ -1,4 +1,4 @@
-"""Marks by which the nodes of a cluster know what one of them says of a call that it passes on.
+"""Marks by which the nodes of a cluster know what one of them said.
 
 A mark is an HMAC-SHA256 under a key derived from the one that the nodes share. It covers words in
 their order; who does not have the key file can make none.
@@ -10,15 +10,13 @@ from collections.abc import Iterable
 
 from node.access.secrets import derived
 
-PURPOSE = b"duolog forwarded calls v1"
-
 
 class Vouching:
     """Makes and checks marks."""
 
-    def __init__(self, key: bytes) -> None:
-        """key: of the key file."""
-        self._key = derived(key, PURPOSE)
+    def __init__(self, key: bytes, purpose: bytes) -> None:
+        """key: of the key file. purpose: a mark for one is none for another."""
+        self._key = derived(key, purpose)
 
     def mark(self, words: Iterable[str]) -> str:
         """The mark of some words, in hexadecimal."""

@@ -10,10 +10,12 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
+from node.access.access import Access
+from node.access.accesstokens import SECONDS_MAX
 from node.access.gate import PRINCIPAL, Gate
 from node.access.policies import Acl, BadAcl
 from node.access.resources import Action, Kind, Need, Resource, group, topic
-from node.access.secrets import Seal, hash_password
+from node.access.secrets import hash_password
 from node.access.users import User, check_password, check_user_name
 from node.api.calls import Caller, unary
 from node.core.core import Core
@@ -29,12 +31,13 @@ RIGHTS_BYTES_MAX = 1 << 20
 class AccessService(stubs.AccessServicer):
     """Users of the cluster; changes are records of the log, as all metadata."""
 
-    def __init__(self, core: Core, log_: Answers, gate: Gate | None, seal: Seal | None) -> None:
-        """gate, seal: None where there are no users."""
+    def __init__(self, core: Core, log_: Answers, access: Access | None) -> None:
+        """access: None where there are no users."""
         self._metadata = core.metadata
         self._admission = core.admission
-        self._gate = gate
-        self._seal = seal
+        self._gate = access.gate if access is not None else None
+        self._seal = access.seal if access is not None else None
+        self._tokens = access.tokens if access is not None else None
         self._threads: Executor | None = None  # the loop's own
         self.caught_up = log_.caught_up
 
@@ -185,6 +188,29 @@ class AccessService(stubs.AccessServicer):
         found = gate.decision(name, _need(request), request.source or principal.source)
         entry = found.entry.text if found.entry is not None else ""
         return wire.TestAccessReply(allowed=found.allowed, entry=entry, reason=found.reason)
+
+    @unary
+    async def IssueToken(
+        self, request: wire.IssueTokenRequest, context: Caller
+    ) -> wire.IssueTokenReply:
+        """Make a token of a user."""
+        gate, principal = self._known_gate(), PRINCIPAL.get()
+        assert principal is not None, "only users get here"
+        assert self._tokens is not None, "there is a gate"
+        if principal.until_ms:
+            raise sdk.NoPermission("who calls with a token gets no other one: give the password")
+        name = request.user or principal.name
+        if name != principal.name and not gate.is_super(principal):
+            raise sdk.NoPermission("tokens of another user are made for super users only")
+        if not 1 <= request.seconds <= SECONDS_MAX:
+            raise sdk.BadRequest(
+                f"a token for {request.seconds} s: it must be 1 to {SECONDS_MAX} s"
+            )
+        user = gate.user(name)
+        if user is None:
+            raise sdk.BadRequest(f"there is no enabled user {name!r}")
+        log.info("token issued", user=name, by=_by(), seconds=request.seconds)
+        return wire.IssueTokenReply(token=self._tokens.issue(user, request.seconds))
 
 
 def _reply(user: User) -> wire.UserReply:

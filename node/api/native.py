@@ -72,12 +72,11 @@ def native_methods(
 
     access, guard: None where there are no users, and nobody is asked who it is.
     """
-    gate, seal = (access.gate, access.seal) if access is not None else (None, None)
     methods = GuardedMethods(guard) if guard is not None else Methods()
     server = methods.as_server()
     stubs.add_MessagesServicer_to_server(messages_of(broker, guard), server)
     stubs.add_GroupsServicer_to_server(groups_of(broker), server)
     stubs.add_AdminServicer_to_server(AdminService(broker), server)
-    access_service = AccessService(broker.core, broker.log, gate, seal)
+    access_service = AccessService(broker.core, broker.log, access)
     stubs.add_AccessServicer_to_server(access_service, server)
     return methods

@@ -158,6 +158,22 @@ def delete(
 
 
 @app.command()
+def token(
+    name: Annotated[str, typer.Argument(help="The user; you, where not given.")] = "",
+    days: Annotated[int, typer.Option(min=1, max=366, help="That it is good for.")] = 30,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+) -> None:
+    """Print a token, which a program gives in the place of the password."""
+
+    async def ask() -> str:
+        async with client_of(endpoints, timeout) as client:
+            return await client.access.issue_token(days * 24 * 3600, user=name)
+
+    print(run(ask()))
+
+
+@app.command()
 def key(file: Path) -> None:
     """Write a new key for `access.key_file`. All nodes of a cluster need the same one."""
     from node.access.secrets import new_key

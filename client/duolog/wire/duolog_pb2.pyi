@@ -1143,6 +1143,20 @@ class TestAccessRequest(_message.Message):
     source: str
     def __init__(self, user: _Optional[str] = ..., action: _Optional[str] = ..., resource: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
 
+class IssueTokenRequest(_message.Message):
+    __slots__ = ("user", "seconds")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    seconds: int
+    def __init__(self, user: _Optional[str] = ..., seconds: _Optional[int] = ...) -> None: ...
+
+class IssueTokenReply(_message.Message):
+    __slots__ = ("token",)
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    def __init__(self, token: _Optional[str] = ...) -> None: ...
+
 class TestAccessReply(_message.Message):
     __slots__ = ("allowed", "entry", "reason")
     ALLOWED_FIELD_NUMBER: _ClassVar[int]

@@ -1530,8 +1530,8 @@ class Admin:
 class AccessStub:
     """----------------------------------------------------------------------------------------- access
 
-    Users and their rights, where the nodes have a key file. All but WhoAmI and TestAccess of one's own
-    are for super users.
+    Users and their rights, where the nodes have a key file. All but WhoAmI, and TestAccess and IssueToken
+    for oneself, are for super users.
     """
 
     def __init__(self, channel):
@@ -1575,13 +1575,18 @@ class AccessStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.TestAccessRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.TestAccessReply.FromString,
                 _registered_method=True)
+        self.IssueToken = channel.unary_unary(
+                '/duolog.v1.Access/IssueToken',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.IssueTokenRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.IssueTokenReply.FromString,
+                _registered_method=True)
 
 
 class AccessServicer:
     """----------------------------------------------------------------------------------------- access
 
-    Users and their rights, where the nodes have a key file. All but WhoAmI and TestAccess of one's own
-    are for super users.
+    Users and their rights, where the nodes have a key file. All but WhoAmI, and TestAccess and IssueToken
+    for oneself, are for super users.
     """
 
     def WhoAmI(self, request, context):
@@ -1630,6 +1635,13 @@ class AccessServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def IssueToken(self, request, context):
+        """Makes a token, which a program gives in the place of the password.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AccessServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1668,6 +1680,11 @@ def add_AccessServicer_to_server(servicer, server):
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.TestAccessRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.TestAccessReply.SerializeToString,
             ),
+            'IssueToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.IssueToken,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.IssueTokenRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.IssueTokenReply.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'duolog.v1.Access', rpc_method_handlers)
@@ -1679,8 +1696,8 @@ def add_AccessServicer_to_server(servicer, server):
 class Access:
     """----------------------------------------------------------------------------------------- access
 
-    Users and their rights, where the nodes have a key file. All but WhoAmI and TestAccess of one's own
-    are for super users.
+    Users and their rights, where the nodes have a key file. All but WhoAmI, and TestAccess and IssueToken
+    for oneself, are for super users.
     """
 
     @staticmethod
@@ -1862,6 +1879,33 @@ class Access:
             '/duolog.v1.Access/TestAccess',
             duolog_dot_wire_dot_duolog__pb2.TestAccessRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.TestAccessReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def IssueToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Access/IssueToken',
+            duolog_dot_wire_dot_duolog__pb2.IssueTokenRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.IssueTokenReply.FromString,
             options,
             channel_credentials,
             insecure,

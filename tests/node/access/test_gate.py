@@ -10,6 +10,7 @@ import duolog
 import pytest
 
 from node.access import gate as module
+from node.access.accesstokens import AccessTokens
 from node.access.frameskeys import KEY_SECONDS, KEYS_MAX, SharedKey, UserKeys
 from node.access.gate import FOR_SUPERS, PRINCIPAL, Gate, Principal
 from node.access.policies import Acl, Entry, Pattern
@@ -35,7 +36,9 @@ class Place:
         self.tables = AccessTables()
         self.compared: list[str] = []
         self.threads = ThreadPoolExecutor(1)
-        self.gate = Gate(lambda: self.tables, SEAL, first, self.threads)
+        self.now_ms = 1_000_000
+        self.tokens = AccessTokens(b"k" * 32, lambda: self.now_ms)
+        self.gate = Gate(lambda: self.tables, SEAL, self.tokens, first, self.threads)
 
         def noted(password: str, stored: str) -> bool:
             self.compared.append(password)
@@ -187,3 +190,40 @@ def test_without_users_a_key_names_the_process() -> None:
     assert keys.take(keys.issue()) == (True, None)
     assert keys.take(keys.issue()) == (True, None)
     assert SharedKey().take(keys.issue()) == (False, None)
+
+
+async def test_a_token_takes_the_place_of_a_password_until_its_time(place: Place) -> None:
+    def user(name: str) -> User:
+        found = place.gate.user(name)
+        assert found is not None
+        return found
+
+    place.put("bob")
+    token = place.tokens.issue(user("alice"), 60)
+    alice = await place.gate.by_password(header("alice", token), "")
+    place.gate.check(alice, [PUB])
+    assert place.compared == []
+    other = AccessTokens(b"l" * 32, lambda: place.now_ms).issue(user("alice"), 60)
+    longer = token.replace(".1060000.", ".2060000.")
+    assert longer != token
+    for wrong in (other, longer, token[:-1], token + "0", token.rpartition(".")[0], "x" + token):
+        with pytest.raises(duolog.Unauthenticated):
+            await place.gate.by_password(header("alice", wrong), "")
+    with pytest.raises(duolog.Unauthenticated, match="bob"):
+        await place.gate.by_password(header("bob", token), "")
+    place.now_ms += 60_000
+    with pytest.raises(duolog.Unauthenticated, match="expired"):
+        place.gate.check(alice, [PUB])
+    with pytest.raises(duolog.Unauthenticated, match="expired"):
+        await place.gate.by_password(header("alice", token), "")
+
+
+async def test_a_new_password_ends_the_tokens(place: Place) -> None:
+    user = place.gate.user("alice")
+    assert user is not None
+    token = place.tokens.issue(user, 60)
+    alice = await place.gate.by_password(header("alice", token), "")
+    place.put("alice", "other")
+    assert not place.gate.is_current(alice)
+    with pytest.raises(duolog.Unauthenticated):
+        await place.gate.by_password(header("alice", token), "")

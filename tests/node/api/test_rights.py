@@ -126,6 +126,7 @@ TABLE = {
     "Access/TestAccess": Row(
         lambda t, g: wire.TestAccessRequest(user="root", action="Pub", resource=f"Topic:{t}")
     ),
+    "Access/IssueToken": Row(lambda t, g: wire.IssueTokenRequest(user="root", seconds=9)),
 }
 ALL_ENTRIES = sorted({entry for row in TABLE.values() for entry in row.entries})
 
@@ -445,3 +446,24 @@ async def test_no_secret_is_in_the_log_or_in_an_answer(
     for text in (said, str(refused.value), captured.out, captured.err, repr(bob), str(row)):
         assert secret not in text
         assert base64.b64encode(f"bob:{secret}".encode()).decode() not in text
+
+
+async def test_a_token_is_a_password_that_makes_no_others(node: Node) -> None:
+    async with client_of(node, "normal") as normal, client_of(node, "root") as root:
+        own = await normal.access.issue_token(60)
+        of_other = await root.access.issue_token(60, user="normal")
+        with pytest.raises(duolog.NoPermission, match="super"):
+            await normal.access.issue_token(60, user="root")
+        for seconds in (0, 400 * 24 * 3600):
+            with pytest.raises(duolog.BadRequest, match="token"):
+                await normal.access.issue_token(seconds)
+        with pytest.raises(duolog.BadRequest, match="nobody"):
+            await root.access.issue_token(60, user="nobody")
+    for token in (own, of_other):
+        async with client_of(node, "normal", token) as client, client.producer() as producer:
+            assert (await producer.send("T", b"x")).status == "PUT_OK"
+            with pytest.raises(duolog.NoPermission, match="token"):
+                await client.access.issue_token(60)
+    async with client_of(node, "root") as root:
+        with pytest.raises(duolog.BadRequest, match="token"):
+            await root.access.create_user("sly", own)

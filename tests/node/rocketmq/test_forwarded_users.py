@@ -10,6 +10,7 @@ import duolog
 import grpc
 import pytest
 
+from node.access.access import FORWARDED as FOR_FORWARDED
 from node.access.secrets import read_key
 from node.access.vouching import Vouching
 from node.rocketmq.guard import Guard
@@ -141,7 +142,7 @@ async def test_the_address_of_the_client_counts_and_not_that_of_the_node(
     direct = as_user(pair.master, "alice")
     assert (await direct.route("T")).status.code == Code.FORBIDDEN
     await direct.close()
-    vouching = Vouching(read_key(key_file(tmp_path)["key_file"]))
+    vouching = Vouching(read_key(key_file(tmp_path)["key_file"]), FOR_FORWARDED)
     marks = Marks(vouching, broker_of(pair.master).times.wall_ms)
     for peer, code in (("ipv4:10.1.2.3:55", Code.OK), ("ipv4:11.1.2.3:55", Code.FORBIDDEN)):
         said = [(FORWARDED, PLAIN), (PEER, peer), (VIA, "s"), (USER, "alice"), (CLIENT_ID, "c")]

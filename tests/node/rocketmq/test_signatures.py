@@ -106,7 +106,7 @@ def test_a_signature_is_read(authorization: str, name: str, signature: str) -> N
 
 def test_a_mark_covers_everything_that_a_node_says() -> None:
     now = NOW_MS
-    marks, others = (Marks(Vouching(key), lambda: now) for key in (b"a" * 32, b"b" * 32))
+    marks, others = (Marks(Vouching(key, b"a test"), lambda: now) for key in (b"a" * 32, b"b" * 32))
     said = [(CLIENT_ID, "alice/c"), (FORWARDED, "tls"), (PEER, "ipv4:10.0.0.1:1"), (USER, "alice")]
     headers = dict(marks.added([*said, ("x-mq-request-id", "1")]))
     marks.check({**headers, "x-mq-request-id": "2"})

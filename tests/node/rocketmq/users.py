@@ -44,9 +44,9 @@ class Users:
     def __init__(self, node: Node) -> None:
         broker = broker_of(node)
         tables, threads = lambda: broker.metadata.tables.access, broker.log.threads
-        access = access_of(node.config.access, tables, threads)
+        access = access_of(node.config.access, tables, threads, broker.times.wall_ms)
         assert access is not None
-        self._service = AccessService(broker.core, broker.log, access.gate, access.seal)
+        self._service = AccessService(broker.core, broker.log, access)
 
     async def put(self, name: str, **how: Any) -> None:
         """Create a user whose password is PASSWORD, or alter one."""
