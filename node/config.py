@@ -145,9 +145,8 @@ class AccessSection(_Section):
     )
     date_zones: str = Field(
         "",
-        description="time zones, besides UTC and this machine's own, in whose time such clients "
-        "write that date, as `Asia/Shanghai,Europe/Berlin`: most of Apache's clients write their "
-        "local time",
+        description="time zones of such clients, besides UTC and this machine's own, as "
+        "`Asia/Shanghai,Europe/Berlin`: most of them write that date in their local time",
     )
 
     @field_validator("date_zones")
@@ -334,9 +333,9 @@ class Config(_Section):
         if rocketmq.access_key and self.access.key_file:
             raise ConfigError(
                 "rocketmq.access_key contradicts access.key_file: where a node has users, "
-                "RocketMQ's clients sign as one of them; remove rocketmq.access_key and "
-                "rocketmq.secret_key, and create a user with these two as name and password, who "
-                "signs"
+                "RocketMQ's clients sign as one of them. Remove rocketmq.access_key and "
+                "rocketmq.secret_key, and create a user with these as name and password: "
+                "`duolog user create NAME --signs`"
             )
         if rocketmq.tls_listen and not (rocketmq.tls_cert and rocketmq.tls_key):
             raise ConfigError("rocketmq.tls_listen needs rocketmq.tls_cert and rocketmq.tls_key")

@@ -71,9 +71,9 @@ class Authenticator:
 class Dates:
     """Tells whether a signed date is about now.
 
-    Most of Apache's clients (Java, Python, C#) write the local time of their machine, with a Z as
-    if it were UTC. So a date in that form is compared with the time of each zone in which clients
-    are known to run. Others (Rust) name their offset from UTC.
+    Most of Apache's clients (Java, Go, Python, C#) write the local time of their machine, with a Z
+    as if it were UTC. So a date in that form is compared with the time of each zone that clients
+    are known to be in. Rust's client names its offset from UTC.
     """
 
     def __init__(

@@ -198,7 +198,7 @@ async def test_topics_of_the_system_are_for_nobody(node: Node, users: Users) -> 
 def test_one_pair_of_keys_and_users_contradict_each_other(tmp_path: Path) -> None:
     keys = {"access_key": "ak", "secret_key": "sk"}
     config = Config.model_validate({"rocketmq": keys, "access": key_file(tmp_path)})
-    with pytest.raises(ConfigError, match=r"remove rocketmq\.access_key"):
+    with pytest.raises(ConfigError, match=r"Remove rocketmq\.access_key"):
         config.check()
 
 
