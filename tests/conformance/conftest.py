@@ -1,5 +1,6 @@
 """A node as users start it, and RocketMQ's official Python client."""
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -45,6 +46,15 @@ def make_topics(endpoint: str) -> None:
         for group in ("g", "h"):
             client.admin.put_group(group, retry_times=2, retry_delays_ms=RETRY_DELAYS_MS)
         client.admin.put_group("fifo", orderly=True, retry_times=2, retry_delays_ms=RETRY_DELAYS_MS)
+
+
+def rights_of(*entries: tuple[str, str]) -> str:
+    """Rights with entries such as `("Topic:T", "Pub")`."""
+    rows = [
+        {"resource": resource, "actions": actions.split(","), "decision": "Allow"}
+        for resource, actions in entries
+    ]
+    return json.dumps({"policies": [{"policyType": "Custom", "entries": rows}]})
 
 
 @pytest.fixture

@@ -14,7 +14,9 @@ import duolog.sync
 import pytest
 
 from cluster.chaos.processes import ProcessTarget
+from demo.childnode import ChildNode
 from demo.ports import free_endpoint
+from node.access.secrets import new_key
 from tests.certificates import certificates
 from tests.conformance.conftest import (
     LED_SECONDS_MAX,
@@ -22,6 +24,7 @@ from tests.conformance.conftest import (
     SMALL,
     make_topics,
     next_master,
+    rights_of,
 )
 from tests.etcd import need_etcd
 from tests.process.support import NodeProcess
@@ -212,6 +215,47 @@ def test_lite_topics(
         assert found["a"][1:3] == ["a1", "a1"]
 
 
+ROOT: dict[str, Any] = {"user": "root", "password": "the password of root"}
+ZONE = "Asia/Shanghai"
+
+
+@pytest.fixture
+def of_users(tmp_path: Path) -> Iterator[tuple[ChildNode, str, Path]]:
+    """A node with a TLS port and a user `ak`; the same as `secured` otherwise."""
+    tls, listen = certificates(tmp_path), free_endpoint()
+    key, first = tmp_path / "key", tmp_path / "first"
+    key.write_text(new_key())
+    key.chmod(0o600)
+    first.write_text("{user}:{password}".format(**ROOT))
+    node = ChildNode(
+        tmp_path / "data", *SMALL,
+        "--set", f"rocketmq.tls_listen={listen}",
+        "--set", f"rocketmq.tls_cert={tls.cert}",
+        "--set", f"rocketmq.tls_key={tls.key}",
+        "--set", f"access.key_file={key}",
+        "--set", f"access.first_user_file={first}",
+        "--set", f"access.date_zones={ZONE}",
+    )  # fmt: skip
+    node.start()
+    node.wait_port()
+    with duolog.sync.Client(node.endpoint, timeout=60, **ROOT) as client:
+        client.access.create_user(ROOT["user"], ROOT["password"], is_super=True)
+        client.access.create_user("ak", "sk", signs=True)
+        client.access.set_rights(
+            "ak",
+            rights_of(
+                ("Topic:T", "Pub,Sub"), ("Group:simple", "Sub"), ("Group:g", "Sub"),
+                ("Topic:ns%T", "Pub,Sub"), ("Group:ns%simple", "Sub"), ("Group:ns%g", "Sub"),
+            ),
+        )  # fmt: skip
+        for topic in ("T", "ns%T"):
+            client.admin.create_topic(topic, 4)
+        for group in ("simple", "g", "ns%simple", "ns%g"):
+            client.admin.put_group(group, retry_times=2, retry_delays_ms=RETRY_DELAYS_MS)
+    yield node, listen, tls.ca
+    assert node.stop() == 0
+
+
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[tuple[NodeProcess, str, Path]]:
     """A node with a TLS port and keys, that port, and the certificate of who signed its own."""
@@ -235,7 +279,7 @@ def secured(tmp_path: Path) -> Iterator[tuple[NodeProcess, str, Path]]:
     assert node.stop() == 0
 
 
-@pytest.mark.parametrize(
+BEHAVIOURS = pytest.mark.parametrize(
     ("command", "program", "namespace"),
     [
         (java, "Behaviours.java", "ns"),
@@ -244,6 +288,9 @@ def secured(tmp_path: Path) -> Iterator[tuple[NodeProcess, str, Path]]:
     ],
     ids=["java", "go", "nodejs"],
 )
+
+
+@BEHAVIOURS
 def test_recall_redelivery_retries_and_dead_letters_over_tls_with_keys(
     command: Callable[[Path, str], list[str]],
     program: str,
@@ -254,11 +301,30 @@ def test_recall_redelivery_retries_and_dead_letters_over_tls_with_keys(
     node, listen, ca = secured
     more = {"CLIENT_HOME": str(tmp_path), "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(ca)}
     found = outcome(*command(tmp_path, program), listen, namespace, "ak", "sk", **more)
+    check_behaviours(found, node.endpoint, namespace)
+
+
+@BEHAVIOURS
+def test_recall_redelivery_retries_and_dead_letters_as_a_user_in_another_time_zone(
+    command: Callable[[Path, str], list[str]],
+    program: str,
+    namespace: str,
+    of_users: tuple[ChildNode, str, Path],
+    tmp_path: Path,
+) -> None:
+    node, listen, ca = of_users
+    more = {"CLIENT_HOME": str(tmp_path), "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(ca), "TZ": ZONE}
+    found = outcome(*command(tmp_path, program), listen, namespace, "ak", "sk", **more)
+    check_behaviours(found, node.endpoint, namespace, **ROOT)
+
+
+def check_behaviours(found: Any, endpoint: str, namespace: str, **login: Any) -> None:
+    """What the programs of that name print, and leave behind."""
     assert found.pop("stale", True)  # Go's client does not tell
     assert found == {"recalled": True, "deliveries": [1, 2], "attempts": [1, 2, 3]}
     # The client is gone, perhaps before it gave the last attempt up: the lease's end does, then.
     topic = f"%DLQ%{namespace}%g" if namespace else "%DLQ%g"
-    assert dead_letters(node.endpoint, topic) == [b"poison"]
+    assert dead_letters(endpoint, topic, **login) == [b"poison"]
 
 
 def test_the_spring_boot_starter(secured: tuple[NodeProcess, str, Path], tmp_path: Path) -> None:
@@ -268,10 +334,10 @@ def test_the_spring_boot_starter(secured: tuple[NodeProcess, str, Path], tmp_pat
     assert found == {"received": ["committed", "delayed", *NORMAL, "ordered"]}
 
 
-def dead_letters(endpoint: str, topic: str) -> list[bytes]:
+def dead_letters(endpoint: str, topic: str, **login: Any) -> list[bytes]:
     """What a dead-letter topic holds once it holds something."""
     end = time.monotonic() + 60
-    with duolog.sync.Client(endpoint) as client:
+    with duolog.sync.Client(endpoint, **login) as client:
         while time.monotonic() < end:
             try:
                 return client.pull(topic, 0, 0, wait=1.0).body_list()

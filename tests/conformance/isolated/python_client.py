@@ -3,7 +3,6 @@
 Run by test_python_client.py in a process of its own.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -24,7 +23,13 @@ from demo.ports import free_endpoint
 from node.access.secrets import new_key
 from node.rocketmq.words.stubs import Code
 from tests.certificates import certificates
-from tests.conformance.conftest import LED_SECONDS_MAX, SMALL, make_topics, next_master
+from tests.conformance.conftest import (
+    LED_SECONDS_MAX,
+    SMALL,
+    make_topics,
+    next_master,
+    rights_of,
+)
 from tests.etcd import need_etcd
 from tests.process.support import SMALL_FILES, NodeProcess
 
@@ -536,15 +541,6 @@ def test_access_keys_are_required(rocketmq: ModuleType, tmp_path: Path, opened: 
             opened.pop().shutdown()
     finally:
         node.stop()
-
-
-def rights_of(*entries: tuple[str, str]) -> str:
-    """Rights with entries such as `("Topic:T", "Pub")`."""
-    rows = [
-        {"resource": resource, "actions": actions.split(","), "decision": "Allow"}
-        for resource, actions in entries
-    ]
-    return json.dumps({"policies": [{"policyType": "Custom", "entries": rows}]})
 
 
 def test_users_sign_and_have_rights(rocketmq: ModuleType, tmp_path: Path, opened: Opened) -> None:

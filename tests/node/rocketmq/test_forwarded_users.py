@@ -19,7 +19,7 @@ from node.rocketmq.relay.marks import Marks
 from node.rocketmq.words.stubs import METHODS, Code, service
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import Elected, Group, broker_of, caught_up, following, until
+from tests.node.replicas import Elected, Group, broker_of, caught_up, following, start_groups, until
 from tests.node.rocketmq.api import Api, message, resource
 from tests.node.rocketmq.test_rights import REFUSED, make_topics
 from tests.node.rocketmq.test_transactions import QUICK, Checker, half
@@ -231,3 +231,32 @@ async def test_a_user_continues_at_the_next_master(start_node: StartNode, tmp_pa
     assert (await api.call("NotifyClientTermination", leave)).status.code == Code.OK
     await producer.close()
     await api.close()
+
+
+async def test_a_user_of_all_replica_groups_may_call_any_node(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    nodes = await start_groups(start_node, tmp_path, access=key_file(tmp_path))
+    for node in nodes.values():
+        await make_topics(node, "T")
+        users = Users(node)
+        await users.new("root", super=True)
+        await users.new("alice", "Pub,Sub,Get Topic:T", "Sub Group:g")
+    apis = {name: as_user(node, "alice") for name, node in nodes.items()}
+    first, second = apis.values()
+    route = await first.route("T")
+    assert {queue.broker.name for queue in route.message_queues} == set(nodes)
+    await second.send(message(b"x"))
+    (other,) = (name for name, api in apis.items() if api is second)
+    asked = requests()["ReceiveMessage"]
+    asked.message_queue.broker.name = other
+    call = first.stub.ReceiveMessage(asked, metadata=first.metadata, timeout=20)
+    found = [reply.message async for reply in call if reply.HasField("message")]
+    assert [one.body for one in found] == [b"x"]
+    handle = found[0].system_properties.receipt_handle
+    stranger = as_user(nodes[other], "root")
+    await Users(nodes[other]).may("alice", "Sub Topic:T")
+    assert (await first.ack("g", handle)).status.code == Code.FORBIDDEN
+    assert (await stranger.ack("g", handle)).status.code == Code.OK
+    for api in (*apis.values(), stranger):
+        await api.close()

@@ -10,10 +10,11 @@ import grpc
 import pytest
 import structlog
 
+from node.pop.liteservice import bound
 from node.rocketmq.relay.calls import CLIENT_ID, COPY, FORWARDED, PEER, PLAIN, USER, VIA
 from node.rocketmq.words.stubs import METHODS, Code, definition, service
 from node.server import Node
-from store.metadata import TopicConfig
+from store.metadata import TopicConfig, new_group
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
 from tests.node.rocketmq.api import Api, message, resource
@@ -295,3 +296,41 @@ async def test_no_secret_and_no_signature_is_logged_or_answered(
     texts += [record.getMessage() for record in caplog.records]
     assert len(texts) > len(METHODS) * len(given)
     assert not [text for text in texts for secret in secrets if secret in text]
+
+
+async def test_only_who_may_read_a_lite_topic_is_told_that_it_went_to_another_client(
+    users: Users, node: Node, alice: Api, bob: Api
+) -> None:
+    metadata = broker_of(node).metadata
+    await metadata.put_topic(TopicConfig("P", 1, 6, message_type="LITE"))
+    await metadata.put_group(bound(new_group("lite"), "P", exclusive=True))
+    for name in ("alice", "bob"):
+        await users.may(name, "Sub Topic:P", "Sub Group:lite")
+    told: list[str] = []
+
+    async def subscribe(api: Api) -> None:
+        asked = requests("P", "lite")["SyncLiteSubscription"]
+        assert await first_code(api, "SyncLiteSubscription", asked) == Code.OK
+
+    async def listen() -> None:
+        subscription = definition.Subscription(group=resource("lite"))
+        settings = definition.Settings(subscription=subscription)
+
+        async def commands() -> Any:
+            yield service.TelemetryCommand(settings=settings)
+            await asyncio.Event().wait()
+
+        stream = alice.stub.Telemetry(commands(), metadata=alice.metadata)
+        async for command in stream:
+            told.append(str(command.WhichOneof("command") or Code.Name(command.status.code)))
+
+    listening = asyncio.ensure_future(listen())
+    await until(lambda: told == ["settings"])
+    await subscribe(alice)
+    await subscribe(bob)
+    await until(lambda: told == ["settings", "notify_unsubscribe_lite_command"])
+    await subscribe(alice)
+    await users.may("alice", "Sub Topic:P")
+    await subscribe(bob)
+    await listening
+    assert told == ["settings", "notify_unsubscribe_lite_command", "FORBIDDEN"]
