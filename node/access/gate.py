@@ -96,6 +96,7 @@ class Gate:
         self._seen: tuple[AccessTables | None, int] = (None, 0)
         self._version = 0
         self._users: dict[str, User] = {}
+        self._secrets: dict[str, str | None] = {}  # opened
         self._rights: dict[str, Acl | None] = {}
         self._decisions: dict[tuple[str, Need, str], Decision] = {}
 
@@ -124,6 +125,7 @@ class Gate:
             self._seen = now
             self._version += 1
             self._users.clear()
+            self._secrets.clear()
             self._rights.clear()
             self._decisions.clear()
 
@@ -198,7 +200,9 @@ class Gate:
         user = self.user(name)
         if user is None or not user.secret:
             return None
-        return self._seal.open(name, user.secret)
+        if name not in self._secrets:
+            self._secrets[name] = self._seal.open(name, user.secret)
+        return self._secrets[name]
 
     def principal(self, name: str, source: str) -> Principal:
         """A user that proved who it is. Raises Unauthenticated."""

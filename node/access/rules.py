@@ -80,19 +80,29 @@ def pub(name: str) -> Need:
     return of_topic(name, Action.PUB)
 
 
+def writes(name: str, facts: Facts) -> list[Need]:
+    """Send to a topic, which may be a retry topic: as for `reads`."""
+    return [pub(name), *(group_pub(owner) for owner in _owners(name, facts))]
+
+
 def reads(name: str, facts: Facts) -> list[Need]:
     """Read a topic.
 
     %RETRY%a_b is that of a group a_b, or the one of a group a for a topic b: then it asks for both.
     """
-    needs = [of_topic(name, Action.SUB)]
-    if name.startswith(RETRY_PREFIX):
-        words = name.removeprefix(RETRY_PREFIX).split("_")
-        for at in range(1, len(words)):
-            owner, of = "_".join(words[:at]), "_".join(words[at:])
-            if facts.has_group(owner) and facts.has_topic(of):
-                needs.append(group_sub(owner))
-    return needs
+    return [
+        of_topic(name, Action.SUB),
+        *(group_sub(owner) for owner in _owners(name, facts)),
+    ]
+
+
+def _owners(name: str, facts: Facts) -> list[str]:
+    """Groups whose retry topic for some topic that may be."""
+    if not name.startswith(RETRY_PREFIX):
+        return []
+    words = name.removeprefix(RETRY_PREFIX).split("_")
+    parts = (("_".join(words[:at]), "_".join(words[at:])) for at in range(1, len(words)))
+    return [owner for owner, of in parts if facts.has_group(owner) and facts.has_topic(of)]
 
 
 def group_pub(name: str) -> Need:
@@ -128,4 +138,5 @@ __all__ = [
     "reads",
     "sees_group",
     "sees_topic",
+    "writes",
 ]

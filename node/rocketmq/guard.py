@@ -24,7 +24,7 @@ from node.api.native import NodeFacts
 from node.broker import Broker
 from node.config import AccessSection
 from node.rocketmq.auth import Dates, Signatures
-from node.rocketmq.relay.calls import CLIENT_ID, OWN, PEER, USER, Header
+from node.rocketmq.relay.calls import CLIENT_ID, OWN, PEER, PROOF, USER, Header
 from node.rocketmq.relay.marks import Marks
 from node.wirecodec import peer_host
 
@@ -84,7 +84,13 @@ class Guard:
 
     def vouch(self, headers: Iterable[Header]) -> list[Header]:
         """Headers of a call that this node forwards, with the mark of the cluster."""
-        return self._marks.added(headers)
+        made = dict(headers)
+        if user := made.get(USER):
+            made[PROOF] = self._proof(unquote(str(user)))
+        return self._marks.added(made.items())
+
+    def _proof(self, name: str) -> str:
+        return self._marks.proof(name, self._gate.secret(name) or "")
 
     # -- who -----------------------------------------------------------------------------------
 
@@ -99,13 +105,20 @@ class Guard:
             peer = str(headers.get(PEER, ""))
         source = peer_host(peer).address
         if user := headers.get(USER):
-            return self._gate.principal(unquote(str(user)), source), headers
+            return self._forwarded(unquote(str(user)), source, headers), headers
         principal = self._users.principal(headers, source)
         headers.pop("authorization", None)
         headers[USER] = user = quote(principal.name, safe="")
         if client_id := headers.get(CLIENT_ID):
             headers[CLIENT_ID] = f"{user}/{client_id!s}"
         return principal, headers
+
+    def _forwarded(self, name: str, source: str, headers: Headers) -> Principal:
+        """A user that another node recognised, if its password is still the same."""
+        principal = self._gate.principal(name, source)
+        if headers.get(PROOF) != self._proof(name):
+            raise sdk.Unauthenticated(f"user {name} has another password now")
+        return principal
 
     def knows(self) -> bool:
         """Whether this node has the newest users and rights, so that its answer is final."""

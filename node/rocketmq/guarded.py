@@ -8,13 +8,14 @@ that may lack the newest users does not refuse: it lets the master decide.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import structlog
 from duolog import _errors as sdk
 from duolog._background import together
 
-from node.access.gate import PRINCIPAL
+from node.access.gate import PRINCIPAL, Principal
 from node.access.guarding import Delivering, GuardedMethods, with_method
 from node.access.rules import Needs, Rule
 from node.config import ConfigError
@@ -48,6 +49,15 @@ class Known(Delivering):
         return self._headers
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A call that may begin."""
+
+    principal: Principal
+    headers: Headers
+    needs: Needs
+
+
 class Wrapping:
     """Wraps methods, so that each is served to those only who may call it."""
 
@@ -65,13 +75,13 @@ class Wrapping:
         made = self._streamed if handler.response_streaming else self._unary
         return with_method(handler, made(handler, rule, kind))
 
-    def _admitted(self, rule: Rule, request: Any, context: Any) -> tuple[Needs, Headers, Any]:
-        """What a call needs, true headers, and who calls. Raises DENIED, Refused."""
+    def _admit(self, rule: Rule, request: Any, context: Any) -> Admitted:
+        """Let a call begin. Raises DENIED, Refused."""
         principal, headers = self._guard.recognise(context)
         needs = tuple(rule.needs(request, self._guard.facts))
         self._guard.check(principal, needs)
         PRINCIPAL.set(principal)
-        return needs, headers, principal
+        return Admitted(principal, headers, needs)
 
     async def _may_be_unknown(self, context: Any, error: Exception) -> None:
         """Return if another node shall decide: this one may only not know the caller yet.
@@ -87,13 +97,13 @@ class Wrapping:
         async def call(request: Any, context: Any) -> Any:
             try:
                 try:
-                    _, headers, _ = self._admitted(rule, request, context)
+                    admitted = self._admit(rule, request, context)
                 except DENIED as error:
                     await self._may_be_unknown(context, error)
                     return await self._forwarder.unary(kind, request, context)
             except _FAILURES as error:
                 return _refused(error, refusal(kind, request, error))
-            return await handler.unary_unary(request, Known(context, headers, _unchecked))
+            return await handler.unary_unary(request, Known(context, admitted.headers, _unchecked))
 
         return call
 
@@ -101,13 +111,16 @@ class Wrapping:
         async def call(request: Any, context: Any) -> None:
             try:
                 try:
-                    needs, headers, principal = self._admitted(rule, request, context)
+                    admitted = self._admit(rule, request, context)
                 except DENIED as error:
                     await self._may_be_unknown(context, error)
                     await self._forwarder.stream(kind, request, context)
                     return
-                known = Known(context, headers, lambda _: self._guard.check(principal, needs))
-                await handler.unary_stream(request, known)
+
+                def check(reply: Any) -> None:
+                    self._guard.check(admitted.principal, admitted.needs)
+
+                await handler.unary_stream(request, Known(context, admitted.headers, check))
             except _FAILURES as error:
                 await context.write(_refused(error, refusal(kind, request, error)))
 
@@ -151,7 +164,7 @@ class Wrapping:
     ) -> AsyncIterator[Any]:
         async for command in commands:
             needs = tuple(rule.needs(command, self._guard.facts))
-            await self._patiently(context, lambda needs=needs: session.settle(needs))  # type: ignore[misc]
+            await self._patiently(context, partial(session.settle, needs))
             yield command
 
     async def _patiently(self, context: Any, ask: Callable[[], Found]) -> Found:

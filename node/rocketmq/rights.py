@@ -5,7 +5,7 @@ the proxy asks nothing for. Names have their namespace.
 """
 
 from node.access.resources import Action, Need
-from node.access.rules import Facts, Needs, Rule, group_sub, of_topic, pub, reads
+from node.access.rules import Facts, Needs, Rule, group_sub, of_topic, pub, reads, writes
 from node.rocketmq.words.names import group_of, topic_of
 from node.rocketmq.words.stubs import Resource, definition, service
 
@@ -66,7 +66,8 @@ def _route(request: service.QueryRouteRequest, facts: Facts) -> Needs:
 
 
 def _send(request: service.SendMessageRequest, facts: Facts) -> Needs:
-    return [pub(topic) for topic in {topic_of(message.topic) for message in request.messages}]
+    topics = {topic_of(message.topic) for message in request.messages}
+    return [need for topic in topics for need in writes(topic, facts)]
 
 
 def _query_offset(request: service.QueryOffsetRequest, facts: Facts) -> Needs:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ha.options import AckMode, HaOptions
-from node.config import ConfigError, load
+from node.config import AccessSection, ConfigError, load
 from store.options import StoreOptions
 
 
@@ -134,3 +134,11 @@ def test_sections_hold_the_options_that_engine_and_replication_take() -> None:
     assert isinstance(config.ha, HaOptions)
     assert config.store == StoreOptions()
     assert origins["ha", "ack"] == "flag"
+
+
+def test_time_zones_are_those_that_the_machine_knows() -> None:
+    section = AccessSection(date_zones="Asia/Shanghai, Europe/Berlin,")
+    assert [zone.key for zone in section.zones()] == ["Asia/Shanghai", "Europe/Berlin"]
+    for name in ("Nowhere", "../../etc/passwd", "/etc/passwd", "+08:00"):
+        with pytest.raises(ValueError, match="is no time zone that this machine knows"):
+            AccessSection(date_zones=name)

@@ -15,6 +15,7 @@ COPY = OWN + "copy"  # marks a copy of a call that another node answers
 PEER = OWN + "peer"  # address of the client
 VIA = OWN + "via"  # name of the forwarding node
 USER = OWN + "user"  # the user that calls, quoted as in URLs; only where there are users
+PROOF = OWN + "proof"  # of the password that the forwarding node knows the user by
 CLIENT_ID = "x-mq-client-id"
 TLS, PLAIN = "tls", "plain"
 Header = tuple[str, str | bytes]

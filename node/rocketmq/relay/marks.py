@@ -29,6 +29,10 @@ class Marks:
         made = [*headers, (TIME, str(int(self._wall_ms())))]
         return [*made, (MARK, self._vouching.mark(_covered(dict(made))))]
 
+    def proof(self, user: str, secret: str) -> str:
+        """Differs after a change of a user's secret."""
+        return self._vouching.mark(("secret", user, secret))
+
     def check(self, headers: Mapping[str, str | bytes]) -> None:
         """Raise Refused (UNAUTHORIZED) unless a node of the cluster marked them just now."""
         if not self._vouching.is_mark(str(headers.get(MARK, "")), _covered(headers)):

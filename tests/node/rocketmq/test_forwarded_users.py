@@ -14,7 +14,7 @@ from node.access.access import FORWARDED as FOR_FORWARDED
 from node.access.secrets import read_key
 from node.access.vouching import Vouching
 from node.rocketmq.guard import Guard
-from node.rocketmq.relay.calls import CLIENT_ID, FORWARDED, PEER, PLAIN, USER, VIA
+from node.rocketmq.relay.calls import CLIENT_ID, FORWARDED, PEER, PLAIN, PROOF, USER
 from node.rocketmq.relay.marks import Marks
 from node.rocketmq.words.stubs import METHODS, Code, service
 from node.server import Node
@@ -24,7 +24,15 @@ from tests.node.rocketmq.api import Api, message, resource
 from tests.node.rocketmq.test_rights import REFUSED, make_topics
 from tests.node.rocketmq.test_transactions import QUICK, Checker, half
 from tests.node.rocketmq.test_user_attacks import telemetry
-from tests.node.rocketmq.users import Users, as_user, codes, first_code, key_file, requests
+from tests.node.rocketmq.users import (
+    PASSWORD,
+    Users,
+    as_user,
+    codes,
+    first_code,
+    key_file,
+    requests,
+)
 
 
 @dataclass
@@ -135,6 +143,19 @@ async def test_a_right_that_a_slave_does_not_know_yet_is_known_to_the_master(
     await consume_one(alice, b"x")
 
 
+async def test_a_slave_that_does_not_know_of_a_new_password_is_not_believed(pair: Pair) -> None:
+    tables = broker_of(pair.slave).metadata.tables.access
+    stale = tables.users["alice"]
+    await pair.users.put("alice", password="a new one", signs=True)
+    await pair.settle()
+    tables.users["alice"] = stale
+    tables.changes += 1
+    for secret, code in (("", Code.UNAUTHORIZED), ("a new one", Code.OK)):
+        api = as_user(pair.slave, "alice", secret=secret)
+        assert (await api.send(message(b"x"))).status.code == code
+        await api.close()
+
+
 async def test_the_address_of_the_client_counts_and_not_that_of_the_node(
     pair: Pair, tmp_path: Path
 ) -> None:
@@ -144,8 +165,9 @@ async def test_the_address_of_the_client_counts_and_not_that_of_the_node(
     await direct.close()
     vouching = Vouching(read_key(key_file(tmp_path)["key_file"]), FOR_FORWARDED)
     marks = Marks(vouching, broker_of(pair.master).times.wall_ms)
+    proof = marks.proof("alice", PASSWORD.format("alice"))
     for peer, code in (("ipv4:10.1.2.3:55", Code.OK), ("ipv4:11.1.2.3:55", Code.FORBIDDEN)):
-        said = [(FORWARDED, PLAIN), (PEER, peer), (VIA, "s"), (USER, "alice"), (CLIENT_ID, "c")]
+        said = [(FORWARDED, PLAIN), (PEER, peer), (USER, "alice"), (PROOF, proof), (CLIENT_ID, "c")]
         api = Api(pair.master, "")
         api.metadata = [(name, str(value)) for name, value in marks.added(said)]
         assert (await api.route("T")).status.code == code
