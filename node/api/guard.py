@@ -54,7 +54,7 @@ class GuardedAppends:
     ) -> tuple[wire.AppendReply, Outcome | None]:
         """See Appending."""
         try:
-            self._guard.check(self._principal, append_needs(request))
+            self._guard.check(self._principal, append_needs(request, self._guard.facts))
         except (sdk.Unauthenticated, sdk.NoPermission) as error:
             reply = wire.AppendReply(id=request.id, status=wire.NO_PERMISSION, reason=str(error))
             return reply, None

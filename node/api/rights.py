@@ -21,6 +21,7 @@ from node.access.rules import (
     reads,
     sees_group,
     sees_topic,
+    writes,
 )
 
 
@@ -43,11 +44,12 @@ def _anybody(request: Any, facts: Facts) -> Needs:
 # -- Messages ------------------------------------------------------------------------------------
 
 
-def append_needs(request: wire.AppendRequest) -> Needs:
+def append_needs(request: wire.AppendRequest, facts: Facts) -> Needs:
     """What a batch asks for."""
+    needs = writes(request.topic, facts)
     if request.transaction_group:
-        return pub(request.topic), group_pub(request.transaction_group)
-    return (pub(request.topic),)
+        needs.append(group_pub(request.transaction_group))
+    return needs
 
 
 def _stage(request: wire.StageRequest, facts: Facts) -> Needs:
@@ -55,7 +57,7 @@ def _stage(request: wire.StageRequest, facts: Facts) -> Needs:
         batch = wire.AppendRequest.FromString(request.batch)
     except DecodeError as error:
         raise sdk.BadRequest(f"the staged batch cannot be read: {error}") from None
-    return (group_pub(request.sink), *append_needs(batch))
+    return (group_pub(request.sink), *append_needs(batch, facts))
 
 
 def _subscribe(request: wire.SubscribeRequest, facts: Facts) -> Needs:
@@ -127,7 +129,7 @@ def _topic_action(action: Action) -> Callable[[Any, Facts], Needs]:
 
 SEES_CLUSTER = Rule(_of_cluster(Action.GET))
 _RULES = {
-    "Messages/Append": Rule(lambda request, facts: append_needs(request)),
+    "Messages/Append": Rule(append_needs),
     "Messages/Pull": Rule(lambda request, facts: reads(request.topic, facts), again=True),
     "Messages/Subscribe": Rule(_subscribe, delivers=lambda batch, facts: reads(batch.topic, facts)),
     "Messages/Find": Rule(_find, trim=_trim_found),

@@ -180,9 +180,10 @@ def words(user: str, password: str = PASSWORD) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Basic {text}"),)
 
 
-async def outcome(channel: Any, name: str, who: Any = None) -> str:
+async def outcome(channel: Any, name: str, who: Any = None, patience: float = 5.0) -> str:
     """How a call of a method ends: the name of a status code; a batch that is refused counts as
-    denied. who: metadata, over gRPC.
+    denied. who: metadata, over gRPC. patience: seconds, after which a stream that is silent was let
+    through.
     """
     how: dict[str, Any] = {"timeout": 5} if who is None else {"metadata": who, "timeout": 5}
     service, method = name.split("/")
@@ -193,9 +194,9 @@ async def outcome(channel: Any, name: str, who: Any = None) -> str:
         if descriptor.client_streaming:
             stream = call(**how)
             await stream.write(request)
-            reply = await _first(stream)
+            reply = await _first(stream, patience)
         elif descriptor.server_streaming:
-            reply = await _first(call(request, **how))
+            reply = await _first(call(request, **how), patience)
         else:
             reply = await call(request, **how)
     except grpc.aio.AioRpcError as error:
@@ -205,10 +206,10 @@ async def outcome(channel: Any, name: str, who: Any = None) -> str:
     return "OK"
 
 
-async def _first(stream: Any) -> Any:
+async def _first(stream: Any, patience: float) -> Any:
     """The first reply, or None where none comes: the call was let through, and waits."""
     try:
-        async with asyncio.timeout(0.3):
+        async with asyncio.timeout(patience):
             found = await stream.read()
             if found is grpc.aio.EOF:
                 code = await stream.code()
@@ -285,14 +286,14 @@ async def test_who_has_no_right_to_it_is_denied(
 async def test_who_has_the_rights_is_let_through(channel: grpc.aio.Channel) -> None:
     """What is for super users only stays so."""
     names = sorted(TABLE, key=lambda name: "Delete" in name)
-    found = {name: await outcome(channel, name, words("normal")) for name in names}
+    found = {name: await outcome(channel, name, words("normal"), 0.3) for name in names}
     denied = {name for name, code in found.items() if code in {code.name for code in DENIED}}
     assert denied == {name for name, row in TABLE.items() if not row.entries and not row.shows}
 
 
 async def test_a_super_user_may_do_everything(channel: grpc.aio.Channel) -> None:
     names = sorted(TABLE, key=lambda name: "Delete" in name)
-    found = {name: await outcome(channel, name, words("root")) for name in names}
+    found = {name: await outcome(channel, name, words("root"), 0.3) for name in names}
     assert not {name for name, code in found.items() if code in {code.name for code in DENIED}}
 
 
