@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 SPARK := $(VENV)/.spark
 KERNELS := $(VENV)/.kernels
 
-.PHONY: help venv demo pipeline test test-all check fmt proto sim sim-mutants mutation bench bench-peers fuzz interop clean docs up down \
+.PHONY: help venv certs demo pipeline test test-all check fmt proto sim sim-mutants mutation bench bench-peers fuzz interop clean docs up down \
   chaos chaos-containers test-containers
 
 SEEDS ?= 500
@@ -66,6 +66,10 @@ $(KERNELS): $(STAMP) $(wildcard store/kernels/*.py) tools/kernel_library.py
 	@$(BIN)/python tools/compile_kernels.py
 	@$(BIN)/python tools/kernel_library.py --where-possible
 	@touch $@
+
+HOSTS ?=
+certs: $(STAMP)  ## A test authority and certificates of nodes (HOSTS="n1 n2 ...") and of user alice, in ./certs.
+	@$(BIN)/python -m demo.certificates certs $(HOSTS)
 
 demo: $(STAMP) $(KERNELS)  ## Store, serve, crash and recover a real data set.
 	@$(BIN)/duolog demo

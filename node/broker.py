@@ -11,6 +11,7 @@ from ha.epochs import Epoch
 from ha.mandate import Mandate
 from ha.master import Master
 from node.access.frameskeys import FramesKeys, SharedKey
+from node.cautions import cautions
 from node.clocks import Clock, SystemClock
 from node.config import Config
 from node.consuming.groups import NO_GRACE, GroupCoordinator
@@ -68,6 +69,7 @@ class Broker:
     def __init__(self, config: Config, store: MessageStore, clock: Clock | None = None) -> None:
         """store: not started. clock: defaults to the machine's."""
         self._config = config
+        self._unsafe = len(cautions(config))
         self.node = config.node
         self.limits = config.limits
         host = store.store_host
@@ -80,6 +82,7 @@ class Broker:
         self.group = config.node.group
         self.failover: FailoverService | None = None  # only for a node that can be elected
         self.frames_port = 0  # it accepts no frames
+        self.frames_secured = False  # or with TLS only
         self.frames_keys: FramesKeys = SharedKey()
         self.admission = Admission(self.store, self.replication, self.metadata, config.limits)
         self.log.connect(self.replication, self.admission.refused_put)
@@ -175,7 +178,8 @@ class Broker:
 
     def status(self) -> dict[str, int]:
         """What the parts hold now, as numbers for an operator."""
-        return {name: count for part in self.parts for name, count in part.status().items()}
+        found = {name: count for part in self.parts for name, count in part.status().items()}
+        return {**found, "unsafe_settings": self._unsafe} if self._unsafe else found
 
     def validate(self) -> str:
         """The first violated invariant of the services between two events; empty if all hold.

@@ -12,7 +12,7 @@ import socket
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
@@ -26,6 +26,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from ha.options import HaOptions
+from node.certificates import BadCertificate, CertificateFiles, read
 from node.tls import Tls
 from store.options import StoreOptions, option
 from store.status import BrokerRole
@@ -38,6 +39,7 @@ TYPO = 0.75  # similarity of two names that differ by a typing mistake
 ALIKE = 0.65  # similarity from which a name is suggested
 SECTIONS = (
     "node",
+    "tls",
     "access",
     "limits",
     "transactions",
@@ -47,6 +49,11 @@ SECTIONS = (
     "registry",
     "store",
 )
+MOVED = {  # keys of earlier versions
+    "rocketmq.tls_listen": "tls.listen",
+    "rocketmq.tls_cert": "tls.cert",
+    "rocketmq.tls_key": "tls.key",
+}
 
 
 class ConfigError(Exception):
@@ -122,6 +129,69 @@ class NodeSection(_Section):
         if value not in ("debug", "info", "warning", "error"):
             raise ValueError("must be debug, info, warning or error")
         return value
+
+
+class TlsSection(_Section):
+    """TLS on the ports of clients."""
+
+    cert: Path | None = Field(
+        None,
+        description="file with the node's certificate chain (PEM), for the host by which clients "
+        "reach it; files are read again after they were replaced",
+    )
+    key: Path | None = Field(None, description="file with the key of `cert`, not encrypted")
+    listen: EndpointOrEmpty = Field(
+        "", description="HOST:PORT of a second port, with TLS, beside `node.listen`; empty: none"
+    )
+    only: bool = Field(
+        False,
+        description="`node.listen` and frames take TLS only, and no plain clients: for clusters, "
+        "as the ports that nodes name are then those with TLS",
+    )
+    client_certs: Literal["none", "optional", "required"] = Field(
+        "none",
+        description="certificates of clients: `none` are asked for; `required` on each port with "
+        "TLS; `optional`: required on `listen` and not asked for on `node.listen`, with `only`",
+    )
+    client_ca: Path | None = Field(
+        None, description="file with the CA (PEM) of clients' certificates"
+    )
+
+    @property
+    def files(self) -> CertificateFiles:
+        """The files, those that are set."""
+        return CertificateFiles(self.client_ca, self.cert, self.key)
+
+    @property
+    def serves(self) -> bool:
+        """Whether any port speaks TLS."""
+        return self.only or bool(self.listen)
+
+    def check(self) -> None:
+        """Raise ConfigError if keys contradict each other, or a file cannot be used."""
+        if self.serves and not (self.cert and self.key):
+            raise ConfigError("tls.listen and tls.only need tls.cert and tls.key")
+        if not self.serves and (any(self.files.paths) or self.client_certs != "none"):
+            raise ConfigError(
+                "keys of [tls] are set, and no port speaks TLS: set tls.only, or tls.listen for a "
+                "second port"
+            )
+        if (self.client_certs == "none") != (self.client_ca is None):
+            raise ConfigError(
+                "tls.client_ca and tls.client_certs (optional or required) must be set together"
+            )
+        both = self.only and bool(self.listen)
+        if self.client_certs == "optional" and not both:
+            raise ConfigError(
+                "tls.client_certs = optional needs tls.only and tls.listen: certificates are "
+                "required on tls.listen, and not asked for on node.listen"
+            )
+        if both and self.client_certs != "optional":
+            raise ConfigError(
+                "with tls.only, node.listen speaks TLS: leave out tls.listen, or set "
+                "tls.client_certs = optional"
+            )
+        _check_files("tls", self.files)
 
 
 class AccessSection(_Section):
@@ -214,13 +284,6 @@ class RocketmqSection(_Section):
         "", description="access key that clients must sign with; empty: no authentication"
     )
     secret_key: str = Field("", description="secret key that belongs to `access_key`")
-    tls_listen: EndpointOrEmpty = Field(
-        "", description="HOST:PORT of a second port, with TLS; empty: no such port"
-    )
-    tls_cert: Path | None = Field(
-        None, description="file with the certificate chain of the TLS port"
-    )
-    tls_key: Path | None = Field(None, description="file with the key of `tls_cert`")
 
 
 class MetricsSection(_Section):
@@ -309,6 +372,7 @@ class Config(_Section):
     """The whole configuration."""
 
     node: NodeSection = NodeSection()
+    tls: TlsSection = TlsSection()
     access: AccessSection = AccessSection()
     limits: LimitsSection = LimitsSection()
     transactions: TransactionsSection = TransactionsSection()
@@ -322,6 +386,13 @@ class Config(_Section):
         """TLS of the replication port; None without TLS."""
         ha = self.ha
         return Tls(ha.tls_ca, ha.tls_cert, ha.tls_key) if ha.tls_ca else None
+
+    def registry_tls(self) -> Tls | None:
+        """TLS of etcd's clients; None without TLS."""
+        registry = self.registry
+        if registry.tls_ca is None:
+            return None
+        return Tls(registry.tls_ca, registry.tls_cert, registry.tls_key)
 
     def check(self) -> None:
         """Raise ConfigError if keys contradict each other."""
@@ -337,14 +408,11 @@ class Config(_Section):
                 "rocketmq.secret_key, and create a user with these as name and password: "
                 "`duolog user create NAME --signs`"
             )
-        if rocketmq.tls_listen and not (rocketmq.tls_cert and rocketmq.tls_key):
-            raise ConfigError("rocketmq.tls_listen needs rocketmq.tls_cert and rocketmq.tls_key")
-        files = [self.ha.tls_ca, self.ha.tls_cert, self.ha.tls_key]
-        if any(files) and not all(files):
+        ha = CertificateFiles(self.ha.tls_ca, self.ha.tls_cert, self.ha.tls_key)
+        if len(ha.paths) not in (0, 3):
             raise ConfigError("ha.tls_ca, ha.tls_cert and ha.tls_key must be set together")
-        for file in filter(None, files):
-            if not os.access(file, os.R_OK):
-                raise ConfigError(f"ha.tls_*: cannot read {file}")
+        _check_files("ha.tls_*", ha)
+        self.tls.check()
         role = self.store.broker_role
         if role is BrokerRole.SLAVE and not self.ha.master:
             raise ConfigError("ha.master must be set: a SLAVE needs the HOST:PORT of its master")
@@ -362,6 +430,18 @@ class Config(_Section):
             )
         if bool(self.registry.tls_cert) != bool(self.registry.tls_key):
             raise ConfigError("registry.tls_cert and registry.tls_key must be set together")
+        registry = self.registry_tls()
+        if registry is None and self.registry.tls_cert:
+            raise ConfigError("registry.tls_cert needs registry.tls_ca")
+        if registry is not None:
+            _check_files("registry.tls_*", registry.files)
+
+
+def _check_files(keys: str, files: CertificateFiles) -> None:
+    try:
+        read(files)
+    except BadCertificate as error:
+        raise ConfigError(f"{keys}: {error}") from None
 
 
 Origins = dict[tuple[str, str], str]
@@ -419,6 +499,9 @@ def _environment() -> list[tuple[str, str, str, str]]:
         if section not in SECTIONS and not _nearest(section, key, TYPO):
             continue  # a variable of another program
         if key not in _keys(section):
+            moved = MOVED.get(f"{section}.{key}", "")
+            if moved:
+                raise ConfigError(f"environment {name}: {_moved(moved)}")
             where = _nearest(section, key, ALIKE)
             meant = f"{ENV_PREFIX}{where.replace('.', '__')}".upper()
             hint = f"; did you mean {meant}?" if where else ""
@@ -474,12 +557,18 @@ def _explain(error: ValidationError, origins: Origins) -> str:
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             text = "unknown key"
             meant = _nearest(parts[0], parts[1], ALIKE) if len(parts) > 1 else ""
-            if meant:
+            if where in MOVED:
+                text = _moved(MOVED[where])
+            elif meant:
                 text += f"; did you mean {meant}?"
             elif len(parts) == 1:
                 text += f"; sections are {', '.join(SECTIONS)}"
         lines.append(f"{where}: {text}" + (f" (from {origin})" if origin else ""))
     return "; ".join(lines)
+
+
+def _moved(key: str) -> str:
+    return f"this key is {key} now (docs/connecting.md#tls-on-a-node)"
 
 
 def _is_between_keys(problem: ErrorDetails) -> bool:

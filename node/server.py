@@ -23,6 +23,8 @@ from node.api.guard import Guard
 from node.api.native import guard_of, native_methods
 from node.api.reservedport import IN_USE, ListenError, ReservedPort
 from node.broker import EXIT_FENCED, Broker, make_store
+from node.cautions import cautions
+from node.clienttls import ClientTls
 from node.config import Config, ConfigError
 from node.election.failover import Candidate, FailoverService
 from node.frames.server import FramesServer
@@ -30,7 +32,6 @@ from node.logs import configure_logging
 from node.methods import Methods
 from node.openfiles import raise_limit
 from node.replication.masterstream import ReplicationService
-from node.tls import Tls
 from store.errors import StoreError
 from store.osdisk import OsDisk
 from store.record import Host
@@ -116,9 +117,10 @@ class Node:
             client_port = ReservedPort(self.config.node.listen)
             reserved.callback(client_port.release)
             self.port = client_port.port
-            tls = self._reserve_tls()
-            if tls is not None:
-                reserved.callback(tls[0].release)
+            tls = ClientTls(self.config.tls) if self.config.tls.serves else None
+            tls_port = self._reserve_tls()
+            if tls_port is not None:
+                reserved.callback(tls_port.release)
             ha_port = self._reserve_ha()
             if ha_port is not None:
                 reserved.callback(ha_port.release)
@@ -132,8 +134,10 @@ class Node:
             await self._recover(client_port)
             try:
                 if frames_port is not None:
-                    await self._serve_frames(frames_port)
-                await self._listen(client_port, tls, ha_port)
+                    await self._serve_frames(frames_port, tls)
+                if ha_port is not None:
+                    await self._serve_slaves(ha_port)
+                await self._listen(client_port, tls_port, tls)
                 if metrics_port is not None:
                     await self._serve_metrics(metrics_port)
             except BaseException:
@@ -147,15 +151,10 @@ class Node:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         log.info("ready", listen=client_port.address, data=str(self.config.node.data))
 
-    def _reserve_tls(self) -> tuple[ReservedPort, grpc.ServerCredentials] | None:
-        """The port with TLS for RocketMQ's clients, None for none. Raises ListenError, OSError."""
-        section = self.config.rocketmq
-        if not section.enable or not section.tls_listen:
-            return None
-        assert section.tls_cert is not None, "checked"
-        assert section.tls_key is not None, "checked"
-        pair = (section.tls_key.read_bytes(), section.tls_cert.read_bytes())
-        return ReservedPort(section.tls_listen), grpc.ssl_server_credentials([pair])
+    def _reserve_tls(self) -> ReservedPort | None:
+        """The second client port, with TLS; None for none. Raises ListenError."""
+        address: str = self.config.tls.listen
+        return ReservedPort(address) if address else None
 
     def _reserve_ha(self) -> ReservedPort | None:
         """The replication port; None for a fixed slave, which serves none. Raises ListenError."""
@@ -222,33 +221,36 @@ class Node:
         self.broker, self._server, self._frames = broker, server, frames
 
     async def _listen(
-        self,
-        client_port: ReservedPort,
-        tls: tuple[ReservedPort, grpc.ServerCredentials] | None,
-        ha_port: ReservedPort | None,
+        self, client_port: ReservedPort, tls_port: ReservedPort | None, tls: ClientTls | None
     ) -> None:
-        """Open the ports: everything that they lead to is ready. Raises ListenError, OSError."""
+        """Open the ports of clients: everything that they lead to is ready.
+
+        Raises ListenError, OSError.
+        """
         assert self.broker is not None, "recovered"
         assert self._server is not None, "recovered"
-        if ha_port is not None:
-            await self._serve_slaves(self.broker, ha_port)
         self._prepare_election(self.broker)
-        _add_port(self._server, client_port, None)
-        if tls is not None and self.rocketmq is not None:
-            _add_port(self._server, *tls)
-            self.rocketmq.tls_port = self.tls_port = tls[0].port
+        only = self.config.tls.only
+        _add_port(self._server, client_port, tls.first_port() if tls and only else None)
+        if tls_port is not None:
+            assert tls is not None, "a port with TLS has certificates: checked"
+            _add_port(self._server, tls_port, tls.second_port())
+            self.tls_port = tls_port.port
+            if self.rocketmq is not None and not only:  # its clients stay with the port they chose
+                self.rocketmq.tls_port = tls_port.port
         await self._server.start()
 
-    async def _serve_frames(self, reserved: ReservedPort) -> None:
+    async def _serve_frames(self, reserved: ReservedPort, tls: ClientTls | None) -> None:
         """Take frames. Raises ListenError."""
         broker, frames = self.broker, self._frames
         assert broker is not None, "recovered"
         assert frames is not None, "recovered"
+        context = tls.frames() if tls is not None and self.config.tls.only else None
         try:
-            await frames.start(reserved.host, reserved.port)
+            await frames.start(reserved.host, reserved.port, context)
         except OSError:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
-        broker.frames_port = frames.port
+        broker.frames_port, broker.frames_secured = frames.port, context is not None
         log.info("taking frames", listen=f"{reserved.host}:{frames.port}")
 
     async def _serve_metrics(self, reserved: ReservedPort) -> None:
@@ -296,8 +298,10 @@ class Node:
             stubs.rpc.add_MessagingServiceServicer_to_server(self.rocketmq, methods.as_server())
         return [stubs.SERVICE_NAME]
 
-    async def _serve_slaves(self, broker: Broker, reserved: ReservedPort) -> None:
+    async def _serve_slaves(self, reserved: ReservedPort) -> None:
         """A master's replication port. Raises ListenError, OSError (certificates)."""
+        broker = self.broker
+        assert broker is not None, "recovered"
         service = ReplicationService(
             broker.replication, broker.log.threads, self.config.ha_tls(), broker.give_up
         )
@@ -316,11 +320,8 @@ class Node:
         if registry is None:
             from node.election.etcd import EtcdRegistry  # others need no stubs of etcd
 
-            tls = None
-            if section.tls_ca is not None:
-                tls = Tls(section.tls_ca, section.tls_cert, section.tls_key)
             timeout = section.request_timeout_ms / 1000
-            registry = EtcdRegistry(section.addresses(), timeout, tls)
+            registry = EtcdRegistry(section.addresses(), timeout, self.config.registry_tls())
         host = self.config.ha.listen.rpartition(":")[0]
         advertised: str = self.config.ha.advertise
         try:
@@ -373,6 +374,8 @@ async def serve(config: Config) -> int:
     tune_allocator()
     raise_limit()
     gc.disable()  # a start makes millions of objects that stay: looking for garbage finds none
+    for reason in cautions(config):
+        log.warning("a setting is not safe", reason=reason)
     node = Node(config)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

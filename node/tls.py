@@ -1,9 +1,17 @@
-"""TLS between servers: certificate files as gRPC credentials."""
+"""TLS of ports and between servers: certificate files as gRPC credentials and contexts of OpenSSL.
 
+Every new connection gets the newest files; those that are open keep what they began with.
+"""
+
+import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import grpc
+
+from node.certificates import BadCertificate, CertificateFiles, Pem, Renewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,18 +24,88 @@ class Tls:
     cert: Path | None = None
     key: Path | None = None
 
-    def of_channel(self) -> grpc.ChannelCredentials:
-        """Credentials of a client. Raises OSError if a file cannot be read."""
-        key = self.key.read_bytes() if self.key else None
-        cert = self.cert.read_bytes() if self.cert else None
-        return grpc.ssl_channel_credentials(self.ca.read_bytes(), key, cert)
+    @property
+    def files(self) -> CertificateFiles:
+        """Its files."""
+        return CertificateFiles(self.ca, self.cert, self.key)
+
+    def of_channel(self) -> Renewed[grpc.ChannelCredentials]:
+        """Credentials of a client. Raises BadCertificate."""
+        return Renewed(self.files, _of_channel)
 
     def of_server(self) -> grpc.ServerCredentials:
         """Credentials of a port that accepts only certificates of the same CA.
 
-        Raises OSError if a file cannot be read.
+        Raises BadCertificate.
         """
-        assert self.key is not None, "a port has a certificate of its own: checked"
-        assert self.cert is not None, "a port has a certificate of its own: checked"
-        pair = (self.key.read_bytes(), self.cert.read_bytes())
-        return grpc.ssl_server_credentials([pair], self.ca.read_bytes(), require_client_auth=True)
+        return server_credentials(Renewed(self.files, _itself).now, require=True)
+
+
+def _of_channel(pem: Pem) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
+
+
+def _itself(pem: Pem) -> Pem:
+    return pem
+
+
+def server_credentials(now: Callable[[], Pem], *, require: bool) -> grpc.ServerCredentials:
+    """Credentials of a port. now: called before every handshake.
+
+    require: clients must have a certificate of the CA; otherwise they are not asked for one (gRPC
+    for Python cannot ask without requiring).
+    """
+    used = now()
+
+    def newer() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal used
+        newest = now()
+        if newest is used:
+            return None
+        used = newest
+        return _configuration(newest, require)
+
+    fetch = cast(Callable[[], grpc.ServerCertificateConfiguration], newer)  # its type lacks None
+    return grpc.dynamic_ssl_server_credentials(_configuration(used, require), fetch, require)
+
+
+def _configuration(pem: Pem, require: bool) -> grpc.ServerCertificateConfiguration:
+    assert pem.key is not None, "a port has a certificate of its own: checked"
+    assert pem.cert is not None, "a port has a certificate of its own: checked"
+    ca = pem.ca if require else None
+    return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], ca)
+
+
+def server_context(pem: Pem, mode: ssl.VerifyMode) -> ssl.SSLContext:
+    """OpenSSL's context of a port. mode: about the client's certificate. Raises BadCertificate.
+
+    TLS 1.3 without tickets: a session that is resumed would skip the check of its certificate.
+    """
+    files = pem.files
+    assert files.cert is not None, "a port has a certificate of its own: checked"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC does
+    context.verify_mode = mode
+    try:
+        context.load_cert_chain(files.cert, files.key, password="")
+        if files.ca is not None:
+            context.load_verify_locations(files.ca)
+    except (OSError, ValueError) as error:  # they may have changed since they were read
+        raise BadCertificate(f"{files.cert} cannot be used: {error}") from None
+    return context
+
+
+def renewing_context(now: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+    """A context of a port that hands over to the newest one in every handshake."""
+    context = now()
+
+    def hand_over(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        connection.context = now()
+
+    context.sni_callback = hand_over
+    return context
+
+
+__all__ = ["Tls", "renewing_context", "server_context", "server_credentials"]

@@ -22,6 +22,7 @@ with `DUOLOG_` are ignored.
 """
 ABOUT = {
     "node": "Who the node is and where it listens.",
+    "tls": "TLS on the ports of clients ([TLS on a node](connecting.md#tls-on-a-node)).",
     "access": "Users and their rights ([access](access.md)). Without `key_file` there are none.",
     "limits": "Limits on what clients may ask for and create. Sizes are in bytes, times in ms.",
     "transactions": "Checks of half messages that are neither committed nor rolled back.",

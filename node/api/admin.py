@@ -13,7 +13,7 @@ from grpc.aio import ServicerContext
 
 from ha.epochs import EPOCH_TOPIC, Epoch
 from ha.progress import ConnectionState
-from node.api.calls import Caller, Reply, Request, unary
+from node.api.calls import Caller, Reply, Request, is_encrypted, unary
 from node.api.replicationstatus import (
     add_routed,
     group_route,
@@ -428,10 +428,11 @@ class AdminService(stubs.AdminServicer):
         """The replica groups of the cluster and their endpoints."""
         broker = self._broker
         node = broker.node
+        takes_frames = broker.frames_secured or not is_encrypted(context)
         reply = wire.RouteReply(
             cluster=node.cluster,
             group=node.group,
-            frames_port=broker.frames_port,
+            frames_port=broker.frames_port if takes_frames else 0,
             frames_key=broker.frames_keys.issue(),
         )
         if broker.failover is None:

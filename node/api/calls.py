@@ -1,6 +1,8 @@
-"""How service methods report errors: typed, with the exact kind in the trailing metadata."""
+"""What service methods know of a call, and how they report errors: typed, with the exact kind in
+the trailing metadata.
+"""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
@@ -42,6 +44,21 @@ class Caller(Protocol):
 
     def peer(self) -> str:
         """The client's address as gRPC names it."""
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """What TLS says of the connection; empty without TLS and over frames."""
+
+
+def is_encrypted(context: Caller) -> bool:
+    """Whether a call over gRPC came with TLS."""
+    return b"ssl" in context.auth_context().get("transport_security_type", ())
+
+
+def certificate_name(context: Caller) -> str:
+    """The common name of the client's certificate, which was verified; empty without one."""
+    for name in context.auth_context().get("x509_common_name", ()):
+        return name.decode(errors="replace")
+    return ""
 
 
 class Replies(Protocol[Message]):

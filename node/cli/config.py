@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from node.cli.output import Json, fail, print_rows
+from node.cli.output import Json, fail, print_json, print_rows
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Show the configuration."""
+    """Show and check the configuration."""
 
 
 @app.command()
@@ -35,3 +35,34 @@ def show(
         for section, key, value, where in rows(loaded, origins)
     ]
     print_rows(table, ["key", "value", *(["origin"] if origin else [])], as_json)
+
+
+@app.command()
+def check(
+    config: Annotated[Path | None, typer.Option(help="TOML file (default ./duolog.toml).")] = None,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Say what a node would refuse, and what works but is not safe.
+
+    Exit status 0: a node starts with it, whatever is told; 2: it does not.
+    """
+    from datetime import UTC, datetime
+
+    from node.access.secrets import BadKeyFile, read_key
+    from node.cautions import cautions, untimely
+    from node.config import ConfigError, load
+
+    try:
+        loaded, _ = load(config)
+        if loaded.access.key_file is not None:
+            read_key(loaded.access.key_file)
+    except (ConfigError, BadKeyFile) as error:
+        fail(str(error), "duolog config show --origin   (or: docs/configuration.md)", 2)
+    found = [*cautions(loaded), *untimely(loaded, datetime.now(UTC))]
+    if as_json:
+        print_json(found)
+        return
+    for text in found:
+        print(f"warning: {text}")
+    if not found:
+        print("nothing to say against it")

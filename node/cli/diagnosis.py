@@ -275,6 +275,15 @@ def _node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             "start the producers of their group, if none runs",
             "half-messages",
         )
+    unsafe = node.parts.get("unsafe_settings", 0)
+    if unsafe:
+        yield Finding(
+            NOTE,
+            "unsafe-settings",
+            where,
+            f"settings that work and are not safe, as ports without TLS: {unsafe}",
+            "run `duolog config check` on its machine, or look at the beginning of its log",
+        )
 
 
 def _down(where: str, what: str, elected: bool) -> Finding:

@@ -1,7 +1,8 @@
 """The registry in etcd (3.4 or newer), through its gRPC API.
 
 Blocking calls, each with a deadline: they are made from threads. A request that fails is repeated
-at the next endpoint. A transaction never is: its sender must find out whether it was executed.
+at the next endpoint. A transaction never is: its sender must find out whether it was executed. A
+connection lives on after certificates were replaced; once it fails, the next one uses the new ones.
 """
 
 import contextlib
@@ -51,6 +52,8 @@ class _Endpoint:
 
     def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.address = address
+        self.credentials = credentials
+        self.calls = 0  # under way
         self.channel = (
             grpc.insecure_channel(address, _OPTIONS)
             if credentials is None
@@ -74,9 +77,11 @@ class EtcdRegistry:
     def __init__(
         self, endpoints: tuple[str, ...], timeout_seconds: float, tls: Tls | None = None
     ) -> None:
-        """timeout_seconds: of one request to one endpoint."""
-        credentials = tls.of_channel() if tls is not None else None
+        """timeout_seconds: of one request to one endpoint. Raises BadCertificate."""
+        self._credentials = tls.of_channel().now if tls is not None else lambda: None
+        credentials = self._credentials()
         self._endpoints = [_Endpoint(endpoint, credentials) for endpoint in endpoints]
+        self._left: list[_Endpoint] = []  # those of older certificates that have calls under way
         self._timeout = timeout_seconds
         self._renewal_timeout = timeout_seconds
         self._current = 0
@@ -212,7 +217,8 @@ class EtcdRegistry:
                 call.cancel()
             if not self._lock.wait_for(lambda: not self._under_way, 2 * self._timeout):
                 return  # the connections end with the process
-        for endpoint in self._endpoints:
+            endpoints = [*self._endpoints, *self._left]
+        for endpoint in endpoints:
             endpoint.channel.close()
 
     # -- endpoints -----------------------------------------------------------------------------
@@ -243,12 +249,14 @@ class EtcdRegistry:
                 raise RegistryUnavailable("the connection to the registry is closed")
             self._under_way += 1
             at = self._current
-        endpoint = self._endpoints[at]
+            endpoint = self._endpoints[at]
+            endpoint.calls += 1
         try:
             yield endpoint
         except grpc.RpcError as failure:
             if failure.code() is grpc.StatusCode.NOT_FOUND:  # no other object is named by id
                 raise LeaseGone(str(failure.details())) from None
+            self._renew(at, endpoint)
             self._rotate(at)
             details = f"{failure.code().name}: {failure.details()}"
             raise RegistryUnavailable(f"etcd at {endpoint.address}: {details}") from None
@@ -258,7 +266,25 @@ class EtcdRegistry:
         finally:
             with self._lock:
                 self._under_way -= 1
+                endpoint.calls -= 1
+                self._close_left()
                 self._lock.notify_all()
+
+    def _renew(self, at: int, failed: _Endpoint) -> None:
+        """Replace an endpoint that failed, if there are newer certificates than it has."""
+        credentials = self._credentials()
+        with self._lock:
+            if self._endpoints[at] is failed and failed.credentials is not credentials:
+                self._endpoints[at] = _Endpoint(failed.address, credentials)
+                self._left.append(failed)
+
+    def _close_left(self) -> None:
+        """Close what was replaced and has no calls. gRPC crashes if a call begins meanwhile."""
+        if self._closed:
+            return
+        for endpoint in [one for one in self._left if not one.calls]:
+            self._left.remove(endpoint)
+            endpoint.channel.close()
 
     def _rotate(self, failed: int) -> None:
         with self._lock:

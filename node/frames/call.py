@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Protocol
 
 import grpc
@@ -121,6 +121,10 @@ class Call:
     def invocation_metadata(self) -> Trailing:
         """Frames carry none."""
         return ()
+
+    def auth_context(self) -> dict[str, Iterable[bytes]]:
+        """Its connection began with a key, which says who it is."""
+        return {}
 
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Trailing = ()

@@ -1,6 +1,7 @@
 """The frames port: connections, what they share, and their clean end."""
 
 import asyncio
+import ssl
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -16,6 +17,8 @@ log = structlog.get_logger("duolog.node")
 
 TICK_SECONDS = 1.0
 POLL_SECONDS = 0.02  # while calls end
+HANDSHAKE_SECONDS = 5.0  # of TLS, before a connection begins
+SHUTDOWN_SECONDS = 2.0
 CONNECTIONS_MAX = 20_000
 HALVES = 8  # longest frames that all connections may hold while they have not arrived whole
 SHORT_CALLS_MAX = 1024  # of one connection, beside those that wait for messages
@@ -74,11 +77,16 @@ class FramesServer:
         """Bytes held for long frames that have not arrived whole."""
         return self._terms.budget.taken
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen; with port 0 on a free one. Raises OSError."""
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen; with port 0 on a free one. tls: None for plain text. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self._terms, self._joined), host.strip("[]") or None, port
+            lambda: Connection(self._terms, self._joined),
+            host.strip("[]") or None,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if tls is not None else None,
+            ssl_shutdown_timeout=SHUTDOWN_SECONDS if tls is not None else None,
         )
         self.port = self._server.sockets[0].getsockname()[1]
         self._ticking.start(self._tick())

@@ -61,7 +61,7 @@ class Replication:
         self._tables = tables
         self.options = config.ha
         tls = config.ha_tls()
-        self._credentials = tls.of_channel() if tls is not None else None
+        self._credentials = tls.of_channel().now if tls is not None else None
         self.master: Master | None = None
         self.slave: Slave | None = None
         self.follower: ReplicationClient | None = None

@@ -35,10 +35,13 @@ _BROKEN = (grpc.RpcError, asyncio.InvalidStateError, ConnectionError, Unavailabl
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A master's replication port. credentials: None for plain text."""
+    """A master's replication port.
+
+    credentials: asked for each connection; None for plain text.
+    """
 
     address: str
-    credentials: grpc.ChannelCredentials | None
+    credentials: Callable[[], grpc.ChannelCredentials] | None
     pause_seconds_max: float  # longest pause between two attempts
 
 
@@ -169,7 +172,7 @@ class ReplicationClient:
         credentials = self._upstream.credentials
         if credentials is None:
             return grpc.aio.insecure_channel(self._upstream.address, options=options)
-        return grpc.aio.secure_channel(self._upstream.address, credentials, options=options)
+        return grpc.aio.secure_channel(self._upstream.address, credentials(), options=options)
 
     async def _take_all(self, data: object, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> None:
         """Frames from the master, to the end of the stream; data: the first one."""

@@ -263,9 +263,9 @@ def secured(tmp_path: Path) -> Iterator[tuple[NodeProcess, str, Path]]:
     listen = free_endpoint()
     node = NodeProcess(
         tmp_path / "data", *SMALL,
-        "--set", f"rocketmq.tls_listen={listen}",
-        "--set", f"rocketmq.tls_cert={tls.cert}",
-        "--set", f"rocketmq.tls_key={tls.key}",
+        "--set", f"tls.listen={listen}",
+        "--set", f"tls.cert={tls.cert}",
+        "--set", f"tls.key={tls.key}",
         "--set", "rocketmq.access_key=ak",
         "--set", "rocketmq.secret_key=sk",
     )  # fmt: skip

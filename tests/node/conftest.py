@@ -41,6 +41,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
         registry: Registry | None = None,
         group: str = "broker-a",
         frames_listen: str = "auto",
+        tls: Any = None,
         **store: Any,
     ) -> Node:
         config = Config.model_validate(
@@ -53,6 +54,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
                     "frames_listen": frames_listen,
                 },
                 "registry": {"endpoints": "127.0.0.1:1" if registry is not None else ""},
+                "tls": tls or {},
                 "limits": limits or {},
                 "rocketmq": rocketmq or {},
                 "metrics": metrics or {},

@@ -661,9 +661,9 @@ def test_tls_with_a_certificate_that_the_client_trusts(tmp_path: Path) -> None:
     listen = free_endpoint()
     node = NodeProcess(
         tmp_path / "data", *SMALL,
-        "--set", f"rocketmq.tls_listen={listen}",
-        "--set", f"rocketmq.tls_cert={tls.cert}",
-        "--set", f"rocketmq.tls_key={tls.key}",
+        "--set", f"tls.listen={listen}",
+        "--set", f"tls.cert={tls.cert}",
+        "--set", f"tls.key={tls.key}",
     )  # fmt: skip
     node.start()
     try:

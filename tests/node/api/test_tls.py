@@ -1,6 +1,5 @@
 """Clients of the SDK that speak TLS, at real nodes."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from node.server import Node
 from tests.certificates import certificates
 from tests.node.conftest import StartNode
 
-needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl")
-
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -28,8 +25,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture
 def start_secured(start_node: StartNode, files: Any) -> Callable[[], Any]:
     """Start a node that has a port with TLS beside its plain one."""
-    section = {"tls_listen": free_endpoint(), "tls_cert": files.cert, "tls_key": files.key}
-    return lambda: start_node(rocketmq=section)
+    section = {"listen": free_endpoint(), "cert": files.cert, "key": files.key}
+    return lambda: start_node(tls=section)
 
 
 @pytest.fixture
@@ -56,7 +53,6 @@ async def use(client: duolog.Client) -> None:
         assert message.body == b"x"
 
 
-@needs_openssl
 async def test_all_calls_go_over_tls(
     start_secured: Callable[[], Any], files: Any, plain: list[str]
 ) -> None:
@@ -75,7 +71,6 @@ async def test_all_calls_go_over_tls(
     assert plain == []
 
 
-@needs_openssl
 async def test_nodes_that_name_another_port_are_reached_at_the_one_with_tls(
     start_secured: Callable[[], Any], files: Any, plain: list[str]
 ) -> None:
@@ -87,7 +82,6 @@ async def test_nodes_that_name_another_port_are_reached_at_the_one_with_tls(
     assert plain == []
 
 
-@needs_openssl
 async def test_who_is_not_vouched_for_is_not_spoken_to(
     start_secured: Callable[[], Any], plain: list[str]
 ) -> None:

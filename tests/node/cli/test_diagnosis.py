@@ -158,6 +158,9 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "half-messages": (
         NOTE, "node a of g", lambda: with_node("a", parts={"half_messages_waiting": 2}),
     ),
+    "unsafe-settings": (
+        NOTE, "node b of g", lambda: with_node("b", parts={"unsafe_settings": 1}),
+    ),
     "fenced": (ERROR, "node b of g", lambda: with_node("b", fence_reason="sync failed: EIO")),
     "disk-full": (
         ERROR, "node b of g", lambda: with_node("b", flags=("DISK_FULL",), disk_used_ratio=0.95),

@@ -22,6 +22,7 @@ from ha.registry import (
     RegistryUnavailable,
     Transaction,
 )
+from node import certificates as certificates_of
 from node.election.etcd import EtcdRegistry
 from node.election.memoryregistry import MemoryRegistry
 from node.tls import Tls
@@ -261,7 +262,6 @@ def test_a_cluster_goes_on_without_one_member_and_not_without_two(tmp_path: Path
         cluster.stop()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_etcd_over_tls_with_a_certificate_of_our_own(tmp_path: Path) -> None:
     need_etcd()
     tls = certificates(tmp_path)
@@ -276,6 +276,37 @@ def test_etcd_over_tls_with_a_certificate_of_our_own(tmp_path: Path) -> None:
         with pytest.raises(RegistryUnavailable):
             stranger.get("/tls/")
         stranger.close()
+    finally:
+        cluster.stop()
+
+
+def test_new_certificates_are_used_once_the_connection_breaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_etcd()
+    monkeypatch.setattr(certificates_of, "LOOK_SECONDS", 0.0)
+    tls, other = certificates(tmp_path), certificates(tmp_path / "other")
+    cluster = LocalEtcd(tmp_path, tls=tls)
+    cluster.start()
+    try:
+        registry = EtcdRegistry(cluster.endpoints, 2.0, tls)
+        assert registry.commit(put("/new/k", b"v")) is not None
+        for new, old in zip(other.files.paths, tls.files.paths, strict=True):
+            shutil.copy(new, old)
+        assert registry.get("/new/").rows  # over the open connection
+        cluster.kill()
+        with pytest.raises(RegistryUnavailable):
+            registry.get("/new/")
+        cluster.start_member(0)
+        until = time.monotonic() + 20
+        while True:
+            try:
+                assert registry.get("/new/").rows
+                break
+            except RegistryUnavailable:
+                assert time.monotonic() < until
+        assert registry._left == []
+        registry.close()
     finally:
         cluster.stop()
 

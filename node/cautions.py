@@ -1,0 +1,78 @@
+"""Settings that work and are not safe: told in the log at a start, and by `duolog config check`."""
+
+import ipaddress
+import stat
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from node.certificates import CertificateFiles, read
+from node.config import Config
+
+_NOT_FOR_OTHERS = stat.S_IWGRP | stat.S_IRWXO  # a group may read, as of mounted secrets
+
+
+def cautions(config: Config) -> list[str]:
+    """What is not safe, each with what to do. Files are looked at, and may be gone."""
+    return [*_plain_ports(config), *_key_files(config)]
+
+
+def untimely(config: Config, now: datetime) -> list[str]:
+    """Certificates that are not valid at this time. Raises BadCertificate."""
+    found = (read(files).invalid(now) for files in _certificates(config))
+    return [f"{reason}: replace it" for reason in found if reason]
+
+
+def _plain_ports(config: Config) -> Iterator[str]:
+    if config.access.key_file is not None and not config.tls.only:
+        ports = {"node.listen": config.node.listen, "node.frames_listen": _frames_of(config)}
+        for key, address in ports.items():
+            if _is_reached(address):
+                yield (
+                    f"{key} = {address}: users call a port without TLS, where their passwords and "
+                    "messages can be read on the way: set tls.only, or listen on loopback"
+                )
+    if _is_reached(config.ha.listen) and config.ha.tls_ca is None:
+        yield (
+            f"ha.listen = {config.ha.listen}: replication has no TLS, so whoever reaches this port "
+            "can read all messages: set ha.tls_*, or listen where only the group's nodes are"
+        )
+
+
+def _frames_of(config: Config) -> str:
+    """Where frames are taken, if that is configured by itself."""
+    frames: str = config.node.frames_address
+    return "" if frames.endswith(":0") else frames
+
+
+def _is_reached(address: str) -> bool:
+    """Whether other machines may reach an address; empty: there is none."""
+    host = address.rpartition(":")[0].strip("[]")
+    if not host or host == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True  # a name
+
+
+def _certificates(config: Config) -> tuple[CertificateFiles, ...]:
+    parts = (config.ha_tls(), config.registry_tls())
+    return (config.tls.files, *(part.files for part in parts if part is not None))
+
+
+def _key_files(config: Config) -> Iterator[str]:
+    keys = [files.key for files in _certificates(config)]
+    for path in dict.fromkeys([*keys, config.access.first_user_file]):
+        if path is not None and _is_open(path):
+            yield f"{path}: it is open to others than its owner: chmod 600 {path}"
+
+
+def _is_open(path: Path) -> bool:
+    try:
+        return bool(path.stat().st_mode & _NOT_FOR_OTHERS)
+    except OSError:
+        return False
+
+
+__all__ = ["cautions", "untimely"]

@@ -1,0 +1,57 @@
+"""The certificates of a node's client ports, over gRPC and over frames."""
+
+import ssl
+from dataclasses import dataclass
+from functools import partial
+
+import grpc
+
+from node.certificates import Pem, Renewed
+from node.config import TlsSection
+from node.tls import renewing_context, server_context, server_credentials
+
+_MODES = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """One state of the files: as gRPC and as frames take them."""
+
+    pem: Pem
+    context: ssl.SSLContext
+
+
+def _served(mode: ssl.VerifyMode, pem: Pem) -> _Served:
+    return _Served(pem, server_context(pem, mode))
+
+
+class ClientTls:
+    """What the ports of clients serve with: the same files on all of them."""
+
+    def __init__(self, section: TlsSection) -> None:
+        """Raises BadCertificate."""
+        self._client_certs = section.client_certs
+        make = partial(_served, _MODES[section.client_certs])
+        self._served = Renewed(section.files, make)
+
+    def first_port(self) -> grpc.ServerCredentials:
+        """Of `node.listen`."""
+        return self._credentials(require=self._client_certs == "required")
+
+    def second_port(self) -> grpc.ServerCredentials:
+        """Of `tls.listen`."""
+        return self._credentials(require=self._client_certs != "none")
+
+    def _credentials(self, *, require: bool) -> grpc.ServerCredentials:
+        return server_credentials(lambda: self._served.now().pem, require=require)
+
+    def frames(self) -> ssl.SSLContext:
+        """Of the port for frames."""
+        return renewing_context(lambda: self._served.now().context)
+
+
+__all__ = ["ClientTls"]
