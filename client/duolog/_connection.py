@@ -34,6 +34,7 @@ from duolog._frameschannel import Disowned, FramesChannel
 from duolog._login import named
 from duolog._nodechannel import BROKEN, GrpcChannel, NodeChannel, uncancelled
 from duolog._runtime import MACHINE, Runtime
+from duolog._tls import explained
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
@@ -170,8 +171,8 @@ class Connection:
             raise self.named(error) from None
 
     def named(self, error: DuologError) -> DuologError:
-        """An error of a node; one about who is calling says who that was."""
-        return named(error, self.runtime.login)
+        """An error of a call; one about who is calling says who that was."""
+        return explained(named(error, self.runtime.login), secured=self.runtime.tls is not None)
 
     async def _change_over(self, deadline: float) -> None:
         """Wait for appends under way over gRPC, and for those that came here before this one.
@@ -362,7 +363,7 @@ class Connection:
         host = endpoint.rpartition(":")[0].strip("[]")
         try:
             return await _frameschannel.connect(
-                host, route.frames_port, route.frames_key, GREETING_SECONDS
+                (host, route.frames_port), route.frames_key, GREETING_SECONDS, self.runtime.tls
             )
         # ValueError, OverflowError: no such host or port. Unnoticed, every call would wait.
         except (OSError, TimeoutError, Unavailable, ValueError, OverflowError) as problem:

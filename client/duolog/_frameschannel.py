@@ -1,4 +1,4 @@
-"""A node over frames: one TCP connection, whose bytes are read and written in its callbacks.
+"""A node over frames: one connection, plain or with TLS, read and written in its callbacks.
 
 Rules: an append is written in the turn in which it is made, and answered in the turn in which its
 reply arrives; nothing runs in between. One timer sees to the deadlines of all calls, another one
@@ -7,6 +7,7 @@ pings a silent node. A connection that breaks ends all its calls, and is not ope
 """
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine
 from math import inf
@@ -549,14 +550,20 @@ class FramesChannel(asyncio.BufferedProtocol):
             self._close_if_unused()
 
 
-async def connect(host: str, port: int, key: bytes, seconds: float) -> FramesChannel:
-    """A channel to the node with this key.
+async def connect(
+    address: tuple[str, int], key: bytes, seconds: float, tls: ssl.SSLContext | None = None
+) -> FramesChannel:
+    """A channel to the node with this key. tls: None for plain text.
 
     Raises OSError, TimeoutError; Unavailable where it is another one, or none.
     """
     loop = asyncio.get_running_loop()
+    host, port = address
+    name = host if tls is not None else None  # that the certificate must be valid for
     async with asyncio.timeout(seconds):
-        _, channel = await loop.create_connection(FramesChannel, host, port)
+        _, channel = await loop.create_connection(
+            FramesChannel, host, port, ssl=tls, server_hostname=name
+        )
         try:
             await channel.greet(key)
         except BaseException:

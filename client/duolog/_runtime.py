@@ -6,6 +6,7 @@ this only, so that the simulator runs them as they are. Monotonic time is the ev
 
 import os
 import random
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ class Runtime:
         wall_seconds: the wall clock, as `time.time`.
         process_id: of this process; children may be forked.
         frames: nodes are spoken to over frames, where they take any.
+        tls: of frames; None: they are plain. gRPC's is in `dial`.
         login: who calls are made as; None: nobody.
     """
 
@@ -54,6 +56,7 @@ class Runtime:
     wall_seconds: Callable[[], float] = time.time
     process_id: Callable[[], int] = os.getpid
     frames: bool = False
+    tls: ssl.SSLContext | None = None
     login: Login | None = None
 
     @property

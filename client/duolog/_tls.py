@@ -1,10 +1,11 @@
 """TLS between a client and its nodes: which certificates are trusted, and the client's own.
 
-Rules: a client with TLS dials with TLS only, whatever a node says; frames are not used, for nodes
-take them without TLS only.
+Rules: a client with TLS dials with TLS only, over gRPC and over frames, whatever a node says. Both
+trust the same authorities, and check the certificate against the same name.
 """
 
 import os
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from duolog._errors import BadRequest
+from duolog._errors import BadRequest, DuologError, Unavailable
 from duolog._nodechannel import Channel
 from duolog._runtime import CHANNEL_OPTIONS, Runtime
 
@@ -22,6 +23,7 @@ _SYSTEMS = (  # files with the authorities of a system, where OpenSSL names none
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
 )
+_CLOSED = ("Socket closed", "Connection reset")  # by a node that refuses a handshake
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,25 @@ class Tls:
         authorities = _systems_authorities() if self.ca is None else _read(self.ca)
         cert, key = (None if file is None else _read(file) for file in (self.cert, self.key))
         credentials = grpc.ssl_channel_credentials(authorities, key, cert)
-        return replace(runtime, dial=_dialling(credentials, self.port), frames=False)
+        dial = _dialling(credentials, self.port)
+        return replace(runtime, dial=dial, tls=self._of_frames(authorities))
+
+    def _of_frames(self, authorities: bytes | None) -> ssl.SSLContext:
+        """OpenSSL's context. Raises BadRequest where a file does not hold what it should."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC does
+        try:
+            if authorities is not None:
+                context.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
+        except (ssl.SSLError, ValueError) as error:
+            raise BadRequest(f"TLS: {self.ca} does not hold PEM certificates: {error}") from None
+        try:
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key, password="")
+        except (OSError, ValueError) as error:
+            raise BadRequest(f"TLS: {self.cert} and {self.key} cannot be used: {error}") from None
+        return context
 
 
 def tls_of(tls: Tls | bool | None) -> Tls | None:
@@ -58,6 +78,23 @@ def tls_of(tls: Tls | bool | None) -> Tls | None:
     if isinstance(tls, Tls):
         return tls
     return Tls() if tls else None
+
+
+def explained(error: DuologError, *, secured: bool) -> DuologError:
+    """An error of a call; one of a handshake that cannot succeed says what may be the reason.
+
+    secured: whether the client uses TLS.
+    """
+    text = str(error)
+    if not isinstance(error, Unavailable) or "failed to connect" not in text:
+        return error
+    if secured and "WRONG_VERSION_NUMBER" in text:
+        return Unavailable(f"{text} (the port does not speak TLS)")
+    if not any(word in text for word in _CLOSED):
+        return error
+    if secured:
+        return Unavailable(f"{text} (the node may require a certificate of the client)")
+    return Unavailable(f"{text} (the port may take TLS only)")
 
 
 def _dialling(credentials: grpc.ChannelCredentials, port: int) -> Callable[[str], Channel]:
@@ -78,12 +115,10 @@ def _read(file: AnyPath) -> bytes:
 
 def _systems_authorities() -> bytes | None:
     """None where no file has them: then gRPC uses those that it comes with."""
-    import ssl
-
     for name in (ssl.get_default_verify_paths().cafile, *_SYSTEMS):
         if name and Path(name).is_file():
             return _read(name)
     return None
 
 
-__all__ = ["Tls", "tls_of"]
+__all__ = ["Tls", "explained", "tls_of"]

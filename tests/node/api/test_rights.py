@@ -224,7 +224,7 @@ async def _first(stream: Any, patience: float) -> Any:
 async def frames_of(node: Node, channel: grpc.aio.Channel, user: str) -> FramesChannel:
     """A frames connection of a user."""
     route = await stubs.AdminStub(channel).Route(wire.RouteRequest(), metadata=words(user))
-    return await connect("127.0.0.1", route.frames_port, route.frames_key, 5)
+    return await connect(("127.0.0.1", route.frames_port), route.frames_key, 5)
 
 
 async def append_over(frames: FramesChannel) -> str:
@@ -423,11 +423,11 @@ async def test_a_frames_key_is_good_for_one_connection(
         route = await stubs.AdminStub(channel).Route(
             wire.RouteRequest(), metadata=words("normal"), timeout=5
         )
-        opened = await connect("127.0.0.1", route.frames_port, route.frames_key, 5)
+        opened = await connect(("127.0.0.1", route.frames_port), route.frames_key, 5)
         with pytest.raises(duolog.Unavailable):
-            await connect("127.0.0.1", route.frames_port, route.frames_key, 5)
+            await connect(("127.0.0.1", route.frames_port), route.frames_key, 5)
         with pytest.raises(duolog.Unavailable):
-            await connect("127.0.0.1", route.frames_port, b"\0" * 16, 5)
+            await connect(("127.0.0.1", route.frames_port), b"\0" * 16, 5)
         await opened.close()
 
 

@@ -113,7 +113,8 @@ def test_without_tls_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for none in (None, False):
         assert _tls.tls_of(none) is None
     secured = Tls().over(_runtime.MACHINE)
-    assert not secured.frames
+    assert secured.frames
+    assert secured.tls is not None
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing"))
     monkeypatch.setattr(_tls, "_SYSTEMS", (str(tmp_path / "one"),))
     assert _tls._systems_authorities() is None  # gRPC has its own
