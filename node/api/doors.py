@@ -33,16 +33,21 @@ class FramesDoor:
         self._appends = appends
         self._guard = guard
 
-    def admit(self, key: bytes, host: Host) -> tuple[Principal | None, Appending] | None:
+    def admit(
+        self, key: bytes, host: Host, certificate: str
+    ) -> tuple[Principal | None, Appending] | None:
         """Whose connection begins with that key, and what stores its appends; None: nobody's.
 
-        A key that one address asked for is good from another one, whose rights then count.
+        A key that one address asked for is good from another one, whose rights then count. A
+        client's certificate must name the user whose key it is.
         """
         found, principal = self._keys.take(key)
         if not found:
             return None
         if self._guard is None or principal is None:
             return None, self._appends
+        if certificate and certificate != principal.name:
+            return None
         principal = replace(principal, source=host.address)
         return principal, self._guard.appends_of(principal, self._appends)
 

@@ -1,9 +1,9 @@
 """The guard before the native API: recognises the caller of each method, and asks the gate.
 
-Over gRPC a caller says in each call who it is; over frames the connection began with a key of a
-user. What was allowed when a call began may have been forbidden since: streams look again at each
-message, and whatever waited looks again before it answers. A node that may lack the newest users
-and rights does not say no: it names its master, which knows.
+Over gRPC a caller says in each call who it is, or its certificate does; over frames the connection
+began with a key of a user. What was allowed when a call began may have been forbidden since:
+streams look again at each message, and whatever waited looks again before it answers. A node that
+may lack the newest users and rights does not say no: it names its master, which knows.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from node.access.gate import PRINCIPAL, Gate, Principal
 from node.access.guarding import Delivering, with_method
 from node.access.resources import Need
 from node.access.rules import Facts, Rule
-from node.api.calls import reporting
+from node.api.calls import certificate_name, reporting
 from node.api.rights import RULES, SEES_CLUSTER, append_needs
 from node.engine.log import Outcome
 from node.methods import Handler
@@ -85,8 +85,12 @@ class Guard:
         for key, value in context.invocation_metadata() or ():
             if key == "authorization":
                 given = str(value)
+        source = peer_host(context.peer()).address
+        named = "" if given else certificate_name(context)
         try:
-            return await self._gate.by_password(given, peer_host(context.peer()).address)
+            if named:
+                return self._gate.principal(named, source)
+            return await self._gate.by_password(given, source)
         except sdk.Unauthenticated:
             self.facts.check_knows()
             raise

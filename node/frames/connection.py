@@ -78,6 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self.peer = ""
         self._host: Host | None = None
+        self._certificate = ""
         self._greeted = False
         self.principal: object = None  # whose it is, as the door says
         self._appends: Appending | None = None
@@ -101,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         self.peer = _peer_name(transport.get_extra_info("peername"))
         self._host = peer_host(self.peer)
+        self._certificate = _common_name(transport.get_extra_info("peercert"))
         transport.set_write_buffer_limits(UNWRITTEN_BYTES)
         if not self._joined(self, True):
             self.abort()
@@ -189,9 +191,12 @@ class Connection(asyncio.BufferedProtocol):
         _, key = frames.read_hello(found)
         terms = self._terms
         assert self._host is not None, "connected"
-        admitted = terms.door.admit(key, self._host)
+        admitted = terms.door.admit(key, self._host, self._certificate)
         if admitted is None:
-            raise FrameError("the client means another process than this one, or its key is old")
+            raise FrameError(
+                "the client means another process than this one, its key is old, or its "
+                "certificate names another user"
+            )
         self.principal, self._appends = admitted
         self._greeted = True
         self._reader.frame_bytes_max = terms.frame_bytes_max
@@ -437,6 +442,15 @@ def _peer_name(address: object) -> str:
     except ValueError:
         return ""
     return f"ipv6:[{host}]:{port}" if kind == "ipv6" else f"ipv4:{host}:{port}"
+
+
+def _common_name(certificate: dict[str, Any] | None) -> str:
+    """The first one, as gRPC takes it; of a certificate as `ssl` gives it, empty without one."""
+    for names in (certificate or {}).get("subject", ()):
+        for kind, value in names:
+            if kind == "commonName":
+                return str(value)
+    return ""
 
 
 __all__ = ["Appending", "Connection", "Terms"]

@@ -26,10 +26,10 @@ class Appending(Protocol):
 class Door(Protocol):
     """Who may begin."""
 
-    def admit(self, key: bytes, host: Host) -> tuple[object, Appending] | None:
+    def admit(self, key: bytes, host: Host, certificate: str) -> tuple[object, Appending] | None:
         """Whose connection begins with that key, and what stores its appends; None: nobody's.
 
-        host: of the client.
+        host: of the client. certificate: the common name of its certificate; empty without one.
         """
 
 

@@ -109,7 +109,7 @@ class KeyDoor:
     def __init__(self, appends: Appends) -> None:
         self.appends = appends
 
-    def admit(self, key: bytes, host: Host) -> tuple[object, Appending] | None:
+    def admit(self, key: bytes, host: Host, certificate: str) -> tuple[object, Appending] | None:
         return (None, self.appends) if key == KEY else None
 
 
