@@ -34,6 +34,7 @@ from node.pop.liteservice import LiteService
 from node.pop.popservice import PopService
 from node.pop.retrytopics import RetryTopics
 from node.replication.roles import Replication
+from node.tls import Peers
 from store.clocks import MonoMs
 from store.disk import Disk
 from store.errors import StoreFenced
@@ -81,6 +82,7 @@ class Broker:
         self.replication = Replication(self.log, config, self.advertised, self.metadata)
         self.group = config.node.group
         self.failover: FailoverService | None = None  # only for a node that can be elected
+        self.peers = Peers(config.tls.files_of_peers if config.tls.only else None)
         self.frames_port = 0  # it accepts no frames
         self.frames_secured = False  # or with TLS only
         self.frames_keys: FramesKeys = SharedKey()

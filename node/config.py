@@ -148,6 +148,11 @@ class TlsSection(_Section):
         description="`node.listen` and frames take TLS only, and no plain clients: for clusters, "
         "as the ports that nodes name are then those with TLS",
     )
+    ca: Path | None = Field(
+        None,
+        description="`only`: file with the CA (PEM) of the other nodes' certificates, for calls of "
+        "RocketMQ's clients that nodes forward to each other; not set: gRPC's own authorities",
+    )
     client_certs: Literal["none", "optional", "required"] = Field(
         "none",
         description="certificates of clients: `none` are asked for; `required` on each port with "
@@ -163,6 +168,11 @@ class TlsSection(_Section):
         return CertificateFiles(self.client_ca, self.cert, self.key)
 
     @property
+    def files_of_peers(self) -> CertificateFiles:
+        """The files with which this node calls others."""
+        return CertificateFiles(self.ca, self.cert, self.key)
+
+    @property
     def serves(self) -> bool:
         """Whether any port speaks TLS."""
         return self.only or bool(self.listen)
@@ -171,11 +181,14 @@ class TlsSection(_Section):
         """Raise ConfigError if keys contradict each other, or a file cannot be used."""
         if self.serves and not (self.cert and self.key):
             raise ConfigError("tls.listen and tls.only need tls.cert and tls.key")
-        if not self.serves and (any(self.files.paths) or self.client_certs != "none"):
+        files = {*self.files.paths, *self.files_of_peers.paths}
+        if not self.serves and (files or self.client_certs != "none"):
             raise ConfigError(
                 "keys of [tls] are set, and no port speaks TLS: set tls.only, or tls.listen for a "
                 "second port"
             )
+        if self.ca is not None and not self.only:
+            raise ConfigError("tls.ca needs tls.only: otherwise nodes call plain ports of others")
         if (self.client_certs == "none") != (self.client_ca is None):
             raise ConfigError(
                 "tls.client_ca and tls.client_certs (optional or required) must be set together"
@@ -192,6 +205,7 @@ class TlsSection(_Section):
                 "tls.client_certs = optional"
             )
         _check_files("tls", self.files)
+        _check_files("tls", self.files_of_peers)
 
 
 class AccessSection(_Section):

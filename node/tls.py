@@ -4,14 +4,17 @@ Every new connection gets the newest files; those that are open keep what they b
 """
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import grpc
+import grpc.aio
 
 from node.certificates import BadCertificate, CertificateFiles, Pem, Renewed
+
+Options = Sequence[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,25 @@ def _configuration(pem: Pem, require: bool) -> grpc.ServerCertificateConfigurati
     return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], ca)
 
 
+class Peers:
+    """The client ports of other nodes, as this node calls them."""
+
+    def __init__(self, files: CertificateFiles | None = None) -> None:
+        """files: None for plain ports. Raises BadCertificate."""
+        self._newest = Renewed(files, _of_channel) if files is not None else None
+
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """Another object after the files were replaced; None for plain ports."""
+        return self._newest.now() if self._newest is not None else None
+
+    def open(self, endpoint: str, options: Options = ()) -> grpc.aio.Channel:
+        """A channel to a node."""
+        credentials = self.credentials()
+        if credentials is None:
+            return grpc.aio.insecure_channel(endpoint, options)
+        return grpc.aio.secure_channel(endpoint, credentials, options)
+
+
 def server_context(pem: Pem, mode: ssl.VerifyMode) -> ssl.SSLContext:
     """OpenSSL's context of a port. mode: about the client's certificate. Raises BadCertificate.
 
@@ -108,4 +130,4 @@ def renewing_context(now: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
     return context
 
 
-__all__ = ["Tls", "renewing_context", "server_context", "server_credentials"]
+__all__ = ["Peers", "Tls", "renewing_context", "server_context", "server_credentials"]

@@ -52,6 +52,9 @@ def test_keys_that_need_each_other(tls: dict[str, Any], tmp_path: Path) -> None:
     ca = str(tmp_path / "ca.pem")
     refused({**tls, "client_ca": ca}, "client_ca and tls.client_certs .* set together")
     refused({**tls, "client_ca": ca, "client_certs": "optional"}, "needs tls.only and tls.listen")
+    second = {"only": False, "listen": "127.0.0.1:1"}
+    refused({**tls, **second, "ca": ca}, r"tls.ca needs tls.only")
+    refused({**tls, "ca": "/none.pem"}, "tls: cannot read /none.pem")
     refused({"client_ca": ca, "client_certs": "required"}, "no port speaks TLS")
 
 

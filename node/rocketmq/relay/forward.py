@@ -79,6 +79,7 @@ class Delivery(Call, Replies[Written], Protocol[Written]):
 
 
 Delivering = grpc.aio.UnaryStreamCall[protobuf.Message, Streamed]
+_Place = tuple[str, grpc.ChannelCredentials | None]  # an endpoint, and how it is called
 Telemetry = grpc.aio.StreamStreamCall[service.TelemetryCommand, service.TelemetryCommand]
 Metadata = list[Header]
 Vouch = Callable[[Iterable[Header]], Metadata]
@@ -100,8 +101,8 @@ class Forwarder:
         """vouch: adds to the headers of a call what makes other nodes believe them."""
         self._broker = broker
         self._vouch = vouch
-        self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}  # by replica group
-        self._peers: dict[str, grpc.aio.Channel] = {}  # by endpoint
+        self._channels: dict[str, tuple[_Place, grpc.aio.Channel]] = {}  # by replica group
+        self._peers: dict[_Place, grpc.aio.Channel] = {}
         self._background = Background(report)  # background work for disconnected clients
         self._draining: set[grpc.aio.Call] = set()  # calls of disconnected clients
         self._waiting: Joint[str, None] = Joint()  # waits for a master, by replica group
@@ -142,13 +143,16 @@ class Forwarder:
         return self._channel(group, endpoint)
 
     def _channel(self, group: str, endpoint: str) -> grpc.aio.Channel:
-        """The channel to a group's master; an older master's channel is closed."""
+        """The channel to a group's master; one of an older master, or with older certificates, is
+        closed.
+        """
+        place = endpoint, self._broker.peers.credentials()
         known = self._channels.get(group)
-        if known is None or known[0] != endpoint:
+        if known is None or known[0] != place:
             if known is not None:
                 self._background.start(known[1].close(grace=STREAM_SECONDS))
-            channel = grpc.aio.insecure_channel(endpoint, _OPTIONS)
-            known = self._channels[group] = (endpoint, channel)
+            channel = self._broker.peers.open(endpoint, _OPTIONS)
+            known = self._channels[group] = (place, channel)
         return known[1]
 
     def is_gone(self, node: str) -> bool:
@@ -275,21 +279,20 @@ class Forwarder:
 
     async def copy(self, kind: type[Answer], request: protobuf.Message, context: Call) -> None:
         """Send a copy of a call to all other nodes that can be reached at once."""
-        others = self._others()
+        credentials = self._broker.peers.credentials()
+        others = [(endpoint, credentials) for endpoint in self._others()]
         for gone in set(self._peers) - set(others):
             channel = self._peers.pop(gone, None)
             if channel is not None:  # or another call removed it first
                 await channel.close()
-        await asyncio.gather(
-            *(self._copy_to(endpoint, kind, request, context) for endpoint in others)
-        )
+        await asyncio.gather(*(self._copy_to(place, kind, request, context) for place in others))
 
     async def _copy_to(
-        self, endpoint: str, kind: type[Answer], request: protobuf.Message, context: Call
+        self, place: _Place, kind: type[Answer], request: protobuf.Message, context: Call
     ) -> None:
-        channel = self._peers.get(endpoint)
+        channel = self._peers.get(place)
         if channel is None:
-            channel = self._peers[endpoint] = grpc.aio.insecure_channel(endpoint)
+            channel = self._peers[place] = self._broker.peers.open(place[0])
         method = channel.unary_unary(_path_of(kind), _bytes_of, kind.FromString)
         metadata = self._metadata(context, (COPY, "1"))
         with contextlib.suppress(grpc.aio.AioRpcError, sdk.DuologError):

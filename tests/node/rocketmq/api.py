@@ -15,9 +15,16 @@ QUEUES = 2
 class Api:
     """One client of the API: `api.SendMessage(...)` with its id in the headers."""
 
-    def __init__(self, node: Node, client_id: str = "test@1", **headers: str) -> None:
+    def __init__(
+        self,
+        node: Node,
+        client_id: str = "test@1",
+        channel: grpc.aio.Channel | None = None,
+        **headers: str,
+    ) -> None:
+        """channel: None for a plain one to the node."""
         self.node = node
-        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{node.port}")
+        self.channel = channel or grpc.aio.insecure_channel(f"127.0.0.1:{node.port}")
         self.stub = rpc.MessagingServiceStub(self.channel)
         self.metadata = [(name.replace("_", "-"), value) for name, value in headers.items()]
         if client_id:
