@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import duolog
 import pytest
 from typer.testing import CliRunner
 
@@ -11,7 +12,9 @@ from demo.certificates import Authority
 from node.access.secrets import new_key
 from node.cautions import cautions
 from node.cli.config import app
+from node.cli.node import problems_of
 from node.config import Config
+from tests.node.conftest import StartNode
 
 
 @pytest.fixture
@@ -69,6 +72,16 @@ def test_keys_that_are_open_to_others(files: dict[str, str], mode: int, safe: bo
     assert all(f"chmod 600 {files['key']}" in text for text in found)
     Path(files["key"]).unlink()
     assert told(tls=tls) == []
+
+
+async def test_a_node_tells_how_many_there_are(start_node: StartNode) -> None:
+    for listen, expected in (("127.0.0.1:0", 0), ("0.0.0.0:0", 1)):
+        node = await start_node(ha={"listen": listen})
+        async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+            status = await client.admin.node_status()
+        assert status.parts.get("unsafe_settings", 0) == expected
+        assert problems_of(status) == []
+        await node.stop()
 
 
 def check(file: Path, *words: str) -> tuple[int, str]:
