@@ -130,8 +130,8 @@ def _no_truncation() -> list[Patch]:
 def _no_dedupe() -> list[Patch]:
     """A repeated send is stored again."""
     return [
-        (IdempotenceTable, "stored_prefix", lambda self, producer, sequence, count: []),
-        (IdempotenceTable, "overlaps_later", lambda self, producer, sequence, count: False),
+        (IdempotenceTable, "stored_prefix", lambda self, producer, topics, sequence, count: []),
+        (IdempotenceTable, "overlaps_later", lambda self, producer, topics, sequence, count: False),
     ]
 
 

@@ -4,6 +4,10 @@ A producer numbers its messages; the node drops a repeated number and answers wi
 The table keeps runs: consecutive sequences at consecutive offsets of one queue. It is bounded per
 producer and in producers, and rebuilt from the log's UNIQ_KEYs on recovery.
 
+A producer counts once for each topic that it sends to, as a repeat goes where the first attempt
+went. So whoever knows the id of a producer, but may not send to its topics, can use it up nowhere
+that matters: readers of its messages know it, and that of a sink can be computed.
+
 It may have forgotten sequences. So it has a horizon: the log offset from which on nothing is
 forgotten. A repeat names a log offset that was confirmed before its first attempt, so anything
 which that attempt stored lies above. If the horizon is not above the named offset, an unknown
@@ -12,7 +16,7 @@ sequence was not stored; otherwise it is unknown.
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from store.errors import ProducerForgotten, SequenceTooOld
@@ -30,7 +34,7 @@ class Run:
 
 
 class _Window:
-    """The newest runs of one producer, by sequence."""
+    """The newest runs of one producer in one topic, by sequence."""
 
     def __init__(self, runs_max: int) -> None:
         self.runs_max = runs_max
@@ -91,38 +95,44 @@ class _Window:
 
 
 class IdempotenceTable:
-    """The windows of the most recent producers."""
+    """The windows of the most recent producers and topics."""
 
     def __init__(self, runs_max: int, producers_max: int) -> None:
         self._runs_max = runs_max
         self._producers_max = producers_max
         self.horizon = 0  # log offset; what was stored below it may be forgotten
-        self._windows: OrderedDict[bytes, _Window] = OrderedDict()
+        self._windows: OrderedDict[tuple[bytes, str], _Window] = OrderedDict()
 
     def __len__(self) -> int:
-        """Producers remembered."""
+        """Producers remembered, once for each topic."""
         return len(self._windows)
 
-    def stored_prefix(self, producer: bytes, sequence: int, count: int) -> list[Run]:
-        """Runs that already contain the first sequences of [sequence, sequence + count).
+    def _of(self, producer: bytes, topics: Iterable[str]) -> list[_Window]:
+        windows = (self._windows.get((producer, topic)) for topic in topics)
+        return [window for window in windows if window is not None]
+
+    def stored_prefix(
+        self, producer: bytes, topics: Iterable[str], sequence: int, count: int
+    ) -> list[Run]:
+        """Runs in some topics that already contain the first sequences of
+        [sequence, sequence + count).
 
         They are clipped to the range and have no gaps, so their total is the number of leading
         messages to drop. Raises SequenceTooOld if the start lies before the remembered sequences.
         """
-        window = self._windows.get(producer)
-        if window is None:
-            return []
+        windows = self._of(producer, topics)
         found: list[Run] = []
         at = sequence
         while at < sequence + count:
-            run = window.find(at)
+            run = next((run for one in windows if (run := one.find(at)) is not None), None)
             if run is None:
                 break
             end = min(run.end, sequence + count)
             found.append(Run(at, end, run.topic, run.queue_id, run.queue_offset + at - run.first))
             at = end
-        if not found and sequence < window.forgotten:
-            raise SequenceTooOld(sequence, window.forgotten)
+        forgotten = max((window.forgotten for window in windows), default=0)
+        if not found and sequence < forgotten:
+            raise SequenceTooOld(sequence, forgotten)
         return found
 
     def check_not_forgotten(self, sequence: int, known_end: int) -> None:
@@ -137,13 +147,12 @@ class IdempotenceTable:
         """Set the horizon: records below a log offset are never added."""
         self.horizon = max(self.horizon, offset)
 
-    def overlaps_later(self, producer: bytes, sequence: int, count: int) -> bool:
+    def overlaps_later(
+        self, producer: bytes, topics: Iterable[str], sequence: int, count: int
+    ) -> bool:
         """Whether a later part of the range is stored although its start is not."""
-        window = self._windows.get(producer)
-        if window is None:
-            return False
-        following = window.next_known(sequence)
-        return following is not None and following < sequence + count
+        following = (window.next_known(sequence) for window in self._of(producer, topics))
+        return any(known is not None and known < sequence + count for known in following)
 
     def cut(self, ends: Mapping[tuple[str, int], int]) -> None:
         """Drop runs that a truncated log no longer holds: those at or past the end of their queue.
@@ -155,13 +164,14 @@ class IdempotenceTable:
 
     def add(self, producer: bytes, run: Run, log_end: int) -> None:
         """Remember a stored run, all of which lies below a log offset."""
-        window = self._windows.get(producer)
+        key = producer, run.topic
+        window = self._windows.get(key)
         if window is None:
-            window = self._windows[producer] = _Window(self._runs_max)
+            window = self._windows[key] = _Window(self._runs_max)
             if len(self._windows) > self._producers_max:
                 _, oldest = self._windows.popitem(last=False)
                 self.begins_at(oldest.log_end)
         else:
-            self._windows.move_to_end(producer)
+            self._windows.move_to_end(key)
         window.log_end = max(window.log_end, log_end)
         window.add(run)

@@ -109,10 +109,11 @@ class StoreOptions:
     )
     max_msgs_num_batch: int = option(64, "maximum number of messages returned by one key query")
     producers_max: int = option(
-        10_000, "number of producers remembered, to recognise repeated sends"
+        10_000, "producers remembered, once for each topic, to recognise repeated sends"
     )
     producer_window: int = option(
-        1024, "runs of sequence numbers remembered per producer, to recognise repeated sends"
+        1024,
+        "runs of sequence numbers remembered per producer and topic, to recognise repeated sends",
     )
 
     def __post_init__(self) -> None:

@@ -52,6 +52,12 @@ class PutBatch:
     repeat_of: int | None = None  # sent before; up to here the log was confirmed before that
     fields: I64 | None = None  # [FIELDS, count]: header fields that differ between the messages
     light_queues: tuple[str, ...] = ()  # that a single message is in, beside its topic's queue
+    waited_in: str = ""  # topic in which an earlier attempt may have been stored instead
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Where an earlier attempt may be."""
+        return (self.topic, self.waited_in) if self.waited_in else (self.topic,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +114,16 @@ class Puts:
         count = batch.columns.count
         known: list[Run] = []
         if batch.producer:
-            known = self._idempotence.stored_prefix(batch.producer, batch.sequence, count)
+            known = self._idempotence.stored_prefix(
+                batch.producer, batch.topics, batch.sequence, count
+            )
             if not known and batch.repeat_of is not None:
                 self._idempotence.check_not_forgotten(batch.sequence, batch.repeat_of)
         first = sum(run.end - run.first for run in known)
         if first == count:
             return self._stored_before(batch, known)
         if batch.producer and self._idempotence.overlaps_later(
-            batch.producer, batch.sequence + first, count - first
+            batch.producer, batch.topics, batch.sequence + first, count - first
         ):
             return PutResult(
                 PutMessageStatus.MESSAGE_ILLEGAL,

@@ -119,12 +119,13 @@ class DelayService:
         return redirected(batch, SCHEDULE_TOPIC, level - 1, {"DELAY": str(level)})
 
     def at_time(self, batch: PutBatch, deliver_ms: int, wall_ms: WallMs) -> PutBatch:
-        """A batch that waits until a time; unchanged if that has passed.
+        """A batch that waits until a time; if that has passed, it does not wait, but an earlier
+        attempt may have.
 
         Raises BadRequest, BadMessage.
         """
         if deliver_ms <= wall_ms:
-            return batch
+            return replace(batch, waited_in=TIMER_TOPIC)
         if deliver_ms - wall_ms > DELAY_MS_MAX:
             raise sdk.BadRequest(
                 f"a delay of {deliver_ms - wall_ms} ms exceeds the limit of {DELAY_MS_MAX} ms"

@@ -267,6 +267,26 @@ def test_a_sequence_older_than_the_window_is_not_guessed(tmp_path: Path) -> None
     crash(store)
 
 
+@pytest.mark.parametrize("restart", [True, False])
+def test_sequences_that_are_used_in_another_topic_are_not_used_up(
+    tmp_path: Path, restart: bool
+) -> None:
+    """Readers know the producer ids of what they read; elsewhere, these keep nothing out."""
+    store = open_store(tmp_path)
+    put_ok(store, [b"1"], "T", producer=PRODUCER, sequence=0)
+    put_ok(store, [b"x", b"y"], "Other", producer=PRODUCER, sequence=1)
+    put_ok(store, [b"z"], "Other", producer=PRODUCER, sequence=4)
+    if restart:
+        store.shutdown()
+        store = open_store(tmp_path)
+    result = put_ok(store, [b"2", b"3", b"4", b"5"], "T", producer=PRODUCER, sequence=1)
+    assert (result.count, result.duplicates) == (4, ())
+    again = put_ok(store, [b"2", b"3", b"4", b"5"], "T", producer=PRODUCER, sequence=1)
+    assert (again.count, [run.topic for run in again.duplicates]) == (0, ["T"])
+    assert read_all(store, "T", 0) == [b"1", b"2", b"3", b"4", b"5"]
+    crash(store)
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_the_table_is_rebuilt_from_the_log(tmp_path: Path, clean: bool) -> None:
     store = open_store(tmp_path)
@@ -395,8 +415,8 @@ def test_runs_that_continue_each_other_are_one(tmp_path: Path) -> None:
     table = IdempotenceTable(2, 10)
     for n in range(1000):
         table.add(PRODUCER, Run(n, n + 1, "T", 0, 100 + n), n)
-    assert table.stored_prefix(PRODUCER, 3, 5) == [Run(3, 8, "T", 0, 103)]
-    assert table.stored_prefix(PRODUCER, 998, 5) == [Run(998, 1000, "T", 0, 1098)]
+    assert table.stored_prefix(PRODUCER, ["T"], 3, 5) == [Run(3, 8, "T", 0, 103)]
+    assert table.stored_prefix(PRODUCER, ["T"], 998, 5) == [Run(998, 1000, "T", 0, 1098)]
 
 
 # -- reading -----------------------------------------------------------------------------------

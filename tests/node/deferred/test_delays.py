@@ -115,6 +115,17 @@ async def test_a_retried_send_of_a_delayed_message_waits_once(start_node: StartN
         assert len(await all_of(client, "T", 1)) == 1
 
 
+async def test_a_retried_send_whose_time_has_passed_is_stored_once(start_node: StartNode) -> None:
+    node = await start_node()
+    async with await client_of(node) as client, client.producer() as producer:
+        at = int(time.time() * 1000) + 200
+        await producer.send("T", b"x", deliver_at=at)
+        await wait_for(client, 1)
+        producer._sender._sequence -= 1
+        assert (await producer.send("T", b"x", deliver_at=at)).duplicate
+        assert len(await all_of(client, "T", 1)) == 1
+
+
 async def test_pending_messages_survive_a_restart_and_delivered_ones_are_not_repeated(
     start_node: StartNode, tmp_path: Path
 ) -> None:

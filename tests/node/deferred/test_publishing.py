@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,19 @@ async def test_concurrent_publications_of_one_batch_number_store_it_once(
     answers = await asyncio.gather(*(sink.publish(0, one) for one in tries))
     assert sorted(answers) == [False, True, True]
     assert len(await stored(client)) == 1
+
+
+async def test_who_knows_the_name_of_a_sink_cannot_use_up_its_sequences(
+    client: duolog.Client,
+) -> None:
+    """Its producer ids follow from its name, so that every master knows them."""
+    await client.admin.create_topic("Other", 1)
+    guessed = hashlib.blake2b(b"s\n0", digest_size=10).digest()
+    async with client.producer(producer_id=guessed) as producer:
+        await producer.send("Other", b"of somebody else")
+    sink = await client.sink("s")
+    await sink.publish(0, [await stage(sink, b"1", b"2")])
+    assert await stored(client) == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("index", [True, False])
