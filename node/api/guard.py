@@ -127,8 +127,14 @@ class Guard:
             self._check(principal, rule, request)
             yield request
 
-    def _delivering(self, context: Any, principal: Principal, rule: Rule) -> Delivering:
+    def _delivering(
+        self, context: Any, principal: Principal, rule: Rule, request: Any = None
+    ) -> Delivering:
+        """request: that all of the messages answer; None where there are several."""
+
         def check(message: Any) -> None:
+            if request is not None:
+                self._check(principal, rule, request)
             if rule.delivers is not None:
                 self.check(principal, rule.delivers(message, self.facts))
 
@@ -155,7 +161,8 @@ class Guard:
                 principal = await self._recognise(context)
                 self._check(principal, rule, request)
                 PRINCIPAL.set(principal)
-                await handler.unary_stream(request, self._delivering(context, principal, rule))
+                delivering = self._delivering(context, principal, rule, request)
+                await handler.unary_stream(request, delivering)
 
         async def both(requests: AsyncIterator[Any], context: Any) -> None:
             async with reporting(context):

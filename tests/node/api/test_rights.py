@@ -348,6 +348,30 @@ async def test_a_change_counts_at_once_on_open_streams(node: Node) -> None:
             await normal.admin.topics()
 
 
+async def test_a_group_that_lost_its_right_gets_no_more_transaction_checks(node: Node) -> None:
+    """Also where its user may still send to the topic of the half message."""
+    half = batch("T")
+    half.transaction_group, half.immunity_seconds = "G", 1
+
+    async def batches() -> AsyncIterator[wire.AppendRequest]:
+        yield half
+
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+        messages = stubs.MessagesStub(channel)
+        request = wire.TransactionChecksRequest(group="G")
+        checks = messages.TransactionChecks(request, metadata=words("normal"), timeout=20)
+        await messages.Append(batches(), metadata=words("normal"), timeout=5).read()
+        first = await checks.read()
+        assert isinstance(first, wire.TransactionCheck)
+        assert first.body == b"x"
+        async with client_of(node, "root") as root:
+            await root.access.set_rights("normal", rights_of(["Topic:T Pub"]))
+        await messages.Append(batches(), metadata=words("root"), timeout=5).read()
+        with pytest.raises(grpc.aio.AioRpcError, match="Group:G") as refused:
+            await checks.read()
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
 async def test_a_list_shows_what_its_reader_may_see(node: Node) -> None:
     async with client_of(node, "root") as root, client_of(node, "nothing") as nothing:
         await root.admin.create_topic("S", 1)
