@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import structlog
@@ -12,7 +14,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.access.access import Access
 from node.access.accesstokens import SECONDS_MAX
-from node.access.gate import PRINCIPAL, Gate
+from node.access.gate import FOR_SUPERS, PRINCIPAL, Gate
 from node.access.policies import Acl, BadAcl
 from node.access.resources import Action, Kind, Need, Resource, group, topic
 from node.access.secrets import hash_password
@@ -39,6 +41,7 @@ class AccessService(stubs.AccessServicer):
         self._seal = access.seal if access is not None else None
         self._tokens = access.tokens if access is not None else None
         self._threads: Executor | None = None  # the loop's own
+        self._turn = asyncio.Lock()  # of changes
         self.caught_up = log_.caught_up
 
     def _known_gate(self) -> Gate:
@@ -49,12 +52,23 @@ class AccessService(stubs.AccessServicer):
             )
         return self._gate
 
-    async def _current(self) -> Gate:
-        """For a change: on the master, once it has all changes of the last one."""
+    @asynccontextmanager
+    async def _changing(self) -> AsyncIterator[None]:
+        """For a change: on the master, with all changes before it, while there is no other one.
+
+        Otherwise two super users could make each other normal ones, and a user could be created
+        twice. Raises Unauthenticated or NoPermission where the caller lost its rights meanwhile.
+        """
         gate = self._known_gate()
-        await self._admission.until_taken()
-        self._admission.check_current()
-        return gate
+        async with self._turn:
+            await self._admission.until_taken()
+            self._admission.check_current()
+            await self._metadata.all_applied()
+            self._admission.check_current()
+            principal = PRINCIPAL.get()
+            if principal is not None:
+                gate.check(principal, (FOR_SUPERS,))
+            yield
 
     def _user(self, name: str) -> User | None:
         row = self._metadata.tables.access.users.get(name)
@@ -80,16 +94,17 @@ class AccessService(stubs.AccessServicer):
     @unary
     async def PutUser(self, request: wire.PutUserRequest, context: Caller) -> wire.UserReply:
         """Create a user, or alter one. The first user of a cluster must be a super user."""
-        await self._current()
+        self._known_gate()
         check_user_name(request.user)
-        if request.HasField("password"):
-            check_password(request.password)
-        loop = asyncio.get_running_loop()
-        # Before the tables are looked at: nothing is waited for between that and the change.
         hashed = ""
         if request.HasField("password"):
+            check_password(request.password)
+            loop = asyncio.get_running_loop()
             hashed = await loop.run_in_executor(self._threads, hash_password, request.password)
-        self._admission.check_current()
+        async with self._changing():
+            return await self._put_user(request, hashed)
+
+    async def _put_user(self, request: wire.PutUserRequest, hashed: str) -> wire.UserReply:
         known = self._user(request.user)
         if known is not None and request.create:
             raise sdk.BadRequest(f"user {request.user!r} exists already")
@@ -133,10 +148,10 @@ class AccessService(stubs.AccessServicer):
         self, request: wire.DeleteUserRequest, context: Caller
     ) -> wire.DeleteUserReply:
         """Delete a user, and its rights."""
-        await self._current()
-        self._existing(request.user)
-        self._check_supers(None, request.user)
-        await self._metadata.change({"op": "delete_user", "user": request.user})
+        async with self._changing():
+            self._existing(request.user)
+            self._check_supers(None, request.user)
+            await self._metadata.change({"op": "delete_user", "user": request.user})
         log.info("user deleted", user=request.user, by=_by())
         return wire.DeleteUserReply()
 
@@ -156,14 +171,16 @@ class AccessService(stubs.AccessServicer):
     @unary
     async def PutRights(self, request: wire.PutRightsRequest, context: Caller) -> wire.RightsReply:
         """Replace the rights of a user."""
-        await self._current()
-        self._existing(request.user)
         if not request.rights:
-            await self._metadata.change({"op": "delete_rights", "user": request.user})
+            async with self._changing():
+                self._existing(request.user)
+                await self._metadata.change({"op": "delete_rights", "user": request.user})
             log.info("rights deleted", user=request.user, by=_by())
             return wire.RightsReply(user=request.user)
-        acl = _acl_of(request.user, request.rights)
-        await self._metadata.change({"op": "rights", "rights": acl.to_json()})
+        async with self._changing():
+            self._existing(request.user)
+            acl = _acl_of(request.user, request.rights)
+            await self._metadata.change({"op": "rights", "rights": acl.to_json()})
         log.info("rights altered", user=request.user, by=_by())
         return wire.RightsReply(user=request.user, rights=_text(acl))
 

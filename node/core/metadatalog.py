@@ -44,6 +44,7 @@ from store.status import BrokerRole, PutMessageStatus
 log = structlog.get_logger("duolog.node")
 
 CHANGE_SECONDS = 10.0
+PAUSE_SECONDS = 0.01
 QUEUE = 0
 IMPORT_ROWS = 1000  # of one batch
 READ_ROWS, READ_BYTES = 4096, 8 << 20
@@ -368,6 +369,18 @@ class MetadataLog:
         Raises NotMaster if it was not stored, ResultUnknown if that is not known in time.
         """
         await self._applied(self._put(change)[0])
+
+    async def all_applied(self) -> None:
+        """Wait until every change that is stored now is applied, also those whose callers are gone.
+
+        Raises Busy if that takes too long.
+        """
+        stored, loop = self._stored, asyncio.get_running_loop()
+        deadline = loop.time() + CHANGE_SECONDS
+        while self._tables.applied < stored:
+            if loop.time() >= deadline:
+                raise sdk.Busy("earlier changes are stored and not applied yet: try again")
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def _applied(self, offset: int) -> None:
         """Wait until a stored change is applied. Raises ResultUnknown."""

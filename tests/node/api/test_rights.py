@@ -402,6 +402,36 @@ async def test_the_first_user_counts_until_there_is_another(
         assert [user.name for user in await boss.access.users()] == ["boss"]
 
 
+async def test_changes_at_the_same_time_count_one_after_the_other(
+    start_node: StartNode, access: dict[str, str]
+) -> None:
+    """A change becomes known only once it is on disk; until then, others wait for it."""
+    node = await start_node(access=access, flush_disk_type="SYNC_FLUSH")
+    async with client_of(node, "root") as first:
+        await first.access.create_user("root", PASSWORD, is_super=True)
+    async with client_of(node, "root") as root, client_of(node, "boss") as boss:
+        for _ in range(5):
+            created = await asyncio.gather(
+                *(root.access.create_user("boss", PASSWORD, is_super=True) for _ in range(3)),
+                return_exceptions=True,
+            )
+            assert sum(isinstance(one, duolog.User) for one in created) == 1
+            await boss.access.who_am_i()
+            await asyncio.gather(
+                root.access.alter_user("boss", is_super=False),
+                boss.access.delete_user("root"),
+                return_exceptions=True,
+            )
+            rows = broker_of(node).metadata.tables.access.users.values()
+            supers = [row["username"] for row in rows if row["userType"] == "Super"]
+            assert supers, "somebody can change users"
+            async with client_of(node, supers[0]) as left:
+                if supers == ["boss"]:
+                    await left.access.create_user("root", PASSWORD, is_super=True)
+                    continue
+                await left.access.delete_user("boss")
+
+
 async def test_users_outlive_a_restart(start_node: StartNode, access: dict[str, str]) -> None:
     node = await start_node(access=access)
     async with client_of(node, "root") as client:
