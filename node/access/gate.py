@@ -31,6 +31,7 @@ from store.accesstables import AccessTables
 FOR_SUPERS = Need(Resource(Kind.CLUSTER, ""), frozenset())
 REMEMBERED_MAX = 10_000  # passwords that were right, and decisions
 COMPARED_MAX = 64  # passwords that wait to be compared; each takes some 40 ms of a thread
+COMPARED_OF_ONE_MAX = 16  # of them, from one address: others have a turn
 COMPARED_AT_A_TIME = 1
 BASIC = "basic"
 UNKNOWN = "user name or password is wrong, or the user is disabled"
@@ -89,7 +90,8 @@ class Gate:
         self._first = first
         self._threads = threads
         self._comparing = asyncio.Semaphore(COMPARED_AT_A_TIME)
-        self._compared = 0  # that run or wait
+        # Results that are waited for, by source, hash of user and password, and stored hash.
+        self._compared: dict[tuple[str, bytes, str], asyncio.Future[bool]] = {}
         self._salt = os.urandom(32)
         # By a hash of user and password: the credentials that they were right for.
         self._right: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
@@ -163,7 +165,8 @@ class Gate:
         mark = hmac.digest(self._salt, f"{name}:{password}".encode(), hashlib.sha256)
         known = self._right.get(mark)
         if user is None or known is None or known != user.credentials:
-            if not await self._compare(password, stored or nobody()) or user is None:
+            right = await self._compare((source, mark, stored or nobody()), password)
+            if not right or user is None:
                 raise sdk.Unauthenticated(f"user {name!r}: {UNKNOWN}")
             self._remember(mark, user.credentials)
             known = user.credentials
@@ -184,16 +187,28 @@ class Gate:
         if len(self._right) > REMEMBERED_MAX:
             self._right.popitem(last=False)
 
-    async def _compare(self, password: str, stored: str) -> bool:
-        if self._compared >= COMPARED_MAX:
+    async def _compare(self, key: tuple[str, bytes, str], password: str) -> bool:
+        """Whether that is the password of the hash in the key: compared once for all who ask at
+        the same time, as when many programs of one machine begin.
+        """
+        while (before := self._compared.get(key)) is not None:
+            await asyncio.wait([before])
+            if not before.cancelled():
+                return before.result()
+        of_one = sum(source == key[0] for source, _, _ in self._compared)
+        if len(self._compared) >= COMPARED_MAX or of_one >= COMPARED_OF_ONE_MAX:
             raise sdk.Busy("too many callers give their passwords at the same time: try again")
-        self._compared += 1
+        loop = asyncio.get_running_loop()
+        result = self._compared[key] = loop.create_future()
         try:
             async with self._comparing:
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._threads, is_password, password, stored)
+                result.set_result(
+                    await loop.run_in_executor(self._threads, is_password, password, key[2])
+                )
+            return bool(result.result())
         finally:
-            self._compared -= 1
+            result.cancel()  # where there is none: others that wait for it compare by themselves
+            del self._compared[key]
 
     def secret(self, name: str) -> str | None:
         """What an enabled user signs with; None where it does not sign. Not to be shown."""

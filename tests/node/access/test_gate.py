@@ -102,6 +102,40 @@ async def test_too_many_logins_at_once_are_refused(
     assert (await place.gate.by_password(header("alice"), "")).name == "alice"
 
 
+async def test_logins_of_one_address_leave_room_for_others(place: Place) -> None:
+    words = [header("alice", f"wrong{k}") for k in range(40)]
+    answers = asyncio.gather(
+        *(place.gate.by_password(word, "10.0.0.1") for word in words), return_exceptions=True
+    )
+    await asyncio.sleep(0)
+    assert (await place.gate.by_password(header("alice"), "10.0.0.2")).name == "alice"
+    kinds = [type(answer) for answer in await answers]
+    assert kinds.count(duolog.Unauthenticated) == module.COMPARED_OF_ONE_MAX
+    assert kinds.count(duolog.Busy) == 40 - module.COMPARED_OF_ONE_MAX
+
+
+@pytest.mark.parametrize("password", ["right", "wrong"])
+async def test_equal_logins_at_the_same_time_are_compared_once(place: Place, password: str) -> None:
+    first, *others = [
+        asyncio.create_task(place.gate.by_password(header("alice", password), "::1"))
+        for _ in range(100)
+    ]
+    answers = await asyncio.gather(first, *others, return_exceptions=True)
+    assert len({type(answer) for answer in answers}) == 1
+    assert len(place.compared) == 1
+    assert not place.gate._compared
+
+
+async def test_an_equal_login_goes_on_where_the_first_is_cancelled(place: Place) -> None:
+    first, other = [
+        asyncio.create_task(place.gate.by_password(header("alice"), "::1")) for _ in range(2)
+    ]
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await other).name == "alice"
+    assert not place.gate._compared
+
+
 async def test_what_is_remembered_is_bounded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REMEMBERED_MAX", 5)
     alice = await place.gate.by_password(header("alice"), "")
