@@ -20,6 +20,8 @@ from node.access.policies import Acl, Entry
 from node.access.resources import Action, Need
 from node.access.sources import Address, address_of, within
 
+SHOWN_MAX = 300  # characters of what a call names: more than a name may have
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -106,7 +108,11 @@ def _undecided(acl: Acl | None, need: Need, source: str) -> Decision:
     if acl is None:
         return Decision(False, None, "", "denied: the user has no entries")
     actions = ",".join(action for action in Action if action in need.actions)
-    reason = (
-        f"denied: no entry matches {actions} on {need.resource.text} from {source or 'unknown'}"
-    )
+    resource, origin = _short(need.resource.text), _short(source or "unknown")
+    reason = f"denied: no entry matches {actions} on {resource} from {origin}"
     return Decision(False, None, "", reason if reason.isprintable() else ascii(reason)[1:-1])
+
+
+def _short(text: str) -> str:
+    """A text that a request names, for an answer: gRPC sends no long ones with an error."""
+    return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "..."

@@ -30,6 +30,7 @@ from store.accesstables import AccessTables
 # What no entry gives: nobody has it but super users.
 FOR_SUPERS = Need(Resource(Kind.CLUSTER, ""), frozenset())
 REMEMBERED_MAX = 10_000  # passwords that were right, and decisions
+NAMED_MAX = 1000  # characters of a remembered decision: requests may name anything
 COMPARED_MAX = 64  # passwords that wait to be compared; each takes some 40 ms of a thread
 COMPARED_OF_ONE_MAX = 16  # of them, from one address: others have a turn
 COMPARED_AT_A_TIME = 1
@@ -240,6 +241,8 @@ class Gate:
         found = self._decisions.get(key)
         if found is None:
             found = self._decide(name, need, source)
+            if len(need.resource.name) + len(source) > NAMED_MAX:
+                return found
             if len(self._decisions) >= REMEMBERED_MAX:
                 self._decisions.clear()
             self._decisions[key] = found

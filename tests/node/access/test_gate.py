@@ -136,6 +136,16 @@ async def test_an_equal_login_goes_on_where_the_first_is_cancelled(place: Place)
     assert not place.gate._compared
 
 
+async def test_long_names_are_neither_remembered_nor_told(place: Place) -> None:
+    """A request may have megabytes of them."""
+    found = place.gate.decision(
+        "alice", Need(topic("x" * 1_000_000), frozenset((Action.PUB,))), "y" * 1_000_000
+    )
+    assert not found.allowed
+    assert len(found.reason) < 1000
+    assert not place.gate._decisions
+
+
 async def test_what_is_remembered_is_bounded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REMEMBERED_MAX", 5)
     alice = await place.gate.by_password(header("alice"), "")
