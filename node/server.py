@@ -104,6 +104,7 @@ class Node:
         self._replication: ReplicationService | None = None
         self.failover: FailoverService | None = None
         self._frames: FramesServer | None = None
+        self._access: Access | None = None
         self._guard: Guard | None = None
         self.metrics: MetricsServer | None = None
 
@@ -188,10 +189,10 @@ class Node:
         )
         disk = OsDisk(self.config.node.data)
         broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))
-        access = access_of(
+        access = self._access = access_of(
             self.config.access,
             lambda: broker.metadata.tables.access,
-            broker.log.threads,
+            lambda: not broker.replication.may_be_behind(),
             broker.times.wall_ms,
         )
         guard = self._guard = guard_of(broker, access)
@@ -351,6 +352,8 @@ class Node:
         if self._server is not None and self._frames is not None:
             await self._health.enter_graceful_shutdown()
             await all_of(self._frames.stop(GRACE_SECONDS), _stop(self._server))
+        if self._access is not None:
+            self._access.close()
         if self.broker is not None:
             await self.broker.stop()
         log.info("stopped")

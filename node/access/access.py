@@ -1,7 +1,7 @@
 """Users of a node, made from its configuration: the gate and the seal."""
 
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,11 @@ class Access:
     keys: FramesKeys
     vouching: Vouching
     tokens: AccessTokens
+    threads: Executor  # of its own: logins must not hold up the disk
+
+    def close(self) -> None:
+        """End the threads."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
 
 
 def first_user(path: Path) -> User:
@@ -47,10 +52,13 @@ def first_user(path: Path) -> User:
 def access_of(
     section: AccessSection,
     tables: Callable[[], AccessTables],
-    threads: Executor,
+    knows: Callable[[], bool],
     wall_ms: Callable[[], int],
 ) -> Access | None:
-    """As configured; None where there are no users. Raises ConfigError."""
+    """As configured; None where there are no users. Raises ConfigError.
+
+    knows: whether this node has the newest users.
+    """
     if section.key_file is None:
         return None
     try:
@@ -59,9 +67,15 @@ def access_of(
         raise ConfigError(f"access.key_file: {error}") from None
     seal = Seal(key)
     first = first_user(section.first_user_file) if section.first_user_file else None
+
+    def first_of(name: str) -> User | None:
+        """Not on a node that may only lack the users that there are."""
+        return first if first is not None and first.name == name and knows() else None
+
     tokens = AccessTokens(key, wall_ms)
-    gate = Gate(tables, seal, tokens, first, threads)
-    return Access(gate, seal, UserKeys(), Vouching(key, FORWARDED), tokens)
+    threads = ThreadPoolExecutor(1, "logins")
+    gate = Gate(tables, seal, tokens, first_of, threads)
+    return Access(gate, seal, UserKeys(), Vouching(key, FORWARDED), tokens, threads)
 
 
 __all__ = ["Access", "access_of"]

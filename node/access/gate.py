@@ -44,11 +44,13 @@ class Principal:
 
     Attributes:
         source: its address, without the port.
+        credentials: the hash of the password or the secret that proved it, as in the user's row;
+            empty for a certificate.
         until_ms: when its token ends, wall-clock ms; 0 where it has none.
     """
 
     name: str
-    credentials: tuple[str, str]
+    credentials: str
     source: str = ""
     until_ms: int = 0
 
@@ -71,6 +73,10 @@ def basic(authorization: str) -> tuple[str, str]:
     return user, password
 
 
+def _is_right(password: str, stored: str) -> bool:
+    return is_password(password, stored or nobody())
+
+
 class Gate:
     """What the doors of a node ask."""
 
@@ -79,10 +85,10 @@ class Gate:
         tables: Callable[[], AccessTables],
         seal: Seal,
         tokens: AccessTokens,
-        first: User | None,
+        first: Callable[[str], User | None],
         threads: Executor,
     ) -> None:
-        """first: a super user that counts while the tables have no user. threads: compare
+        """first: the user of a name that counts while the tables have none. threads: compare
         passwords.
         """
         self._tables = tables
@@ -94,8 +100,8 @@ class Gate:
         # Results that are waited for, by source, hash of user and password, and stored hash.
         self._compared: dict[tuple[str, bytes, str], asyncio.Future[bool]] = {}
         self._salt = os.urandom(32)
-        # By a hash of user and password: the credentials that they were right for.
-        self._right: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
+        # By a hash of user and password: the stored hash that they were right for.
+        self._right: OrderedDict[bytes, str] = OrderedDict()
         self._seen: tuple[AccessTables | None, int] = (None, 0)
         self._version = 0
         self._users: dict[str, User] = {}
@@ -114,10 +120,10 @@ class Gate:
             if tables.users:
                 row = tables.users.get(name)
                 found = User.from_row(row) if row is not None else None
-            elif self._first is not None and self._first.name == name:
-                found = self._first
-            if found is not None:
-                self._users[name] = found
+                if found is not None:
+                    self._users[name] = found
+            else:
+                return self._first(name)
         return found if found is not None and found.enabled else None
 
     def _refresh(self) -> None:
@@ -143,7 +149,8 @@ class Gate:
         user = self.user(principal.name)
         if principal.until_ms and self._tokens.wall_ms() >= principal.until_ms:
             return False
-        return user is not None and user.credentials == principal.credentials
+        given = principal.credentials
+        return user is not None and (not given or given in (user.password, user.secret))
 
     def check_current(self, principal: Principal) -> None:
         """Raise Unauthenticated if a caller is no longer who it was."""
@@ -164,14 +171,12 @@ class Gate:
             return self._by_token(name, user, password, source)
         stored = user.password if user is not None else ""
         mark = hmac.digest(self._salt, f"{name}:{password}".encode(), hashlib.sha256)
-        known = self._right.get(mark)
-        if user is None or known is None or known != user.credentials:
-            right = await self._compare((source, mark, stored or nobody()), password)
+        if user is None or self._right.get(mark) != stored:
+            right = await self._compare((source, mark, stored), password)
             if not right or user is None:
                 raise sdk.Unauthenticated(f"user {name!r}: {UNKNOWN}")
-            self._remember(mark, user.credentials)
-            known = user.credentials
-        return Principal(name, known, source)
+            self._remember(mark, stored)
+        return Principal(name, stored, source)
 
     def _by_token(self, name: str, user: User | None, token: str, source: str) -> Principal:
         until_ms = self._tokens.until_ms(user, token) if user is not None else None
@@ -180,10 +185,10 @@ class Gate:
                 f"user {name!r}: the token is wrong or has expired, or the user is disabled or has "
                 "another password now"
             )
-        return Principal(name, user.credentials, source, until_ms)
+        return Principal(name, user.password, source, until_ms)
 
-    def _remember(self, mark: bytes, credentials: tuple[str, str]) -> None:
-        self._right[mark] = credentials
+    def _remember(self, mark: bytes, stored: str) -> None:
+        self._right[mark] = stored
         self._right.move_to_end(mark)
         if len(self._right) > REMEMBERED_MAX:
             self._right.popitem(last=False)
@@ -204,7 +209,7 @@ class Gate:
         try:
             async with self._comparing:
                 result.set_result(
-                    await loop.run_in_executor(self._threads, is_password, password, key[2])
+                    await loop.run_in_executor(self._threads, _is_right, password, key[2])
                 )
             return bool(result.result())
         finally:
@@ -220,12 +225,18 @@ class Gate:
             self._secrets[name] = self._seal.open(name, user.secret)
         return self._secrets[name]
 
-    def principal(self, name: str, source: str) -> Principal:
-        """A user that proved who it is. Raises Unauthenticated."""
+    def by_signature(self, name: str, source: str) -> Principal:
+        """A user that signed with its secret. Raises Unauthenticated."""
         user = self.user(name)
-        if user is None:
-            raise sdk.Unauthenticated(f"user {name!r}: {UNKNOWN}")
-        return Principal(name, user.credentials, source)
+        if user is None or not user.secret:
+            raise sdk.Unauthenticated(f"user {name!r}: {UNKNOWN}, or does not sign")
+        return Principal(name, user.secret, source)
+
+    def by_certificate(self, name: str, source: str) -> Principal:
+        """A user that a client's certificate names. Raises Unauthenticated."""
+        if self.user(name) is None:
+            raise sdk.Unauthenticated(f"user {name!r}, of the certificate: {UNKNOWN}")
+        return Principal(name, "", source)
 
     # -- what ----------------------------------------------------------------------------------
 

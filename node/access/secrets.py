@@ -2,7 +2,8 @@
 
 A password is hashed by scrypt (RFC 7914). A secret that a client signs with is encrypted with
 AES-256-GCM under the key that the nodes of a cluster share, for its user's name: in the row of
-another user it is of no use.
+another user it is of no use. Salts and nonces follow from that key, the user and the password, so
+the same password gives the same row, whichever replica group makes it, and however often.
 """
 
 import base64
@@ -10,6 +11,7 @@ import binascii
 import functools
 import hashlib
 import hmac
+import json
 import os
 import stat
 from pathlib import Path
@@ -109,10 +111,20 @@ class Seal:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         self._cipher = AESGCM(derived(key, b"duolog secrets v1"))
+        self._draws = derived(key, b"duolog salts and nonces v1")
+
+    def _drawn(self, purpose: str, user: str, secret: str) -> bytes:
+        """Bytes that nobody can tell from random ones without the key."""
+        words = json.dumps([purpose, user, secret]).encode()
+        return hmac.digest(self._draws, words, hashlib.sha256)
+
+    def hash_password(self, user: str, password: str) -> str:
+        """The hash of a user's password. Takes a while: not on the event loop."""
+        return hash_password(password, self._drawn("salt", user, password)[:SALT_BYTES])
 
     def close(self, user: str, secret: str) -> str:
         """A secret of a user, encrypted."""
-        nonce = os.urandom(NONCE_BYTES)
+        nonce = self._drawn("nonce", user, secret)[:NONCE_BYTES]
         return _text(nonce + self._cipher.encrypt(nonce, secret.encode(), user.encode()))
 
     def open(self, user: str, sealed: str) -> str | None:

@@ -50,11 +50,6 @@ class User:
             str(row.get("secret", "")),
         )
 
-    @property
-    def credentials(self) -> tuple[str, str]:
-        """Differs after a change of its password or secret."""
-        return self.password, self.secret
-
 
 def check_user_name(name: str) -> None:
     """Raise BadMessage if no user can have that name: it travels in `NAME:PASSWORD` and in

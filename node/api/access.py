@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -17,7 +16,6 @@ from node.access.accesstokens import SECONDS_MAX
 from node.access.gate import FOR_SUPERS, PRINCIPAL, Gate
 from node.access.policies import Acl, BadAcl
 from node.access.resources import Action, Kind, Need, Resource, group, topic
-from node.access.secrets import hash_password
 from node.access.users import User, check_password, check_user_name
 from node.api.calls import Caller, unary
 from node.core.core import Core
@@ -40,7 +38,7 @@ class AccessService(stubs.AccessServicer):
         self._gate = access.gate if access is not None else None
         self._seal = access.seal if access is not None else None
         self._tokens = access.tokens if access is not None else None
-        self._threads: Executor | None = None  # the loop's own
+        self._threads = access.threads if access is not None else None
         self._turn = asyncio.Lock()  # of changes
         self.caught_up = log_.caught_up
 
@@ -100,7 +98,10 @@ class AccessService(stubs.AccessServicer):
         if request.HasField("password"):
             check_password(request.password)
             loop = asyncio.get_running_loop()
-            hashed = await loop.run_in_executor(self._threads, hash_password, request.password)
+            assert self._seal is not None, "there is a gate"
+            hashed = await loop.run_in_executor(
+                self._threads, self._seal.hash_password, request.user, request.password
+            )
         async with self._changing():
             return await self._put_user(request, hashed)
 

@@ -89,7 +89,7 @@ class Guard:
         named = "" if given else certificate_name(context)
         try:
             if named:
-                return self._gate.principal(named, source)
+                return self._gate.by_certificate(named, source)
             return await self._gate.by_password(given, source)
         except sdk.Unauthenticated:
             self.facts.check_knows()

@@ -139,7 +139,7 @@ class Signatures:
         if secret is None or not signed:
             raise sdk.Unauthenticated(f"user {given.name!r}: {UNKNOWN}, or does not sign")
         self._dates.check(given.date)
-        return self._gate.principal(given.name, source)
+        return self._gate.by_signature(given.name, source)
 
 
 __all__ = ["Authenticator", "Dates", "Signatures", "Signed"]

@@ -115,7 +115,7 @@ class Guard:
 
     def _forwarded(self, name: str, source: str, headers: Headers) -> Principal:
         """A user that another node recognised, if its password is still the same."""
-        principal = self._gate.principal(name, source)
+        principal = self._gate.by_signature(name, source)
         if headers.get(PROOF) != self._proof(name):
             raise sdk.Unauthenticated(f"user {name} has another password now")
         return principal

@@ -36,9 +36,15 @@ class Place:
         self.tables = AccessTables()
         self.compared: list[str] = []
         self.threads = ThreadPoolExecutor(1)
-        self.now_ms = 1_000_000
+        self.now_ms, self.knows = 1_000_000, True
         self.tokens = AccessTokens(b"k" * 32, lambda: self.now_ms)
-        self.gate = Gate(lambda: self.tables, SEAL, self.tokens, first, self.threads)
+        self.gate = Gate(
+            lambda: self.tables,
+            SEAL,
+            self.tokens,
+            lambda name: first if first and first.name == name and self.knows else None,
+            self.threads,
+        )
 
         def noted(password: str, stored: str) -> bool:
             self.compared.append(password)
@@ -187,6 +193,12 @@ async def test_the_first_user_counts_while_there_is_no_other(
     place = Place(monkeypatch, first)
     root = await place.gate.by_password(header("root"), "")
     place.gate.check(root, [FOR_SUPERS])
+    place.knows = False  # as a slave whose tables are empty
+    with pytest.raises(duolog.Unauthenticated):
+        place.gate.check(root, [])
+    with pytest.raises(duolog.Unauthenticated):
+        await place.gate.by_password(header("root"), "")
+    place.knows = True
     place.put("alice")
     with pytest.raises(duolog.Unauthenticated):
         place.gate.check(root, [])
@@ -216,9 +228,9 @@ async def test_what_names_no_user_is_refused(place: Place, words: str) -> None:
 def test_a_key_for_frames_is_for_one_connection_and_a_minute() -> None:
     now = 0.0
     keys = UserKeys(lambda: now)
-    PRINCIPAL.set(Principal("alice", ("", "")))
+    PRINCIPAL.set(Principal("alice", ""))
     key, late = keys.issue(), keys.issue()
-    assert keys.take(key) == (True, Principal("alice", ("", "")))
+    assert keys.take(key) == (True, Principal("alice", ""))
     assert keys.take(key) == (False, None)
     now = KEY_SECONDS
     assert keys.take(late) == (False, None)
@@ -271,3 +283,24 @@ async def test_a_new_password_ends_the_tokens(place: Place) -> None:
     assert not place.gate.is_current(alice)
     with pytest.raises(duolog.Unauthenticated):
         await place.gate.by_password(header("alice", token), "")
+
+
+async def test_each_caller_counts_by_what_it_proved(place: Place) -> None:
+    """A password that now also signs, or no longer does, is the same password."""
+    by_password = await place.gate.by_password(header("alice"), "")
+    place.put("alice", secret=SEAL.close("alice", "right"))
+    place.gate.check(by_password, [PUB])
+    by_signature = place.gate.by_signature("alice", "")
+    by_certificate = place.gate.by_certificate("alice", "")
+    place.put("alice", secret=SEAL.close("alice", "another"))
+    assert place.gate.is_current(by_password)
+    assert not place.gate.is_current(by_signature)
+    place.put("alice", "other")
+    assert not place.gate.is_current(by_password)
+    assert place.gate.is_current(by_certificate)
+    with pytest.raises(duolog.Unauthenticated):
+        place.gate.by_signature("alice", "")
+    place.put("alice", enabled=False)
+    assert not place.gate.is_current(by_certificate)
+    with pytest.raises(duolog.Unauthenticated):
+        place.gate.by_certificate("alice", "")

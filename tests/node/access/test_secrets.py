@@ -43,7 +43,8 @@ def test_a_sealed_secret_is_opened_for_its_user_alone(user: str, secret: str) ->
     assert seal.open(user, closed) == secret
     assert seal.open(user + "2", closed) is None
     assert Seal(b"l" * 32).open(user, closed) is None
-    assert seal.close(user, secret) != closed
+    assert seal.close(user, secret) == closed, "whichever node makes it"
+    assert seal.close(user, secret + "x")[:16] != closed[:16], "no nonce is used twice"
     assert secret == "" or len(secret) < 4 or secret not in closed
 
 
@@ -76,3 +77,13 @@ def test_what_is_no_key_file_says_so(tmp_path: Path, text: str) -> None:
         read_key(file)
     with pytest.raises(BadKeyFile, match="missing"):
         read_key(tmp_path / "missing")
+
+
+def test_a_password_gives_the_same_hash_in_every_replica_group() -> None:
+    """So that giving it again, or in another group, ends neither connections nor tokens."""
+    seal = Seal(b"k" * 32)
+    stored = seal.hash_password("alice", "pw")
+    assert Seal(b"k" * 32).hash_password("alice", "pw") == stored
+    assert is_password("pw", stored)
+    assert Seal(b"l" * 32).hash_password("alice", "pw") != stored
+    assert seal.hash_password("bob", "pw") != stored
