@@ -63,12 +63,23 @@ class Access:
         return _user(await self._ask(lambda left: stub.access.WhoAmI(request, timeout=left)))
 
     async def create_user(
-        self, name: str, password: str, *, is_super: bool = False, signs: bool = False
+        self,
+        name: str,
+        password: str,
+        *,
+        is_super: bool = False,
+        signs: bool = False,
+        disabled: bool = False,
     ) -> User:
-        """Create a user. Raises BadRequest if there is one of that name."""
+        """Create a user. Raises BadRequest if there is another one of that name."""
         return await self._put(
             wire.PutUserRequest(
-                user=name, password=password, super=is_super, signs=signs, create=True
+                user=name,
+                password=password,
+                super=is_super,
+                signs=signs,
+                disabled=disabled,
+                create=True,
             )
         )
 
@@ -117,14 +128,15 @@ class Access:
         reply = await self._ask(lambda left: stub.access.GetRights(request, timeout=left))
         return reply.rights
 
-    async def set_rights(self, name: str, rights: str) -> str:
+    async def set_rights(self, name: str, rights: str, *, expected: str | None = None) -> str:
         """Replace the rights of a user; the rights as they are now. Raises BadRequest.
 
         Args:
             name: the user.
             rights: JSON as RocketMQ 5 has it, {"policies": [...]}; empty: none.
+            expected: as `rights` told them: if somebody changed them since, nothing is replaced.
         """
-        request = wire.PutRightsRequest(user=name, rights=rights)
+        request = wire.PutRightsRequest(user=name, rights=rights, expected=expected)
         answers: list[wire.RightsReply] = await self._router.everywhere(
             lambda connection, left: connection.access.PutRights(request, timeout=left),
             self._timeout,

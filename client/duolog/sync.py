@@ -518,13 +518,37 @@ class Access:
         """The user that this client is."""
         return self._loop.run(self._access.who_am_i())
 
-    def create_user(self, name: str, password: str, **how: bool) -> User:
+    def create_user(
+        self,
+        name: str,
+        password: str,
+        *,
+        is_super: bool = False,
+        signs: bool = False,
+        disabled: bool = False,
+    ) -> User:
         """Create a user."""
-        return self._loop.run(self._access.create_user(name, password, **how))
+        return self._loop.run(
+            self._access.create_user(
+                name, password, is_super=is_super, signs=signs, disabled=disabled
+            )
+        )
 
-    def alter_user(self, name: str, **how: Any) -> User:
+    def alter_user(
+        self,
+        name: str,
+        *,
+        password: str | None = None,
+        signs: bool = False,
+        is_super: bool | None = None,
+        disabled: bool | None = None,
+    ) -> User:
         """Alter a user."""
-        return self._loop.run(self._access.alter_user(name, **how))
+        return self._loop.run(
+            self._access.alter_user(
+                name, password=password, signs=signs, is_super=is_super, disabled=disabled
+            )
+        )
 
     def delete_user(self, name: str) -> None:
         """Delete a user and its rights."""
@@ -538,17 +562,17 @@ class Access:
         """The rights of a user, as JSON."""
         return self._loop.run(self._access.rights(name))
 
-    def set_rights(self, name: str, rights: str) -> str:
+    def set_rights(self, name: str, rights: str, *, expected: str | None = None) -> str:
         """Replace the rights of a user."""
-        return self._loop.run(self._access.set_rights(name, rights))
+        return self._loop.run(self._access.set_rights(name, rights, expected=expected))
 
     def issue_token(self, seconds: int, *, user: str = "") -> str:
         """A token in the place of a password."""
         return self._loop.run(self._access.issue_token(seconds, user=user))
 
-    def test(self, action: str, resource: str, **how: str) -> Decision:
+    def test(self, action: str, resource: str, *, user: str = "", source: str = "") -> Decision:
         """Whether a user may do something, and which entry decides."""
-        return self._loop.run(self._access.test(action, resource, **how))
+        return self._loop.run(self._access.test(action, resource, user=user, source=source))
 
 
 class Admin:

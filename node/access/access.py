@@ -37,7 +37,7 @@ class Access:
 def first_user(path: Path) -> User:
     """The super user that counts while there are no others. Raises ConfigError."""
     try:
-        name, _, password = path.read_text(encoding="utf-8").strip().partition(":")
+        name, _, password = path.read_text(encoding="utf-8").rstrip("\r\n").partition(":")
         check_user_name(name)
         check_password(password)
     except (OSError, UnicodeDecodeError) as error:

@@ -66,6 +66,10 @@ class AccessService(stubs.AccessServicer):
             principal = PRINCIPAL.get()
             if principal is not None:
                 gate.check(principal, (FOR_SUPERS,))
+                if principal.until_ms:  # what it changed would outlast it
+                    raise sdk.NoPermission(
+                        "users and rights are changed with a password, not with a token"
+                    )
             yield
 
     def _user(self, name: str) -> User | None:
@@ -160,8 +164,9 @@ class AccessService(stubs.AccessServicer):
     async def ListUsers(
         self, request: wire.ListUsersRequest, context: Caller
     ) -> wire.ListUsersReply:
-        """All users, by name."""
+        """All users, by name. Only a node that has the newest ones answers."""
         self._known_gate()
+        self._admission.check_current()
         rows = self._metadata.tables.access.users
         return wire.ListUsersReply(
             users=[_reply(User.from_row(rows[name])) for name in sorted(rows)]
@@ -174,12 +179,12 @@ class AccessService(stubs.AccessServicer):
         """Replace the rights of a user."""
         if not request.rights:
             async with self._changing():
-                self._existing(request.user)
+                self._check_expected(request)
                 await self._metadata.change({"op": "delete_rights", "user": request.user})
             log.info("rights deleted", user=request.user, by=_by())
             return wire.RightsReply(user=request.user)
         async with self._changing():
-            self._existing(request.user)
+            self._check_expected(request)
             acl = _acl_of(request.user, request.rights)
             await self._metadata.change({"op": "rights", "rights": acl.to_json()})
         log.info("rights altered", user=request.user, by=_by())
@@ -187,11 +192,25 @@ class AccessService(stubs.AccessServicer):
 
     @unary
     async def GetRights(self, request: wire.GetRightsRequest, context: Caller) -> wire.RightsReply:
-        """The rights of a user."""
+        """The rights of a user. Only a node that has the newest ones answers: they may be put back
+        with a change.
+        """
         self._known_gate()
+        self._admission.check_current()
         self._existing(request.user)
-        row = self._metadata.tables.access.rights.get(request.user)
-        return wire.RightsReply(user=request.user, rights=json.dumps(row) if row else "")
+        return wire.RightsReply(user=request.user, rights=self._rights(request.user))
+
+    def _rights(self, user: str) -> str:
+        row = self._metadata.tables.access.rights.get(user)
+        return json.dumps(row) if row else ""
+
+    def _check_expected(self, request: wire.PutRightsRequest) -> None:
+        """Raise BadRequest unless there is that user, with the rights that the caller has seen."""
+        self._existing(request.user)
+        if request.HasField("expected") and request.expected != self._rights(request.user):
+            raise sdk.BadRequest(
+                f"the rights of {request.user} were changed by somebody else meanwhile: repeat it"
+            )
 
     @unary
     async def TestAccess(

@@ -44,8 +44,9 @@ class FramesDoor:
         found, principal = self._keys.take(key)
         if not found:
             return None
-        if self._guard is None or principal is None:
+        if self._guard is None:
             return None, self._appends
+        assert principal is not None, "where there are users, each key is for one of them"
         if certificate and certificate != principal.name:
             return None
         principal = replace(principal, source=host.address)

@@ -26,6 +26,7 @@ from node.wirecodec import peer_host
 from store.record import Host
 from store.status import PutMessageStatus
 
+APPEND = "/duolog.v1.Messages/Append"
 BEGINS_SECONDS = 2.0  # that a stream which is refused may take for its first request
 
 
@@ -172,7 +173,7 @@ class Guard:
                     await _begun(requests)
                     raise
                 PRINCIPAL.set(principal)
-                if rule.delivers is not None:  # otherwise each request is answered by itself
+                if path != APPEND:  # whose requests are answered one by one
                     requests = self._checked(principal, rule, requests)
                 await handler.stream_stream(requests, self._delivering(context, principal, rule))
 

@@ -8,7 +8,7 @@ from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
 from node.access.gate import FOR_SUPERS
-from node.access.resources import Action, Need, cluster, group, topic
+from node.access.resources import Action, Need, cluster, group
 from node.access.rules import (
     Facts,
     May,
@@ -17,6 +17,7 @@ from node.access.rules import (
     group_pub,
     group_sub,
     need,
+    of_topic,
     pub,
     reads,
     sees_group,
@@ -110,9 +111,13 @@ def _trim_groups(reply: wire.ListGroupsReply, may: May, facts: Facts) -> None:
         reply.groups.extend(kept)
 
 
+def _put_group_needs(name: str, facts: Facts) -> list[Need]:
+    """Alter a group, or create it where there is none of that name."""
+    return [need(group(name), Action.UPDATE if facts.has_group(name) else Action.CREATE)]
+
+
 def _put_group(request: wire.PutGroupRequest, facts: Facts) -> Needs:
-    action = Action.UPDATE if facts.has_group(request.group) else Action.CREATE
-    needs = [need(group(request.group), action)]
+    needs = _put_group_needs(request.group, facts)
     return [*needs, *reads(request.lite_topic, facts)] if request.lite_topic else needs
 
 
@@ -124,7 +129,7 @@ def _trim_track(reply: wire.TrackReply, may: May, facts: Facts) -> None:
 
 
 def _topic_action(action: Action) -> Callable[[Any, Facts], Needs]:
-    return lambda request, facts: (need(topic(request.topic), action),)
+    return lambda request, facts: (of_topic(request.topic, action),)
 
 
 SEES_CLUSTER = Rule(_of_cluster(Action.GET))
@@ -159,10 +164,7 @@ _RULES = {
     "Admin/ListGroups": Rule(_anybody, trim=_trim_groups),
     "Admin/DescribeGroup": Rule(lambda request, facts: (sees_group(request.group),)),
     "Admin/ResetGroup": Rule(
-        lambda request, facts: (
-            need(group(request.group), Action.UPDATE),
-            sees_topic(request.topic),
-        )
+        lambda request, facts: (*_put_group_needs(request.group, facts), sees_topic(request.topic))
     ),
     "Admin/PutGroup": Rule(_put_group),
     "Admin/DeleteGroup": Rule(lambda request, facts: (need(group(request.group), Action.DELETE),)),

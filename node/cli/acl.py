@@ -91,6 +91,8 @@ def set_(
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         fail(f"cannot read {file}: {error}")
+    if not text.strip():
+        fail(f"{file} is empty: give {{}} to take all rights from {name}")
 
     async def ask() -> str:
         async with client_of(endpoints, timeout) as client:
@@ -104,9 +106,11 @@ def _change(
 ) -> None:
     async def ask() -> str:
         async with client_of(endpoints, timeout) as client:
-            acl = change(_read(name, await client.access.rights(name)))
+            before = await client.access.rights(name)
+            acl = change(_read(name, before))
             empty = not (acl.custom or acl.default)
-            return await client.access.set_rights(name, "" if empty else json.dumps(acl.to_json()))
+            rights = "" if empty else json.dumps(acl.to_json())
+            return await client.access.set_rights(name, rights, expected=before)
 
     _show(name, run(ask()), as_json)
 
@@ -249,16 +253,15 @@ def import_(
     async def ask() -> None:
         async with client_of(endpoints, timeout) as client:
             known = {user.name for user in await client.access.users()}
+            own = (await client.access.who_am_i()).name
+            if own in {user.name for user in imported.users}:
+                fail(f"{file} has user {own}, as whom you import: call as another super user")
             for user in imported.users:
-                if user.name not in known:
-                    await client.access.create_user(user.name, user.secret, signs=True)
-                await client.access.alter_user(
-                    user.name,
-                    password=user.secret if user.name in known else None,
-                    signs=user.name in known,
-                    is_super=user.superuser,
-                    disabled=not user.enabled,
-                )
+                how = {"is_super": user.superuser, "disabled": not user.enabled, "signs": True}
+                if user.name in known:
+                    await client.access.alter_user(user.name, password=user.secret, **how)
+                else:
+                    await client.access.create_user(user.name, user.secret, **how)
             for acl in imported.acls:
                 await client.access.set_rights(acl.user, json.dumps(acl.to_json()))
 
@@ -270,13 +273,21 @@ def _imported(file: Path, kind: str) -> "Imported":
     from node.access.imports import read_plain_acl
     from node.access.lists import read_acls, read_users
     from node.access.policies import BadAcl
+    from node.access.users import check_password, check_user_name
+    from store.errors import BadMessage
 
     readers = {"plain_acl": read_plain_acl, "users": read_users, "acls": read_acls}
     if kind not in readers:
         fail(f"--from {kind}: it is not one of {', '.join(readers)}")
     try:
-        return readers[kind](file.read_text(encoding="utf-8"))
+        imported = readers[kind](file.read_text(encoding="utf-8"))
+        for user in imported.users:
+            check_user_name(user.name)
+            check_password(user.secret)
+        return imported
     except (OSError, UnicodeDecodeError) as error:
         fail(f"cannot read {file}: {error}")
     except BadAcl as error:
         fail(f"{file}: {error}")
+    except BadMessage as error:
+        fail(f"{file}: {error.reason}")

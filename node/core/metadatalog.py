@@ -281,7 +281,7 @@ class MetadataLog:
         """Apply a record."""
         change = self._tables.apply(body)
         if change is None:
-            log.error("unreadable metadata record", body=body[:200])
+            log.error("unreadable metadata record", body=body[:40])
         elif change["op"] == "delete_topic":
             # Before a topic of the same name is created: the old queues may still exist.
             self._apply_floors_of(change["topic"])

@@ -1110,12 +1110,14 @@ class ListUsersReply(_message.Message):
     def __init__(self, users: _Optional[_Iterable[_Union[UserReply, _Mapping]]] = ...) -> None: ...
 
 class PutRightsRequest(_message.Message):
-    __slots__ = ("user", "rights")
+    __slots__ = ("user", "rights", "expected")
     USER_FIELD_NUMBER: _ClassVar[int]
     RIGHTS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
     user: str
     rights: str
-    def __init__(self, user: _Optional[str] = ..., rights: _Optional[str] = ...) -> None: ...
+    expected: str
+    def __init__(self, user: _Optional[str] = ..., rights: _Optional[str] = ..., expected: _Optional[str] = ...) -> None: ...
 
 class GetRightsRequest(_message.Message):
     __slots__ = ("user",)

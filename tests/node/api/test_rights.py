@@ -106,7 +106,7 @@ TABLE = {
     "Admin/DescribeGroup": Row(lambda t, g: wire.DescribeGroupRequest(group=g), (f"{G} Get",)),
     "Admin/ResetGroup": Row(
         lambda t, g: wire.ResetGroupRequest(group=g, topic=t, start=wire.EARLIEST),
-        (f"{T} Get", f"{G} Update"),
+        (f"{T} Get", f"{G} Create,Update"),
     ),
     "Admin/PutGroup": Row(lambda t, g: wire.PutGroupRequest(group=g), (f"{G} Create,Update",)),
     "Admin/DeleteGroup": Row(lambda t, g: wire.DeleteGroupRequest(group=g), (f"{G} Delete",)),
@@ -522,3 +522,38 @@ async def test_a_token_is_a_password_that_makes_no_others(node: Node) -> None:
     async with client_of(node, "root") as root:
         with pytest.raises(duolog.BadRequest, match="token"):
             await root.access.create_user("sly", own)
+
+
+async def test_the_same_password_again_ends_nothing(node: Node) -> None:
+    """As where a user shall sign from now on, or is imported once more."""
+    async with client_of(node, "root") as root, client_of(node, "normal") as normal:
+        async with normal.producer() as producer, normal.consumer("G", ["T"]) as consumer:
+            for number, signs in enumerate((True, False, True)):
+                assert (await producer.send("T", b"%d" % number)).status == "PUT_OK"
+                message = await consumer.get(10)
+                assert message is not None
+                await root.access.alter_user("normal", password=PASSWORD, signs=signs)
+        token = await normal.access.issue_token(60)
+        await root.access.alter_user("normal", password=PASSWORD)
+    async with client_of(node, "normal", token) as client:
+        assert (await client.access.who_am_i()).name == "normal"
+
+
+async def test_rights_that_were_changed_meanwhile_are_not_replaced(node: Node) -> None:
+    async with client_of(node, "root") as root:
+        before = await root.access.rights("normal")
+        await root.access.set_rights("normal", rights_of(["Topic:T Pub"]), expected=before)
+        with pytest.raises(duolog.BadRequest, match="meanwhile"):
+            await root.access.set_rights("normal", "", expected=before)
+        assert "Topic:T" in await root.access.rights("normal")
+
+
+async def test_a_token_changes_no_users(node: Node) -> None:
+    async with client_of(node, "root") as root:
+        token = await root.access.issue_token(60)
+    async with client_of(node, "root", token) as client:
+        assert len(await client.access.users()) > 1
+        with pytest.raises(duolog.NoPermission, match="password"):
+            await client.access.create_user("later", PASSWORD, is_super=True)
+        with pytest.raises(duolog.NoPermission, match="password"):
+            await client.access.set_rights("normal", "")
