@@ -32,6 +32,11 @@ def _plain_ports(config: Config) -> Iterator[str]:
                     f"{key} = {address}: users call a port without TLS, where their passwords and "
                     "messages can be read on the way: set tls.only, or listen on loopback"
                 )
+    if config.access.key_file is not None and _is_reached(config.metrics.listen):
+        yield (
+            f"metrics.listen = {config.metrics.listen}: users give their passwords there without "
+            "TLS: listen on loopback, behind a proxy that has TLS"
+        )
     if _is_reached(config.ha.listen) and config.ha.tls_ca is None:
         yield (
             f"ha.listen = {config.ha.listen}: replication has no TLS, so whoever reaches this port "

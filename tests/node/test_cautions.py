@@ -51,6 +51,8 @@ def test_users_on_a_plain_port_that_others_reach(files: dict[str, str], host: st
     frames = {"frames_listen": f"{host}:8082"}
     (one,) = told(node=frames, access=users)
     assert one.startswith("node.frames_listen")
+    (one,) = told(metrics={"listen": f"{host}:1"}, access=users)
+    assert one.startswith("metrics.listen")
     tls = {"cert": files["cert"], "key": files["key"]}
     assert told(node=node, access=users, tls={**tls, "only": True}) == []
     assert len(told(node=node, access=users, tls={**tls, "listen": f"{host}:1"})) == 1

@@ -15,20 +15,16 @@ QUEUES = 2
 class Api:
     """One client of the API: `api.SendMessage(...)` with its id in the headers."""
 
-    def __init__(
-        self,
-        node: Node,
-        client_id: str = "test@1",
-        channel: grpc.aio.Channel | None = None,
-        **headers: str,
-    ) -> None:
-        """channel: None for a plain one to the node."""
+    def __init__(self, node: Node, client_id: str = "test@1", **headers: str) -> None:
         self.node = node
-        self.channel = channel or grpc.aio.insecure_channel(f"127.0.0.1:{node.port}")
+        self.channel = self.dial(f"127.0.0.1:{node.port}")
         self.stub = rpc.MessagingServiceStub(self.channel)
         self.metadata = [(name.replace("_", "-"), value) for name, value in headers.items()]
         if client_id:
             self.metadata.append(("x-mq-client-id", client_id))
+
+    def dial(self, endpoint: str) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(endpoint)
 
     async def close(self) -> None:
         await self.channel.close()

@@ -18,10 +18,16 @@ from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
 from tests.node.rocketmq.api import Api, message
 
 
-def over_tls(node: Node, authority: Authority, own: Issued) -> Api:
-    files = (authority.cert, own.key, own.cert)
-    credentials = grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
-    return Api(node, channel=grpc.aio.secure_channel(f"127.0.0.1:{node.port}", credentials))
+class SecuredApi(Api):
+    """A client that uses TLS, with a certificate."""
+
+    def __init__(self, node: Node, authority: Authority, own: Issued) -> None:
+        files = (authority.cert, own.key, own.cert)
+        self._credentials = grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
+        super().__init__(node)
+
+    def dial(self, endpoint: str) -> grpc.aio.Channel:
+        return grpc.aio.secure_channel(endpoint, self._credentials)
 
 
 async def test_calls_are_forwarded_with_tls_and_after_certificates_were_replaced(
@@ -40,7 +46,7 @@ async def test_calls_are_forwarded_with_tls_and_after_certificates_were_replaced
     await until(lambda: all("T" in broker_of(node).metadata.topics for node in group.nodes))
     slave = next(node for node in group.nodes if node is not group.the_master())
 
-    api = over_tls(slave, authority, own)
+    api = SecuredApi(slave, authority, own)
     assert (await api.send(message(b"x"))).status.code == Code.OK
     assert (await api.receive("g", timeout=WAIT_SECONDS)).bodies == [b"x"]
 
@@ -49,7 +55,7 @@ async def test_calls_are_forwarded_with_tls_and_after_certificates_were_replaced
         shutil.copy(source, target)
     await asyncio.sleep(0.1)
     assert (await api.send(message(b"y"))).status.code == Code.OK  # by its open connection
-    later = over_tls(slave, authority, own)
+    later = SecuredApi(slave, authority, own)
     assert (await later.receive("g", timeout=WAIT_SECONDS)).bodies == [b"y"]
     assert slave.rocketmq is not None
     ((_, credentials), _) = slave.rocketmq.forwarder._channels["broker-a"]
