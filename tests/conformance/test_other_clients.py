@@ -229,9 +229,9 @@ def of_users(tmp_path: Path) -> Iterator[tuple[ChildNode, str, Path]]:
     first.write_text("{user}:{password}".format(**ROOT))
     node = ChildNode(
         tmp_path / "data", *SMALL,
-        "--set", f"rocketmq.tls_listen={listen}",
-        "--set", f"rocketmq.tls_cert={tls.cert}",
-        "--set", f"rocketmq.tls_key={tls.key}",
+        "--set", f"tls.listen={listen}",
+        "--set", f"tls.cert={tls.cert}",
+        "--set", f"tls.key={tls.key}",
         "--set", f"access.key_file={key}",
         "--set", f"access.first_user_file={first}",
         "--set", f"access.date_zones={ZONE}",
