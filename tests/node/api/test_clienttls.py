@@ -205,6 +205,20 @@ async def test_beside_a_plain_port_frames_stay_plain_and_clients_with_tls_use_no
         assert over_frames(client)
 
 
+async def test_a_connection_that_says_nothing_is_closed(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.frames.server.HANDSHAKE_SECONDS", 0.2)
+    node = await secured.start()
+    assert node._frames is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", node._frames.port)
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
+    assert node._frames.connections == 0
+
+
 # -- certificates of clients -----------------------------------------------------------------------
 
 
