@@ -191,7 +191,7 @@ class Node:
         broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))
         access = self._access = access_of(
             self.config.access,
-            lambda: broker.metadata.tables.access,
+            lambda: broker.metadata.access,
             lambda: not broker.replication.may_be_behind(),
             broker.times.wall_ms,
         )

@@ -73,7 +73,7 @@ class AccessService(stubs.AccessServicer):
             yield
 
     def _user(self, name: str) -> User | None:
-        row = self._metadata.tables.access.users.get(name)
+        row = self._metadata.access.users.get(name)
         return User.from_row(row) if row is not None else None
 
     def _existing(self, name: str) -> User:
@@ -117,7 +117,7 @@ class AccessService(stubs.AccessServicer):
             raise sdk.BadRequest(f"user {request.user!r} does not exist, and needs a password")
         user = self._altered(known or User(request.user), request, hashed)
         self._check_supers(user)
-        if known is None and len(self._metadata.tables.access.users) >= USERS_MAX:
+        if known is None and len(self._metadata.access.users) >= USERS_MAX:
             raise sdk.Busy(f"the cluster has reached its limit of {USERS_MAX} users")
         await self._metadata.change({"op": "user", "user": user.to_row()})
         if known is None:
@@ -141,7 +141,7 @@ class AccessService(stubs.AccessServicer):
 
     def _check_supers(self, altered: User | None, deleted: str = "") -> None:
         """Raise BadRequest where no enabled super user would be left."""
-        rows = self._metadata.tables.access.users
+        rows = self._metadata.access.users
         users = {name: User.from_row(row) for name, row in rows.items() if name != deleted}
         if altered is not None:
             users[altered.name] = altered
@@ -167,7 +167,7 @@ class AccessService(stubs.AccessServicer):
         """All users, by name. Only a node that has the newest ones answers."""
         self._known_gate()
         self._admission.check_current()
-        rows = self._metadata.tables.access.users
+        rows = self._metadata.access.users
         return wire.ListUsersReply(
             users=[_reply(User.from_row(rows[name])) for name in sorted(rows)]
         )
@@ -201,7 +201,7 @@ class AccessService(stubs.AccessServicer):
         return wire.RightsReply(user=request.user, rights=self._rights(request.user))
 
     def _rights(self, user: str) -> str:
-        row = self._metadata.tables.access.rights.get(user)
+        row = self._metadata.access.rights.get(user)
         return json.dumps(row) if row else ""
 
     def _check_expected(self, request: wire.PutRightsRequest) -> None:

@@ -49,7 +49,7 @@ class NodeFacts:
 
     def has_group(self, name: str) -> bool:
         """Whether a consumer group exists."""
-        return name in self.broker.metadata.tables.groups
+        return self.broker.metadata.has_group(name)
 
     def has_topic(self, name: str) -> bool:
         """Whether a topic exists."""

@@ -18,6 +18,7 @@ from node.config import LimitsSection
 from node.core.ports import KnownQueues, Reads
 from node.engine.log import Log, Outcome
 from node.upkeep.threadwork import done_in_thread
+from store.accesstables import AccessTables
 from store.columns import Columns
 from store.errors import BadMessage
 from store.kernels import decode
@@ -134,6 +135,15 @@ class MetadataLog:
     def topics(self) -> dict[str, TopicConfig]:
         """All topics."""
         return self._tables.topics
+
+    def has_group(self, name: str) -> bool:
+        """Whether a group exists, as far as this node knows."""
+        return name in self._tables.groups
+
+    @property
+    def access(self) -> AccessTables:
+        """Users and their rights."""
+        return self._tables.access
 
     def creating(self, name: str) -> TopicConfig | None:
         """A topic that a stored change will create; None if there is no such change."""

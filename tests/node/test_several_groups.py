@@ -9,6 +9,7 @@ import duolog
 import pytest
 from duolog._groupreader import GroupReader
 
+from node.access.secrets import new_key
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import GROUPS, broker_of, start_groups
@@ -193,3 +194,33 @@ async def test_a_topic_is_unknown_only_where_every_group_says_so(nodes: dict[str
         with pytest.raises(duolog.UnknownTopic):
             await producer.send("nowhere", b"x", timeout=5)
     broker.failover._learn_routes = learn  # type: ignore[method-assign]
+
+
+async def test_users_are_the_same_in_every_group(start_node: StartNode, tmp_path: Path) -> None:
+    """Also their tokens, and passwords that are given once more."""
+    key, first = tmp_path / "key", tmp_path / "first"
+    key.write_text(new_key())
+    key.chmod(0o600)
+    first.write_text("root:secret")
+    access = {"key_file": str(key), "first_user_file": str(first)}
+    nodes = await start_groups(start_node, tmp_path, access=access)
+
+    def client_of_user(user: str, password: str) -> duolog.Client:
+        endpoint = f"127.0.0.1:{nodes['broker-a'].port}"
+        return duolog.Client(endpoint, timeout=10, user=user, password=password)
+
+    async with client_of_user("root", "secret") as root:
+        await root.access.create_user("root", "secret", is_super=True)
+        await root.access.create_user("alice", "secret")
+        entry = '{"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}'
+        rights = f'{{"policies": [{{"policyType": "Custom", "entries": [{entry}]}}]}}'
+        await root.access.set_rights("alice", rights)
+        await root.admin.create_topic("T", 1)
+        token = await root.access.issue_token(60, user="alice")
+        await root.access.alter_user("alice", password="secret")
+    rows = [broker_of(node).metadata.access.rows() for node in nodes.values()]
+    assert rows[0] == rows[1]
+    for password in ("secret", token):
+        async with client_of_user("alice", password) as alice, alice.producer() as producer:
+            receipts = [await producer.send("T", b"%d" % k) for k in range(10)]
+            assert {receipt.group for receipt in receipts} == set(GROUPS)

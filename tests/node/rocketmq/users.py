@@ -43,7 +43,7 @@ class Users:
 
     def __init__(self, node: Node) -> None:
         broker = broker_of(node)
-        tables, wall_ms = lambda: broker.metadata.tables.access, broker.times.wall_ms
+        tables, wall_ms = lambda: broker.metadata.access, broker.times.wall_ms
         access = access_of(node.config.access, tables, lambda: True, wall_ms)
         assert access is not None
         self._service = AccessService(broker.core, broker.log, access)
