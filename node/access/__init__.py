@@ -1,6 +1,5 @@
-"""Who calls, and what they may do: one model for every door of a node.
+"""Who calls: users, what they prove themselves by, and the gate that every API asks.
 
-`resources`, `policies`, `decision` and `imports` are pure: no IO, clock, event loop or network, and
-nothing of a node. `gate` is what the doors ask: it knows the users, by the replicated tables, and
-changes nothing. Every service and all protocols may come in and ask.
+The gate knows the users by the replicated tables, and changes nothing. What a user may do is
+decided in `rights`. The services of all APIs, and the metrics, may use this.
 """

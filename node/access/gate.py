@@ -20,15 +20,13 @@ from dataclasses import dataclass
 from duolog import _errors as sdk
 
 from node.access.accesstokens import PREFIX, AccessTokens
-from node.access.decision import Decision, decide
-from node.access.policies import Acl, BadAcl
-from node.access.resources import Kind, Need, Resource
 from node.access.secrets import Seal, is_password, nobody
 from node.access.users import User
+from node.rights.decision import Decision, decide
+from node.rights.policies import Acl, BadAcl
+from node.rights.resources import Need
 from store.accesstables import AccessTables
 
-# What no entry gives: nobody has it but super users.
-FOR_SUPERS = Need(Resource(Kind.CLUSTER, ""), frozenset())
 REMEMBERED_MAX = 10_000  # passwords that were right, and decisions
 NAMED_MAX = 1000  # characters of a remembered decision: requests may name anything
 COMPARED_MAX = 64  # passwords that wait to be compared; each takes some 40 ms of a thread
@@ -293,4 +291,4 @@ class Gate:
                 raise sdk.NoPermission(f"user {principal.name}: {found.reason}")
 
 
-__all__ = ["FOR_SUPERS", "PRINCIPAL", "Gate", "Principal"]
+__all__ = ["PRINCIPAL", "Gate", "Principal"]

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 from duolog._message import RETRY_PREFIX
 
-from node.access.gate import FOR_SUPERS
-from node.access.resources import Action, Need, Resource, group, topic
+from node.rights.resources import FOR_SUPERS, Action, Need, Resource, group, topic
 from store.metadata import is_reserved_topic
 
 Needs = Iterable[Need]

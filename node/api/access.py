@@ -13,13 +13,13 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.access.access import Access
 from node.access.accesstokens import SECONDS_MAX
-from node.access.gate import FOR_SUPERS, PRINCIPAL, Gate
-from node.access.policies import Acl, BadAcl
-from node.access.resources import Action, Kind, Need, Resource, group, topic
+from node.access.gate import PRINCIPAL, Gate
 from node.access.users import User, check_password, check_user_name
 from node.api.calls import Caller, unary
 from node.core.core import Core
 from node.core.ports import Answers
+from node.rights.policies import Acl, BadAcl
+from node.rights.resources import FOR_SUPERS, Action, Kind, Need, Resource, group, topic
 from store.accesstables import SUBJECT
 
 log = structlog.get_logger("duolog.node")

@@ -16,12 +16,12 @@ from duolog.wire import duolog_pb2 as wire
 
 from node.access.gate import PRINCIPAL, Gate, Principal
 from node.access.guarding import Delivering, with_method
-from node.access.resources import Need
 from node.access.rules import Facts, Rule
 from node.api.calls import certificate_name, reporting
-from node.api.rights import RULES, SEES_CLUSTER, append_needs
+from node.api.rules import RULES, SEES_CLUSTER, append_needs
 from node.engine.log import Outcome
 from node.methods import Handler
+from node.rights.resources import Need
 from node.wirecodec import peer_host
 from store.record import Host
 from store.status import PutMessageStatus

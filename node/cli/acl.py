@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from duolog import Decision
 
-    from node.access.imports import Imported
-    from node.access.policies import Acl, Entry
+    from node.rights.plainacl import Imported
+    from node.rights.policies import Acl, Entry
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -50,7 +50,7 @@ def _rows(acl: "Acl") -> list[dict[str, object]]:
 
 
 def _read(user: str, text: str) -> "Acl":
-    from node.access.policies import Acl
+    from node.rights.policies import Acl
 
     return Acl.from_json(json.loads(text)) if text else Acl(user)
 
@@ -120,7 +120,7 @@ def _with(acl: "Acl", entries: "tuple[Entry, ...]", default: bool) -> "Acl":
 
 
 def _entry(resource: str, actions: str, sources: list[str], allow: bool) -> "Entry":
-    from node.access.policies import BadAcl, Entry
+    from node.rights.policies import BadAcl, Entry
 
     row: dict[str, Any] = {
         "resource": resource,
@@ -270,10 +270,10 @@ def import_(
 
 
 def _imported(file: Path, kind: str) -> "Imported":
-    from node.access.imports import read_plain_acl
-    from node.access.lists import read_acls, read_users
-    from node.access.policies import BadAcl
     from node.access.users import check_password, check_user_name
+    from node.rights.mqadmin import read_acls, read_users
+    from node.rights.plainacl import read_plain_acl
+    from node.rights.policies import BadAcl
     from store.errors import BadMessage
 
     readers = {"plain_acl": read_plain_acl, "users": read_users, "acls": read_acls}

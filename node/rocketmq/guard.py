@@ -18,11 +18,11 @@ from duolog import _errors as sdk
 
 from node.access.access import Access
 from node.access.gate import Gate, Principal
-from node.access.resources import Need
 from node.access.rules import Facts, Needs
 from node.api.native import NodeFacts
 from node.broker import Broker
 from node.config import AccessSection
+from node.rights.resources import Need
 from node.rocketmq.auth import Dates, Signatures
 from node.rocketmq.relay.calls import CLIENT_ID, OWN, PEER, PROOF, USER, Header
 from node.rocketmq.relay.marks import Marks

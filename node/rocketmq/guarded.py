@@ -23,7 +23,7 @@ from node.methods import Handler, Methods
 from node.rocketmq.guard import DENIED, Guard, Headers, Session
 from node.rocketmq.relay.calls import Header, refuse_forwarded
 from node.rocketmq.relay.forward import Forwarder
-from node.rocketmq.rights import RULES
+from node.rocketmq.rules import RULES
 from node.rocketmq.words.codes import Refused, refusal
 from node.rocketmq.words.stubs import METHODS, SERVICE_NAME, rpc, service
 

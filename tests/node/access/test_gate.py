@@ -12,11 +12,11 @@ import pytest
 from node.access import gate as module
 from node.access.accesstokens import AccessTokens
 from node.access.frameskeys import KEY_SECONDS, KEYS_MAX, SharedKey, UserKeys
-from node.access.gate import FOR_SUPERS, PRINCIPAL, Gate, Principal
-from node.access.policies import Acl, Entry, Pattern
-from node.access.resources import Action, Need, topic
+from node.access.gate import PRINCIPAL, Gate, Principal
 from node.access.secrets import Seal, hash_password, is_password
 from node.access.users import User
+from node.rights.policies import Acl, Entry, Pattern
+from node.rights.resources import FOR_SUPERS, Action, Need, topic
 from store.accesstables import AccessTables
 
 SEAL = Seal(b"k" * 32)

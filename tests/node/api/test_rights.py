@@ -18,10 +18,10 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from google.protobuf.message import Message
 
-from node.access.decision import decide
-from node.access.policies import Acl
 from node.access.secrets import new_key
-from node.api.rights import RULES
+from node.api.rules import RULES
+from node.rights.decision import decide
+from node.rights.policies import Acl
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until

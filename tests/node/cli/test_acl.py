@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.access.policies import Entry
 from node.cli.acl import granted
+from node.rights.policies import Entry
 
 
 def entry(text: str) -> Entry:

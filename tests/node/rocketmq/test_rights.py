@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from node.config import Config, ConfigError
-from node.rocketmq.rights import RULES
+from node.rocketmq.rules import RULES
 from node.rocketmq.words.stubs import METHODS, Code, definition, service
 from node.server import Node
 from tests.node.conftest import StartNode

@@ -7,10 +7,10 @@ given counts. Java and Python sort few elements by the same algorithm, which mat
 from functools import cmp_to_key
 from ipaddress import ip_address, ip_network
 
-from node.access.policies import Entry, Match, Pattern
-from node.access.resources import Kind
-from node.access.sources import shown
-from tests.node.access.cases import Case
+from node.rights.policies import Entry, Match, Pattern
+from node.rights.resources import Kind
+from node.rights.sources import shown
+from tests.node.rights.cases import Case
 
 
 def answer(case: Case) -> str:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.access import policies
-from node.access.policies import Acl, BadAcl, Entry, Match, Pattern
-from node.access.resources import Action, Kind, Resource
-from tests.node.access.cases import ACLS, PATTERNS, RESOURCES
+from node.rights import policies
+from node.rights.policies import Acl, BadAcl, Entry, Match, Pattern
+from node.rights.resources import Action, Kind, Resource
+from tests.node.rights.cases import ACLS, PATTERNS, RESOURCES
 
 ALICE = {
     "subject": "User:alice",

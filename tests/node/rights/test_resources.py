@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.access.resources import Kind, Resource, cluster, counts_as, group, topic
+from node.rights.resources import Kind, Resource, cluster, counts_as, group, topic
 from store import lightqueues
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from node.access.policies import Acl, Entry, Match, Pattern
-from node.access.resources import Action, Kind, Need, Resource, cluster, group, topic
-from node.access.sources import networks
+from node.rights.policies import Acl, Entry, Match, Pattern
+from node.rights.resources import Action, Kind, Need, Resource, cluster, group, topic
+from node.rights.sources import networks
 
 TABLE = Path(__file__).with_name("decisions.txt")
 

@@ -4,8 +4,8 @@ As in RocketMQ 5's proxy, but for all messages and topics of a call, and also fo
 the proxy asks nothing for. Names have their namespace.
 """
 
-from node.access.resources import Action, Need
 from node.access.rules import Facts, Needs, Rule, group_sub, of_topic, pub, reads, writes
+from node.rights.resources import Action, Need
 from node.rocketmq.words.names import group_of, topic_of
 from node.rocketmq.words.stubs import Resource, definition, service
 

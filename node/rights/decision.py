@@ -16,9 +16,9 @@ a topic's route, although he may not subscribe.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from node.access.policies import Acl, Entry
-from node.access.resources import Action, Need
-from node.access.sources import Address, address_of, within
+from node.rights.policies import Acl, Entry
+from node.rights.resources import Action, Need
+from node.rights.sources import Address, address_of, within
 
 SHOWN_MAX = 300  # characters of what a call names: more than a name may have
 

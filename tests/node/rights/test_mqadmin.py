@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.access import lists
-from node.access.imports import Imported, ImportedUser
-from node.access.lists import read_acls, read_users
-from node.access.policies import BadAcl
+from node.rights import mqadmin
+from node.rights.mqadmin import read_acls, read_users
+from node.rights.plainacl import Imported, ImportedUser
+from node.rights.policies import BadAcl
 
 SECRET = "s3cr3t-s3cr3t"
 
@@ -174,7 +174,7 @@ def test_a_list_is_refused_without_a_word_of_its_secrets(
 
 
 def test_more_users_than_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "ACCOUNTS_MAX", 1)
+    monkeypatch.setattr(mqadmin, "ACCOUNTS_MAX", 1)
     with pytest.raises(BadAcl, match="acls: 2 of them; allowed: up to 1"):
         read_acls("[1, 2]")
 

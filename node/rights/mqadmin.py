@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from node.access.imports import ACCOUNTS_MAX, TEXT_MAX, Imported, ImportedUser
-from node.access.policies import Acl, BadAcl, check_user_name
-from node.access.resources import Kind, counts_as
+from node.rights.plainacl import ACCOUNTS_MAX, TEXT_MAX, Imported, ImportedUser
+from node.rights.policies import Acl, BadAcl, check_user_name
+from node.rights.resources import Kind, counts_as
 
 _USER_HEADER = ("#UserName", "#Password", "#UserType", "#UserStatus")
 _ACL_HEADER = ("#Subject", "#PolicyType", "#Resource", "#Actions", "#SourceIp", "#Decision")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from node.access.resources import Action, Kind, Resource, counts_as
-from node.access.sources import ADDRESSES, Network, networks, shown
+from node.rights.resources import Action, Kind, Resource, counts_as
+from node.rights.sources import ADDRESSES, Network, networks, shown
 
 ENTRIES_MAX = 1000  # of a user
 SOURCES_MAX = 100  # networks of an entry

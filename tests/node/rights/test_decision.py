@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.access.decision import Decision, decide
-from node.access.policies import Acl, Entry, Match
-from node.access.resources import Action, Kind, Need, Resource, topic
-from node.access.sources import address_of
-from tests.node.access import shipped
-from tests.node.access.cases import ACLS, ENTRIES, NEEDS, SOURCES, Case, acl, cases
+from node.rights.decision import Decision, decide
+from node.rights.policies import Acl, Entry, Match
+from node.rights.resources import Action, Kind, Need, Resource, topic
+from node.rights.sources import address_of
+from tests.node.rights import shipped
+from tests.node.rights.cases import ACLS, ENTRIES, NEEDS, SOURCES, Case, acl, cases
 
 CASES = list(cases())
 

@@ -59,6 +59,10 @@ class Need:
     actions: frozenset[Action]
 
 
+# What no entry gives: nobody has it but super users.
+FOR_SUPERS = Need(Resource(Kind.CLUSTER, ""), frozenset())
+
+
 def topic(name: str) -> Resource:
     """The resource that a topic counts as: itself, the group of a retry or dead-letter topic."""
     if lightqueues.is_light(name):

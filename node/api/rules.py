@@ -7,8 +7,6 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
-from node.access.gate import FOR_SUPERS
-from node.access.resources import Action, Need, cluster, group
 from node.access.rules import (
     Facts,
     May,
@@ -24,6 +22,7 @@ from node.access.rules import (
     sees_topic,
     writes,
 )
+from node.rights.resources import FOR_SUPERS, Action, Need, cluster, group
 
 
 def _all_read(topics: Iterable[str], facts: Facts) -> list[Need]:

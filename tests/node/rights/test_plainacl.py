@@ -8,11 +8,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.access import imports
-from node.access.decision import decide
-from node.access.imports import Imported, ImportedUser, read_plain_acl
-from node.access.policies import BadAcl
-from node.access.resources import Action, Need, group, topic
+from node.rights import plainacl
+from node.rights.decision import decide
+from node.rights.plainacl import Imported, ImportedUser, read_plain_acl
+from node.rights.policies import BadAcl
+from node.rights.resources import Action, Need, group, topic
 
 SECRET = "s3cr3t-s3cr3t"
 
@@ -240,7 +240,7 @@ def test_an_empty_file_has_nothing() -> None:
 
 
 def test_more_accounts_than_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imports, "ACCOUNTS_MAX", 1)
+    monkeypatch.setattr(plainacl, "ACCOUNTS_MAX", 1)
     with pytest.raises(BadAcl, match="2 accounts; allowed: up to 1"):
         read_plain_acl("accounts: [1, 2]")
 
