@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from node.rights.policies import NOT_IN_USERS
 from store.accesstables import Row
 from store.errors import BadMessage
 
@@ -55,7 +56,7 @@ def check_user_name(name: str) -> None:
     """Raise BadMessage if no user can have that name: it travels in `NAME:PASSWORD` and in
     `Credential=NAME/…, `.
     """
-    wrong = set(name) & set(":/, ")
+    wrong = set(name) & NOT_IN_USERS
     if not name or len(name) > NAME_MAX or not name.isprintable() or wrong:
         raise BadMessage(
             f"user name {name[:NAME_MAX]!r} must have 1 to {NAME_MAX} printable characters other "

@@ -21,6 +21,7 @@ SOURCES_MAX = 100  # networks of an entry
 NAME_MAX = 255  # characters
 NAMESPACE_SEPARATOR = "%"
 SUBJECT_PREFIX = "User:"
+NOT_IN_USERS = frozenset(":/, ")  # names travel in `NAME:PASSWORD` and `Credential=NAME/…, `
 CUSTOM, DEFAULT = "Custom", "Default"
 ALL_ACTIONS = frozenset(Action)
 
@@ -209,6 +210,9 @@ def check_user_name(name: object, where: str = "user") -> str:
     if not isinstance(name, str):
         raise BadAcl(where, f"{_named(name)} is not a text", _NAMES)
     _check_name(name, where)
+    if set(name) & NOT_IN_USERS:
+        allowed = f"1 to {NAME_MAX} characters that can be printed, without : / , and spaces"
+        raise BadAcl(where, f"{_quoted(name)} has characters that no user's name has", allowed)
     return name
 
 

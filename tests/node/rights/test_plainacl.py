@@ -205,6 +205,8 @@ def test_what_carries_over_is_no_warning() -> None:
         (plain(accessKey="short"), "account 1, accessKey", "too short"),
         (plain(accessKey=None), "account 1, accessKey", "missing"),
         (plain(accessKey="account\n-a"), "account 1, accessKey", "not a text"),
+        (plain(accessKey="account a"), "account 1, accessKey", "no user's name"),
+        (plain(accessKey="account:a"), "account 1, accessKey", "no user's name"),
         (plain(secretKey="short"), 'account 1 "account-a", secretKey', "too short"),
         (plain(secretKey=True), 'account 1 "account-a", secretKey', "not a text"),
         (plain(secretKey=10**200), 'account 1 "account-a", secretKey', "not a text"),
