@@ -14,6 +14,7 @@ from node.cli.output import (
     Timeout,
     Yes,
     fail,
+    help_of,
     print_facts,
     print_json,
     print_rows,
@@ -92,7 +93,7 @@ def set_(
     except (OSError, UnicodeDecodeError) as error:
         fail(f"cannot read {file}: {error}")
     if not text.strip():
-        fail(f"{file} is empty: give {{}} to take all rights from {name}")
+        fail(f"{file} is empty: it would take all rights; if it shall, give {{}}", help_of())
 
     async def ask() -> str:
         async with client_of(endpoints, timeout) as client:

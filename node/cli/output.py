@@ -119,7 +119,9 @@ def help_of() -> str:
 
 
 def run(work: Coroutine[object, None, T]) -> T:
-    """Run a client's work; its errors become messages with a hint."""
+    """Run a client's work; its errors become messages with a hint, and so do words that cannot be
+    sent.
+    """
     from duolog import DuologError
 
     try:
@@ -129,6 +131,8 @@ def run(work: Coroutine[object, None, T]) -> T:
         context = context_in_use.get() if name in _OF_THE_WAY else ""
         where = f" (context {context!r})" if context else ""
         fail(f"{name}: {error}{where}", help_of() if name == "BadRequest" else _HINTS.get(name, ""))
+    except UnicodeEncodeError:
+        fail("an argument is not valid UTF-8", help_of())
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 

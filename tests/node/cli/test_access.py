@@ -356,6 +356,13 @@ def test_an_error_of_the_way_names_the_context(commands: Commands) -> None:
     assert output.context_in_use.get() == ""
 
 
+def test_words_that_cannot_be_sent_are_an_error(commands: Commands) -> None:
+    commands.failing = UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed")
+    done = commands.run("topic", "list")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("error: an argument is not valid UTF-8\n")
+
+
 def test_no_value_shows_a_password() -> None:
     context = Context("a:1", "alice", password="s3cret")
     for shown in (context, Contexts({"a": context}), Access("a:1", "alice", "s3cret")):

@@ -1,7 +1,11 @@
-"""How `duolog acl grant` changes entries."""
+"""How `duolog acl` changes entries."""
+
+import sys
 
 import pytest
+from typer.testing import CliRunner
 
+from node.cli import main
 from node.cli.acl import granted
 from node.rights.policies import Entry
 
@@ -33,3 +37,12 @@ def test_the_last_word_counts_for_its_resource(
     before: list[str], more: str, after: list[str]
 ) -> None:
     assert granted(map(entry, before), entry(more)) == tuple(map(entry, after))
+
+
+def test_an_empty_file_takes_no_rights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a command whose output was empty."""
+    words = ["acl", "set", "alice", "-"]
+    monkeypatch.setattr(sys, "argv", ["duolog", *words])
+    done = CliRunner().invoke(main.app, words, input="\n")
+    assert done.exit_code == 1
+    assert "- is empty: it would take all rights" in done.stderr
