@@ -192,13 +192,17 @@ def resolved(flags: Mapping[str, Any], environment: Mapping[str, Any]) -> Access
     variables = {**environment}
     if os.environ.get("DUOLOG_PASSWORD"):
         variables["password"] = os.environ["DUOLOG_PASSWORD"]
-    levels = [_texts(flags), _texts(variables)]
-    levels.insert(1 if "context" in flags else 2, context)
-    found = {key: value for level in reversed(levels) for key, value in level.items()}
-    user = found.get("user", "")
+    said = [_texts(flags), _texts(variables)]
+    others = _merged(said)
+    asked_for = "context" in flags
+    if not asked_for and "user" not in said[0] and _elsewhere(others, context):
+        context = _without(context, "user", "password", "password_file")
+    levels = said[:]
+    levels.insert(1 if asked_for else 2, context)
+    user = _merged(levels).get("user", "")
     if context.get("user", "") != user:
-        context.pop("password", None)
-        context.pop("password_file", None)
+        levels[levels.index(context)] = _without(context, "password", "password_file")
+    found = _merged(levels)
     return Access(
         found.get("endpoints") or DEFAULT_ENDPOINTS,
         user,
@@ -206,6 +210,24 @@ def resolved(flags: Mapping[str, Any], environment: Mapping[str, Any]) -> Access
         _tls(found, levels),
         name,
     )
+
+
+def _merged(levels: list[dict[str, str]]) -> dict[str, str]:
+    """Settings, the first level that has one first."""
+    return {key: value for level in reversed(levels) for key, value in level.items()}
+
+
+def _without(level: Mapping[str, str], *names: str) -> dict[str, str]:
+    return {key: value for key, value in level.items() if key not in names}
+
+
+def _elsewhere(said: Mapping[str, str], context: Mapping[str, str]) -> bool:
+    """Whether other nodes are meant than those of the context, who must not see its password."""
+
+    def nodes(settings: Mapping[str, str]) -> set[str]:
+        return {word.strip() for word in settings.get("endpoints", "").split(",") if word.strip()}
+
+    return bool(nodes(context)) and not nodes(said) <= nodes(context)
 
 
 def _texts(level: Mapping[str, Any]) -> dict[str, str]:

@@ -140,17 +140,19 @@ def test_flag_environment_context_default(
     assert commands.access() == Access("p:1", "alice", "s3cret", context="prod")
     assert commands.access("-e", "f:1").endpoints == "f:1"
     variable("ENDPOINTS", "e:1")
-    assert commands.access() == Access("e:1", "alice", "s3cret", context="prod")
+    assert commands.access() == Access("e:1", context="prod")
+    asked = commands.access("--user", "alice")
+    assert asked == Access("e:1", "alice", "s3cret", context="prod")
     named = commands.access("--context", "prod")  # before the environment
     assert named == Access("p:1", "alice", "s3cret", context="prod")
     variable("PASSWORD", "other")
-    assert commands.access().password == "other"
-    assert commands.access("--password-file", file).password == "s3cret"
+    assert commands.access("--user", "alice").password == "other"
+    assert commands.access("--user", "alice", "--password-file", file).password == "s3cret"
     assert "without a user" in commands.refusal("topic", "list", "--context", "")
     variable("PASSWORD", "")
     assert commands.access("--context", "") == Access("e:1")
     secret(tmp_path / "one", "changed", "")
-    assert commands.access().password == "changed"  # read each time
+    assert commands.access("--context", "prod").password == "changed"  # read each time
 
 
 def test_a_context_by_variable_and_by_flag_before_the_noun(
@@ -179,6 +181,24 @@ def test_a_password_is_for_its_own_user(commands: Commands, variable: Set, tmp_p
     assert commands.access() == Access("127.0.0.1:8081", "bob", "bobs", context="prod")
     variable("PASSWORD", "bobs")
     assert "not both" in commands.refusal("topic", "list")
+
+
+def test_other_nodes_do_not_see_the_password_of_a_context(
+    commands: Commands, variable: Set, tmp_path: Path
+) -> None:
+    file = tmp_path / "alice"
+    file.write_text("s3cret\n")
+    add = ("context", "add", "prod", "--endpoints", "p:1,p:2", "--user", "alice")
+    commands.run(*add, "--password-file", str(file))
+    commands.run("context", "use", "prod")
+    for own in ((), ("-e", "p:2"), ("-e", "p:2, p:1")):
+        assert commands.access(*own).password == "s3cret"
+    assert commands.access("-e", "q:1") == Access("q:1", context="prod")
+    assert commands.access("-e", "p:1,q:1").user == ""
+    for asked in (("--user", "alice"), ("--context", "prod")):
+        assert commands.access("-e", "q:1", *asked).password == "s3cret"
+    variable("ENDPOINTS", "q:1")
+    assert commands.access().password == ""
 
 
 def test_tls(commands: Commands, variable: Set) -> None:
