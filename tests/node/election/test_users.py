@@ -9,7 +9,7 @@ import pytest
 from node.access.secrets import new_key
 from tests.node.conftest import StartNode
 from tests.node.election.test_failover import Voters, name_of
-from tests.node.replicas import until
+from tests.node.replicas import WAIT_SECONDS, until
 
 PASSWORD = "a password of the test"
 RIGHTS = (
@@ -49,7 +49,7 @@ async def test_every_node_decides_alike_before_and_after_a_failover(voters: Vote
             """Each node by itself says whether alice may send."""
             for name in voters.nodes:
                 async with client_of(voters, "root", name) as one:
-                    async with asyncio.timeout(1):
+                    async with asyncio.timeout(WAIT_SECONDS):
                         while True:
                             found = await one.access.test("Pub", "Topic:T", user="alice")
                             if found.allowed == allowed:

@@ -119,8 +119,9 @@ async def test_a_slave_refuses_what_its_master_refuses(pair: Pair) -> None:
 
 
 async def test_a_user_that_a_slave_does_not_know_yet_is_known_to_the_master(
-    pair: Pair, alice: Api
+    pair: Pair, alice: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("node.rocketmq.guarded.PATIENCE_SECONDS", 60)
     pair.forget("alice")
     await consume_one(alice, b"x")
     assert (await alice.route("T")).status.code == Code.OK
