@@ -74,34 +74,29 @@ def of_topic(name: str, *actions: Action) -> Need:
     return FOR_SUPERS if is_reserved_topic(name) else need(topic(name), *actions)
 
 
-def pub(name: str) -> Need:
-    """Send to a topic."""
-    return of_topic(name, Action.PUB)
-
-
-def writes(name: str, facts: Facts) -> list[Need]:
-    """Send to a topic, which may be a retry topic: as for `reads`."""
-    return [pub(name), *(group_pub(owner) for owner in _owners(name, facts))]
-
-
-def reads(name: str, facts: Facts) -> list[Need]:
-    """Read a topic.
+def of_owners(name: str, facts: Facts, *actions: Action) -> list[Need]:
+    """One of these actions on a topic, whoever's it is.
 
     %RETRY%a_b is that of a group a_b, or the one of a group a for a topic b: then it asks for both.
     """
-    return [
-        of_topic(name, Action.SUB),
-        *(group_sub(owner) for owner in _owners(name, facts)),
-    ]
+    needs = [of_topic(name, *actions)]
+    if name.startswith(RETRY_PREFIX):
+        words = name.removeprefix(RETRY_PREFIX).split("_")
+        for at in range(1, len(words)):
+            owner, of = "_".join(words[:at]), "_".join(words[at:])
+            if facts.has_group(owner) and facts.has_topic(of):
+                needs.append(need(group(owner), *actions))
+    return needs
 
 
-def _owners(name: str, facts: Facts) -> list[str]:
-    """Groups whose retry topic for some topic that may be."""
-    if not name.startswith(RETRY_PREFIX):
-        return []
-    words = name.removeprefix(RETRY_PREFIX).split("_")
-    parts = (("_".join(words[:at]), "_".join(words[at:])) for at in range(1, len(words)))
-    return [owner for owner, of in parts if facts.has_group(owner) and facts.has_topic(of)]
+def pub(name: str, facts: Facts) -> list[Need]:
+    """Send to a topic."""
+    return of_owners(name, facts, Action.PUB)
+
+
+def reads(name: str, facts: Facts) -> list[Need]:
+    """Read a topic."""
+    return of_owners(name, facts, Action.SUB)
 
 
 def group_pub(name: str) -> Need:
@@ -114,9 +109,9 @@ def group_sub(name: str) -> Need:
     return need(group(name), Action.SUB)
 
 
-def sees_topic(name: str) -> Need:
+def sees_topic(name: str, facts: Facts) -> list[Need]:
     """Know of a topic, and how much is in it."""
-    return of_topic(name, Action.PUB, Action.SUB, Action.GET, Action.LIST)
+    return of_owners(name, facts, Action.PUB, Action.SUB, Action.GET, Action.LIST)
 
 
 def sees_group(name: str) -> Need:
@@ -132,7 +127,7 @@ __all__ = [
     "group_pub",
     "group_sub",
     "need",
-    "of_topic",
+    "of_owners",
     "pub",
     "reads",
     "sees_group",

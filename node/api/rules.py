@@ -15,12 +15,11 @@ from node.access.rules import (
     group_pub,
     group_sub,
     need,
-    of_topic,
+    of_owners,
     pub,
     reads,
     sees_group,
     sees_topic,
-    writes,
 )
 from node.rights.resources import FOR_SUPERS, Action, Need, cluster, group
 
@@ -46,7 +45,7 @@ def _anybody(request: Any, facts: Facts) -> Needs:
 
 def append_needs(request: wire.AppendRequest, facts: Facts) -> Needs:
     """What a batch asks for."""
-    needs = writes(request.topic, facts)
+    needs = pub(request.topic, facts)
     if request.transaction_group:
         needs.append(group_pub(request.transaction_group))
     return needs
@@ -92,12 +91,14 @@ def _commit(request: wire.CommitRequest, facts: Facts) -> Needs:
 
 
 def _list_topics(request: wire.ListTopicsRequest, facts: Facts) -> Needs:
-    known = [sees_topic(name) for name in request.topics]
-    return [*known, *map(pub, request.topics)] if request.create else known
+    needs = [need for name in request.topics for need in sees_topic(name, facts)]
+    if request.create:
+        needs += [need for name in request.topics for need in pub(name, facts)]
+    return needs
 
 
 def _trim_topics(reply: wire.ListTopicsReply, may: May, facts: Facts) -> None:
-    kept = [row for row in reply.topics if may(sees_topic(row.topic))]
+    kept = [row for row in reply.topics if may(*sees_topic(row.topic, facts))]
     if len(kept) < len(reply.topics):
         del reply.topics[:]
         reply.topics.extend(kept)
@@ -128,7 +129,7 @@ def _trim_track(reply: wire.TrackReply, may: May, facts: Facts) -> None:
 
 
 def _topic_action(action: Action) -> Callable[[Any, Facts], Needs]:
-    return lambda request, facts: (of_topic(request.topic, action),)
+    return lambda request, facts: of_owners(request.topic, facts, action)
 
 
 SEES_CLUSTER = Rule(_of_cluster(Action.GET))
@@ -145,14 +146,14 @@ _RULES = {
     "Messages/EndTransactions": Rule(lambda request, facts: (group_pub(request.group),)),
     "Messages/TransactionChecks": Rule(
         lambda request, facts: (group_pub(request.group),),
-        delivers=lambda check, facts: (pub(check.topic),),
+        delivers=lambda check, facts: pub(check.topic, facts),
     ),
     "Groups/Heartbeat": Rule(_heartbeat),
     "Groups/Leave": Rule(lambda request, facts: (group_sub(request.group),)),
     "Groups/Commit": Rule(_commit),
     "Groups/Offsets": Rule(lambda request, facts: (sees_group(request.group),)),
-    "Groups/OffsetAtTime": Rule(lambda request, facts: (sees_topic(request.topic),)),
-    "Groups/OffsetAtSize": Rule(lambda request, facts: (sees_topic(request.topic),)),
+    "Groups/OffsetAtTime": Rule(lambda request, facts: sees_topic(request.topic, facts)),
+    "Groups/OffsetAtSize": Rule(lambda request, facts: sees_topic(request.topic, facts)),
     "Groups/SendBack": Rule(
         lambda request, facts: [group_sub(request.group), *reads(request.topic, facts)]
     ),
@@ -163,11 +164,14 @@ _RULES = {
     "Admin/ListGroups": Rule(_anybody, trim=_trim_groups),
     "Admin/DescribeGroup": Rule(lambda request, facts: (sees_group(request.group),)),
     "Admin/ResetGroup": Rule(
-        lambda request, facts: (*_put_group_needs(request.group, facts), sees_topic(request.topic))
+        lambda request, facts: (
+            *_put_group_needs(request.group, facts),
+            *sees_topic(request.topic, facts),
+        )
     ),
     "Admin/PutGroup": Rule(_put_group),
     "Admin/DeleteGroup": Rule(lambda request, facts: (need(group(request.group), Action.DELETE),)),
-    "Admin/Track": Rule(lambda request, facts: (sees_topic(request.topic),), trim=_trim_track),
+    "Admin/Track": Rule(lambda request, facts: sees_topic(request.topic, facts), trim=_trim_track),
     "Admin/NodeStatus": SEES_CLUSTER,
     "Admin/ClusterStatus": SEES_CLUSTER,
     "Admin/Route": Rule(_anybody),

@@ -4,7 +4,7 @@ As in RocketMQ 5's proxy, but for all messages and topics of a call, and also fo
 the proxy asks nothing for. Names have their namespace.
 """
 
-from node.access.rules import Facts, Needs, Rule, group_sub, of_topic, pub, reads, writes
+from node.access.rules import Facts, Needs, Rule, group_sub, of_owners, pub, reads
 from node.rights.resources import Action, Need
 from node.rocketmq.words.names import group_of, topic_of
 from node.rocketmq.words.stubs import Resource, definition, service
@@ -55,23 +55,23 @@ def _of_group(request: OfGroup, facts: Facts) -> Needs:
 
 
 def _by_producer(request: ByProducer, facts: Facts) -> Needs:
-    return (pub(topic_of(request.topic)),)
+    return pub(topic_of(request.topic), facts)
 
 
 # -- The others ----------------------------------------------------------------------------------
 
 
 def _route(request: service.QueryRouteRequest, facts: Facts) -> Needs:
-    return (of_topic(topic_of(request.topic), Action.PUB, Action.SUB, Action.GET),)
+    return of_owners(topic_of(request.topic), facts, Action.PUB, Action.SUB, Action.GET)
 
 
 def _send(request: service.SendMessageRequest, facts: Facts) -> Needs:
     topics = {topic_of(message.topic) for message in request.messages}
-    return [need for topic in topics for need in writes(topic, facts)]
+    return [need for topic in topics for need in pub(topic, facts)]
 
 
 def _query_offset(request: service.QueryOffsetRequest, facts: Facts) -> Needs:
-    return (of_topic(topic_of(request.message_queue.topic), Action.SUB, Action.GET),)
+    return of_owners(topic_of(request.message_queue.topic), facts, Action.SUB, Action.GET)
 
 
 def _settings(command: service.TelemetryCommand, facts: Facts) -> Needs:
@@ -79,7 +79,8 @@ def _settings(command: service.TelemetryCommand, facts: Facts) -> Needs:
     settings = command.settings
     match settings.WhichOneof("pub_sub"):
         case "publishing":
-            return [pub(topic_of(topic)) for topic in settings.publishing.topics]
+            topics = settings.publishing.topics
+            return [need for topic in topics for need in pub(topic_of(topic), facts)]
         case "subscription":
             return _subscription(settings.subscription, facts)
         case _:
@@ -95,7 +96,8 @@ def _subscription(subscription: definition.Subscription, facts: Facts) -> Needs:
 def _commands(command: service.TelemetryCommand, facts: Facts) -> Needs:
     """A transaction check has the message of a topic in it."""
     if command.WhichOneof("command") == "recover_orphaned_transaction_command":
-        return (pub(topic_of(command.recover_orphaned_transaction_command.message.topic)),)
+        message = command.recover_orphaned_transaction_command.message
+        return pub(topic_of(message.topic), facts)
     return ()
 
 

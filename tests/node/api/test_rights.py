@@ -468,6 +468,40 @@ async def test_a_retry_topic_is_that_of_each_group_it_may_be_of(node: Node) -> N
             await reader.pull("%RETRY%a_T", 0, 0)
 
 
+async def test_a_retry_topic_is_written_and_deleted_by_those_of_each_group(
+    node: Node, channel: grpc.aio.Channel
+) -> None:
+    """Otherwise who may do everything to a_T gives messages to the group a, or takes some."""
+    async with client_of(node, "root") as root, client_of(node, "nothing") as writer:
+        await root.admin.put_group("a")
+        await root.admin.create_topic("%RETRY%a_T", 1)
+        everything = "Pub,Sub,Create,Update,Delete,Get,List"
+        await root.access.set_rights("nothing", rights_of([f"Group:a_T {everything}"]))
+
+        async def appended() -> wire.AppendReply:
+            async def batches() -> AsyncIterator[wire.AppendRequest]:
+                yield batch("%RETRY%a_T")
+
+            call = stubs.MessagesStub(channel).Append(batches(), metadata=words("nothing"))
+            reply = await call.read()
+            assert isinstance(reply, wire.AppendReply)
+            return reply
+
+        assert (await appended()).status == wire.NO_PERMISSION
+        assert await writer.admin.topics() == []
+        for change in (
+            writer.admin.delete_topic("%RETRY%a_T"),
+            writer.admin.alter_topic("%RETRY%a_T", queues=2),
+            writer.admin.offset_at_time("%RETRY%a_T", 0, 1),
+        ):
+            with pytest.raises(duolog.NoPermission, match="Group:a"):
+                await change
+        both = [f"Group:a_T {everything}", f"Group:a {everything}"]
+        await root.access.set_rights("nothing", rights_of(both))
+        assert (await appended()).status == wire.PUT_OK
+        await writer.admin.delete_topic("%RETRY%a_T")
+
+
 async def test_a_frames_key_is_good_for_one_connection(
     node: Node, channel: grpc.aio.Channel
 ) -> None:
