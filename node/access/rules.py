@@ -132,5 +132,4 @@ __all__ = [
     "reads",
     "sees_group",
     "sees_topic",
-    "writes",
 ]

@@ -15,6 +15,7 @@ from node.access.frameskeys import KEY_SECONDS, KEYS_MAX, SharedKey, UserKeys
 from node.access.gate import PRINCIPAL, Gate, Principal
 from node.access.secrets import Seal, hash_password, is_password
 from node.access.users import User
+from node.access.vouching import Vouching
 from node.rights.policies import Acl, Entry, Pattern
 from node.rights.resources import FOR_SUPERS, Action, Need, topic
 from store.accesstables import AccessTables
@@ -159,8 +160,10 @@ async def test_what_is_remembered_is_bounded(place: Place, monkeypatch: pytest.M
         place.gate.decision("alice", Need(topic(f"T{k}"), frozenset((Action.PUB,))), "")
         place.put(f"user{k}")
         await place.gate.by_password(header(f"user{k}"), "")
-    assert len(place.gate._decisions) <= 5
     assert len(place.gate._right) <= 5
+    for k in range(8):
+        place.gate.decision("alice", Need(topic(f"T{k}"), frozenset((Action.PUB,))), "")
+        assert 1 <= len(place.gate._decisions) <= 5
     place.gate.check(alice, [PUB])
 
 
@@ -239,6 +242,15 @@ def test_a_key_for_frames_is_for_one_connection_and_a_minute() -> None:
         keys.issue()
     assert len(keys._issued) == KEYS_MAX
     assert keys.take(first) == (False, None)
+
+
+def test_a_mark_tells_where_words_begin_and_end() -> None:
+    vouching = Vouching(b"k" * 32)
+    mark = vouching.mark(["user", "al", "ice"])
+    assert vouching.is_mark(mark, ["user", "al", "ice"])
+    for other in (["user", "ali", "ce"], ["useral", "ice"], ["user", "al", "ice", ""], []):
+        assert not vouching.is_mark(mark, other)
+    assert not Vouching(b"l" * 32).is_mark(mark, ["user", "al", "ice"])
 
 
 def test_without_users_a_key_names_the_process() -> None:

@@ -372,6 +372,68 @@ async def test_a_group_that_lost_its_right_gets_no_more_transaction_checks(node:
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
+async def test_transaction_checks_are_for_those_who_may_send_to_the_topic(
+    node: Node, channel: grpc.aio.Channel
+) -> None:
+    """They have the message in them."""
+    half = batch("T")
+    half.transaction_group, half.immunity_seconds = "G", 1
+
+    async def batches() -> AsyncIterator[wire.AppendRequest]:
+        yield half
+
+    async with client_of(node, "root") as root:
+        await root.access.set_rights("nothing", rights_of(["Group:G Pub"]))
+    messages = stubs.MessagesStub(channel)
+    request = wire.TransactionChecksRequest(group="G")
+    checks = messages.TransactionChecks(request, metadata=words("nothing"), timeout=20)
+    await messages.Append(batches(), metadata=words("root"), timeout=5).read()
+    with pytest.raises(grpc.aio.AioRpcError, match="Topic:T") as refused:
+        await checks.read()
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_a_node_that_may_lack_changes_does_not_say_no(
+    node: Node, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends its callers to the master, whether they are unknown or have no right."""
+
+    def lacking() -> None:
+        raise duolog.NotMaster("ask another node", "127.0.0.1:1", 7)
+
+    frames = await frames_of(node, channel, "nothing")
+    monkeypatch.setattr(broker_of(node).admission, "check_knows", lacking)
+    for who in (words("nothing"), words("unknown")):
+        assert await outcome(channel, "Messages/Pull", who) == "FAILED_PRECONDITION"
+    assert await outcome(frames, "Messages/Pull") == "FAILED_PRECONDITION"
+    refused = batch("T")
+
+    async def batches() -> AsyncIterator[wire.AppendRequest]:
+        yield refused
+
+    reply = await stubs.MessagesStub(channel).Append(batches(), metadata=words("nothing")).read()
+    assert isinstance(reply, wire.AppendReply)
+    assert (reply.status, reply.master) == (wire.NOT_MASTER, "127.0.0.1:1")
+    await frames.close()
+
+
+async def test_what_a_request_names_besides_is_looked_at(node: Node) -> None:
+    """The topic that a group is bound to; topics that a list shall create to send to them."""
+    async with client_of(node, "root") as root, client_of(node, "nothing") as nothing:
+        await root.admin.create_topic("Lite", 1, message_type="LITE")
+        await root.access.set_rights("nothing", rights_of(["Group:H Create,Update", "Topic:S Get"]))
+        with pytest.raises(duolog.NoPermission, match="Topic:Lite"):
+            await nothing.admin.put_group("H", lite_topic="Lite")
+        await nothing.admin.put_group("H")
+        asked = wire.ListTopicsRequest(topics=["S"])
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+            topics = stubs.AdminStub(channel).ListTopics
+            await topics(asked, metadata=words("nothing"), timeout=5)
+            asked.create = True
+            with pytest.raises(grpc.aio.AioRpcError, match="no entry matches Pub on Topic:S"):
+                await topics(asked, metadata=words("nothing"), timeout=5)
+
+
 async def test_a_list_shows_what_its_reader_may_see(node: Node) -> None:
     async with client_of(node, "root") as root, client_of(node, "nothing") as nothing:
         await root.admin.create_topic("S", 1)
