@@ -245,12 +245,12 @@ def test_a_key_for_frames_is_for_one_connection_and_a_minute() -> None:
 
 
 def test_a_mark_tells_where_words_begin_and_end() -> None:
-    vouching = Vouching(b"k" * 32)
+    vouching = Vouching(b"k" * 32, b"a test")
     mark = vouching.mark(["user", "al", "ice"])
     assert vouching.is_mark(mark, ["user", "al", "ice"])
     for other in (["user", "ali", "ce"], ["useral", "ice"], ["user", "al", "ice", ""], []):
         assert not vouching.is_mark(mark, other)
-    assert not Vouching(b"l" * 32).is_mark(mark, ["user", "al", "ice"])
+    assert not Vouching(b"l" * 32, b"a test").is_mark(mark, ["user", "al", "ice"])
 
 
 def test_without_users_a_key_names_the_process() -> None:
