@@ -98,7 +98,11 @@ class FailoverOwner(Protocol):
         """Held while the log may be truncated: no sync is under way."""
 
     def lead(self, effect: Lead) -> Mastership:
-        """Open the epoch. Raises OSError or StoreError: the node is a slave then as before."""
+        """Open the epoch.
+
+        After StoreError, or OSError for want of room, the node is a slave as before; any other
+        OSError ends it.
+        """
 
     def leading(self, effect: Lead) -> None:
         """The mastership has begun, and its machine knows it."""
@@ -191,6 +195,10 @@ class FailoverDriver:
                     return  # over before it began
                 master = owner.lead(effect)
         except (OSError, StoreError) as error:
+            # After a full disk the node is as before. After another fault a cut may be half done:
+            # readers would see what is not confirmed.
+            if isinstance(error, OSError) and not no_room(error):
+                raise
             owner.cannot_lead(effect, error)
             self._do(machine.cannot_lead(str(error), owner.mono_ms()))
             return

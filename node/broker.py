@@ -230,7 +230,7 @@ class Broker:
     def promote(self, epoch: Epoch, mandate: Mandate) -> Master:
         """Become the master of an epoch.
 
-        If it raises OSError or StoreError, the node remains a slave.
+        After StoreError, or OSError for want of room, the node remains a slave.
         """
         master = self.replication.become_master(epoch, mandate, self.times.store_ms())
         self.leads()

@@ -349,7 +349,7 @@ class Agent:
         return contextlib.nullcontext()
 
     def lead(self, effect: Lead) -> Master:
-        """Open the epoch. Raises OSError or StoreError: the node is a slave then as before."""
+        """Open the epoch. After StoreError, or OSError for want of room, the node is a slave."""
         try:
             return self.node.become_master(effect)
         except (OSError, StoreError):

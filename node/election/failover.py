@@ -467,7 +467,7 @@ class FailoverService:
         return self._log.no_flush()
 
     def lead(self, effect: Lead) -> Master:
-        """Open the epoch. If it raises OSError or StoreError, the node remains a slave."""
+        """Open the epoch. After StoreError, or OSError for want of room, the node is a slave."""
         return self._roles.promote(effect.epoch, effect.mandate)
 
     def leading(self, effect: Lead) -> None:

@@ -225,9 +225,22 @@ def test_a_mastership_that_cannot_begin_is_given_up(
     assert node.machine.told == [said.Tick(), f"cannot lead: {refusal}"]
 
 
-def test_a_promise_that_fails_is_a_mastership_that_cannot_begin(node: Node) -> None:
+def test_a_promise_without_room_is_a_mastership_that_cannot_begin(node: Node) -> None:
     node.says(LEAD)
-    assert node.promised(OSError(errno.EIO, "broken"))[0] == "cannot lead"
+    assert node.promised(OSError(errno.ENOSPC, "full"))[0] == "cannot lead"
+
+
+def test_a_disk_that_fails_as_a_mastership_begins_ends_the_node(node: Node) -> None:
+    """Its queues may show what is not confirmed: what hides it again may have failed half-way."""
+    node.says(LEAD)
+    node.refuses = OSError(errno.EIO, "broken")
+    with pytest.raises(OSError, match="broken"):
+        node.promised()
+    assert "cannot lead" not in node.did
+    node.driver._changing, node.refuses = False, None
+    node.says(LEAD)
+    with pytest.raises(OSError, match="broken"):
+        node.promised(OSError(errno.EIO, "broken"))
 
 
 def test_roles_change_one_after_the_other_and_only_the_newest_counts(node: Node) -> None:
