@@ -219,6 +219,12 @@ class Node:
             broker.log.threads.shutdown(wait=False)
             await server.stop(None)
             raise
+        if access is None and broker.metadata.tables.access.users:
+            log.warning(
+                "the users of this directory are not asked for: whoever reaches this node may do "
+                "anything",
+                reason="access.key_file is not set",
+            )
         self.broker, self._server, self._frames = broker, server, frames
 
     async def _listen(

@@ -507,6 +507,18 @@ async def test_users_outlive_a_restart(start_node: StartNode, access: dict[str, 
         assert not (await alice.access.test("Sub", "Topic:T")).allowed
 
 
+async def test_a_node_that_has_users_and_no_key_says_that_nobody_is_asked(
+    start_node: StartNode, access: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = await start_node(access=access)
+    async with client_of(node, "root") as client:
+        await client.access.create_user("root", PASSWORD, is_super=True)
+    await node.stop()
+    assert "not asked for" not in "".join(capsys.readouterr())
+    await start_node()
+    assert "not asked for" in "".join(capsys.readouterr())
+
+
 async def test_the_metadata_are_for_super_users(node: Node) -> None:
     """They hold hashes of passwords; no right to all topics is one to them."""
     async with client_of(node, "root") as root, client_of(node, "normal") as normal:
