@@ -348,6 +348,19 @@ async def test_a_change_counts_at_once_on_open_streams(node: Node) -> None:
             await normal.admin.topics()
 
 
+async def test_a_poll_that_waited_is_looked_at_again(node: Node, channel: grpc.aio.Channel) -> None:
+    pull = stubs.MessagesStub(channel).Pull
+    request = wire.PullRequest(topic="T", wait_ms=5000)
+    async with client_of(node, "root") as root, root.producer() as producer:
+        waiting = asyncio.ensure_future(pull(request, metadata=words("normal"), timeout=10))
+        await until(lambda: broker_of(node).waiting_calls.count > 0)
+        await root.access.set_rights("normal", "")
+        await producer.send("T", b"not for normal")
+        with pytest.raises(grpc.aio.AioRpcError, match="normal") as refused:
+            await waiting
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
 async def test_a_group_that_lost_its_right_gets_no_more_transaction_checks(node: Node) -> None:
     """Also where its user may still send to the topic of the half message."""
     half = batch("T")
