@@ -219,7 +219,7 @@ class Node:
             broker.log.threads.shutdown(wait=False)
             await server.stop(None)
             raise
-        if access is None and broker.metadata.tables.access.users:
+        if access is None and broker.metadata.access.users:
             log.warning(
                 "the users of this directory are not asked for: whoever reaches this node may do "
                 "anything",
