@@ -234,8 +234,11 @@ class AccessService(stubs.AccessServicer):
         gate, principal = self._known_gate(), PRINCIPAL.get()
         assert principal is not None, "only users get here"
         assert self._tokens is not None, "there is a gate"
-        if principal.until_ms:
-            raise sdk.NoPermission("who calls with a token gets no other one: give the password")
+        if principal.until_ms or not principal.credentials:
+            raise sdk.NoPermission(
+                "a token is made for who calls with a password: one made for a token or a "
+                "certificate would outlast it"
+            )
         name = request.user or principal.name
         if name != principal.name and not gate.is_super(principal):
             raise sdk.NoPermission("tokens of another user are made for super users only")

@@ -289,6 +289,8 @@ async def test_a_certificate_says_who_calls(with_users: Node, secured: Secured) 
         assert (await client.access.who_am_i()).name == "alice"
         with pytest.raises(duolog.NoPermission, match="alice"):
             await client.admin.create_topic("T", 1)
+        with pytest.raises(duolog.NoPermission, match="outlast"):
+            await client.access.issue_token(60)
     async with secured.client(with_users, secured.authority.issue("root", ())) as root:
         await use(root)
         assert over_frames(root)
