@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from google.protobuf.message import Message
 
-from node.access.secrets import new_key
+from node.access.secrets import hash_password, new_key
 from node.api.rules import RULES
 from node.rights.decision import decide
 from node.rights.policies import Acl
@@ -505,6 +506,48 @@ async def test_changes_at_the_same_time_count_one_after_the_other(
                     await left.access.create_user("root", PASSWORD, is_super=True)
                     continue
                 await left.access.delete_user("boss")
+
+
+async def test_a_change_is_begun_once_the_one_before_has_ended(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata, begun, most = broker_of(node).metadata, 0, 0
+    applied = metadata.all_applied
+
+    async def noted() -> None:
+        nonlocal begun, most
+        begun += 1
+        most = max(most, begun)
+        await applied()
+        await asyncio.sleep(0.01)
+        begun -= 1
+
+    monkeypatch.setattr(metadata, "all_applied", noted)
+    async with client_of(node, "root") as root:
+        await asyncio.gather(*(root.access.create_user(f"u{k}", PASSWORD) for k in range(5)))
+    assert most == 1
+
+
+async def test_who_is_no_super_user_any_more_ends_no_change_that_was_begun(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go = threading.Event(), threading.Event()
+
+    def slow(password: str) -> str:
+        began.set()
+        go.wait(5)
+        return hash_password(password)
+
+    async with client_of(node, "root") as root, client_of(node, "boss") as boss:
+        await root.access.create_user("boss", PASSWORD, is_super=True)
+        monkeypatch.setattr("node.api.access.hash_password", slow)
+        creating = asyncio.create_task(boss.access.create_user("late", PASSWORD))
+        await until(began.is_set)
+        await root.access.alter_user("boss", is_super=False)
+        go.set()
+        with pytest.raises(duolog.NoPermission, match="boss"):
+            await creating
+        assert "late" not in broker_of(node).metadata.tables.access.users
 
 
 async def test_users_outlive_a_restart(start_node: StartNode, access: dict[str, str]) -> None:
