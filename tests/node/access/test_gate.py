@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -228,10 +229,17 @@ async def test_what_names_no_user_is_refused(place: Place, words: str) -> None:
     assert place.compared == []
 
 
+@pytest.fixture
+def called_by_alice() -> Iterator[None]:
+    before = PRINCIPAL.set(Principal("alice", ""))
+    yield
+    PRINCIPAL.reset(before)
+
+
+@pytest.mark.usefixtures("called_by_alice")
 def test_a_key_for_frames_is_for_one_connection_and_a_minute() -> None:
     now = 0.0
     keys = UserKeys(lambda: now)
-    PRINCIPAL.set(Principal("alice", ""))
     key, late = keys.issue(), keys.issue()
     assert keys.take(key) == (True, Principal("alice", ""))
     assert keys.take(key) == (False, None)
