@@ -5,6 +5,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,8 @@ def commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Commands:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in VARIABLES:
         monkeypatch.delenv(f"DUOLOG_{name}", raising=False)
+    # Tests that only parse commands leave theirs behind.
+    monkeypatch.setattr(access, "_current", ContextVar("access"))
     return Commands(monkeypatch)
 
 
