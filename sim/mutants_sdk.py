@@ -121,6 +121,18 @@ def _claims_kept() -> list[Patch]:
     return [(SharingMember, "share", share)]
 
 
+def _forfeits_claimed() -> list[Patch]:
+    """A member that is heard again claims what it read before it was silent."""
+
+    async def share(self: Any, owned: Any) -> Any:
+        async with self._sharing:
+            given = await self._share(sorted(owned))
+            self._reads.update(owned)
+            return given
+
+    return [(SharingMember, "share", share)]
+
+
 def _new_sequence() -> list[Patch]:
     """A repeat is a new message."""
     original = _Delivery._try
@@ -313,6 +325,20 @@ def _woken_under_the_next_master(seed: int) -> list[Fault]:
     return found
 
 
+def _silent_beyond_the_grace(seed: int) -> list[Fault]:
+    """Weather: members that stand still for longer than a new master's grace, not for a session."""
+    chance = random.Random(seed)
+    found = [Fault(0.0, SERVICES_ON, NODES[0]), Fault(0.0, SDK_ON, NODES[0])]
+    at = 900.0
+    while at < 3000:
+        found.append(Fault(at, "switch_master", NODES[0], level=chance.random()))
+        at += chance.uniform(0, 60)
+        lasts = chance.uniform(750, 950)
+        found.append(Fault(at, "member_pause", NODES[0], "", lasts, chance.random()))
+        at += lasts + chance.uniform(300, 600)
+    return found
+
+
 def _segments_lost(seed: int) -> list[Fault]:
     """Weather: nodes that lose segments while readers move about."""
     chance = random.Random(seed)
@@ -355,7 +381,7 @@ SDK = [
         "group-claims-believed",
         "a silent member takes its queue back",
         _claims_believed,
-        _faltering,
+        _silent_beyond_the_grace,
     ),
     _bug(
         "group-stale-commits",
@@ -386,6 +412,12 @@ SDK = [
         "a member that was silent for too long claims what it read",
         _claims_kept,
         _silent_between_masters,
+    ),
+    _bug(
+        "group-forfeits-claimed",
+        "a member claims what it lost to others by its silence, once it was heard again",
+        _forfeits_claimed,
+        _woken_under_the_next_master,
     ),
     _bug(
         "group-slave-passes-over",

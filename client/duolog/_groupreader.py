@@ -8,7 +8,7 @@ committed (at least once). A queue that goes to another member waits for the mes
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from duolog._background import Background
 from duolog._consumption import Consumption
@@ -154,6 +154,9 @@ class GroupReader:
     async def _heartbeat(self) -> bool:
         """Tell the node we live; take on and let go of queues. True while some are awaited."""
         share = await self._membership.share(list(self._positions))
+        if share.forfeited:
+            self._stop_reading(share.forfeited)
+            self._drop(share.forfeited)  # before the next commit, which it would have refused
         lost = [queue for queue in self._positions if queue not in share.queues]
         if lost:
             await self._let_go(lost)
@@ -174,22 +177,27 @@ class GroupReader:
         One with a message in hand remains ours until that is consumed: the next member would get
         it as well.
         """
-        self._prefetch.end(queues)
-        self._settle()
-        self._subscription.nudge()
+        self._stop_reading(queues)
         kept = self._kept(queues)  # before the commit, which may miss what is consumed meanwhile
         try:
             await self.commit()
         except StaleMember:
             kept = set()  # another member may have them by now
+        self._drop(set(queues) - kept)
+
+    def _stop_reading(self, queues: Iterable[Queue]) -> None:
+        self._prefetch.end(queues)
+        self._settle()
+        self._subscription.nudge()
+
+    def _drop(self, queues: set[Queue]) -> None:
+        """They are not ours any more."""
         for queue in queues:
-            if queue in kept:
-                continue
             del self._positions[queue]
-            self._dirty.discard(queue)
-            self._rewound.discard(queue)
-            if queue in self._in_hand:
-                self._handed = None
+        self._dirty -= queues
+        self._rewound -= queues
+        if self._in_hand & queues:
+            self._handed = None
 
     def _kept(self, queues: list[Queue]) -> set[Queue]:
         """The queue with a message in hand, for as long as a silent member keeps what it reads."""

@@ -10,7 +10,7 @@ import json
 import os
 import threading
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -25,10 +25,15 @@ LEAVE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a member reads. pending: more is meant for it, and still held by another member."""
+    """What a member reads.
+
+    pending: more is meant for it, and still held by another member. forfeited: what it read before,
+    and others may read by now, as it was silent for a session.
+    """
 
     queues: set[Queue]
     pending: bool = False
+    forfeited: set[Queue] = field(default_factory=set)
 
 
 class Membership(Protocol):
@@ -84,9 +89,14 @@ class SharingMember:
         self._sharing = asyncio.Lock()  # an older claim must not land on a newer one
 
     async def share(self, owned: Iterable[Queue]) -> Share:
-        """A heartbeat. Who was silent for a session claims nothing: others may have it by now."""
+        """A heartbeat. Who was silent for a session claims nothing: others may have it by now.
+
+        Nor does it claim that later, while it has not been given it again.
+        """
+        owned = set(owned)
         async with self._sharing:
-            return await self._share(sorted(owned))
+            given = await self._share(sorted(owned & self._reads))
+            return replace(given, forfeited=owned - self._reads)
 
     async def _share(self, owned: Sequence[Queue]) -> Share:
         loop = asyncio.get_running_loop()

@@ -25,6 +25,7 @@ class Node:
         self.slow: list[float] = []
         self.heard: list[list[Queue]] = []
         self.known = True  # the member, to this master
+        self.gives: list[Queue] = []  # besides what is claimed
         self.committed: list[dict[Queue, int]] = []
         self.groups = SimpleNamespace(Heartbeat=self._heartbeat, Commit=self._commit)
         self.runtime = SimpleNamespace(process_id=lambda: 7, chance=random.Random(1))
@@ -42,7 +43,8 @@ class Node:
         assert timeout > 0
         self.heard.append([(ref.topic, ref.queue_id) for ref in request.owned])
         self.known = True
-        return wire.HeartbeatReply(generation=1, queues=request.owned)
+        given = [wire.QueueRef(topic=topic, queue_id=queue_id) for topic, queue_id in self.gives]
+        return wire.HeartbeatReply(generation=1, queues=[*request.owned, *given])
 
     async def _commit(self, request: wire.CommitRequest, timeout: float) -> wire.CommitReply:
         assert timeout > 0
@@ -64,9 +66,17 @@ def member(node: Node) -> SharingMember:
     return SharingMember(cast(Connection, node), ["T"], consumption, Clustering())
 
 
-async def test_a_member_that_is_heard_in_time_claims_what_it_reads(node: Node) -> None:
+async def reader(node: Node) -> SharingMember:
+    """A member that was given OURS."""
     one = member(node)
-    await one.share([])
+    node.gives = OURS
+    assert (await one.share([])).queues == set(OURS)
+    node.gives = []
+    return one
+
+
+async def test_a_member_that_is_heard_in_time_claims_what_it_reads(node: Node) -> None:
+    one = await reader(node)
     for _ in range(3):
         node.now += SESSION - 0.1
         assert (await one.share(OURS)).queues == set(OURS)
@@ -74,16 +84,53 @@ async def test_a_member_that_is_heard_in_time_claims_what_it_reads(node: Node) -
 
 
 async def test_a_member_that_was_silent_for_a_session_claims_nothing(node: Node) -> None:
-    one = member(node)
-    await one.share([])
+    one = await reader(node)
     node.now += SESSION
-    assert (await one.share(OURS)).queues == set()
+    share = await one.share(OURS)
+    assert (share.queues, share.forfeited) == (set(), set(OURS))
     assert node.heard == [[], []]
 
 
+async def test_what_a_silent_member_read_is_never_claimed_again(node: Node) -> None:
+    one = await reader(node)
+    node.now += SESSION
+    await one.share(OURS)
+    node.now += 1.0
+    share = await one.share(OURS)  # the next master would believe it
+    assert (share.queues, share.forfeited) == (set(), set(OURS))
+    assert node.heard == [[], [], []]
+
+
+async def test_what_a_silent_member_is_given_again_is_its_own(node: Node) -> None:
+    one = await reader(node)
+    node.now += SESSION
+    node.gives = OURS[:1]
+    share = await one.share(OURS)
+    assert (share.queues, share.forfeited) == (set(OURS[:1]), set(OURS[1:]))
+    node.now += 1.0
+    node.gives = []
+    assert not (await one.share(OURS[:1])).forfeited
+    assert node.heard == [[], [], OURS[:1]]
+
+
+async def test_what_was_not_claimed_for_a_commit_is_not_claimed_later(node: Node) -> None:
+    one = await reader(node)
+    node.known = False
+    commit = node.groups.Commit
+
+    async def slowly(request: wire.CommitRequest, timeout: float) -> wire.CommitReply:
+        node.slow = [] if node.known else [SESSION]
+        return cast(wire.CommitReply, await commit(request, timeout))
+
+    node.groups.Commit = slowly
+    await one.commit({("T", 0): 7}, forward=True)
+    assert node.heard == [[], OURS, []], "the first heartbeat was not heard in time"
+    assert (await one.share(OURS)).forfeited == set(OURS)
+    assert node.heard[3:] == [[]]
+
+
 async def test_a_member_whose_heartbeat_took_a_session_claims_nothing(node: Node) -> None:
-    one = member(node)
-    await one.share([])
+    one = await reader(node)
     node.now += 1.0
     node.slow = [SESSION - 1.0]
     await one.share(OURS)
@@ -109,9 +156,7 @@ async def test_a_session_counts_from_when_the_heartbeat_was_sent(node: Node) -> 
 async def test_a_commit_to_a_new_master_is_retried_after_a_heartbeat(
     node: Node,
 ) -> None:
-    one = member(node)
-    await one.share([])
-    await one.share(OURS)
+    one = await reader(node)
     node.known = False
     await one.commit({("T", 0): 7}, forward=True)
     assert node.heard[-1] == OURS, "it claims all that it reads"
@@ -121,21 +166,18 @@ async def test_a_commit_to_a_new_master_is_retried_after_a_heartbeat(
 async def test_a_member_that_was_silent_for_a_session_commits_nothing_to_a_new_master(
     node: Node,
 ) -> None:
-    one = member(node)
-    await one.share([])
-    await one.share(OURS)
+    one = await reader(node)
     node.known = False
     node.now += SESSION
     with pytest.raises(duolog.StaleMember):
         await one.commit({("T", 0): 7}, forward=True)
-    assert (len(node.heard), node.committed) == (2, [])
+    assert (len(node.heard), node.committed) == (1, [])
 
 
 async def test_a_commit_for_another_members_queue_is_refused_after_a_heartbeat_too(
     node: Node,
 ) -> None:
-    one = member(node)
-    await one.share(OURS)
+    one = await reader(node)
     asked = 0
 
     async def refuse(request: wire.CommitRequest, timeout: float) -> wire.CommitReply:
@@ -150,13 +192,17 @@ async def test_a_commit_for_another_members_queue_is_refused_after_a_heartbeat_t
 
 
 async def test_a_queue_that_could_not_be_claimed_is_never_claimed_for_a_commit(node: Node) -> None:
-    one = member(node)
-    await one.share(OURS)
+    one = await reader(node)
     node.now += SESSION
     await one.share(OURS)  # silent for too long: others may have it
     node.known = False
     await one.commit({("T", 0): 7}, forward=True)
-    await one.share(OURS[:1])  # the other one was let go of, before anything is answered
+    assert node.heard[1:] == [[], []]
+
+
+async def test_a_queue_that_was_let_go_of_is_never_claimed_for_a_commit(node: Node) -> None:
+    one = await reader(node)
+    await one.share(OURS[:1])  # before anything is answered
     node.known = False
     await one.commit({("T", 0): 7}, forward=True)
-    assert node.heard[1:] == [[], [], OURS[:1], OURS[:1]]
+    assert node.heard[1:] == [OURS[:1], OURS[:1]]
