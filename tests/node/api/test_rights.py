@@ -172,7 +172,7 @@ async def node(start_node: StartNode, access: dict[str, str]) -> Node:
 
 
 def client_of(node: Node, user: str, password: str = PASSWORD) -> duolog.Client:
-    return duolog.Client(f"127.0.0.1:{node.port}", timeout=5, user=user, password=password)
+    return duolog.Client(f"127.0.0.1:{node.port}", timeout=30, user=user, password=password)
 
 
 def words(user: str, password: str = PASSWORD) -> tuple[tuple[str, str], ...]:
@@ -186,7 +186,7 @@ async def outcome(channel: Any, name: str, who: Any = None, patience: float = 5.
     denied. who: metadata, over gRPC. patience: seconds, after which a stream that is silent was let
     through.
     """
-    how: dict[str, Any] = {"timeout": 5} if who is None else {"metadata": who, "timeout": 5}
+    how: dict[str, Any] = {"timeout": 30} if who is None else {"metadata": who, "timeout": 30}
     service, method = name.split("/")
     stub = getattr(stubs, f"{service}Stub")(channel)
     call, request = getattr(stub, method), TABLE[name].ask("T", "G")
