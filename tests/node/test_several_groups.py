@@ -207,7 +207,7 @@ async def test_users_are_the_same_in_every_group(start_node: StartNode, tmp_path
 
     def client_of_user(user: str, password: str) -> duolog.Client:
         endpoint = f"127.0.0.1:{nodes['broker-a'].port}"
-        return duolog.Client(endpoint, timeout=10, user=user, password=password)
+        return duolog.Client(endpoint, timeout=30, user=user, password=password)
 
     async with client_of_user("root", "secret") as root:
         await root.access.create_user("root", "secret", is_super=True)

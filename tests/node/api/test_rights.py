@@ -181,7 +181,7 @@ def words(user: str, password: str = PASSWORD) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Basic {text}"),)
 
 
-async def outcome(channel: Any, name: str, who: Any = None, patience: float = 5.0) -> str:
+async def outcome(channel: Any, name: str, who: Any = None, patience: float = 30.0) -> str:
     """How a call of a method ends: the name of a status code; a batch that is refused counts as
     denied. who: metadata, over gRPC. patience: seconds, after which a stream that is silent was let
     through.
@@ -225,7 +225,7 @@ async def _first(stream: Any, patience: float) -> Any:
 async def frames_of(node: Node, channel: grpc.aio.Channel, user: str) -> FramesChannel:
     """A frames connection of a user."""
     route = await stubs.AdminStub(channel).Route(wire.RouteRequest(), metadata=words(user))
-    return await connect(("127.0.0.1", route.frames_port), route.frames_key, 5)
+    return await connect(("127.0.0.1", route.frames_port), route.frames_key, 30)
 
 
 async def append_over(frames: FramesChannel) -> str:
@@ -373,14 +373,14 @@ async def test_a_group_that_lost_its_right_gets_no_more_transaction_checks(node:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
         messages = stubs.MessagesStub(channel)
         request = wire.TransactionChecksRequest(group="G")
-        checks = messages.TransactionChecks(request, metadata=words("normal"), timeout=20)
-        await messages.Append(batches(), metadata=words("normal"), timeout=5).read()
+        checks = messages.TransactionChecks(request, metadata=words("normal"), timeout=30)
+        await messages.Append(batches(), metadata=words("normal"), timeout=30).read()
         first = await checks.read()
         assert isinstance(first, wire.TransactionCheck)
         assert first.body == b"x"
         async with client_of(node, "root") as root:
             await root.access.set_rights("normal", rights_of(["Topic:T Pub"]))
-        await messages.Append(batches(), metadata=words("root"), timeout=5).read()
+        await messages.Append(batches(), metadata=words("root"), timeout=30).read()
         with pytest.raises(grpc.aio.AioRpcError, match="Group:G") as refused:
             await checks.read()
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
@@ -400,8 +400,8 @@ async def test_transaction_checks_are_for_those_who_may_send_to_the_topic(
         await root.access.set_rights("nothing", rights_of(["Group:G Pub"]))
     messages = stubs.MessagesStub(channel)
     request = wire.TransactionChecksRequest(group="G")
-    checks = messages.TransactionChecks(request, metadata=words("nothing"), timeout=20)
-    await messages.Append(batches(), metadata=words("root"), timeout=5).read()
+    checks = messages.TransactionChecks(request, metadata=words("nothing"), timeout=30)
+    await messages.Append(batches(), metadata=words("root"), timeout=30).read()
     with pytest.raises(grpc.aio.AioRpcError, match="Topic:T") as refused:
         await checks.read()
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
@@ -442,10 +442,10 @@ async def test_what_a_request_names_besides_is_looked_at(node: Node) -> None:
         asked = wire.ListTopicsRequest(topics=["S"])
         async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
             topics = stubs.AdminStub(channel).ListTopics
-            await topics(asked, metadata=words("nothing"), timeout=5)
+            await topics(asked, metadata=words("nothing"), timeout=30)
             asked.create = True
             with pytest.raises(grpc.aio.AioRpcError, match="no entry matches Pub on Topic:S"):
-                await topics(asked, metadata=words("nothing"), timeout=5)
+                await topics(asked, metadata=words("nothing"), timeout=30)
 
 
 async def test_a_list_shows_what_its_reader_may_see(node: Node) -> None:
@@ -638,10 +638,10 @@ async def test_a_frames_key_is_good_for_one_connection(
     route = await stubs.AdminStub(channel).Route(
         wire.RouteRequest(), metadata=words("normal"), timeout=5
     )
-    opened = await connect(("127.0.0.1", route.frames_port), route.frames_key, 5)
+    opened = await connect(("127.0.0.1", route.frames_port), route.frames_key, 30)
     for key in (route.frames_key, b"\0" * 16):
         with pytest.raises(duolog.Unavailable):
-            await connect(("127.0.0.1", route.frames_port), key, 5)
+            await connect(("127.0.0.1", route.frames_port), key, 30)
     await opened.close()
 
 
