@@ -28,7 +28,7 @@ class Share:
     """What a member reads.
 
     pending: more is meant for it, and still held by another member. forfeited: what it read before,
-    and others may read by now, as it was silent for a session.
+    and others may read by now: it was silent for a session, or the node says so.
     """
 
     queues: set[Queue]
@@ -127,6 +127,7 @@ class SharingMember:
         self._generation = reply.generation
         granted = {(ref.topic, ref.queue_id) for ref in reply.queues}
         self._reads |= granted
+        self._reads -= {(ref.topic, ref.queue_id) for ref in reply.foreign}
         return Share(granted, reply.pending)
 
     async def offsets(self, queues: Sequence[Queue]) -> dict[Queue, int]:

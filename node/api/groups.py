@@ -85,6 +85,7 @@ class GroupsService(stubs.GroupsServicer):
             queues=[wire.QueueRef(topic=t, queue_id=q) for t, q in assignment.queues],
             members=assignment.members,
             pending=assignment.pending,
+            foreign=[wire.QueueRef(topic=t, queue_id=q) for t, q in assignment.foreign],
         )
 
     @unary

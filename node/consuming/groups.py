@@ -55,12 +55,16 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The answer to a heartbeat."""
+    """The answer to a heartbeat.
+
+    foreign: what the member claimed and another one was given, as nobody had heard of its claim.
+    """
 
     generation: int
     queues: list[Queue]
     members: int
     pending: bool  # a queue assigned to this member is still held by another
+    foreign: list[Queue]
 
 
 class GroupCoordinator:
@@ -156,7 +160,11 @@ class GroupCoordinator:
             group.generation += 1
         member.granted = granted
         return Assignment(
-            group.generation, sorted(granted), len(group.members), len(granted) < len(target)
+            group.generation,
+            sorted(granted),
+            len(group.members),
+            len(granted) < len(target),
+            sorted(beat.owned & held),
         )
 
     def _share(self, group: Group, member_id: str, queue_counts: dict[str, int]) -> list[Queue]:

@@ -26,6 +26,7 @@ class Node:
         self.heard: list[list[Queue]] = []
         self.known = True  # the member, to this master
         self.gives: list[Queue] = []  # besides what is claimed
+        self.foreign: set[Queue] = set()
         self.committed: list[dict[Queue, int]] = []
         self.groups = SimpleNamespace(Heartbeat=self._heartbeat, Commit=self._commit)
         self.runtime = SimpleNamespace(process_id=lambda: 7, chance=random.Random(1))
@@ -44,7 +45,9 @@ class Node:
         self.heard.append([(ref.topic, ref.queue_id) for ref in request.owned])
         self.known = True
         given = [wire.QueueRef(topic=topic, queue_id=queue_id) for topic, queue_id in self.gives]
-        return wire.HeartbeatReply(generation=1, queues=[*request.owned, *given])
+        foreign = [ref for ref in request.owned if (ref.topic, ref.queue_id) in self.foreign]
+        own = [ref for ref in request.owned if ref not in foreign]
+        return wire.HeartbeatReply(generation=1, queues=[*own, *given], foreign=foreign)
 
     async def _commit(self, request: wire.CommitRequest, timeout: float) -> wire.CommitReply:
         assert timeout > 0
@@ -111,6 +114,18 @@ async def test_what_a_silent_member_is_given_again_is_its_own(node: Node) -> Non
     node.gives = []
     assert not (await one.share(OURS[:1])).forfeited
     assert node.heard == [[], [], OURS[:1]]
+
+
+async def test_what_the_node_says_is_anothers_is_never_claimed_again(node: Node) -> None:
+    one = await reader(node)
+    node.foreign = set(OURS[:1])
+    node.known = False
+    await one.commit({("T", 2): 7}, forward=True)  # it claims what it reads
+    share = await one.share(OURS)
+    assert (share.queues, share.forfeited) == (set(OURS[1:]), set(OURS[:1]))
+    assert node.heard == [[], OURS, OURS[1:]]
+    node.foreign = set(OURS[1:])
+    assert (await one.share(OURS[1:])).forfeited == set(OURS[1:])
 
 
 async def test_what_was_not_claimed_for_a_commit_is_not_claimed_later(node: Node) -> None:

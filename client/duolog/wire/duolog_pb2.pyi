@@ -489,16 +489,18 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., session_ms: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., strategy: _Optional[str] = ..., rooms: _Optional[_Iterable[str]] = ..., wanted: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., sql: _Optional[str] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("generation", "queues", "members", "pending")
+    __slots__ = ("generation", "queues", "members", "pending", "foreign")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_FIELD_NUMBER: _ClassVar[int]
     generation: int
     queues: _containers.RepeatedCompositeFieldContainer[QueueRef]
     members: int
     pending: bool
-    def __init__(self, generation: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., members: _Optional[int] = ..., pending: _Optional[bool] = ...) -> None: ...
+    foreign: _containers.RepeatedCompositeFieldContainer[QueueRef]
+    def __init__(self, generation: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., members: _Optional[int] = ..., pending: _Optional[bool] = ..., foreign: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("group", "member_id")

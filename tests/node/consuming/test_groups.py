@@ -129,6 +129,20 @@ def test_the_queues_of_a_dead_member_are_reassigned() -> None:
     assert groups.members("G", LATER) == 1
 
 
+def test_a_member_is_told_which_of_its_claims_are_anothers() -> None:
+    groups = GroupCoordinator()
+    assert ("T", 7) in beat(groups, "m1", set())
+    claims = Heartbeat(("T",), frozenset({("T", 7), ("T", 8)}))
+    answer = groups.heartbeat("G", "m2", claims, COUNTS, START)
+    assert answer is not None
+    assert answer.foreign == [("T", 7)]
+    assert groups.validate(START) == ""
+    groups.leave("G", "m1")
+    answer = groups.heartbeat("G", "m2", claims, COUNTS, START)
+    assert answer is not None
+    assert answer.foreign == []
+
+
 def test_leaving_frees_queues_at_once() -> None:
     groups = GroupCoordinator()
     everything = beat(groups, "a", set())
