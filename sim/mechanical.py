@@ -217,10 +217,17 @@ def try_one(
     return by, why
 
 
+def _address_space() -> int:
+    """Bytes of this process's address space."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
+
+
 def _in_child(
     mutant: Mechanical | None, tests: tuple[str, ...], seeds: int, where: Path, writer: int
 ) -> None:  # pragma: no cover - in a process that ends here
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    most = _address_space() + MEMORY_BYTES  # beside what the process was forked with
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
