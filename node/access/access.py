@@ -27,11 +27,11 @@ class Access:
     keys: FramesKeys
     vouching: Vouching
     tokens: AccessTokens
-    threads: Executor  # of its own: logins must not hold up the disk
+    thread: Executor  # of its own: logins must not hold up the disk
 
     def close(self) -> None:
-        """End the threads."""
-        self.threads.shutdown(wait=False, cancel_futures=True)
+        """End the thread."""
+        self.thread.shutdown(wait=False, cancel_futures=True)
 
 
 def first_user(path: Path) -> User:
@@ -73,9 +73,9 @@ def access_of(
         return first if first is not None and first.name == name and knows() else None
 
     tokens = AccessTokens(key, wall_ms)
-    threads = ThreadPoolExecutor(1, "logins")
-    gate = Gate(tables, seal, tokens, first_of, threads)
-    return Access(gate, seal, UserKeys(), Vouching(key, FORWARDED), tokens, threads)
+    thread = ThreadPoolExecutor(1, "logins")
+    gate = Gate(tables, seal, tokens, first_of, thread)
+    return Access(gate, seal, UserKeys(), Vouching(key, FORWARDED), tokens, thread)
 
 
 __all__ = ["Access", "access_of"]

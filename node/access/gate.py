@@ -31,7 +31,6 @@ REMEMBERED_MAX = 10_000  # passwords that were right, and decisions
 NAMED_MAX = 1000  # characters of a remembered decision: requests may name anything
 COMPARED_MAX = 64  # passwords that wait to be compared; each takes some 40 ms of a thread
 COMPARED_OF_ONE_MAX = 16  # of them, from one address: others have a turn
-COMPARED_AT_A_TIME = 1
 BASIC = "basic"
 UNKNOWN = "user name or password is wrong, or the user is disabled"
 
@@ -54,7 +53,7 @@ class Principal:
 
 
 # Whose call runs in this task; None where there is no gate.
-PRINCIPAL: ContextVar[Principal | None] = ContextVar("duolog_caller", default=None)
+PRINCIPAL: ContextVar[Principal | None] = ContextVar("duolog_principal", default=None)
 
 
 def basic(authorization: str) -> tuple[str, str]:
@@ -84,18 +83,17 @@ class Gate:
         seal: Seal,
         tokens: AccessTokens,
         first: Callable[[str], User | None],
-        threads: Executor,
+        thread: Executor,
     ) -> None:
-        """first: the user of a name that counts while the tables have none. threads: compare
-        passwords.
+        """first: the user of a name that counts while the tables have none. thread: compares
+        passwords, one at a time.
         """
         self._tables = tables
         self._seal = seal
         self._tokens = tokens
         self._first = first
-        self._threads = threads
-        self._comparing = asyncio.Semaphore(COMPARED_AT_A_TIME)
-        # Results that are waited for, by source, hash of user and password, and stored hash.
+        self._thread = thread
+        # Comparisons under way, by source, hash of user and password, and stored hash.
         self._compared: dict[tuple[str, bytes, str], asyncio.Future[bool]] = {}
         self._salt = os.urandom(32)
         # By a hash of user and password: the stored hash that they were right for.
@@ -127,14 +125,14 @@ class Gate:
     def _refresh(self) -> None:
         """Forget what was made of older tables."""
         tables = self._tables()
-        now = tables, tables.changes
-        if self._seen[0] is not tables or self._seen[1] != tables.changes:
-            self._seen = now
-            self._version += 1
-            self._users.clear()
-            self._secrets.clear()
-            self._rights.clear()
-            self._decisions.clear()
+        if self._seen[0] is tables and self._seen[1] == tables.changes:
+            return
+        self._seen = tables, tables.changes
+        self._version += 1
+        self._users.clear()
+        self._secrets.clear()
+        self._rights.clear()
+        self._decisions.clear()
 
     @property
     def version(self) -> int:
@@ -193,26 +191,18 @@ class Gate:
 
     async def _compare(self, key: tuple[str, bytes, str], password: str) -> bool:
         """Whether that is the password of the hash in the key: compared once for all who ask at
-        the same time, as when many programs of one machine begin.
+        the same time, as when many programs of one machine begin. It goes on where they leave.
         """
-        while (before := self._compared.get(key)) is not None:
-            await asyncio.wait([before])
-            if not before.cancelled():
-                return before.result()
-        of_one = sum(source == key[0] for source, _, _ in self._compared)
-        if len(self._compared) >= COMPARED_MAX or of_one >= COMPARED_OF_ONE_MAX:
-            raise sdk.Busy("too many callers give their passwords at the same time: try again")
-        loop = asyncio.get_running_loop()
-        result = self._compared[key] = loop.create_future()
-        try:
-            async with self._comparing:
-                result.set_result(
-                    await loop.run_in_executor(self._threads, _is_right, password, key[2])
-                )
-            return bool(result.result())
-        finally:
-            result.cancel()  # where there is none: others that wait for it compare by themselves
-            del self._compared[key]
+        running = self._compared.get(key)
+        if running is None:
+            of_one = sum(source == key[0] for source, _, _ in self._compared)
+            if len(self._compared) >= COMPARED_MAX or of_one >= COMPARED_OF_ONE_MAX:
+                raise sdk.Busy("too many callers give their passwords at the same time: try again")
+            loop = asyncio.get_running_loop()
+            running = loop.run_in_executor(self._thread, _is_right, password, key[2])
+            self._compared[key] = running
+            running.add_done_callback(lambda _: self._compared.pop(key))
+        return await asyncio.shield(running)
 
     def secret(self, name: str) -> str | None:
         """What an enabled user signs with; None where it does not sign. Not to be shown."""
@@ -276,19 +266,21 @@ class Gate:
         except BadAcl:
             return None  # written by a newer version: it gives no rights here
 
-    def allows(self, principal: Principal, need: Need) -> bool:
-        """Whether a caller may do something."""
-        return self.is_current(principal) and (
-            self.decision(principal.name, need, principal.source).allowed
-        )
+    def allows(self, principal: Principal, needs: Iterable[Need]) -> bool:
+        """Whether a caller, who was found to be current, may do all of it."""
+        return self._denial(principal, needs) is None
 
     def check(self, principal: Principal, needs: Iterable[Need]) -> None:
         """Raise Unauthenticated or NoPermission unless a caller may do all of it."""
         self.check_current(principal)
-        for need in needs:
-            found = self.decision(principal.name, need, principal.source)
-            if not found.allowed:
-                raise sdk.NoPermission(f"user {principal.name}: {found.reason}")
+        denial = self._denial(principal, needs)
+        if denial is not None:
+            raise sdk.NoPermission(f"user {principal.name}: {denial.reason}")
+
+    def _denial(self, principal: Principal, needs: Iterable[Need]) -> Decision | None:
+        """The first thing that a caller may not do."""
+        found = (self.decision(principal.name, need, principal.source) for need in needs)
+        return next((decision for decision in found if not decision.allowed), None)
 
 
 __all__ = ["PRINCIPAL", "Gate", "Principal"]

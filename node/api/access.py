@@ -13,13 +13,14 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.access.access import Access
 from node.access.accesstokens import SECONDS_MAX
-from node.access.gate import PRINCIPAL, Gate
+from node.access.gate import PRINCIPAL
+from node.access.rules import need, of_topic
 from node.access.users import User, check_password, check_user_name
 from node.api.calls import Caller, unary
 from node.core.core import Core
 from node.core.ports import Answers
 from node.rights.policies import Acl, BadAcl
-from node.rights.resources import FOR_SUPERS, Action, Kind, Need, Resource, group, topic
+from node.rights.resources import FOR_SUPERS, Action, Kind, Need, counts_as
 from store.accesstables import SUBJECT
 
 log = structlog.get_logger("duolog.node")
@@ -35,20 +36,18 @@ class AccessService(stubs.AccessServicer):
         """access: None where there are no users."""
         self._metadata = core.metadata
         self._admission = core.admission
-        self._gate = access.gate if access is not None else None
-        self._seal = access.seal if access is not None else None
-        self._tokens = access.tokens if access is not None else None
-        self._threads = access.threads if access is not None else None
+        self._access = access
         self._turn = asyncio.Lock()  # of changes
         self.caught_up = log_.caught_up
 
-    def _known_gate(self) -> Gate:
-        if self._gate is None:
+    def _users(self) -> Access:
+        """What a node with users has. Raises BadRequest on one without."""
+        if self._access is None:
             raise sdk.BadRequest(
                 "this node has no users: set access.key_file, and access.first_user_file for the "
                 "first one, on all nodes of the cluster"
             )
-        return self._gate
+        return self._access
 
     @asynccontextmanager
     async def _changing(self) -> AsyncIterator[None]:
@@ -57,7 +56,7 @@ class AccessService(stubs.AccessServicer):
         Otherwise two super users could make each other normal ones, and a user could be created
         twice. Raises Unauthenticated or NoPermission where the caller lost its rights meanwhile.
         """
-        gate = self._known_gate()
+        gate = self._users().gate
         async with self._turn:
             await self._admission.until_taken()
             self._admission.check_current()
@@ -88,23 +87,22 @@ class AccessService(stubs.AccessServicer):
     async def WhoAmI(self, request: wire.WhoAmIRequest, context: Caller) -> wire.UserReply:
         """The user that calls."""
         principal = PRINCIPAL.get()
-        if self._gate is None or principal is None:
+        if self._access is None or principal is None:
             return wire.UserReply()
-        user = self._gate.user(principal.name)
+        user = self._access.gate.user(principal.name)
         return _reply(user) if user is not None else wire.UserReply(user=principal.name)
 
     @unary
     async def PutUser(self, request: wire.PutUserRequest, context: Caller) -> wire.UserReply:
         """Create a user, or alter one. The first user of a cluster must be a super user."""
-        self._known_gate()
+        access = self._users()
         check_user_name(request.user)
         hashed = ""
         if request.HasField("password"):
             check_password(request.password)
             loop = asyncio.get_running_loop()
-            assert self._seal is not None, "there is a gate"
             hashed = await loop.run_in_executor(
-                self._threads, self._seal.hash_password, request.user, request.password
+                access.thread, access.seal.hash_password, request.user, request.password
             )
         async with self._changing():
             return await self._put_user(request, hashed)
@@ -128,8 +126,8 @@ class AccessService(stubs.AccessServicer):
 
     def _altered(self, user: User, request: wire.PutUserRequest, hashed: str) -> User:
         if hashed:
-            assert self._seal is not None, "there is a gate"
-            secret = self._seal.close(user.name, request.password) if request.signs else ""
+            seal = self._users().seal
+            secret = seal.close(user.name, request.password) if request.signs else ""
             user = replace(user, password=hashed, secret=secret)
         elif request.signs and not user.secret:
             raise sdk.BadRequest("a user that shall sign needs its password once more")
@@ -165,7 +163,7 @@ class AccessService(stubs.AccessServicer):
         self, request: wire.ListUsersRequest, context: Caller
     ) -> wire.ListUsersReply:
         """All users, by name. Only a node that has the newest ones answers."""
-        self._known_gate()
+        self._users()
         self._admission.check_current()
         rows = self._metadata.access.users
         return wire.ListUsersReply(
@@ -195,7 +193,7 @@ class AccessService(stubs.AccessServicer):
         """The rights of a user. Only a node that has the newest ones answers: they may be put back
         with a change.
         """
-        self._known_gate()
+        self._users()
         self._admission.check_current()
         self._existing(request.user)
         return wire.RightsReply(user=request.user, rights=self._rights(request.user))
@@ -217,7 +215,7 @@ class AccessService(stubs.AccessServicer):
         self, request: wire.TestAccessRequest, context: Caller
     ) -> wire.TestAccessReply:
         """Whether a user may do something, and why."""
-        gate, principal = self._known_gate(), PRINCIPAL.get()
+        gate, principal = self._users().gate, PRINCIPAL.get()
         assert principal is not None, "only users get here"
         name = request.user or principal.name
         if name != principal.name and not gate.is_super(principal):
@@ -231,26 +229,25 @@ class AccessService(stubs.AccessServicer):
         self, request: wire.IssueTokenRequest, context: Caller
     ) -> wire.IssueTokenReply:
         """Make a token of a user."""
-        gate, principal = self._known_gate(), PRINCIPAL.get()
+        access, principal = self._users(), PRINCIPAL.get()
         assert principal is not None, "only users get here"
-        assert self._tokens is not None, "there is a gate"
         if principal.until_ms or not principal.credentials:
             raise sdk.NoPermission(
                 "a token is made for who calls with a password: one made for a token or a "
                 "certificate would outlast it"
             )
         name = request.user or principal.name
-        if name != principal.name and not gate.is_super(principal):
+        if name != principal.name and not access.gate.is_super(principal):
             raise sdk.NoPermission("tokens of another user are made for super users only")
         if not 1 <= request.seconds <= SECONDS_MAX:
             raise sdk.BadRequest(
                 f"a token for {request.seconds} s: it must be 1 to {SECONDS_MAX} s"
             )
-        user = gate.user(name)
+        user = access.gate.user(name)
         if user is None:
             raise sdk.BadRequest(f"there is no enabled user {name!r}")
         log.info("token issued", user=name, by=_by(), seconds=request.seconds)
-        return wire.IssueTokenReply(token=self._tokens.issue(user, request.seconds))
+        return wire.IssueTokenReply(token=access.tokens.issue(user, request.seconds))
 
 
 def _reply(user: User) -> wire.UserReply:
@@ -298,10 +295,8 @@ def _need(request: wire.TestAccessRequest) -> Need:
             f"resource {request.resource!r} is not Topic:NAME, Group:NAME or Cluster:NAME"
         )
     if found is Kind.TOPIC:
-        return Need(topic(name), frozenset((action,)))
-    if found is Kind.GROUP:
-        return Need(group(name), frozenset((action,)))
-    return Need(Resource(found, name), frozenset((action,)))
+        return of_topic(name, action)
+    return need(counts_as(found, name), action)
 
 
 __all__ = ["AccessService"]

@@ -154,7 +154,7 @@ class Guard:
             async with reporting(context):
                 if rule.again:
                     self._check(principal, rule, request)
-                rule.trim(reply, lambda *needs: self._may(principal, needs), self.facts)
+                rule.trim(reply, lambda *needs: self._gate.allows(principal, needs), self.facts)
             return reply
 
         async def streamed(request: Any, context: Any) -> None:
@@ -180,10 +180,6 @@ class Guard:
         if handler.request_streaming:
             return with_method(handler, both)
         return with_method(handler, streamed if handler.response_streaming else unary)
-
-    def _may(self, principal: Principal, needs: Iterable[Need]) -> bool:
-        decide = self._gate.decision
-        return all(decide(principal.name, need, principal.source).allowed for need in needs)
 
 
 async def _begun(requests: AsyncIterator[Any]) -> None:

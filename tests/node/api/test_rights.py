@@ -582,6 +582,8 @@ async def test_the_metadata_are_for_super_users(node: Node) -> None:
         for topic in ("DUOLOG_SYS_METADATA", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"):
             with pytest.raises(duolog.NoPermission, match="super"):
                 await normal.pull(topic, 0, 0)
+            told = await normal.access.test("Sub", f"Topic:{topic}")
+            assert (told.allowed, "super" in told.reason) == (False, True)
 
 
 async def test_a_retry_topic_is_that_of_each_group_it_may_be_of(node: Node) -> None:
