@@ -9,7 +9,10 @@ from typing import Any
 
 Row = dict[str, Any]
 
+# RocketMQ's words in the rows.
 SUBJECT = "User:"
+SUPER, NORMAL = "Super", "Normal"
+ENABLED, DISABLED = "enable", "disable"
 
 
 @dataclass(slots=True)
@@ -75,4 +78,4 @@ class AccessTables:
         return f"rights of {strangers[0]}, who is no user" if strangers else ""
 
 
-__all__ = ["SUBJECT", "AccessTables"]
+__all__ = ["DISABLED", "ENABLED", "NORMAL", "SUBJECT", "SUPER", "AccessTables", "Row"]

@@ -2,15 +2,12 @@
 
 from dataclasses import dataclass
 
-from node.rights.policies import NOT_IN_USERS
-from store.accesstables import Row
+from node.rights.policies import NAME_MAX, NOT_IN_USERS, USER_NAMES
+from store.accesstables import DISABLED, ENABLED, NORMAL, SUPER, Row
 from store.errors import BadMessage
 
-NAME_MAX = 255
 PASSWORD_MAX = 1024
 TOKEN_PREFIX = "duolog-token."
-SUPER, NORMAL = "Super", "Normal"
-ENABLED, DISABLED = "enable", "disable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +55,7 @@ def check_user_name(name: str) -> None:
     """
     wrong = set(name) & NOT_IN_USERS
     if not name or len(name) > NAME_MAX or not name.isprintable() or wrong:
-        raise BadMessage(
-            f"user name {name[:NAME_MAX]!r} must have 1 to {NAME_MAX} printable characters other "
-            "than colon, slash, comma and space"
-        )
+        raise BadMessage(f"user name {name[:NAME_MAX]!r} must have {USER_NAMES}")
 
 
 def check_password(password: str) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from node.rights.plainacl import ACCOUNTS_MAX, TEXT_MAX, Imported, ImportedUser
 from node.rights.policies import Acl, BadAcl, check_user_name
 from node.rights.resources import Kind, counts_as
+from store.accesstables import DISABLED, ENABLED, NORMAL, SUPER
 
 _USER_HEADER = ("#UserName", "#Password", "#UserType", "#UserStatus")
 _ACL_HEADER = ("#Subject", "#PolicyType", "#Resource", "#Actions", "#SourceIp", "#Decision")
@@ -131,8 +132,8 @@ def _user(given: object, where: str) -> ImportedUser:
     secret = given.get("password")
     if not isinstance(secret, str) or secret in ("", _ABSENT) or not secret.isprintable():
         raise BadAcl(f'user "{name}", password', "missing, or not a text", "the user's secret")
-    superuser = _word(given, "userType", ("Normal", "Super"), name)
-    disabled = _word(given, "userStatus", ("enable", "disable"), name)
+    superuser = _word(given, "userType", (NORMAL, SUPER), name)
+    disabled = _word(given, "userStatus", (ENABLED, DISABLED), name)
     return ImportedUser(name, secret, superuser, not disabled)
 
 

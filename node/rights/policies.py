@@ -15,13 +15,14 @@ from typing import Any, Self
 
 from node.rights.resources import Action, Kind, Resource, counts_as
 from node.rights.sources import ADDRESSES, Network, networks, shown
+from store.accesstables import SUBJECT
 
 ENTRIES_MAX = 1000  # of a user
 SOURCES_MAX = 100  # networks of an entry
 NAME_MAX = 255  # characters
 NAMESPACE_SEPARATOR = "%"
-SUBJECT_PREFIX = "User:"
 NOT_IN_USERS = frozenset(":/, ")  # names travel in `NAME:PASSWORD` and `Credential=NAME/…, `
+USER_NAMES = f"1 to {NAME_MAX} printable characters other than colon, slash, comma and space"
 CUSTOM, DEFAULT = "Custom", "Default"
 ALL_ACTIONS = frozenset(Action)
 
@@ -189,7 +190,7 @@ class Acl:
             for name, entries in self.policies
             if entries
         ]
-        return {"subject": SUBJECT_PREFIX + self.user, "policies": policies}
+        return {"subject": SUBJECT + self.user, "policies": policies}
 
     @classmethod
     def from_json(cls, given: object) -> Self:
@@ -211,8 +212,7 @@ def check_user_name(name: object, where: str = "user") -> str:
         raise BadAcl(where, f"{_named(name)} is not a text", _NAMES)
     _check_name(name, where)
     if set(name) & NOT_IN_USERS:
-        allowed = f"1 to {NAME_MAX} characters that can be printed, without : / , and spaces"
-        raise BadAcl(where, f"{_quoted(name)} has characters that no user's name has", allowed)
+        raise BadAcl(where, f"{_quoted(name)} has characters that no user's name has", USER_NAMES)
     return name
 
 
@@ -266,9 +266,9 @@ def _listed(given: object, where: str) -> list[Any]:
 
 
 def _subject(given: object) -> str:
-    if not isinstance(given, str) or not given.startswith(SUBJECT_PREFIX):
+    if not isinstance(given, str) or not given.startswith(SUBJECT):
         raise BadAcl("acl", "its subject is no user", '"subject": "User:NAME"')
-    return check_user_name(given.removeprefix(SUBJECT_PREFIX), "acl, subject")
+    return check_user_name(given.removeprefix(SUBJECT), "acl, subject")
 
 
 def _policy(given: object, where: str) -> tuple[str, list[Entry]]:
