@@ -51,12 +51,15 @@ class Rule:
     Attributes:
         needs: of a request.
         trim: takes from a reply what the caller may not see.
+        each_answered: whether the method looks at each request of a stream by itself, and answers
+            one that is refused; otherwise the stream ends with the first of them.
         again: whether the needs are looked at again before the reply, as the call may take long.
         delivers: of a streamed reply, which is only sent to a caller who has this right then.
     """
 
     needs: Callable[[Any, Facts], Needs]
     trim: Callable[[Any, May, Facts], None] = _nothing
+    each_answered: bool = False
     again: bool = False
     delivers: Callable[[Any, Facts], Needs] | None = None
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from node.access.frameskeys import FramesKeys
 from node.access.gate import PRINCIPAL, Principal
-from node.api.guard import Appending, Guard
+from node.api.guard import Guard
+from node.appending import Appending
 from store.record import Host
 
 

@@ -9,7 +9,7 @@ may lack the newest users and rights does not say no: it names its master, which
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
@@ -19,27 +19,14 @@ from node.access.guarding import Delivering, with_method
 from node.access.rules import Facts, Rule
 from node.api.calls import certificate_name, reporting
 from node.api.rules import RULES, SEES_CLUSTER, append_needs
-from node.engine.log import Outcome
+from node.appending import Appending, Outcome
 from node.methods import Handler
 from node.rights.resources import Need
 from node.wirecodec import peer_host
 from store.record import Host
 from store.status import PutMessageStatus
 
-APPEND = "/duolog.v1.Messages/Append"
 BEGINS_SECONDS = 2.0  # that a stream which is refused may take for its first request
-
-
-class Appending(Protocol):
-    """What stores the batches of append requests."""
-
-    def append(
-        self, request: wire.AppendRequest, host: Host, bodies: bytes | memoryview | None = None
-    ) -> tuple[wire.AppendReply, Outcome | None]:
-        """Store a batch: the reply, and what to wait for before it may be sent."""
-
-    def settled(self, reply: wire.AppendReply, status: PutMessageStatus) -> None:
-        """What a reply waited for is known."""
 
 
 class GuardedAppends:
@@ -173,7 +160,7 @@ class Guard:
                     await _begun(requests)
                     raise
                 PRINCIPAL.set(principal)
-                if path != APPEND:  # whose requests are answered one by one
+                if not rule.each_answered:
                     requests = self._checked(principal, rule, requests)
                 await handler.stream_stream(requests, self._delivering(context, principal, rule))
 

@@ -12,7 +12,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from grpc.aio import ServicerContext
 
 from node.api.calls import Caller, Replies, reporting, unary
-from node.api.guard import Appending
+from node.appending import Appending
 from node.config import LimitsSection
 from node.consuming.longpoll import NOTHING_NEW, check_place, poll
 from node.consuming.reading import Reader, Selection

@@ -28,6 +28,14 @@ def _all_read(topics: Iterable[str], facts: Facts) -> list[Need]:
     return [need for name in topics for need in reads(name, facts)]
 
 
+def _keep(rows: Any, wanted: Callable[[Any], bool]) -> None:
+    """Remove the other rows of a reply."""
+    kept = [row for row in rows if wanted(row)]
+    if len(kept) < len(rows):
+        del rows[:]
+        rows.extend(kept)
+
+
 def _of_cluster(*actions: Action) -> Callable[[Any, Facts], Needs]:
     return lambda request, facts: (need(cluster(facts.cluster), *actions),)
 
@@ -69,10 +77,7 @@ def _find(request: wire.FindRequest, facts: Facts) -> Needs:
 
 
 def _trim_found(reply: wire.FindReply, may: May, facts: Facts) -> None:
-    kept = [found for found in reply.messages if may(*reads(found.topic, facts))]
-    if len(kept) < len(reply.messages):
-        del reply.messages[:]
-        reply.messages.extend(kept)
+    _keep(reply.messages, lambda found: may(*reads(found.topic, facts)))
 
 
 # -- Groups --------------------------------------------------------------------------------------
@@ -98,17 +103,11 @@ def _list_topics(request: wire.ListTopicsRequest, facts: Facts) -> Needs:
 
 
 def _trim_topics(reply: wire.ListTopicsReply, may: May, facts: Facts) -> None:
-    kept = [row for row in reply.topics if may(*sees_topic(row.topic, facts))]
-    if len(kept) < len(reply.topics):
-        del reply.topics[:]
-        reply.topics.extend(kept)
+    _keep(reply.topics, lambda row: may(*sees_topic(row.topic, facts)))
 
 
-def _trim_groups(reply: wire.ListGroupsReply, may: May, facts: Facts) -> None:
-    kept = [row for row in reply.groups if may(sees_group(row.group))]
-    if len(kept) < len(reply.groups):
-        del reply.groups[:]
-        reply.groups.extend(kept)
+def _trim_groups(reply: wire.ListGroupsReply | wire.TrackReply, may: May, facts: Facts) -> None:
+    _keep(reply.groups, lambda row: may(sees_group(row.group)))
 
 
 def _put_group_needs(name: str, facts: Facts) -> list[Need]:
@@ -121,20 +120,13 @@ def _put_group(request: wire.PutGroupRequest, facts: Facts) -> Needs:
     return [*needs, *reads(request.lite_topic, facts)] if request.lite_topic else needs
 
 
-def _trim_track(reply: wire.TrackReply, may: May, facts: Facts) -> None:
-    kept = [row for row in reply.groups if may(sees_group(row.group))]
-    if len(kept) < len(reply.groups):
-        del reply.groups[:]
-        reply.groups.extend(kept)
-
-
 def _topic_action(action: Action) -> Callable[[Any, Facts], Needs]:
     return lambda request, facts: of_owners(request.topic, facts, action)
 
 
 SEES_CLUSTER = Rule(_of_cluster(Action.GET))
 _RULES = {
-    "Messages/Append": Rule(append_needs),
+    "Messages/Append": Rule(append_needs, each_answered=True),
     "Messages/Pull": Rule(lambda request, facts: reads(request.topic, facts), again=True),
     "Messages/Subscribe": Rule(_subscribe, delivers=lambda batch, facts: reads(batch.topic, facts)),
     "Messages/Find": Rule(_find, trim=_trim_found),
@@ -171,7 +163,7 @@ _RULES = {
     ),
     "Admin/PutGroup": Rule(_put_group),
     "Admin/DeleteGroup": Rule(lambda request, facts: (need(group(request.group), Action.DELETE),)),
-    "Admin/Track": Rule(lambda request, facts: sees_topic(request.topic, facts), trim=_trim_track),
+    "Admin/Track": Rule(lambda request, facts: sees_topic(request.topic, facts), trim=_trim_groups),
     "Admin/NodeStatus": SEES_CLUSTER,
     "Admin/ClusterStatus": SEES_CLUSTER,
     "Admin/Route": Rule(_anybody),

@@ -20,12 +20,12 @@ from duolog._frames import Budget, Frame, FrameError, FrameReader, Kind
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
+from node.appending import Appending, Outcome
 from node.frames.call import Call, Trailing
-from node.frames.door import Appending, Door
+from node.frames.door import Door
 from node.methods import Handler
 from node.wirecodec import peer_host
 from store.record import Host
-from store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
 
@@ -35,8 +35,6 @@ STALLED_TICKS = 10  # in which hardly anything comes of a frame that has begun
 STALLED_BYTES = 1024  # in a tick, at least
 PING_TICKS = 3  # without a sign of the client, then it is pinged
 SILENT_TICKS = 12  # then it is gone; not where it is this node that does not read
-
-Outcome = asyncio.Future[PutMessageStatus]
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,4 +451,4 @@ def _common_name(certificate: dict[str, Any] | None) -> str:
     return ""
 
 
-__all__ = ["Appending", "Connection", "Terms"]
+__all__ = ["Connection", "Terms"]

@@ -1,26 +1,9 @@
 """The door of the frames port: who may begin a connection, and what stores what comes over it."""
 
-import asyncio
 from typing import Protocol
 
-from duolog.wire import duolog_pb2 as wire
-
+from node.appending import Appending
 from store.record import Host
-from store.status import PutMessageStatus
-
-Outcome = asyncio.Future[PutMessageStatus]
-
-
-class Appending(Protocol):
-    """What a connection uses of the node for its appends."""
-
-    def append(
-        self, request: wire.AppendRequest, host: Host, bodies: bytes | memoryview | None = None
-    ) -> tuple[wire.AppendReply, Outcome | None]:
-        """Store a batch: the reply, and what to wait for before it may be sent."""
-
-    def settled(self, reply: wire.AppendReply, status: PutMessageStatus) -> None:
-        """What a reply waited for is known."""
 
 
 class Door(Protocol):
@@ -33,4 +16,4 @@ class Door(Protocol):
         """
 
 
-__all__ = ["Appending", "Door"]
+__all__ = ["Door"]

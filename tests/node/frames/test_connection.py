@@ -13,9 +13,9 @@ from duolog._frames import LAST, STREAM_AHEAD, Budget, Frame, FrameReader, Kind
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
+from node.appending import Appending
 from node.frames import connection as module
 from node.frames.connection import Connection, Terms
-from node.frames.door import Appending
 from node.frames.server import numbered
 from node.methods import Methods
 from store.record import Host
