@@ -89,7 +89,7 @@ def light_queues_follow(nodes: list[Node], master: Node) -> None:
             if any((first if table else end) <= forgotten <= end for forgotten in ends):
                 wanted = [place for place in wanted if table and place[1] >= first]
             held = [(phy, first + k) for k, phy in enumerate(table)]
-            if node.ghost.marks["segment_lost"] > 0:
+            if node.lost_segments:
                 older = {*found, *((0, offset) for _, offset in held)} - {*wanted}
                 held = [place for place in held if place not in older]
             if held != wanted:

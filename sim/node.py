@@ -112,6 +112,7 @@ class Node:
         self._flush_again = False
         self._cuttings = 0
         self._unnamed = -1  # start of a segment that it lost, and has not told of yet
+        self.lost_segments = 0
 
     @property
     def machine(self) -> Failover | None:
@@ -391,6 +392,7 @@ class Node:
         self.bytes = LogBytes(self.disk)
         self.older, self.lost_disk = DAMAGED, True
         self._unnamed = int(name)
+        self.lost_segments += 1
 
     def _names_what_it_lost(self) -> None:
         start, self._unnamed = self._unnamed, -1
