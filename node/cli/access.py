@@ -7,6 +7,7 @@ own user. A password is on no command line. The options are added to every comma
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ENDPOINTS = "127.0.0.1:8081"
 PANEL = "Nodes and user"
+_PASSWORD = ("password", "password_file")
 FLAGS, ENVIRONMENT = "duolog.access.flags", "duolog.access.environment"
 Command = TyperCommand | TyperGroup
 
@@ -192,22 +194,23 @@ def resolved(flags: Mapping[str, Any], environment: Mapping[str, Any]) -> Access
     variables = {**environment}
     if os.environ.get("DUOLOG_PASSWORD"):
         variables["password"] = os.environ["DUOLOG_PASSWORD"]
-    said = [_texts(flags), _texts(variables)]
-    others = _merged(said)
-    asked_for = "context" in flags
-    if not asked_for and "user" not in said[0] and _elsewhere(others, context):
-        context = _without(context, "user", "password", "password_file")
-    levels = said[:]
-    levels.insert(1 if asked_for else 2, context)
-    user = _merged(levels).get("user", "")
+    first, second = _texts(flags), _texts(variables)
+
+    def levels() -> list[dict[str, str]]:
+        return [first, context, second] if "context" in flags else [first, second, context]
+
+    asked_for = "context" in flags or "user" in first
+    if not asked_for and _elsewhere(_merged([first, second]), context):
+        context = _without(context, "user", *_PASSWORD)
+    user = _merged(levels()).get("user", "")
     if context.get("user", "") != user:
-        levels[levels.index(context)] = _without(context, "password", "password_file")
-    found = _merged(levels)
+        context = _without(context, *_PASSWORD)
+    found = _merged(levels())
     return Access(
         found.get("endpoints") or DEFAULT_ENDPOINTS,
         user,
-        _password(user, levels),
-        _tls(found, levels),
+        _password(user, levels()),
+        _tls(found, levels()),
         name,
     )
 
@@ -291,6 +294,16 @@ def read_password(file: str) -> str:
         _refuse(str(error))
 
 
+def asked_password(question: str) -> str:
+    """From a prompt, or from stdin where that is no terminal; it fails the command without one."""
+    if sys.stdin.isatty():
+        return str(typer.prompt(question, hide_input=True, confirmation_prompt=True, err=True))
+    password = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
+    if not password:
+        _refuse("stdin has no password")
+    return password
+
+
 def _tls(found: Mapping[str, str], levels: list[dict[str, str]]) -> "Tls | None":
     """None without TLS. The first level that says anything about it decides: a file asks for it."""
     asked = "off"
@@ -313,6 +326,7 @@ __all__ = [
     "Access",
     "Endpoints",
     "add_options",
+    "asked_password",
     "caller",
     "client_of",
     "current_access",

@@ -1,13 +1,12 @@
 """`duolog context`: named ways to reach nodes, one of which is in use."""
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS
+from node.cli.access import DEFAULT_ENDPOINTS, asked_password
 from node.cli.contexts import Context, ContextError, Contexts, load_contexts, save_contexts
 from node.cli.output import USAGE, Json, fail, print_facts, print_rows, say
 
@@ -85,7 +84,7 @@ def add(
         tls_cert=_absolute(tls_cert),
         tls_key=_absolute(tls_key),
         tls_port=str(tls_port) if tls_port else "",
-        password=_asked_password() if store_password else "",
+        password=asked_password("Password") if store_password else "",
     )
     try:
         _save(contexts.having(name, context))
@@ -110,16 +109,6 @@ def _check(nodes: str, user: str) -> None:
 def _absolute(path: str) -> str:
     """Commands run in any directory."""
     return os.path.abspath(Path(path).expanduser()) if path else ""
-
-
-def _asked_password() -> str:
-    """From a prompt, or from stdin where that is no terminal."""
-    if sys.stdin.isatty():
-        return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
-    password = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
-    if not password:
-        _refuse("stdin has no password", "duolog context add --help")
-    return password
 
 
 @app.command()

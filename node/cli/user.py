@@ -1,13 +1,12 @@
 """`duolog user`: list, create, alter, delete users; the key that nodes share."""
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of, read_password
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, asked_password, client_of, read_password
 from node.cli.output import (
     Json,
     Timeout,
@@ -46,11 +45,7 @@ def _row(user: "User") -> dict[str, object]:
 
 def _new_password(file: str) -> str:
     """Of a file, a pipe, or a person. Ends with an error where there is none."""
-    if file:
-        return read_password(file)
-    if not sys.stdin.isatty():
-        return sys.stdin.readline().rstrip("\r\n")
-    return str(typer.prompt("New password", hide_input=True, confirmation_prompt=True, err=True))
+    return read_password(file) if file else asked_password("New password")
 
 
 @app.command("list")
