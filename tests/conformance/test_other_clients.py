@@ -16,7 +16,6 @@ import pytest
 from cluster.chaos.processes import ProcessTarget
 from demo.childnode import ChildNode
 from demo.ports import free_endpoint
-from node.access.secrets import new_key
 from tests.certificates import certificates
 from tests.conformance.conftest import (
     LED_SECONDS_MAX,
@@ -27,6 +26,7 @@ from tests.conformance.conftest import (
     rights_of,
 )
 from tests.etcd import need_etcd
+from tests.keyfiles import access_files
 from tests.process.support import NodeProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(400)]
@@ -223,17 +223,14 @@ ZONE = "Asia/Shanghai"
 def of_users(tmp_path: Path) -> Iterator[tuple[ChildNode, str, Path]]:
     """A node with a TLS port and a user `ak`; the same as `secured` otherwise."""
     tls, listen = certificates(tmp_path), free_endpoint()
-    key, first = tmp_path / "key", tmp_path / "first"
-    key.write_text(new_key())
-    key.chmod(0o600)
-    first.write_text("{user}:{password}".format(**ROOT))
+    access = access_files(tmp_path, **ROOT)
     node = ChildNode(
         tmp_path / "data", *SMALL,
         "--set", f"tls.listen={listen}",
         "--set", f"tls.cert={tls.cert}",
         "--set", f"tls.key={tls.key}",
-        "--set", f"access.key_file={key}",
-        "--set", f"access.first_user_file={first}",
+        "--set", f"access.key_file={access['key_file']}",
+        "--set", f"access.first_user_file={access['first_user_file']}",
         "--set", f"access.date_zones={ZONE}",
     )  # fmt: skip
     node.start()

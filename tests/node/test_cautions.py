@@ -9,20 +9,18 @@ import pytest
 from typer.testing import CliRunner
 
 from demo.certificates import Authority
-from node.access.secrets import new_key
 from node.cautions import cautions
 from node.cli.config import app
 from node.cli.node import problems_of
 from node.config import Config
+from tests.keyfiles import key_file
 from tests.node.conftest import StartNode
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
     """Of a node with users and certificates: safe."""
-    key = tmp_path / "cluster.key"
-    key.write_text(new_key())
-    key.chmod(0o600)
+    key = key_file(tmp_path)
     authority = Authority(tmp_path)
     node = authority.issue("node")
     made = {"users": key, "ca": authority.cert, "cert": node.cert, "key": node.key}
@@ -109,6 +107,6 @@ def test_the_command_warns_of_what_works_and_fails_of_what_does_not(
     assert check(file)[0] == 0
     Path(files["users"]).chmod(0o644)
     status, text = check(file)
-    assert (status, "cluster.key" in text.replace("\n", "")) == (2, True)
+    assert (status, "users.key" in text.replace("\n", "")) == (2, True)
     file.write_text("[tls]\nonly = true\n")
     assert check(file)[0] == 2

@@ -9,8 +9,8 @@ import duolog
 import pytest
 from duolog._groupreader import GroupReader
 
-from node.access.secrets import new_key
 from node.server import Node
+from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import GROUPS, broker_of, start_groups
 
@@ -198,11 +198,7 @@ async def test_a_topic_is_unknown_only_where_every_group_says_so(nodes: dict[str
 
 async def test_users_are_the_same_in_every_group(start_node: StartNode, tmp_path: Path) -> None:
     """Also their tokens, and passwords that are given once more."""
-    key, first = tmp_path / "key", tmp_path / "first"
-    key.write_text(new_key())
-    key.chmod(0o600)
-    first.write_text("root:secret")
-    access = {"key_file": str(key), "first_user_file": str(first)}
+    access = access_files(tmp_path, "secret")
     nodes = await start_groups(start_node, tmp_path, access=access)
 
     def client_of_user(user: str, password: str) -> duolog.Client:

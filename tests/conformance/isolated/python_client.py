@@ -20,7 +20,6 @@ import pytest
 from cluster.chaos.processes import ProcessTarget
 from demo.childnode import ChildNode
 from demo.ports import free_endpoint
-from node.access.secrets import new_key
 from node.rocketmq.words.stubs import Code
 from tests.certificates import certificates
 from tests.conformance.conftest import (
@@ -31,6 +30,7 @@ from tests.conformance.conftest import (
     rights_of,
 )
 from tests.etcd import need_etcd
+from tests.keyfiles import access_files
 from tests.process.support import SMALL_FILES, NodeProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(120)]
@@ -544,13 +544,10 @@ def test_access_keys_are_required(rocketmq: ModuleType, tmp_path: Path, opened: 
 
 
 def test_users_sign_and_have_rights(rocketmq: ModuleType, tmp_path: Path, opened: Opened) -> None:
-    key, first = tmp_path / "key", tmp_path / "first"
-    key.write_text(new_key())
-    key.chmod(0o600)
-    first.write_text("root:secret of root")
+    access = access_files(tmp_path, "secret of root")
     node = ChildNode(
         tmp_path / "data", *SMALL_FILES, *SMALL,
-        "--set", f"access.key_file={key}", "--set", f"access.first_user_file={first}",
+        *(word for key, path in access.items() for word in ("--set", f"access.{key}={path}")),
     )  # fmt: skip
     node.start()
     node.wait_port()

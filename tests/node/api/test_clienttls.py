@@ -19,8 +19,8 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from demo.certificates import Authority, Issued
 from demo.ports import free_endpoint
 from node import certificates
-from node.access.secrets import new_key
 from node.server import Node
+from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import until
 
@@ -267,12 +267,7 @@ async def test_optional_certificates_have_a_port_of_their_own(secured: Secured) 
 @pytest.fixture
 async def with_users(secured: Secured, tmp_path: Path) -> Node:
     """A node that requires certificates, and has users root (super), alice, and carol, disabled."""
-    key, first = tmp_path / "key", tmp_path / "first"
-    key.write_text(new_key())
-    key.chmod(0o600)
-    first.write_text(f"root:{PASSWORD}")
-    access = {"key_file": str(key), "first_user_file": str(first)}
-    node = await secured.start("required", access=access)
+    node = await secured.start("required", access=access_files(tmp_path, PASSWORD))
     async with secured.client(node, secured.authority.issue("root", ())) as root:
         await root.access.create_user("root", PASSWORD, is_super=True)
         await root.access.create_user("alice", PASSWORD)

@@ -19,11 +19,12 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from google.protobuf.message import Message
 
-from node.access.secrets import hash_password, new_key
+from node.access.secrets import hash_password
 from node.api.rules import RULES
 from node.rights.decision import decide
 from node.rights.policies import Acl
 from node.server import Node
+from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
 
@@ -144,11 +145,7 @@ def rights_of(entries: list[str], topic: str = "T", group: str = "G") -> str:
 @pytest.fixture
 def access(tmp_path: Path) -> dict[str, str]:
     """Configuration of a node that has users."""
-    key, first = tmp_path / "key", tmp_path / "first"
-    key.write_text(new_key())
-    key.chmod(0o600)
-    first.write_text(f"root:{PASSWORD}\n")
-    return {"key_file": str(key), "first_user_file": str(first)}
+    return access_files(tmp_path, PASSWORD)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from duolog import _connection
 from duolog._frameschannel import FramesChannel
 
 from demo.certificates import Authority
-from node.access.secrets import new_key
+from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.election.test_failover import Voters, name_of
 from tests.node.replicas import until
@@ -24,11 +24,7 @@ def authority(tmp_path: Path) -> Authority:
 @pytest.fixture
 async def voters(start_node: StartNode, tmp_path: Path, authority: Authority) -> Voters:
     """Nodes with users, that require certificates."""
-    key, first = tmp_path / "key", tmp_path / "first"
-    key.write_text(new_key())
-    key.chmod(0o600)
-    first.write_text(f"root:{PASSWORD}")
-    access = {"key_file": str(key), "first_user_file": str(first)}
+    access = access_files(tmp_path, PASSWORD)
     node = authority.issue("node")
     tls = {
         "cert": node.cert,

@@ -6,7 +6,7 @@ from pathlib import Path
 import duolog
 import pytest
 
-from node.access.secrets import new_key
+from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.election.test_failover import Voters, name_of
 from tests.node.replicas import WAIT_SECONDS, until
@@ -20,11 +20,7 @@ RIGHTS = (
 
 @pytest.fixture
 async def voters(start_node: StartNode, tmp_path: Path) -> Voters:
-    key, first = tmp_path / "key", tmp_path / "first"
-    key.write_text(new_key())
-    key.chmod(0o600)
-    first.write_text(f"root:{PASSWORD}")
-    access = {"key_file": str(key), "first_user_file": str(first)}
+    access = access_files(tmp_path, PASSWORD)
     made = Voters(start_node, tmp_path)
     for name in "abc":
         await made.start(name, access=access)

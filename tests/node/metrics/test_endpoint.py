@@ -9,11 +9,11 @@ import duolog
 import pytest
 
 from demo.ports import free_endpoint
-from node.access.secrets import new_key
 from node.api.reservedport import ListenError
 from node.config import Config, ConfigError, load
 from node.metrics import endpoint
 from node.metrics.endpoint import Endpoint
+from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.scraping import get, scraped
 
@@ -177,11 +177,7 @@ async def asked(port: int, *headers: str) -> tuple[int, str]:
 async def test_where_there_are_users_one_of_them_asks(
     start_node: StartNode, tmp_path: Path
 ) -> None:
-    key, first = tmp_path / "key", tmp_path / "first"
-    key.write_text(new_key())
-    key.chmod(0o600)
-    first.write_text("root:secret")
-    access = {"key_file": str(key), "first_user_file": str(first)}
+    access = access_files(tmp_path, "secret")
     node = await start_node(access=access, metrics={"listen": free_endpoint()})
     assert node.metrics is not None
     port = node.metrics.port

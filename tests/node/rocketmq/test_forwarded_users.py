@@ -30,8 +30,8 @@ from tests.node.rocketmq.users import (
     as_user,
     codes,
     first_code,
-    key_file,
     requests,
+    with_users,
 )
 
 
@@ -55,7 +55,7 @@ class Pair:
 
 @pytest.fixture
 async def pair(start_node: StartNode, tmp_path: Path) -> Pair:
-    group, access = Group(start_node, tmp_path), key_file(tmp_path)
+    group, access = Group(start_node, tmp_path), with_users(tmp_path)
     master = await group.start_master(access=access, transactions=QUICK)
     slave = await group.start_slave(access=access)
     await following(slave)
@@ -164,7 +164,7 @@ async def test_the_address_of_the_client_counts_and_not_that_of_the_node(
     direct = as_user(pair.master, "alice")
     assert (await direct.route("T")).status.code == Code.FORBIDDEN
     await direct.close()
-    vouching = Vouching(read_key(key_file(tmp_path)["key_file"]), FOR_FORWARDED)
+    vouching = Vouching(read_key(with_users(tmp_path)["key_file"]), FOR_FORWARDED)
     marks = Marks(vouching, broker_of(pair.master).times.wall_ms)
     proof = marks.proof("alice", PASSWORD.format("alice"))
     for peer, code in (("ipv4:10.1.2.3:55", Code.OK), ("ipv4:11.1.2.3:55", Code.FORBIDDEN)):
@@ -191,8 +191,8 @@ async def test_nodes_with_different_keys_do_not_believe_each_other(
 ) -> None:
     group = Group(start_node, tmp_path)
     (tmp_path / "other").mkdir()
-    master = await group.start_master(access=key_file(tmp_path))
-    slave = await group.start_slave(access=key_file(tmp_path / "other"))
+    master = await group.start_master(access=with_users(tmp_path))
+    slave = await group.start_slave(access=with_users(tmp_path / "other"))
     await following(slave)
     await until(lambda: broker_of(master).metadata.refused() is None)
     await make_topics(master, "T")
@@ -230,7 +230,7 @@ async def test_a_poll_at_a_slave_looks_again_before_it_delivers(pair: Pair, alic
 
 async def test_a_user_continues_at_the_next_master(start_node: StartNode, tmp_path: Path) -> None:
     """Its telemetry stream is passed on to it, although its signature is of another call."""
-    access = key_file(tmp_path)
+    access = with_users(tmp_path)
     group = await Elected.start(start_node, tmp_path, access=access, transactions=QUICK)
     old = group.the_master()
     await make_topics(old, "T")
@@ -259,7 +259,7 @@ async def test_a_user_continues_at_the_next_master(start_node: StartNode, tmp_pa
 async def test_a_user_of_all_replica_groups_may_call_any_node(
     start_node: StartNode, tmp_path: Path
 ) -> None:
-    nodes = await start_groups(start_node, tmp_path, access=key_file(tmp_path))
+    nodes = await start_groups(start_node, tmp_path, access=with_users(tmp_path))
     for node in nodes.values():
         await make_topics(node, "T")
         users = Users(node)

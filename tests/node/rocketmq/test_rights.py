@@ -19,9 +19,9 @@ from tests.node.rocketmq.users import (
     codes,
     first_code,
     headers,
-    key_file,
     old,
     requests,
+    with_users,
 )
 
 REFUSED = (Code.UNAUTHORIZED, Code.FORBIDDEN)
@@ -56,7 +56,7 @@ async def make_topics(node: Node, *names: str) -> None:
 
 @pytest.fixture
 async def node(start_node: StartNode, tmp_path: Path) -> Node:
-    made = await start_node(access=key_file(tmp_path))
+    made = await start_node(access=with_users(tmp_path))
     await make_topics(made, "T", "U", "ns%T")
     users = Users(made)
     await users.new("root", super=True)
@@ -197,7 +197,7 @@ async def test_topics_of_the_system_are_for_nobody(node: Node, users: Users) -> 
 
 def test_one_pair_of_keys_and_users_contradict_each_other(tmp_path: Path) -> None:
     keys = {"access_key": "ak", "secret_key": "sk"}
-    config = Config.model_validate({"rocketmq": keys, "access": key_file(tmp_path)})
+    config = Config.model_validate({"rocketmq": keys, "access": with_users(tmp_path)})
     with pytest.raises(ConfigError, match=r"Remove rocketmq\.access_key"):
         config.check()
 
@@ -207,4 +207,4 @@ async def test_stubs_with_a_method_without_a_rule_are_refused(
 ) -> None:
     monkeypatch.delitem(RULES, "RecallMessage")
     with pytest.raises(ConfigError, match="RecallMessage"):
-        await start_node(access=key_file(tmp_path))
+        await start_node(access=with_users(tmp_path))

@@ -27,8 +27,8 @@ from tests.node.rocketmq.users import (
     codes,
     first_code,
     headers,
-    key_file,
     requests,
+    with_users,
 )
 
 LONG_MS = 3_600_000
@@ -36,7 +36,7 @@ LONG_MS = 3_600_000
 
 @pytest.fixture
 async def node(start_node: StartNode, tmp_path: Path) -> Node:
-    made = await start_node(access=key_file(tmp_path), transactions=QUICK)
+    made = await start_node(access=with_users(tmp_path), transactions=QUICK)
     await make_topics(made, "T", "U")
     users = Users(made)
     await users.new("root", super=True)

@@ -11,23 +11,19 @@ from typing import Any, Never, cast
 from duolog.wire import duolog_pb2 as wire
 
 from node.access.access import access_of
-from node.access.secrets import new_key
 from node.api.access import AccessService
 from node.rocketmq.words.stubs import definition, service
 from node.server import Node
+from tests.keyfiles import key_file
 from tests.node.replicas import broker_of
 from tests.node.rocketmq.api import Api, message, resource
 
 PASSWORD = "the password of {}"
 
 
-def key_file(root: Path) -> dict[str, Path]:
+def with_users(root: Path) -> dict[str, Path]:
     """The `access` of nodes with users."""
-    path = root / "key"
-    if not path.exists():
-        path.write_text(new_key())
-        path.chmod(0o600)
-    return {"key_file": path}
+    return {"key_file": key_file(root)}
 
 
 class _NoCall:
