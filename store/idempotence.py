@@ -108,8 +108,8 @@ class IdempotenceTable:
         return len(self._windows)
 
     def _of(self, producer: bytes, topics: Iterable[str]) -> list[_Window]:
-        windows = (self._windows.get((producer, topic)) for topic in topics)
-        return [window for window in windows if window is not None]
+        known = self._windows
+        return [known[producer, topic] for topic in topics if (producer, topic) in known]
 
     def stored_prefix(
         self, producer: bytes, topics: Iterable[str], sequence: int, count: int
@@ -121,18 +121,22 @@ class IdempotenceTable:
         messages to drop. Raises SequenceTooOld if the start lies before the remembered sequences.
         """
         windows = self._of(producer, topics)
+        if not windows:
+            return []
         found: list[Run] = []
         at = sequence
         while at < sequence + count:
-            run = next((run for one in windows if (run := one.find(at)) is not None), None)
-            if run is None:
+            runs = [run for one in windows if (run := one.find(at)) is not None]
+            if not runs:
                 break
+            run = runs[0]
             end = min(run.end, sequence + count)
             found.append(Run(at, end, run.topic, run.queue_id, run.queue_offset + at - run.first))
             at = end
-        forgotten = max((window.forgotten for window in windows), default=0)
-        if not found and sequence < forgotten:
-            raise SequenceTooOld(sequence, forgotten)
+        if not found:
+            forgotten = max([window.forgotten for window in windows])
+            if sequence < forgotten:
+                raise SequenceTooOld(sequence, forgotten)
         return found
 
     def check_not_forgotten(self, sequence: int, known_end: int) -> None:
@@ -151,8 +155,11 @@ class IdempotenceTable:
         self, producer: bytes, topics: Iterable[str], sequence: int, count: int
     ) -> bool:
         """Whether a later part of the range is stored although its start is not."""
-        following = (window.next_known(sequence) for window in self._of(producer, topics))
-        return any(known is not None and known < sequence + count for known in following)
+        for window in self._of(producer, topics):
+            following = window.next_known(sequence)
+            if following is not None and following < sequence + count:
+                return True
+        return False
 
     def cut(self, ends: Mapping[tuple[str, int], int]) -> None:
         """Drop runs that a truncated log no longer holds: those at or past the end of their queue.
