@@ -27,8 +27,8 @@ ABOUT = {
     "limits": "Limits on what clients may ask for and create. Sizes are in bytes, times in ms.",
     "transactions": "Checks of half messages that are neither committed nor rolled back.",
     "rocketmq": "RocketMQ's own API on the client port. Needs the extra `rocketmq`.",
-    "metrics": "Metrics for Prometheus ([metrics](metrics.md)). Where there are users, one of them "
-    "asks, otherwise anybody may.",
+    "metrics": "Metrics for Prometheus ([metrics](metrics.md)). On a node with users, "
+    "Prometheus must log in (HTTP Basic).",
     "registry": "The etcd cluster in which nodes elect their masters (`store.broker_role = AUTO`).",
     "ha": "Replication. Sizes are in bytes, times in ms. `store.broker_role` sets a node's role.",
     "store": "The storage engine. Keys are RocketMQ's names in snake_case. Sizes are in bytes, "

@@ -60,7 +60,9 @@ def basic(authorization: str) -> tuple[str, str]:
     """User and password of `Basic …`. Raises Unauthenticated."""
     scheme, _, word = authorization.partition(" ")
     if scheme.lower() != BASIC:
-        raise sdk.Unauthenticated("this node has users: name one, and its password")
+        raise sdk.Unauthenticated(
+            "this node requires a user and its password, and the call has none"
+        )
     try:
         user, colon, password = base64.b64decode(word, validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):

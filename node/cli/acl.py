@@ -167,7 +167,7 @@ def grant(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Allow a user something, or --deny it; the last word counts for a resource and its sources."""
+    """Allow a user something, or --deny it. It replaces what was said of these actions there."""
     entry = _entry(resource, actions, source or [], not deny)
 
     def change(acl: "Acl") -> "Acl":
@@ -206,7 +206,9 @@ def ask_whether(
     name: Annotated[str, User],
     action: Annotated[str, typer.Argument(help="Pub, Sub, Create, Update, Delete, Get or List.")],
     resource: Annotated[str, typer.Argument(help="Topic:NAME, Group:NAME or Cluster:NAME.")],
-    source: Annotated[str, typer.Option(help="Address that it comes from; yours.")] = "",
+    source: Annotated[
+        str, typer.Option(help="Address that the user calls from; default: yours.")
+    ] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,

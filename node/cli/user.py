@@ -109,10 +109,11 @@ def alter(
     signs: Annotated[bool, Signs] = False,
     is_super: Annotated[
         bool | None,
-        typer.Option("--super/--normal", help="May do everything, or what it is given."),
+        typer.Option("--super/--normal", help="May do everything, or only what its rights allow."),
     ] = None,
     disabled: Annotated[
-        bool | None, typer.Option("--disable/--enable", help="May do nothing, or what it may do.")
+        bool | None,
+        typer.Option("--disable/--enable", help="Refuse all its calls, or accept them again."),
     ] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
@@ -154,8 +155,8 @@ def delete(
 
 @app.command()
 def token(
-    name: Annotated[str, typer.Argument(help="The user; you, where not given.")] = "",
-    days: Annotated[int, typer.Option(min=1, max=366, help="That it is good for.")] = 30,
+    name: Annotated[str, typer.Argument(help="The user; default: the one you call as.")] = "",
+    days: Annotated[int, typer.Option(min=1, max=366, help="Days until it expires.")] = 30,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
