@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from duolog._batcher import Batcher, Filling
@@ -131,6 +132,16 @@ def _forfeits_claimed() -> list[Patch]:
             return given
 
     return [(SharingMember, "share", share)]
+
+
+def _old_claims_believed() -> list[Patch]:
+    """A member claims what a master before the last one told it."""
+    original = GroupCoordinator.heartbeat
+
+    def heartbeat(self: Any, group: str, member: str, beat: Heartbeat, *rest: Any) -> Any:
+        return original(self, group, member, replace(beat, outdated=False), *rest)
+
+    return [(GroupCoordinator, "heartbeat", heartbeat)]
 
 
 def _new_sequence() -> list[Patch]:
@@ -339,6 +350,20 @@ def _silent_beyond_the_grace(seed: int) -> list[Fault]:
     return found
 
 
+def _unheard_by_one_master(seed: int) -> list[Fault]:
+    """Weather: members that stand still while one master comes and goes, for less than a session."""
+    chance = random.Random(seed)
+    found = [Fault(0.0, SERVICES_ON, NODES[0]), Fault(0.0, SDK_ON, NODES[0])]
+    at = 900.0
+    while at < 3000:
+        lasts = chance.uniform(800, 950)
+        found.append(Fault(at, "member_pause", NODES[0], "", lasts, chance.random()))
+        for switch in (at + chance.uniform(0, 40), at + lasts - chance.uniform(40, 160)):
+            found.append(Fault(switch, "switch_master", NODES[0], level=chance.random()))
+        at += lasts + chance.uniform(300, 600)
+    return found
+
+
 def _segments_lost(seed: int) -> list[Fault]:
     """Weather: nodes that lose segments while readers move about."""
     chance = random.Random(seed)
@@ -418,6 +443,12 @@ SDK = [
         "a member claims what it lost to others by its silence, once it was heard again",
         _forfeits_claimed,
         _woken_under_the_next_master,
+    ),
+    _bug(
+        "group-old-claims",
+        "a member claims what a master that never heard of it may have given to others",
+        _old_claims_believed,
+        _unheard_by_one_master,
     ),
     _bug(
         "group-slave-passes-over",

@@ -85,6 +85,7 @@ class SharingMember:
         self.member_id = f"{runtime.process_id()}-{runtime.chance.randbytes(6).hex()}"
         self._generation = 0
         self._known_until = 0.0  # loop time: no other member was given our queues before
+        self._epoch = 0  # of the master that said so
         self._reads: set[Queue] = set()  # by the last heartbeat: what we read, or may read since
         self._sharing = asyncio.Lock()  # an older claim must not land on a newer one
 
@@ -111,6 +112,7 @@ class SharingMember:
             rooms=self._how.rooms,
             wanted=_refs(self._how.queues),
             sql=self._sql,
+            epoch=self._epoch,
         )
         asked = loop.time()
 
@@ -124,6 +126,7 @@ class SharingMember:
 
         reply = await self._connection.call(ask, self._timeout)
         self._known_until = asked + self._session
+        self._epoch = reply.epoch
         self._generation = reply.generation
         granted = {(ref.topic, ref.queue_id) for ref in reply.queues}
         self._reads |= granted

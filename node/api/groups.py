@@ -47,7 +47,7 @@ class GroupsService(stubs.GroupsServicer):
         self, request: wire.HeartbeatRequest, context: Caller
     ) -> wire.HeartbeatReply:
         """Renew a member; the reply names its queues."""
-        self._admission.check_current()
+        epoch, before = self._admission.masterships()
         check_group(request.group)
         if not request.member_id or len(request.member_id) > 255 or not request.topics:
             raise sdk.BadRequest(
@@ -74,7 +74,13 @@ class GroupsService(stubs.GroupsServicer):
         assignment = self._groups.heartbeat(
             request.group,
             request.member_id,
-            Heartbeat(tuple(sorted(own)), _queues(request.owned), request.session_ms, wish),
+            Heartbeat(
+                tuple(sorted(own)),
+                _queues(request.owned),
+                request.session_ms,
+                wish,
+                outdated=0 < request.epoch < before,
+            ),
             counts,
             self._core.times.mono_ms(),
         )
@@ -86,6 +92,7 @@ class GroupsService(stubs.GroupsServicer):
             members=assignment.members,
             pending=assignment.pending,
             foreign=[wire.QueueRef(topic=t, queue_id=q) for t, q in assignment.foreign],
+            epoch=epoch,
         )
 
     @unary

@@ -44,20 +44,23 @@ class Heartbeat:
     """What a member reports.
 
     topics: that it reads. owned: queues that it reads now. session_ms: silence after which it is
-    gone.
+    gone. outdated: the master that it counts on is not the last one before this: the one between
+    never heard of the member, and may have given its queues to others.
     """
 
     topics: tuple[str, ...]
     owned: frozenset[Queue] = frozenset()
     session_ms: int = 10_000
     wish: Wish = field(default_factory=Wish)
+    outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """The answer to a heartbeat.
 
-    foreign: what the member claimed and another one was given, as nobody had heard of its claim.
+    foreign: what the member claimed and another one was given, as nobody had heard of its claim, or
+    may have been given. It has to let go of that before it is given it again.
     """
 
     generation: int
@@ -152,8 +155,9 @@ class GroupCoordinator:
         member.expires_ms = MonoMs(mono_ms + session)
         target = self._share(group, member_id, queue_counts)
         held = self._held_by_others(group, member_id)
-        member.owned = set(beat.owned - held)  # an expired member may not know it
-        granted = {queue for queue in target if queue not in held}
+        foreign = beat.owned if beat.outdated else beat.owned & held
+        member.owned = set(beat.owned - foreign)  # an expired member may not know it
+        granted = {queue for queue in target if queue not in held | foreign}
         if mono_ms < self._grace_until_ms:
             granted &= beat.owned  # others may still read queues that they no longer hold
         if granted != member.granted:
@@ -164,7 +168,7 @@ class GroupCoordinator:
             sorted(granted),
             len(group.members),
             len(granted) < len(target),
-            sorted(beat.owned & held),
+            sorted(foreign),
         )
 
     def _share(self, group: Group, member_id: str, queue_counts: dict[str, int]) -> list[Queue]:

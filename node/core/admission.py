@@ -7,6 +7,7 @@ from duolog import _errors as sdk
 from duolog._columns import crc32
 from duolog.wire import duolog_pb2 as wire
 
+from ha.epochs import Epoch
 from node.config import LimitsSection
 from node.core.metadatalog import MetadataLog
 from node.replication.roles import Replication
@@ -193,6 +194,11 @@ class Admission:
         """
         self.check_master()
         self.check_knows()
+
+    def masterships(self) -> tuple[Epoch, Epoch]:
+        """The epochs of this mastership and of the one before it. Raises as `check_current`."""
+        self.check_current()
+        return self._replication.masterships
 
     def check_readable(self) -> None:
         """Raise NotMaster on a slave that does not serve readers (slave_read_enable)."""

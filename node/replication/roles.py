@@ -13,7 +13,7 @@ import structlog
 from duolog._machine import boot_id
 
 from ha import identity, masterevents
-from ha.epochs import Epoch, EpochHistory, recover_history
+from ha.epochs import NO_EPOCH, Epoch, EpochHistory, recover_history
 from ha.identity import Identity, LastRun
 from ha.localreplica import LocalReplica, Member
 from ha.mandate import Mandate
@@ -213,6 +213,18 @@ class Replication:
         if self.slave is not None:
             return self.slave.master_endpoint, self.slave.epoch
         return "", 0
+
+    @property
+    def masterships(self) -> tuple[Epoch, Epoch]:
+        """The epochs of this mastership and of the one before, NO_EPOCH where there is none.
+
+        A mastership that answered a client is in the log of all that follow: its barrier was
+        confirmed.
+        """
+        if self.master is None:
+            return NO_EPOCH, NO_EPOCH
+        entries = self.master.history.entries
+        return self.master.epoch, entries[-2].epoch if len(entries) > 1 else NO_EPOCH
 
     def may_be_behind(self) -> bool:
         """Whether this node may (still) lack records that its group confirmed."""

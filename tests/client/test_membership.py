@@ -27,6 +27,8 @@ class Node:
         self.known = True  # the member, to this master
         self.gives: list[Queue] = []  # besides what is claimed
         self.foreign: set[Queue] = set()
+        self.epoch = 3
+        self.epochs_told: list[int] = []
         self.committed: list[dict[Queue, int]] = []
         self.groups = SimpleNamespace(Heartbeat=self._heartbeat, Commit=self._commit)
         self.runtime = SimpleNamespace(process_id=lambda: 7, chance=random.Random(1))
@@ -43,11 +45,14 @@ class Node:
     ) -> wire.HeartbeatReply:
         assert timeout > 0
         self.heard.append([(ref.topic, ref.queue_id) for ref in request.owned])
+        self.epochs_told.append(request.epoch)
         self.known = True
         given = [wire.QueueRef(topic=topic, queue_id=queue_id) for topic, queue_id in self.gives]
         foreign = [ref for ref in request.owned if (ref.topic, ref.queue_id) in self.foreign]
         own = [ref for ref in request.owned if ref not in foreign]
-        return wire.HeartbeatReply(generation=1, queues=[*own, *given], foreign=foreign)
+        return wire.HeartbeatReply(
+            generation=1, queues=[*own, *given], foreign=foreign, epoch=self.epoch
+        )
 
     async def _commit(self, request: wire.CommitRequest, timeout: float) -> wire.CommitReply:
         assert timeout > 0
@@ -126,6 +131,15 @@ async def test_what_the_node_says_is_anothers_is_never_claimed_again(node: Node)
     assert node.heard == [[], OURS, OURS[1:]]
     node.foreign = set(OURS[1:])
     assert (await one.share(OURS[1:])).forfeited == set(OURS[1:])
+
+
+async def test_a_member_tells_which_master_it_counts_on(node: Node) -> None:
+    one = await reader(node)
+    await one.share(OURS)
+    node.epoch, node.known = 5, False
+    await one.commit({("T", 2): 7}, forward=True)  # heard by the next master only now
+    await one.share(OURS)
+    assert node.epochs_told == [0, 3, 3, 5]
 
 
 async def test_what_was_not_claimed_for_a_commit_is_not_claimed_later(node: Node) -> None:

@@ -467,7 +467,7 @@ class FindReply(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("group", "member_id", "topics", "session_ms", "owned", "strategy", "rooms", "wanted", "sql")
+    __slots__ = ("group", "member_id", "topics", "session_ms", "owned", "strategy", "rooms", "wanted", "sql", "epoch")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -477,6 +477,7 @@ class HeartbeatRequest(_message.Message):
     ROOMS_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     topics: _containers.RepeatedScalarFieldContainer[str]
@@ -486,21 +487,24 @@ class HeartbeatRequest(_message.Message):
     rooms: _containers.RepeatedScalarFieldContainer[str]
     wanted: _containers.RepeatedCompositeFieldContainer[QueueRef]
     sql: str
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., session_ms: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., strategy: _Optional[str] = ..., rooms: _Optional[_Iterable[str]] = ..., wanted: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., sql: _Optional[str] = ...) -> None: ...
+    epoch: int
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., session_ms: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., strategy: _Optional[str] = ..., rooms: _Optional[_Iterable[str]] = ..., wanted: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., sql: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("generation", "queues", "members", "pending", "foreign")
+    __slots__ = ("generation", "queues", "members", "pending", "foreign", "epoch")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     FOREIGN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     generation: int
     queues: _containers.RepeatedCompositeFieldContainer[QueueRef]
     members: int
     pending: bool
     foreign: _containers.RepeatedCompositeFieldContainer[QueueRef]
-    def __init__(self, generation: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., members: _Optional[int] = ..., pending: _Optional[bool] = ..., foreign: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, generation: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., members: _Optional[int] = ..., pending: _Optional[bool] = ..., foreign: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("group", "member_id")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import duolog
 import grpc.aio
@@ -12,6 +13,7 @@ from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ha.epochs import Epoch, EpochEntry
 from node.consuming.allocation import STRATEGIES, Deal, Wish, allocate
 from node.consuming.groups import GroupCoordinator, Heartbeat
 from node.server import Node
@@ -224,6 +226,30 @@ def test_a_coordinator_that_begins_again_is_as_a_new_one() -> None:
     assert len(beat(groups, "a", everything, now=2)) == 4  # of what it reads, its share
 
 
+def test_a_claim_from_before_the_last_mastership_is_not_believed() -> None:
+    """The master between never heard of a, and gave its queues to b, which claims them later."""
+    groups = GroupCoordinator(grace_until_ms=MonoMs(4000))
+    everything = frozenset(("T", queue) for queue in range(8))
+    late = Heartbeat(("T",), everything, outdated=True)
+    answer = groups.heartbeat("G", "a", late, COUNTS, START)
+    assert answer is not None
+    assert (answer.queues, answer.foreign) == ([], sorted(everything))
+    assert not groups.may_commit("G", "a", set(everything), START)
+    assert len(beat(groups, "b", set(everything), now=1)) == 4
+    assert groups.may_commit("G", "b", set(everything), MonoMs(2))
+
+
+def test_what_was_claimed_wrongly_is_granted_once_it_is_let_go() -> None:
+    groups = GroupCoordinator()
+    everything = frozenset(("T", queue) for queue in range(8))
+    late = Heartbeat(("T",), everything, outdated=True)
+    answer = groups.heartbeat("G", "a", late, COUNTS, START)
+    assert answer is not None
+    assert answer.pending
+    assert answer.queues == []
+    assert beat(groups, "a", set(), now=1) == everything
+
+
 def test_a_commit_for_an_unassigned_queue_is_accepted_once_all_members_were_heard() -> None:
     groups = GroupCoordinator(grace_until_ms=MonoMs(4000))
     assert not groups.may_commit("G", "a", {("T", 0)}, MonoMs(3999))
@@ -388,6 +414,29 @@ async def test_a_late_commit_does_not_move_the_group_back(
     assert await commit(3, forward=True) == 5
     assert await commit(2, forward=False) == 2  # its user wants to read again
     assert await commit(7, forward=True) == 7
+    await connection.close()
+
+
+async def test_a_master_believes_claims_of_the_mastership_before_it_and_no_older(
+    client: duolog.Client, node: Node
+) -> None:
+    """The node began three masterships, and told each member the newest."""
+    replication = broker_of(node).replication
+    assert replication.master is not None
+    history = replication.master.history
+    last = history.entries[-1]
+    older = [EpochEntry(Epoch(number), number, number) for number in (3, 5)]
+    history.entries = (*older, replace(last, epoch=Epoch(7)))
+    replication.master.epoch = Epoch(7)
+    connection = Connection((f"127.0.0.1:{node.port}",))
+    everything = [wire.QueueRef(topic="T", queue_id=queue) for queue in range(4)]
+    for epoch, believed in ((0, True), (3, False), (4, False), (5, True), (7, True)):
+        request = wire.HeartbeatRequest(
+            group="G", member_id="m", topics=["T"], owned=everything, epoch=epoch
+        )
+        reply = await connection.groups.Heartbeat(request)
+        assert (bool(reply.queues), bool(reply.foreign)) == (believed, not believed), epoch
+        assert reply.epoch == 7
     await connection.close()
 
 
