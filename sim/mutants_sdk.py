@@ -351,7 +351,7 @@ def _silent_beyond_the_grace(seed: int) -> list[Fault]:
 
 
 def _unheard_by_one_master(seed: int) -> list[Fault]:
-    """Weather: members that stand still while one master comes and goes, for less than a session."""
+    """Weather: members that stand still while a master comes and goes, for less than a session."""
     chance = random.Random(seed)
     found = [Fault(0.0, SERVICES_ON, NODES[0]), Fault(0.0, SDK_ON, NODES[0])]
     at = 900.0
