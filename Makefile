@@ -149,7 +149,7 @@ $(VENV)/.peers: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]' && touch $@ || \
 	  echo "pip could not install all of the peers' clients" >&2
 
-bench-peers: venv peers $(VENV)/.peers  ## duolog beside Kafka, RocketMQ, JetStream and Redis, at most 25 minutes (ARGS="--quick --only NAME,...").
+bench-peers: venv peers $(VENV)/.peers  ## duolog beside Kafka, RocketMQ, JetStream and Redis, at most 33 minutes (ARGS="--quick --only NAME,...").
 	@$(BIN)/python -m bench.peers $(ARGS)
 
 up: venv  ## Start the compose cluster (PROFILE=second adds a group, PROFILE=monitoring Prometheus and Grafana); needs a Docker engine.

@@ -27,7 +27,7 @@ ARTIFACTS = (f"org.apache.kafka:kafka_2.13:{VERSION}", f"org.apache.kafka:kafka-
 CLUSTER = "ZHVvbG9nLWJlbmNoLXBlZQ"  # 16 bytes in base64, as Kafka wants an id
 HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 FORMAT_SECONDS = 60
-TOOL_MESSAGES_PER_SECOND = {100: 350_000, 1024: 90_000}  # so that it runs as long as the others
+TOOL_MESSAGES_PER_SECOND = {100: 1_000_000, 1024: 200_000}  # so that it runs as long as others
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,12 @@ from bench.peers.rows import Scale
 UNARY_CALLS = 1000
 PING_PONGS = 4000
 BLOCKS = 2000  # of 1 MiB
+NEW_PAGES = "new_pages"
 TITLES = {
     "grpc_unary_p50": ("gRPC unary call, asyncio, p50", "µs"),
     "tcp_ping_pong_p50": ("TCP ping-pong, asyncio, 128 B, p50", "µs"),
     "tcp_throughput": ("TCP, one connection into an asyncio receiver", "MB/s"),
+    NEW_PAGES: ("a file's pages that the machine gets from its host", "MB/s"),
 }
 
 

@@ -190,6 +190,10 @@ Bare limits of the same rounds:
 - Peers run in turns; each round starts with another one, on new directories and new processes.
 - A producing client warms up for {warm:g} s and then measures {seconds:g} s, until the last
   acknowledgement. A message that is not acknowledged fails the cell.
+- Right before a client sends as fast as it can, {pages} MiB of a file's pages are taken from the
+  machine and given back, alike for every peer. A virtual machine returns memory that nobody uses to
+  its host, and gets it again slowly (the last limit above). That would measure the host, and cost
+  those most that write most bytes for a message; the memory of a broker's machine is in use.
 - "One at a time" waits for each acknowledgement before the next message. On a virtual machine that
   is idle, waking a sleeping core takes most of that time; other work on the machine keeps the cores
   awake. Such figures are comparable within a run only, with the bare limits beside them.
@@ -226,5 +230,6 @@ def page(report: Report, plots: Sequence[tuple[str, str]]) -> str:
         warm=report.scale.warm_seconds,
         seconds=report.scale.seconds,
         recovered=report.scale.recovered_bytes >> 20,
+        pages=report.scale.pages_bytes >> 20,
         peers="\n\n".join(peer_section(report, peer) for peer in report.peers),
     )

@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.harness import fresh_directory
+from bench.harness import fresh_directory, take_pages
 from bench.peers.figures import Cell, Cells, Sample, fill_equal, runs_for
-from bench.peers.limits import limits_of_round
+from bench.peers.limits import NEW_PAGES, limits_of_round
 from bench.peers.peer import Peer, PeerFailed, Unavailable, Work
 from bench.peers.rows import KIB, RECOVERY, ROWS, Kind, Meter, Row, Scale
 from bench.peers.serving import Run, Serving, serving
@@ -94,7 +94,11 @@ class Rounds:
         say(f"round {number + 1} of {self.scale.rounds}: bare limits")
         with fresh_directory() as root:
             for name, value in self.limits(root, self.scale).items():
-                self.outcome.limits.setdefault(name, []).append(value)
+                self.found_limit(name, value)
+
+    def found_limit(self, name: str, value: float) -> None:
+        """A bare limit, in the unit of `limits.TITLES`."""
+        self.outcome.limits.setdefault(name, []).append(value)
 
     def _round(self, peer: Peer, number: int) -> None:
         """One peer's turn: its rows on one set of servers each."""
@@ -198,6 +202,8 @@ class _Turn:
 
     def _produce(self, row: Row) -> None:
         scale = self._rounds.scale
+        if scale.pages_bytes and row.kind is not Kind.SINGLE:
+            self._rounds.found_limit(NEW_PAGES, take_pages(scale.pages_bytes) / 1e6)
         found = self._served.run(
             Work(
                 row.kind,

@@ -106,6 +106,7 @@ class Scale:
     consumed: float  # share of the messages that a peer says it consumes in some seconds
     recovered_bytes: int
     server_warm: float = 1.0  # share of the time that servers run before anything is measured
+    pages_bytes: int = 0  # taken from the machine before each figure of a producing client
 
     @property
     def warm_seconds(self) -> float:
@@ -113,7 +114,9 @@ class Scale:
         return self.seconds / 2
 
 
-FULL = Scale(rounds=3, seconds=2.0, consumed=1.0, recovered_bytes=RECOVERED_BYTES)
+FULL = Scale(
+    rounds=3, seconds=2.0, consumed=1.0, recovered_bytes=RECOVERED_BYTES, pages_bytes=1 << 30
+)
 QUICK = Scale(
     rounds=1, seconds=0.6, consumed=0.1, recovered_bytes=RECOVERED_BYTES >> 4, server_warm=0.1
 )

@@ -101,26 +101,29 @@ class Client:
         self._read = program.read
         self._serving = serving
         self._seen = 0  # bytes of its output
+        self._measured: Measured | None = None
 
     def until_began(self) -> None:
-        """Wait until it measures. Raises PeerFailed."""
-        self._until(Began)
+        """Wait until it measures; a short run says only what it measured. Raises PeerFailed."""
+        found = self._said()
+        if isinstance(found, Measured):
+            self._measured = found
 
     def until_measured(self) -> Measured:
         """Wait for its figures. Raises PeerFailed."""
-        found = self._until(Measured)
-        assert isinstance(found, Measured), "that was waited for"
-        return found
+        while self._measured is None:
+            found = self._said()
+            if isinstance(found, Measured):
+                self._measured = found
+        return self._measured
 
-    def _until(self, kind: type[Began] | type[Measured]) -> Began | Measured:
+    def _said(self) -> Began | Measured:
         while True:
             ended = not self.process.running  # before the read, which still gets its last output
             self.cpu_seen = max(self.cpu_seen, cpu_seconds(self.process))
             found = self._next()
-            if isinstance(found, kind):
-                return found
             if found is not None:
-                continue
+                return found
             self._serving.must_live()
             if ended:
                 raise PeerFailed(f"{self.process.name} failed:\n{self.process.log_tail()}")

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -19,6 +19,7 @@ from bench.peers import maven, serving
 from bench.peers.clients.program import Arrivals, Turn, read
 from bench.peers.figures import Cell, Cells, Sample, Spread, best, fill_equal, runs_for
 from bench.peers.kafka import _ConsumerLines, _ProducerLines
+from bench.peers.limits import NEW_PAGES
 from bench.peers.page import Circumstances, Report, cell_text, page, table
 from bench.peers.peer import (
     Began,
@@ -225,6 +226,20 @@ def test_every_round_gives_a_sample_in_the_units_of_its_row() -> None:
     assert outcome.versions == {"fake": {"fake": "1.0"}}
     assert not outcome.failed("fake")
     assert nothing_is_left(peer)
+
+
+def test_a_client_that_says_only_what_it_measured_has_a_figure() -> None:
+    """Kafka's tool tells its progress every 5 s, and nothing where it is done before."""
+    peer = FakePeer(programs={Kind.POST: "print('ended 1000 0.5 250 900', flush=True)"})
+    outcome = outcome_of(peer)
+    assert [s.value for s in outcome.cells["fake", "post_small"].samples] == [2000.0] * 3
+    assert not outcome.failed("fake")
+
+
+def test_pages_are_in_hand_before_a_client_sends_as_fast_as_it_can() -> None:
+    outcome = outcome_of(FakePeer(), rows="post_small,single", scale=replace(SMALL, pages_bytes=1))
+    assert len(outcome.limits[NEW_PAGES]) == 3
+    assert NEW_PAGES not in outcome_of(FakePeer(), scale=SMALL).limits
 
 
 def test_a_peer_that_cannot_be_had_is_skipped_with_its_reason() -> None:
