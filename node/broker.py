@@ -11,7 +11,8 @@ from ha.epochs import Epoch
 from ha.mandate import Mandate
 from ha.master import Master
 from node.access.frameskeys import FramesKeys, SharedKey
-from node.cautions import cautions
+from node.cautions import cautions, certificate_files
+from node.certificates import Expiries
 from node.clocks import Clock, SystemClock
 from node.config import Config
 from node.consuming.groups import NO_GRACE, GroupCoordinator
@@ -71,6 +72,7 @@ class Broker:
         """store: not started. clock: defaults to the machine's."""
         self._config = config
         self._unsafe = len(cautions(config))
+        self.certificates = Expiries(certificate_files(config))
         self.node = config.node
         self.limits = config.limits
         host = store.store_host

@@ -19,7 +19,7 @@ def cautions(config: Config) -> list[str]:
 
 def untimely(config: Config, now: datetime) -> list[str]:
     """Certificates that are not valid at this time. Raises BadCertificate."""
-    found = (read(files).invalid(now) for files in _certificates(config))
+    found = (read(files).invalid(now) for files in certificate_files(config))
     return [f"{reason}: replace it" for reason in found if reason]
 
 
@@ -61,13 +61,14 @@ def _is_reached(address: str) -> bool:
         return True  # a name
 
 
-def _certificates(config: Config) -> tuple[CertificateFiles, ...]:
+def certificate_files(config: Config) -> tuple[CertificateFiles, ...]:
+    """The files of all certificates that a node uses."""
     parts = (config.ha_tls(), config.registry_tls())
     return (config.tls.files, *(part.files for part in parts if part is not None))
 
 
 def _key_files(config: Config) -> Iterator[str]:
-    keys = [files.key for files in _certificates(config)]
+    keys = [files.key for files in certificate_files(config)]
     for path in dict.fromkeys([*keys, config.access.first_user_file]):
         if path is not None and _is_open(path):
             yield f"{path}: it is open to others than its owner: chmod 600 {path}"
@@ -80,4 +81,4 @@ def _is_open(path: Path) -> bool:
         return False
 
 
-__all__ = ["cautions", "untimely"]
+__all__ = ["cautions", "certificate_files", "untimely"]

@@ -6,7 +6,7 @@ written, change nothing; each of their states is reported once. Nothing here log
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -178,6 +178,42 @@ class Renewed(Generic[T]):
         _warn_of_time(pem)
 
 
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """When a certificate expires."""
+
+    until: datetime
+    file: Path
+
+
+class Expiries:
+    """When the certificates of a node expire; files are read again only after they changed."""
+
+    def __init__(self, files: Sequence[CertificateFiles]) -> None:
+        self._files = [CertificateFiles(cert=one.cert, key=one.key) for one in files if one.cert]
+        self._known: dict[CertificateFiles, tuple[_State, Expiry]] = {}
+
+    def first(self) -> Expiry | None:
+        """The one that expires first, as of the last files that could be read; None: none."""
+        for files in self._files:
+            self._look(files)
+        found = [expiry for _, expiry in self._known.values()]
+        return min(found, key=lambda expiry: expiry.until, default=None)
+
+    def _look(self, files: CertificateFiles) -> None:
+        state = _state(files)
+        known = self._known.get(files)
+        if known is not None and known[0] == state:
+            return
+        try:
+            until = read(files).until
+        except BadCertificate:
+            return  # the ones before stay in use
+        assert until is not None, "they have a certificate"
+        assert files.cert is not None, "they have a certificate"
+        self._known[files] = (state, Expiry(until, files.cert))
+
+
 def _state(files: CertificateFiles) -> _State:
     """Differs after a file was replaced or written to."""
     return tuple(_state_of(path) for path in files.paths)
@@ -197,4 +233,4 @@ def _warn_of_time(pem: Pem) -> None:
         log.warning("a certificate is not valid now", reason=reason)
 
 
-__all__ = ["BadCertificate", "CertificateFiles", "Pem", "Renewed", "read"]
+__all__ = ["BadCertificate", "CertificateFiles", "Expiries", "Expiry", "Pem", "Renewed", "read"]

@@ -217,6 +217,7 @@ class ReplicationStatus:
         lease_left_ms: elected groups: until this node's lease ends by its clock.
         lease_seconds: elected groups: how long the registry grants leases, which is what counts.
         lease_asked_seconds: elected groups: how long the node is configured to ask for.
+        renewal_ms_max: elected groups: how long the slowest of the last renewals of the lease took.
         discarded: elected groups: what unclean elections gave up, in words.
         log_epochs: the oldest confirmed ones of the log: they tell logs apart.
         refusal: master: why its role and replicas allow no puts now; a full disk and an error are
@@ -243,6 +244,7 @@ class ReplicationStatus:
     lease_left_ms: int = 0
     lease_seconds: int = 0
     lease_asked_seconds: int = 0
+    renewal_ms_max: int = 0
     discarded: tuple[str, ...] = ()
     log_epochs: tuple[LogEpoch, ...] = ()
     refusal: str = ""
@@ -298,6 +300,9 @@ class NodeStatus:
         stale: another node that is not its master tells of it: zeros are not known.
         parts: what it holds now, by name: messages_leased, calls_waiting,
             lite_subscriptions, timers_waiting, half_messages_waiting, sinks.
+        wall_ms: its wall clock when it answered; 0: not known.
+        certificate: file of its certificate that expires first; empty: none.
+        certificate_until_ms: when that is.
     """
 
     name: str
@@ -330,6 +335,9 @@ class NodeStatus:
     store: LocalStore = field(default_factory=LocalStore)
     stale: bool = False
     parts: Mapping[str, int] = field(default_factory=dict)
+    wall_ms: int = 0
+    certificate: str = ""
+    certificate_until_ms: int = 0
 
     @property
     def is_master(self) -> bool:

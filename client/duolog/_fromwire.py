@@ -142,6 +142,9 @@ def node_of(reply: wire.NodeStatusReply) -> NodeStatus:
         ),
         stale=reply.stale,
         parts=dict(reply.parts),
+        wall_ms=reply.wall_ms,
+        certificate=reply.certificate,
+        certificate_until_ms=reply.certificate_until_ms,
     )
 
 
@@ -167,6 +170,7 @@ def _replication(status: wire.ReplicationStatus) -> ReplicationStatus:
         lease_left_ms=status.lease_left_ms,
         lease_seconds=status.lease_seconds,
         lease_asked_seconds=status.lease_asked_seconds,
+        renewal_ms_max=status.renewal_ms_max,
         discarded=tuple(status.discarded),
         log_epochs=tuple(LogEpoch(row.epoch, row.start, row.nonce) for row in status.log_epochs),
         refusal=status.refusal,

@@ -492,6 +492,7 @@ class AdminService(stubs.AdminServicer):
         broker = self._broker
         store, counters, recovered = broker.log.status(), broker.log.counters, broker.recovered
         place = place_of(str(broker.node.data.resolve()))
+        expiry = broker.certificates.first()
         return wire.NodeStatusReply(
             name=broker.node.name,
             role=store.role.value,
@@ -521,6 +522,9 @@ class AdminService(stubs.AdminServicer):
             refused_records=store.refused_records,
             dispatch_behind_ms_max=int(counters.dispatch_behind_ms_max),
             replication=replication_status(broker),
+            wall_ms=broker.times.wall_ms(),
+            certificate=str(expiry.file) if expiry else "",
+            certificate_until_ms=int(expiry.until.timestamp() * 1000) if expiry else 0,
             store=wire.LocalStore(
                 boot_id=place.boot_id, path=place.path, device=place.device, inode=place.inode
             ),

@@ -56,6 +56,7 @@ def replication_status(broker: Broker) -> wire.ReplicationStatus:
         _add_election(status, broker.failover.machine, now)
         status.lease_seconds = broker.failover.lease_seconds
         status.lease_asked_seconds = broker.failover.lease_asked_seconds
+        status.renewal_ms_max = broker.failover.renewal_ms_max
     return status
 
 

@@ -20,6 +20,9 @@ SEVERITIES = (ERROR, WARNING, NOTE)
 LAG_MS = 30_000  # a slave that is further behind is reported
 OLD_MS = 600_000  # a message that nobody has consumed for longer
 DISPATCH_BYTES = 16 << 20
+CLOCKS_MS = 500  # clocks that differ by more are reported
+EXPIRES_MS = 14 * 86_400_000  # a certificate that expires earlier is reported
+RENEWAL_SHARE = 0.2  # of a lease: renewals that take longer are reported; there are three in it
 DISK_FILLING, DISK_BUSY = 0.85, 0.75  # segments are deleted before their time; as soon as expired
 RECENT_MS = 3_600_000
 # What is so for a moment when masters change.
@@ -49,13 +52,22 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Clock:
+    """How far a node's wall clock is ahead of ours, ms: between least and most."""
+
+    node: str
+    least_ms: int
+    most_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What was found out.
 
     nodes: in their own words; of those that do not answer, what others know. unreachable: the
     latter, by replica group and name, where their master is connected to them. silent: addresses
     that were named and do not answer. groups, topics: empty where they could not be read; unread
-    says why. now_ms: wall clock.
+    says why. now_ms: wall clock. clocks: of the nodes that say what time it is.
     """
 
     route: Route
@@ -66,6 +78,7 @@ class Seen:
     unreachable: frozenset[tuple[str, str]] = frozenset()
     silent: tuple[str, ...] = ()
     unread: str = ""
+    clocks: tuple[Clock, ...] = ()
 
 
 def diagnose(seen: Seen) -> list[Finding]:
@@ -76,6 +89,7 @@ def diagnose(seen: Seen) -> list[Finding]:
         *(_down(f"node at {address}", "it does not answer", True) for address in seen.silent),
         *_leases(seen.nodes),
         *_versions(seen.nodes),
+        *_clocks(seen.clocks),
         *diagnose_groups(seen.groups, seen.topics),
     ]
     if seen.unread:
@@ -255,6 +269,7 @@ def _node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             "if it does not stand still, look at node.advertise and at the way to it",
         )
     yield from _disk(where, node)
+    yield from _certificate(where, node, seen.now_ms)
     yield from _replication(seen, where, node, drained)
     if node.recovered_abnormally and seen.now_ms - node.start_time_ms < RECENT_MS:
         yield Finding(
@@ -432,6 +447,16 @@ def _replication(seen: Seen, where: str, node: NodeStatus, drained: bool) -> Ite
             "set a shorter election timeout of etcd, or a longer lease here",
             "elections",
         )
+    if part.renewal_ms_max > RENEWAL_SHARE * 1000 * part.lease_seconds > 0:
+        yield Finding(
+            WARNING,
+            "etcd-slow",
+            where,
+            f"etcd took up to {part.renewal_ms_max} ms to renew its lease of "
+            f"{part.lease_seconds} s: a little more, and another master is elected",
+            "look at the disks of etcd's members and at the way to them, or set a longer lease",
+            "elections",
+        )
 
 
 def _leases(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
@@ -474,6 +499,41 @@ def _versions(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
             "the cluster",
             f"its nodes run different versions ({told})",
             "finish the upgrade",
+        )
+
+
+def _clocks(clocks: Sequence[Clock]) -> Iterator[Finding]:
+    """The two clocks that surely differ most."""
+    if not clocks:
+        return
+    ahead = max(clocks, key=lambda clock: clock.least_ms)
+    behind = min(clocks, key=lambda clock: clock.most_ms)
+    differ_ms = ahead.least_ms - behind.most_ms
+    if differ_ms > CLOCKS_MS:
+        yield Finding(
+            WARNING,
+            "clocks-differ",
+            "the cluster",
+            f"the clock of node {ahead.node} is {differ_ms / 1000:.1f} s or more ahead of that of "
+            f"node {behind.node}",
+            "see that a time service, as chrony, runs on both machines: store times, delays, "
+            "retention and signatures go by these clocks",
+        )
+
+
+def _certificate(where: str, node: NodeStatus, now_ms: int) -> Iterator[Finding]:
+    if not node.certificate_until_ms:
+        return
+    left_ms = node.certificate_until_ms - now_ms
+    expired = left_ms <= 0
+    if left_ms < EXPIRES_MS:
+        yield Finding(
+            ERROR if expired else WARNING,
+            "certificate-expires",
+            where,
+            f"its certificate {node.certificate} "
+            + ("has expired" if expired else f"expires in {left_ms // 3_600_000} hours"),
+            "replace the files; the node takes new ones without a restart",
         )
 
 

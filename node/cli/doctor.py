@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from duolog import Client, GroupDescription, NodeStatus, Route, TopicDescription
     from duolog._runtime import Runtime
 
-    from node.cli.diagnosis import Finding, Seen
+    from node.cli.diagnosis import Clock, Finding, Seen
 
 app = typer.Typer(add_completion=False)
 
@@ -80,13 +80,14 @@ async def look(endpoints: str, timeout: float) -> "Seen":
     async with client_of(endpoints, timeout) as client:
         runtime = runtime_of(client)
         status, route = await asyncio.gather(client.admin.cluster_status(), client.admin.route())
-        first, *others = status.nodes
         told, (groups, topics, unread) = await asyncio.gather(
-            _all_at([_address_of(node, route) for node in others], runtime), _consumption(client)
+            _all_at([_address_of(node, route) for node in status.nodes], runtime),
+            _consumption(client),
         )
-    nodes = {(node.replication.group, node.name): node for node in (first, *others)}
+    nodes = {(node.replication.group, node.name): node for node in status.nodes}
+    clocks = [clock for _, clock in told]
     unreachable = set()
-    for node, own in zip(others, told, strict=True):
+    for node, (own, _) in zip(status.nodes[1:], told[1:], strict=True):  # the first one answered
         key = (node.replication.group, node.name)
         if own is not None and (own.replication.group, own.name) == key:
             nodes[key] = own
@@ -95,23 +96,24 @@ async def look(endpoints: str, timeout: float) -> "Seen":
     silent = []
     known = {node.listen for node in nodes.values()}
     addresses = sorted(set(parse_endpoints(endpoints)) - known)
-    for address, own in zip(addresses, await _all_at(addresses, runtime), strict=True):
+    for address, (own, clock) in zip(addresses, await _all_at(addresses, runtime), strict=True):
+        clocks.append(clock)
         if own is None:
             silent.append(address)
         else:
             key = (own.replication.group, own.name)
             nodes[key] = own  # it may be reached at this address only
             unreachable.discard(key)
-    now_ms = time.time_ns() // 1_000_000
     return Seen(
         route,
         tuple(nodes.values()),
         groups,
         topics,
-        now_ms,
+        _wall_ms(),
         frozenset(unreachable),
         tuple(silent),
         unread,
+        tuple(clock for clock in clocks if clock is not None),
     )
 
 
@@ -141,11 +143,30 @@ def _address_of(node: "NodeStatus", route: "Route") -> str:
     return node.listen or (replica.endpoint if replica is not None else "")
 
 
-async def _all_at(addresses: "Sequence[str]", runtime: "Runtime") -> "list[NodeStatus | None]":
-    """What the nodes at some addresses say of themselves; None for one that does not answer."""
+async def _all_at(
+    addresses: "Sequence[str]", runtime: "Runtime"
+) -> "list[tuple[NodeStatus | None, Clock | None]]":
+    """What the nodes at some addresses say of themselves, and their clocks.
+
+    None for a node that does not answer, or does not say what time it is.
+    """
     from duolog._admin import status_of
 
-    async def at(address: str) -> "NodeStatus | None":
-        return await status_of(address, NODE_SECONDS, runtime) if address else None
+    from node.cli.diagnosis import Clock
+
+    async def at(address: str) -> "tuple[NodeStatus | None, Clock | None]":
+        if not address:
+            return None, None
+        before, began = _wall_ms(), time.monotonic()
+        status = await status_of(address, NODE_SECONDS, runtime)
+        took = int((time.monotonic() - began) * 1000) + 1
+        if status is None or not status.wall_ms:
+            return status, None
+        ahead = status.wall_ms - before
+        return status, Clock(status.name, ahead - took, ahead)
 
     return await asyncio.gather(*map(at, addresses))
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -162,6 +162,11 @@ class FailoverService:
         """How long the registry grants leases: what this node goes by."""
         return self._keeper.ttl_seconds
 
+    @property
+    def renewal_ms_max(self) -> int:
+        """How long the slowest of the last renewals took."""
+        return self._keeper.renewal_ms_max
+
     # -- life ----------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -10,6 +10,7 @@ registry may let the lease expire.
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 import structlog
@@ -22,6 +23,7 @@ log = structlog.get_logger("duolog.ha")
 RETRY_SECONDS = 0.1
 RENEWALS = 3  # within a lease
 MARGIN_RATIO = 0.1
+RENEWALS_SEEN = 20
 
 
 class LeaseKeeper:
@@ -50,6 +52,12 @@ class LeaseKeeper:
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="duolog-lease", daemon=True)
         self.current: tuple[int, MonoMs] = (0, MonoMs(0))  # lease, deadline: as of the last renewal
+        self._took: deque[float] = deque(maxlen=RENEWALS_SEEN)  # seconds, failed ones included
+
+    @property
+    def renewal_ms_max(self) -> int:
+        """How long the slowest of the last renewals took, those that failed included."""
+        return int(1000 * max(tuple(self._took), default=0.0))
 
     def start(self) -> None:
         """Begin."""
@@ -134,6 +142,8 @@ class LeaseKeeper:
         except RegistryError as error:
             self._trouble("renewing it failed", str(error))
             return time.monotonic() + RETRY_SECONDS
+        finally:
+            self._took.append(time.monotonic() - sent)
         self._tell(lease, sent)
         return sent + self.ttl_seconds / RENEWALS
 

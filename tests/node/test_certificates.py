@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import pytest
 import structlog
 from cryptography.hazmat.primitives import serialization
 
-from demo.certificates import Authority
-from node.certificates import BadCertificate, CertificateFiles, Pem, Renewed, read
+from demo.certificates import Authority, Issued
+from node.certificates import BadCertificate, CertificateFiles, Expiries, Pem, Renewed, read
 
 Logs = list[Any]
 
@@ -47,6 +47,12 @@ class Clock:
 
 def renewed(files: CertificateFiles) -> Renewed[Pem]:
     return Renewed(files, lambda pem: pem, Clock())
+
+
+def read_until(one: Issued) -> datetime:
+    found = read(CertificateFiles(None, one.cert, one.key)).until
+    assert found is not None
+    return found
 
 
 def put(files: CertificateFiles, authority: Authority, name: str) -> None:
@@ -181,3 +187,24 @@ def test_an_expired_certificate_is_used_and_warned_of(authority: Authority, logs
     assert shown.now().cert == old.cert.read_bytes()
     assert [line["event"] for line in logs] == ["a certificate is not valid now"]
     assert "expired" in logs[0]["reason"]
+
+
+def test_the_certificate_that_expires_first_is_known(authority: Authority) -> None:
+    long, short = authority.issue("long", days=90), authority.issue("short", days=9)
+    found = Expiries(
+        [
+            CertificateFiles(authority.cert, long.cert, long.key),
+            CertificateFiles(authority.cert),
+            CertificateFiles(None, short.cert, short.key),
+        ]
+    )
+    first = found.first()
+    assert first is not None
+    assert (first.file, first.until) == (short.cert, read_until(short))
+    put(CertificateFiles(None, short.cert, short.key), authority, "another")  # valid for longer
+    first = found.first()
+    assert first is not None
+    assert first.file == long.cert
+    long.cert.write_bytes(b"half")  # those before stay in use
+    assert found.first() == first
+    assert Expiries([]).first() is None

@@ -23,11 +23,14 @@ from duolog._descriptions import ReplicationStatus, SlaveStatus
 from node.cli import diagnosis
 from node.cli.diagnosis import (
     ERROR,
+    EXPIRES_MS,
     NOTE,
     OLD_MS,
     PASSING,
     SEVERITIES,
     WARNING,
+    Clock,
+    Finding,
     Seen,
     diagnose,
     second_look,
@@ -181,6 +184,17 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "not-connected": (WARNING, "node b of g", lambda: with_part("b", state="READY")),
     "behind": (WARNING, "node b of g", lambda: with_part("b", lag_ms=60_000, lag_bytes=7)),
     "lease-length": (NOTE, "node b of g", lambda: with_part("b", lease_asked_seconds=1)),
+    "etcd-slow": (WARNING, "node b of g", lambda: with_part("b", renewal_ms_max=601)),
+    "certificate-expires": (
+        WARNING,
+        "node b of g",
+        lambda: with_node("b", certificate="b.pem", certificate_until_ms=NOW + 86_400_000),
+    ),
+    "clocks-differ": (
+        WARNING,
+        "the cluster",
+        lambda: replace(HEALTHY, clocks=(Clock("a", 100, 700), Clock("b", -900, -401))),
+    ),
     "drained": (NOTE, "node b of g", lambda: with_replica("b", drained=True)),
     "not-in-sync": (WARNING, "node b of g", lambda: with_part("a", sync_state_set=("a", "c"))),
     "versions-differ": (NOTE, "the cluster", lambda: with_node("b", version="1.1")),
@@ -209,6 +223,38 @@ def test_a_planted_cause_is_named_and_no_other(cause: str) -> None:
     assert (found.severity, found.cause, found.where) == (severity, cause, where)
     assert "" not in (found.what, found.do)
     assert not found.runbook or (RUNBOOKS / f"{found.runbook}.md").exists()
+
+
+def test_a_certificate_that_has_expired_is_an_error_and_one_that_lasts_is_none() -> None:
+    def seen(left_ms: int) -> list[Finding]:
+        return diagnose(with_node("b", certificate="b.pem", certificate_until_ms=NOW + left_ms))
+
+    (found,) = seen(0)
+    assert (found.severity, found.what) == (ERROR, "its certificate b.pem has expired")
+    (found,) = seen(2 * 3_600_000)
+    assert found.what == "its certificate b.pem expires in 2 hours"
+    assert seen(EXPIRES_MS) == []
+
+
+def test_clocks_differ_only_where_that_is_certain() -> None:
+    """What a node says was so at some moment between question and answer."""
+
+    def told(*clocks: Clock) -> list[str]:
+        return [found.what for found in diagnose(replace(HEALTHY, clocks=clocks))]
+
+    assert told(Clock("a", 0, 3000), Clock("b", -3000, 0)) == []
+    assert told(Clock("a", 100, 700), Clock("b", -900, -400)) == []
+    assert told(Clock("c", 0, 1), Clock("a", 5000, 5100), Clock("b", 90, 100)) == [
+        "the clock of node a is 5.0 s or more ahead of that of node c"
+    ]
+
+
+def test_a_lease_may_take_a_while_where_it_is_long() -> None:
+    long = {"lease_seconds": 10, "lease_asked_seconds": 10}
+    assert diagnose(with_part("b", **long, renewal_ms_max=2000)) == []
+    assert [one.cause for one in diagnose(with_part("b", **long, renewal_ms_max=2001))] == [
+        "etcd-slow"
+    ]
 
 
 def test_a_group_without_a_master_names_the_node_to_start() -> None:

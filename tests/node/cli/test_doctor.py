@@ -1,11 +1,13 @@
 """`duolog doctor` at real nodes."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import duolog
 import pytest
 
+from demo.certificates import Authority
 from demo.ports import free_endpoint
 from node.cli import doctor
 from node.cli.diagnosis import NOTE, Finding, Seen, diagnose
@@ -14,6 +16,7 @@ from node.cli.output import show_findings
 from store.status import RunningFlags
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
+from tests.node.test_clocks import jumping
 
 
 async def causes(*endpoints: str) -> dict[str, Finding]:
@@ -93,6 +96,31 @@ async def test_a_slave_that_its_master_refuses_is_suspended_and_not_down(
     await until(lambda: rows.master is not None and bool(rows.master.rows(rows.mono_ms())))
     found = await causes_with(f"127.0.0.1:{master.port}", "suspended")
     assert "node-down" not in found
+
+
+async def test_clocks_and_certificates_of_real_nodes(start_node: StartNode, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    one = authority.issue("one", days=2)
+    port = free_endpoint()
+    tls = {"tls_ca": authority.cert, "tls_cert": one.cert, "tls_key": one.key}
+    master = await start_node(
+        tmp_path / "m", broker_role="SYNC_MASTER", name="m", ha={"listen": port, **tls}
+    )
+    slave = await start_node(
+        tmp_path / "s", broker_role="SLAVE", name="s", ha={"master": port, **tls}
+    )
+    endpoint = f"127.0.0.1:{master.port}"
+    found = await causes_with(endpoint, "certificate-expires")
+    assert str(one.cert) in found["certificate-expires"].what
+    assert "clocks-differ" not in found
+    jumping(slave).jumped = 7000
+    found = await causes_with(endpoint, "clocks-differ")
+    told = re.fullmatch(
+        r"the clock of node s is (\d\.\d) s or more ahead of that of node m",
+        found["clocks-differ"].what,
+    )
+    assert told is not None
+    assert 1 < float(told[1]) <= 7
 
 
 async def test_what_passes_in_a_moment_is_not_told(

@@ -141,3 +141,26 @@ def test_a_registry_that_does_not_answer_is_asked_again() -> None:
     lease.keeper.ask()
     lease.until(lambda: bool(lease.granted))
     lease.keeper.stop()
+
+
+def test_the_slowest_of_the_last_renewals_is_known() -> None:
+    """Those that fail count, too."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Slow(MemoryRegistry):
+        def renew(self, lease: int) -> None:
+            entered.set()
+            assert go_on.wait(10)
+            raise RegistryUnavailable("no answer")
+
+    lease = Lease(Slow())
+    lease.keeper.start()
+    lease.keeper.ask()
+    assert lease.keeper.renewal_ms_max == 0
+    assert entered.wait(10)
+    began = time.monotonic()
+    while time.monotonic() < began + 0.02:
+        threading.Event().wait(0.005)
+    go_on.set()
+    lease.until(lambda: lease.keeper.renewal_ms_max >= 20)
+    lease.keeper.stop()
