@@ -148,7 +148,7 @@ def test_the_slowest_of_the_last_renewals_is_known() -> None:
     entered, go_on = threading.Event(), threading.Event()
 
     class Slow(MemoryRegistry):
-        def renew(self, lease: int) -> None:
+        def renew(self, lease: int) -> int:
             entered.set()
             assert go_on.wait(10)
             raise RegistryUnavailable("no answer")
