@@ -37,11 +37,23 @@ def _plain_ports(config: Config) -> Iterator[str]:
             f"metrics.listen = {config.metrics.listen}: users give their passwords there without "
             "TLS: listen on loopback, behind a proxy that has TLS"
         )
+    if config.access.node_proof == "offered":
+        yield (
+            "access.node_proof = offered: nodes without the key still get the log: remove it as "
+            "soon as all nodes of the group have access.key_file"
+        )
     if _is_reached(config.ha.listen) and config.ha.tls_ca is None:
         yield (
-            f"ha.listen = {config.ha.listen}: replication has no TLS, so whoever reaches this port "
+            f"ha.listen = {config.ha.listen}: replication has no TLS, so {_who_reads(config)} "
             "can read all messages: set ha.tls_*, or listen where only the group's nodes are"
         )
+
+
+def _who_reads(config: Config) -> str:
+    """Who gets the log of a node whose replication has no TLS."""
+    if config.access.key_file is None or config.access.node_proof == "offered":
+        return "whoever reaches this port"
+    return "whoever can read along on the network"
 
 
 def _frames_of(config: Config) -> str:

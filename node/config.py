@@ -220,6 +220,12 @@ class AccessSection(_Section):
         None,
         description="file with NAME:PASSWORD of a super user that counts while no user was created",
     )
+    node_proof: Literal["required", "offered"] = Field(
+        "required",
+        description="whether the nodes of a replica group must prove to each other that they have "
+        "the key: `required`; `offered`: nodes without a key file may still replicate, while it is "
+        "introduced node by node",
+    )
     date_window_seconds: int = Field(
         300,
         ge=60,
@@ -412,6 +418,8 @@ class Config(_Section):
         """Raise ConfigError if keys contradict each other."""
         if self.access.first_user_file and not self.access.key_file:
             raise ConfigError("access.first_user_file needs access.key_file")
+        if self.access.node_proof == "offered" and not self.access.key_file:
+            raise ConfigError("access.node_proof = offered needs access.key_file")
         rocketmq = self.rocketmq
         if bool(rocketmq.access_key) != bool(rocketmq.secret_key):
             raise ConfigError("rocketmq.access_key and rocketmq.secret_key must be set together")

@@ -198,6 +198,7 @@ class Node:
         guard = self._guard = guard_of(broker, access)
         if access is not None:
             broker.frames_keys = access.keys
+            broker.replication.prove(access.replication)
         native = native_methods(broker, access, guard)
         door = FramesDoor(broker.frames_keys, broker.appends, guard)
         frames = FramesServer(door, broker.log.answered, limits, broker.give_up, native.by_path)

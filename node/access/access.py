@@ -16,6 +16,7 @@ from store.accesstables import AccessTables
 from store.errors import BadMessage
 
 FORWARDED = b"duolog forwarded calls v1"
+REPLICATION = b"duolog replication v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Access:
     seal: Seal
     keys: FramesKeys
     vouching: Vouching
+    replication: Vouching  # between the nodes of a replica group
     tokens: AccessTokens
     thread: Executor  # of its own: logins must not hold up the disk
 
@@ -75,7 +77,8 @@ def access_of(
     tokens = AccessTokens(key, wall_ms)
     thread = ThreadPoolExecutor(1, "logins")
     gate = Gate(tables, seal, tokens, first_of, thread)
-    return Access(gate, seal, UserKeys(), Vouching(key, FORWARDED), tokens, thread)
+    forwarded, replication = Vouching(key, FORWARDED), Vouching(key, REPLICATION)
+    return Access(gate, seal, UserKeys(), forwarded, replication, tokens, thread)
 
 
 __all__ = ["Access", "access_of"]

@@ -1,10 +1,11 @@
 """The replication port of a master: one stream per slave, raw frames in both directions."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any
+from typing import Any, Never
 
 import grpc
 import grpc.aio
@@ -12,16 +13,21 @@ import structlog
 from duolog._background import Background, report
 
 from ha import masterevents
+from ha.frames import KIND_AT, BadFrame, Hello, Kind, decode
 from ha.master import Master
+from node.replication.keyproof import Answer, Unproven
 from node.replication.outgoing import Outgoing
 from node.replication.roles import Connection, Replication
-from node.replication.stream import HA_METHOD, STREAM_OPTIONS
+from node.replication.stream import HA_METHOD, PROOF_SECONDS, STREAM_OPTIONS
 from node.tls import Tls
 from store.clocks import MonoMs
 from store.mappedfile import MappedFile
 
 Frames = AsyncIterator[bytes]
 Context = grpc.aio.ServicerContext[bytes, bytes]
+# A method, with the name that its caller proved; empty where nobody had to prove one.
+Method = Callable[[str, Context], Coroutine[Any, Any, None]]
+Served = Callable[[Frames, Context], Coroutine[Any, Any, None]]
 
 log = structlog.get_logger("duolog.ha")
 
@@ -51,12 +57,55 @@ class ReplicationService:
         self._threads = threads
         self._tls = tls
         self._server = grpc.aio.server(options=STREAM_OPTIONS)
-        service, _, method = HA_METHOD[1:].partition("/")
+        self.methods: dict[str, Served] = {}  # by path, each with its rule before it
+        self._serve(HA_METHOD, self._stream)
+
+    def _serve(self, path: str, method: Method) -> None:
+        """Add a method to the port. Raises KeyError where it has no rule."""
+        ruled = self.methods[path] = RULES[path](self, method)
+        service, _, name = path[1:].partition("/")
         handler: grpc.RpcMethodHandler[bytes, bytes]
-        handler = grpc.stream_stream_rpc_method_handler(self._stream)
+        handler = grpc.stream_stream_rpc_method_handler(ruled)
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, {method: handler}),)
+            (grpc.method_handlers_generic_handler(service, {name: handler}),)
         )
+
+    async def admit(self, context: Context) -> str:
+        """Have the caller of a stream prove its name with the key, where this node has one.
+
+        Ends the call (UNAUTHENTICATED) otherwise.
+        """
+        try:
+            return await self._proven_name(context)
+        except Unproven as refusal:
+            await self._refuse(context, refusal)
+
+    async def _refuse(self, context: Context, refusal: Unproven) -> Never:
+        log.warning("a slave was refused", peer=context.peer(), reason=str(refusal))
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(refusal))
+
+    async def _proven_name(self, context: Context) -> str:
+        """The name that the caller proved. Raises Unproven."""
+        proof = self._replication.proof
+        answer: Answer | None = None
+        if proof is not None:
+            answer = proof.answer(dict(context.invocation_metadata() or ()))
+        await context.send_initial_metadata(answer.headers if answer is not None else ())
+        if answer is not None:
+            try:
+                async with asyncio.timeout(PROOF_SECONDS):
+                    message = await context.read()
+            except TimeoutError:
+                raise Unproven(f"the slave proved no key within {PROOF_SECONDS:.0f} s") from None
+            answer.check(message if isinstance(message, bytes) else b"")
+            return answer.slave
+        if proof is not None:
+            log.warning(
+                "serving a slave that proves no key",
+                peer=context.peer(),
+                hint="access.node_proof is offered: give the slave the key file too",
+            )
+        return ""
 
     def listen(self, address: str) -> int:
         """Bind; the port, 0 if the address cannot be bound. Raises OSError (certificates)."""
@@ -76,7 +125,7 @@ class ReplicationService:
         """End all streams."""
         await self._server.stop(None)
 
-    async def _stream(self, requests: Frames, context: Context) -> None:
+    async def _stream(self, slave: str, context: Context) -> None:
         """One slave's connection: a task reads; what is to be sent goes out as it comes."""
         replication = self._replication
         master = replication.master
@@ -97,7 +146,7 @@ class ReplicationService:
         )
         # A task of its own: it may be cancelled, and the last write is still awaited.
         tasks = Background(partial(self._ended, number))
-        reader = tasks.start(self._read((master, number), context, sender))
+        reader = tasks.start(self._read((master, number), context, sender, slave))
         replication.connected((master, number), sender.wake, reader)
         try:
             await asyncio.wait((reader,))
@@ -116,16 +165,43 @@ class ReplicationService:
         else:
             self._failed(error)
 
-    async def _read(self, connection: Connection, context: Context, sender: "_Sender") -> None:
+    async def _read(
+        self, connection: Connection, context: Context, sender: "_Sender", slave: str
+    ) -> None:
         master, number = connection
         perform, mono_ms = self._replication.perform, self._replication.mono_ms
         while isinstance(data := await context.read(), bytes):
+            if slave and _is_hello_of_another(data, slave):
+                await self._refuse(context, Unproven(f"only {slave!r} was proved as its name"))
             effects = master.step(masterevents.Received(number, data), mono_ms())
             if effects:
                 perform(effects)
             self._replication.refusals.release_if_settled()
             if masterevents.CONFIRMED not in effects[-1:]:  # that wakes all senders
                 sender.wake()
+
+
+def _proven_first(service: ReplicationService, method: Method) -> Served:
+    """A method whose caller proves the key before anything else happens."""
+
+    async def proven(requests: Frames, context: Context) -> None:
+        await method(await service.admit(context), context)
+
+    return proven
+
+
+# What each method of the port asks for; one that is not here cannot be served.
+RULES: dict[str, Callable[[ReplicationService, Method], Served]] = {HA_METHOD: _proven_first}
+
+
+def _is_hello_of_another(data: bytes, slave: str) -> bool:
+    """Whether a frame is the Hello of another node than that; other damage is not looked for."""
+    if len(data) <= KIND_AT or data[KIND_AT] != Kind.HELLO:
+        return False
+    with contextlib.suppress(BadFrame):
+        frame = decode(data)
+        return isinstance(frame, Hello) and frame.node != slave
+    return False
 
 
 class _Sender:

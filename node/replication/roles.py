@@ -22,6 +22,7 @@ from ha.masterevents import Effect
 from ha.slave import Slave
 from node.config import Config
 from node.engine.log import Log, Outcome
+from node.replication.keyproof import KeyProof, Marks
 from node.replication.refusals import Refusals
 from node.replication.slavestream import Listener, ReplicationClient, Upstream
 from store.clocks import MonoMs, WallMs
@@ -58,10 +59,13 @@ class Replication:
         self._log = log_
         self._config = config
         self._advertised = advertised
+        node = config.node
+        self._me = Member(node.cluster, node.group, node.name, advertised)
         self._tables = tables
         self.options = config.ha
         tls = config.ha_tls()
         self._credentials = tls.of_channel().now if tls is not None else None
+        self.proof: KeyProof | None = None  # nodes without a key file prove nothing
         self.master: Master | None = None
         self.slave: Slave | None = None
         self.follower: ReplicationClient | None = None
@@ -72,6 +76,11 @@ class Replication:
         self._senders: dict[Connection, Callable[[], None]] = {}
         self._calls: dict[Connection, asyncio.Future[None]] = {}
 
+    def prove(self, marks: Marks) -> None:
+        """Prove to the other nodes of the group that this one has the key, and have them do so."""
+        required = self._config.access.node_proof == "required"
+        self.proof = KeyProof(marks, self._me, required=required)
+
     # -- life ----------------------------------------------------------------------------------
 
     def open(self, report: RecoveryReport, wall_ms: WallMs) -> None:
@@ -79,19 +88,18 @@ class Replication:
 
         Blocks on the disk. Raises OSError, StoreError, BadStoreFile.
         """
-        store, node = self._log.store, self._config.node
+        store = self._log.store
         history = recover_history(store)
         who = identity.settle(
             store.disk,
-            Identity(node.name, secrets.randbits(64), boot_id=boot_id()),
+            Identity(self._me.node, secrets.randbits(64), boot_id=boot_id()),
             LastRun(
                 log_empty=store.log.max_offset == store.log.min_offset,
                 abnormal=report.abnormal,
                 acks_durable=store.options.sync_flush,
             ),
         )
-        me = Member(node.cluster, node.group, node.name, self._advertised)
-        replica = LocalReplica(store, me, who, history)
+        replica = LocalReplica(store, self._me, who, history)
         if store.role is BrokerRole.SLAVE:
             self.slave = Slave(replica)
         else:
@@ -281,6 +289,7 @@ class Replication:
         upstream = Upstream(address, self._credentials, self.options.reconnect_interval / 1000)
         adopt = self._tables.adopt_snapshot
         self.follower = ReplicationClient(self._log, self.slave, upstream, adopt, listener)
+        self.follower.proof = self.proof
         return self.follower
 
     # -- effects -------------------------------------------------------------------------------

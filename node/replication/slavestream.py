@@ -20,8 +20,9 @@ from ha.progress import ConnectionState
 from ha.slave import Slave
 from ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick
 from node.engine.log import Log
+from node.replication.keyproof import KeyProof, Opening, Unproven
 from node.replication.outgoing import Outgoing, Unsent
-from node.replication.stream import HA_METHOD, STREAM_OPTIONS
+from node.replication.stream import HA_METHOD, PROOF_SECONDS, STREAM_OPTIONS
 from store.errors import StoreError
 
 log = structlog.get_logger("duolog.ha")
@@ -75,6 +76,7 @@ class ReplicationClient:
         self._upstream = upstream
         self._adopt = adopt
         self._listener = listener
+        self.proof: KeyProof | None = None  # of a node with a key file
         self._call: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
         self._outgoing: Outgoing | None = None
         self._unsent = Unsent()
@@ -82,6 +84,7 @@ class ReplicationClient:
         self._failure: Exception | None = None  # of ours, met while sending
         self._followed = False  # log bytes flowed on this connection
         self._away_since = time.monotonic()  # while the master is not followed
+        self._warned = False  # of a master without a key
         self._broken = False  # the connection on which log bytes flowed; nothing was heard since
 
     @property
@@ -135,16 +138,24 @@ class ReplicationClient:
         try:
             stream: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
             stream = channel.stream_stream(HA_METHOD)
-            call = self._call = stream()
+            opening = self.proof.opening() if self.proof is not None else None
+            call = self._call = stream(metadata=opening.headers if opening else None)
+            first = await uncancelled(self._proven(call, opening)) if opening else None
             self._unsent = Unsent()
             self._outgoing = Outgoing(call.write, self._unsent.take, self._cannot_send)
+            if first is not None:
+                self.send(first)
             self._perform(self._slave.step(Connected(), self._log.times.mono_ms()))
             # While the stream is made, a cancellation may get lost: the first read looks for it.
             await uncancelled(self._take_all(await uncancelled(call.read()), call))
             details = "" if self._closing else await uncancelled(call.details())
             reason = f"the master ended the stream {details or ''}"
+        except Unproven as failure:
+            reason = self._unauthorized(str(failure))
         except grpc.RpcError as failure:
             reason = str(failure.details() or failure.code())
+            if failure.code() is grpc.StatusCode.UNAUTHENTICATED:
+                reason = self._unauthorized(reason)
         except (Unavailable, asyncio.InvalidStateError) as failure:
             reason = str(failure)
         finally:
@@ -152,6 +163,34 @@ class ReplicationClient:
         if self._failure is not None:
             raise self._failure
         return self._closing or reason, self._followed
+
+    async def _proven(
+        self, call: grpc.aio.StreamStreamCall[bytes, bytes], opening: Opening
+    ) -> bytes | None:
+        """What this slave proves itself by, once the master has proved its key.
+
+        Raises Unproven; RpcError where the call ended before.
+        """
+        headers: dict[str, str | bytes] = {}
+        with contextlib.suppress(TimeoutError):  # a master that says nothing proves nothing
+            async with asyncio.timeout(PROOF_SECONDS):
+                headers = dict(await call.initial_metadata())
+        if not headers and call.done():
+            await call.read()  # raises why
+        first = opening.first_message(headers)
+        if first is None and not self._warned:
+            self._warned = True
+            log.warning(
+                "following a master that proves no key",
+                master=self._upstream.address,
+                hint="access.node_proof is offered: give the master the key file too",
+            )
+        return first
+
+    def _unauthorized(self, reason: str) -> str:
+        """One end does not prove its key: stay suspended until it does."""
+        self._perform(self._slave.suspend(f"UNAUTHORIZED: {reason}"))
+        return reason
 
     async def _hang_up(self, channel: grpc.aio.Channel) -> None:
         outgoing, self._outgoing = self._outgoing, None

@@ -8,3 +8,4 @@ STREAM_OPTIONS = (
     ("grpc.max_send_message_length", BODY_BYTES_MAX),
     ("grpc.so_reuseport", 0),
 )
+PROOF_SECONDS = 5.0  # that either end may take to prove its key

@@ -1,0 +1,313 @@
+"""Nodes of a group prove to each other that they have the key of their cluster."""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import duolog
+import grpc
+import grpc.aio
+import pytest
+from duolog._nodechannel import uncancelled
+
+from ha import frames
+from ha.frames import Frame, Welcome
+from ha.localreplica import Member
+from ha.progress import ConnectionState
+from node.access.secrets import read_key
+from node.access.vouching import Vouching
+from node.cautions import cautions
+from node.cli.node import problems_of
+from node.config import Config, ConfigError
+from node.replication import masterstream, slavestream
+from node.replication.keyproof import CHALLENGE, MARK, NODE, KeyProof, Unproven
+from node.replication.masterstream import RULES, ReplicationService
+from node.server import Node
+from tests.keyfiles import access_files, key_file
+from tests.node.conftest import StartNode
+from tests.node.replicas import Elected, Group, broker_of, caught_up, following, log_bytes, until
+from tests.node.replication.test_replication import hello, in_sync
+
+PURPOSE = b"duolog replication v1"
+PASSWORD = "a password of the test"
+Stream = grpc.aio.StreamStreamCall[bytes, bytes]
+
+
+def proof_of(key: bytes, node: str = "peer", cluster: str = "DefaultCluster") -> KeyProof:
+    return KeyProof(Vouching(key, PURPOSE), Member(cluster, "broker-a", node, ""))
+
+
+def keyed(directory: Path, **more: str) -> dict[str, str]:
+    directory.mkdir(exist_ok=True)
+    return {**access_files(directory, PASSWORD), **more}
+
+
+# -- what is proved --------------------------------------------------------------------------------
+
+KEY, OTHER = b"k" * 32, b"o" * 32
+
+
+def exchange(slave: KeyProof, master: KeyProof) -> str:
+    """Both ends prove their key: the name that the master learns. Raises Unproven."""
+    opening = slave.opening()
+    answer = master.answer(dict(opening.headers))
+    first = opening.first_message(dict(answer.headers) if answer is not None else {})
+    if answer is None:
+        return ""
+    answer.check(first or b"")
+    return answer.slave
+
+
+def test_nodes_with_the_same_key_believe_each_other() -> None:
+    assert exchange(proof_of(KEY, "söme node"), proof_of(KEY, "m")) == "söme node"
+
+
+@pytest.mark.parametrize(
+    "other", [proof_of(OTHER, "m"), proof_of(KEY, "m", "AnotherCluster")], ids=["key", "cluster"]
+)
+def test_another_key_or_cluster_is_found_by_either_end(other: KeyProof) -> None:
+    with pytest.raises(Unproven, match="the master has another key"):
+        exchange(proof_of(KEY), other)
+    opening = proof_of(KEY).opening()
+    answer = other.answer(dict(opening.headers))
+    assert answer is not None
+    with pytest.raises(Unproven, match="the slave has another key"):
+        answer.check(b"DLKP" + b"0" * 64)
+
+
+def test_a_proof_is_good_for_one_connection_one_role_and_one_name() -> None:
+    slave, master = proof_of(KEY, "s"), proof_of(KEY, "m")
+    opening = slave.opening()
+    answer = master.answer(dict(opening.headers))
+    assert answer is not None
+    headers = dict(answer.headers)
+    proved = opening.first_message(headers)
+    assert proved is not None
+    answer.check(proved)
+    again = master.answer(dict(opening.headers))  # the same call, recorded and said once more
+    assert again is not None
+    reflected = b"DLKP" + headers[MARK].encode()
+    renamed = dataclasses.replace(answer, slave="t")
+    for asked, given in ((again, proved), (answer, reflected), (renamed, proved), (answer, b"")):
+        with pytest.raises(Unproven):
+            asked.check(given)
+    with pytest.raises(Unproven):
+        slave.opening().first_message(headers)  # of a recorded master
+    with pytest.raises(Unproven):
+        opening.first_message({**headers, NODE: "n"})
+
+
+def test_a_node_without_a_key_is_refused_by_either_end_unless_the_key_is_introduced() -> None:
+    with pytest.raises(Unproven, match=r"access\.key_file"):
+        proof_of(KEY).answer({})
+    with pytest.raises(Unproven, match=r"access\.key_file"):
+        proof_of(KEY).opening().first_message({})
+    offered = KeyProof(Vouching(KEY, PURPOSE), Member("c", "g", "n", ""), required=False)
+    assert offered.answer({}) is None
+    assert offered.opening().first_message({}) is None
+    other = KeyProof(Vouching(OTHER, PURPOSE), Member("c", "g", "m", ""), required=False)
+    with pytest.raises(Unproven):
+        exchange(offered, other)
+
+
+# -- the port --------------------------------------------------------------------------------------
+
+
+class Caller:
+    """Somebody who calls a method of the port, and proves something or nothing."""
+
+    def __init__(self, call: Stream) -> None:
+        self.call = call
+
+    async def receive(self) -> Frame | grpc.StatusCode | None:
+        """The next frame, or with which status the call ended."""
+        async with asyncio.timeout(20):
+            try:
+                data = await uncancelled(self.call.read())
+            except (grpc.aio.AioRpcError, duolog.Unavailable):
+                return await self.call.code()
+        return frames.decode(data) if isinstance(data, bytes) else None
+
+    async def say(self, *said: bytes) -> None:
+        with contextlib.suppress(
+            grpc.aio.AioRpcError, asyncio.InvalidStateError, duolog.DuologError
+        ):
+            for one in said:
+                await self.call.write(one)
+
+
+@asynccontextmanager
+async def called(master: Node, path: str, headers: Any = None) -> AsyncIterator[Caller]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{master.ha_port}") as channel:
+        stream: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(path)
+        call = stream(metadata=headers)
+        yield Caller(call)
+        call.cancel()
+
+
+HELLO = frames.encode(hello())
+
+
+async def outcome(
+    master: Node, path: str, proof: KeyProof, said: str
+) -> Frame | grpc.StatusCode | None:
+    """What a caller of a method gets for a kind of proof."""
+    opening = proof.opening()
+    if said == "nothing":
+        async with called(master, path) as caller:
+            await caller.say(HELLO)
+            return await caller.receive()
+    async with called(master, path, opening.headers) as caller:
+        headers = dict(await caller.call.initial_metadata())
+        if said == "replayed":
+            recorded = opening.first_message(headers)
+            assert recorded is not None
+            async with called(master, path, opening.headers) as second:
+                await second.call.initial_metadata()
+                await second.say(recorded, HELLO)
+                return await second.receive()
+        names = proof.me.node, str(headers[NODE])
+        challenges = opening.challenge, str(headers[CHALLENGE])
+        mark = proof.marks.mark(proof.words("slave", names, challenges))
+        if said == "its master's":
+            mark = str(headers[MARK])
+        if said != "late":
+            proved = [b"DLKP" + mark.encode()] if said != "a Hello alone" else []
+            await caller.say(*proved, HELLO)
+        return await caller.receive()
+
+
+KINDS = ("nothing", "another key's", "replayed", "its master's", "a Hello alone", "late", "right")
+
+
+async def test_every_method_of_the_port_asks_for_the_key(
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masterstream, "PROOF_SECONDS", 0.5)
+    access = keyed(tmp_path / "keys")
+    group = Group(start_node, tmp_path)
+    master = await group.start_master(access=access)
+    service = master._replication
+    assert service is not None
+    key = read_key(Path(access["key_file"]))
+    machine = broker_of(master).replication.master
+    assert machine is not None
+    assert set(service.methods) == set(RULES), "a method that is never called here"
+    for path in service.methods:
+        for said in KINDS:
+            proof = proof_of(OTHER if said == "another key's" else key)
+            found = await outcome(master, path, proof, said)
+            if said == "right":
+                assert isinstance(found, Welcome), said
+            else:
+                assert found is grpc.StatusCode.UNAUTHENTICATED, said
+                assert not machine.sessions, said
+        other = await outcome(master, path, proof_of(key, "somebody else"), "right")
+        assert other is grpc.StatusCode.UNAUTHENTICATED  # its Hello names another node
+
+
+async def test_a_method_without_a_rule_cannot_be_served(start_node: StartNode) -> None:
+    node = await start_node()
+    replication = broker_of(node).replication
+    service = ReplicationService(replication, broker_of(node).log.threads, None)
+
+    async def method(slave: str, context: Any) -> None:
+        """Never reached."""
+
+    with pytest.raises(KeyError):
+        service._serve("/duolog.ha.v1.Replication/Another", method)
+
+
+# -- nodes -----------------------------------------------------------------------------------------
+
+
+async def test_replication_works_with_the_key_and_not_without(
+    start_node: StartNode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(slavestream, "PROOF_SECONDS", 1.0)
+    ours, others = keyed(tmp_path / "keys"), keyed(tmp_path / "other keys")
+    group = Group(start_node, tmp_path)
+    master = await group.start_master(access=ours)
+    slave = await group.start_slave(access=ours)
+    await in_sync(master)
+    endpoint = f"127.0.0.1:{master.port}"
+    async with duolog.Client(endpoint, user="root", password=PASSWORD) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            assert (await producer.send("T", b"x")).status == "PUT_OK"
+    await caught_up(master, slave)
+    assert log_bytes(slave) == log_bytes(master)
+    for name, access in (("none", None), ("other", others)):
+        stranger = await group.start_slave(name, access=access)
+        machine = broker_of(stranger).replication.slave
+        assert machine is not None
+        await until(lambda machine=machine: machine.state is ConnectionState.SUSPEND)  # type: ignore[misc]
+        assert machine.reason.startswith("UNAUTHORIZED: ")
+        assert "access.key_file" in machine.reason
+        assert broker_of(stranger).store.log.max_offset == 0
+        if access is None:  # it has no users yet, so that one without a key file alone can tell
+            async with duolog.Client(f"127.0.0.1:{stranger.port}") as client:
+                while not (found := problems_of(await client.admin.node_status())):
+                    await asyncio.sleep(0.01)  # it tries again just now
+            (problem,) = found
+            assert problem.startswith("not following its master: UNAUTHORIZED: ")
+    assert "a slave was refused" in capsys.readouterr().out
+
+
+async def test_a_slave_with_a_key_takes_nothing_from_a_master_without_one(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    """Who takes the master's address could truncate its log otherwise."""
+    group = Group(start_node, tmp_path)
+    await group.start_master()
+    await group.start_slave("as-before")
+    slave = await group.start_slave(access=keyed(tmp_path / "keys"))
+    machine = broker_of(slave).replication.slave
+    assert machine is not None
+    await until(lambda: machine.state is ConnectionState.SUSPEND)
+    assert "the master does not prove" in machine.reason
+    assert broker_of(slave).store.log.max_offset == 0
+
+
+async def test_the_key_is_introduced_node_by_node(start_node: StartNode, tmp_path: Path) -> None:
+    offered = keyed(tmp_path / "keys", node_proof="offered")
+    required = keyed(tmp_path / "keys")
+    steps = [(None, None), (None, offered), (offered, None), (offered, offered),
+             (offered, required), (required, offered), (required, required)]  # fmt: skip
+    for step, (of_master, of_slave) in enumerate(steps):
+        group = Group(start_node, tmp_path / str(step))
+        master = await group.start_master(access=of_master)
+        slave = await group.start_slave(access=of_slave)
+        await following(slave)
+        await slave.stop()
+        await master.stop()
+
+
+async def test_elected_nodes_prove_their_key_to_each_next_master(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    made = await Elected.start(start_node, tmp_path, access=keyed(tmp_path / "keys"))
+    async with duolog.Client(made.endpoints, timeout=20, user="root", password=PASSWORD) as client:
+        await client.admin.create_topic("T", 1)
+        await made.switch(client)
+        await until(made.is_whole)
+        async with client.producer() as producer:
+            assert (await producer.send("T", b"x")).status == "PUT_OK"
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+def test_offering_the_proof_needs_a_key_and_is_not_safe(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"needs access\.key_file"):
+        Config.model_validate({"access": {"node_proof": "offered"}}).check()
+    access = {"key_file": str(key_file(tmp_path)), "node_proof": "offered"}
+    (one,) = cautions(Config.model_validate({"access": access}))
+    assert one.startswith("access.node_proof = offered")
