@@ -19,12 +19,15 @@ class User:
         is_super: may do everything.
         disabled: may do nothing.
         signs: RocketMQ's clients may sign with its password.
+        recovered_ms: when its password was set with the key file of the nodes, in ms since 1970; 0
+            where the newest one was not.
     """
 
     name: str
     is_super: bool = False
     disabled: bool = False
     signs: bool = False
+    recovered_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ class Access:
 
 
 def _user(reply: wire.UserReply) -> User:
-    return User(reply.user, reply.super, reply.disabled, reply.signs)
+    return User(reply.user, reply.super, reply.disabled, reply.signs, reply.recovered_ms)
 
 
 __all__ = ["Access", "Decision", "User"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from node.access.accesstokens import AccessTokens
 from node.access.frameskeys import FramesKeys, UserKeys
 from node.access.gate import Gate
+from node.access.recovery import Recovery
 from node.access.secrets import BadKeyFile, Seal, hash_password, read_key
 from node.access.users import User, check_password, check_user_name
 from node.access.vouching import Vouching
@@ -29,6 +30,7 @@ class Access:
     vouching: Vouching
     replication: Vouching  # between the nodes of a replica group
     tokens: AccessTokens
+    recovery: Recovery
     thread: Executor  # of its own: logins must not hold up the disk
 
     def close(self) -> None:
@@ -78,7 +80,8 @@ def access_of(
     thread = ThreadPoolExecutor(1, "logins")
     gate = Gate(tables, seal, tokens, first_of, thread)
     forwarded, replication = Vouching(key, FORWARDED), Vouching(key, REPLICATION)
-    return Access(gate, seal, UserKeys(), forwarded, replication, tokens, thread)
+    recovery = Recovery(key)
+    return Access(gate, seal, UserKeys(), forwarded, replication, tokens, recovery, thread)
 
 
 __all__ = ["Access", "access_of"]

@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -23,6 +24,9 @@ HASH_BYTES = 32
 # About 40 ms and 16 MiB a time.
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 1 << 14, 8, 1
 SCHEME = "scrypt"
+_HASH = re.compile(
+    rf"{SCHEME}\${SCRYPT_N}\${SCRYPT_R}\${SCRYPT_P}\$[A-Za-z0-9+/]{{22}}==\$[A-Za-z0-9+/]{{43}}="
+)
 
 
 class BadKeyFile(Exception):
@@ -47,6 +51,11 @@ def is_password(password: str, stored: str) -> bool:
         return hmac.compare_digest(found, base64.b64decode(wanted))
     except (ValueError, binascii.Error):
         return False
+
+
+def is_hash(text: str) -> bool:
+    """Whether that is a hash as `hash_password` makes it."""
+    return _HASH.fullmatch(text) is not None
 
 
 @functools.cache
@@ -144,6 +153,7 @@ __all__ = [
     "Seal",
     "derived",
     "hash_password",
+    "is_hash",
     "is_password",
     "new_key",
     "nobody",

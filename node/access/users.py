@@ -19,6 +19,7 @@ class User:
         enabled: may call at all.
         password: its hash.
         secret: the password sealed, if the user signs with it; otherwise empty.
+        recovered_ms: wall-clock ms when the password was set with the key file; 0: it was not.
     """
 
     name: str
@@ -26,15 +27,18 @@ class User:
     enabled: bool = True
     password: str = ""
     secret: str = ""
+    recovered_ms: int = 0
 
     def to_row(self) -> Row:
         """The row; type and status are in RocketMQ's words."""
+        recovered = {"recovered": self.recovered_ms} if self.recovered_ms else {}
         return {
             "username": self.name,
             "userType": SUPER if self.is_super else NORMAL,
             "userStatus": ENABLED if self.enabled else DISABLED,
             "password": self.password,
             "secret": self.secret,
+            **recovered,
         }
 
     @staticmethod
@@ -46,6 +50,7 @@ class User:
             row.get("userStatus") == ENABLED,
             str(row.get("password", "")),
             str(row.get("secret", "")),
+            int(row.get("recovered", 0)),
         )
 
 

@@ -128,7 +128,7 @@ class AccessService(stubs.AccessServicer):
         if hashed:
             seal = self._users().seal
             secret = seal.close(user.name, request.password) if request.signs else ""
-            user = replace(user, password=hashed, secret=secret)
+            user = replace(user, password=hashed, secret=secret, recovered_ms=0)
         elif request.signs and not user.secret:
             raise sdk.BadRequest("a user that shall sign needs its password once more")
         if request.HasField("super"):
@@ -136,6 +136,23 @@ class AccessService(stubs.AccessServicer):
         if request.HasField("disabled"):
             user = replace(user, enabled=not request.disabled)
         return user
+
+    def check_changes(self) -> None:
+        """Raise NotMaster unless this node changes users."""
+        self._admission.check_current()
+
+    async def recover(self, name: str, hashed: str, source: str) -> bool:
+        """Make a user an enabled super user with that password; whether it was created.
+
+        For who proved the key. source: the address that it came from. Raises NotMaster.
+        """
+        now_ms = self._users().tokens.wall_ms()
+        async with self._changing():
+            known = self._user(name)
+            user = User(name, True, True, hashed, recovered_ms=now_ms)
+            await self._metadata.change({"op": "user", "user": user.to_row()})
+        log.warning("a super user was recovered with the key file", user=name, source=source)
+        return known is None
 
     def _check_supers(self, altered: User | None, deleted: str = "") -> None:
         """Raise BadRequest where no enabled super user would be left."""
@@ -253,6 +270,7 @@ class AccessService(stubs.AccessServicer):
 def _reply(user: User) -> wire.UserReply:
     reply = wire.UserReply(user=user.name, disabled=not user.enabled, signs=bool(user.secret))
     reply.super = user.is_super
+    reply.recovered_ms = user.recovered_ms
     return reply
 
 

@@ -6,14 +6,17 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.access.access import Access
 from node.access.guarding import GuardedMethods
+from node.access.recovery import Place
 from node.api.access import AccessService
 from node.api.admin import AdminService
 from node.api.doors import appends_of_call
 from node.api.groups import GroupsService
 from node.api.guard import Guard
 from node.api.messages import MessagesParts, MessagesService
+from node.api.recovery import RecoveryService
 from node.broker import Broker
 from node.methods import Methods
+from node.wire import recovery_pb2_grpc
 
 
 def messages_of(broker: Broker, guard: Guard | None = None) -> MessagesService:
@@ -34,6 +37,15 @@ def messages_of(broker: Broker, guard: Guard | None = None) -> MessagesService:
 def groups_of(broker: Broker) -> GroupsService:
     """The Groups service."""
     return GroupsService(broker.core, broker.log, broker.filters, broker.groups, broker.retries)
+
+
+def _recovery(broker: Broker, access: Access, users: AccessService) -> Methods:
+    """The Recovery service: no guard is before it, as it asks for the key itself."""
+    node, methods = broker.node, Methods()
+    place = Place(node.cluster, node.group, node.name)
+    service = RecoveryService(users, access.recovery, place)
+    recovery_pb2_grpc.add_RecoveryServicer_to_server(service, methods.as_server())
+    return methods
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +91,6 @@ def native_methods(
     stubs.add_AdminServicer_to_server(AdminService(broker), server)
     access_service = AccessService(broker.core, broker.log, access)
     stubs.add_AccessServicer_to_server(access_service, server)
+    if access is not None:
+        methods.generic += _recovery(broker, access, access_service).generic
     return methods

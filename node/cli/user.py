@@ -6,12 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, asked_password, client_of, read_password
+from node.cli.access import (
+    DEFAULT_ENDPOINTS,
+    Endpoints,
+    asked_password,
+    client_of,
+    current_access,
+    read_password,
+)
 from node.cli.output import (
     Json,
     Timeout,
     Yes,
     fail,
+    help_of,
+    iso,
     print_facts,
     print_rows,
     run,
@@ -20,6 +29,8 @@ from node.cli.output import (
 
 if TYPE_CHECKING:
     from duolog import User
+
+    from node.cli.recovery import Recovered
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -40,6 +51,7 @@ def _row(user: "User") -> dict[str, object]:
         "type": "super" if user.is_super else "normal",
         "status": "disabled" if user.disabled else "enabled",
         "signs": user.signs,
+        "recovered": iso(user.recovered_ms) or "",
     }
 
 
@@ -60,7 +72,7 @@ def list_(
         async with client_of(endpoints, timeout) as client:
             return await client.access.users()
 
-    print_rows(map(_row, run(ask())), ["user", "type", "status", "signs"], as_json)
+    print_rows(map(_row, run(ask())), ["user", "type", "status", "signs", "recovered"], as_json)
 
 
 @app.command()
@@ -167,6 +179,50 @@ def token(
             return await client.access.issue_token(days * 24 * 3600, user=name)
 
     print(run(ask()))
+
+
+@app.command()
+def recover(
+    name: Annotated[str, typer.Argument(help="The super user; created where there is none.")],
+    key_file: Annotated[Path, typer.Option("--key-file", help="`access.key_file` of the nodes.")],
+    new_password_file: Annotated[str, NewPasswordFile] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Make a super user with a new password, by the key file: where all super users' are lost."""
+    from duolog import Client
+
+    from node.access.recovery import Claims
+    from node.access.secrets import BadKeyFile, read_key
+    from node.cli.recovery import recover_everywhere
+    from store.errors import BadMessage
+
+    password = _new_password(new_password_file)
+    try:
+        claims = Claims(read_key(key_file), name, password)
+    except BadKeyFile as error:
+        fail(str(error))
+    except BadMessage as error:
+        fail(error.reason, help_of())
+
+    async def ask() -> "list[Recovered]":
+        tls = current_access().tls
+        async with Client(
+            endpoints, user=name, password=password, tls=tls, timeout=timeout
+        ) as client:
+            return await recover_everywhere(endpoints, client, claims, timeout)
+
+    rows = [
+        {
+            "user": name,
+            "group": one.place.group,
+            "node": one.place.node,
+            "result": "created" if one.created else "has a new password",
+        }
+        for one in run(ask())
+    ]
+    print_rows(rows, ["user", "group", "node", "result"], as_json)
 
 
 @app.command()

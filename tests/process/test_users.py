@@ -1,8 +1,11 @@
 """Users and rights by the command line, against a real node."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -183,3 +186,51 @@ def test_a_key_file_is_never_replaced(place: Place) -> None:
     done = run_cli("user", "key", str(place.directory / "key"))
     assert (done.returncode, "exists" in done.stderr) == (1, True)
     assert (place.directory / "key").stat().st_mode & 0o777 == 0o600
+
+
+def commands_of(heading: str) -> str:
+    """The commands that docs/access.md shows below a heading."""
+    page = (Path(__file__).parents[2] / "docs/access.md").read_text()
+    block = page.split(f"## {heading}\n")[1].split("```console\n")[1].split("```")[0]
+    lines = block.splitlines()
+    assert all(line.startswith("$ ") for line in lines)
+    return "\n".join(line.removeprefix("$ ") for line in lines)
+
+
+def test_the_commands_for_a_lost_password_work_as_documented(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    shutil.copy(tmp_path / "key", tmp_path / "duolog.key")
+    for name in ("lost", "first"):
+        (tmp_path / f"{name}.password").write_text(f"{name}\n")
+    first = ("--user", "root", "--password-file", str(place.password_file("first")))
+    new = ("--new-password-file", str(place.password_file("lost")))
+    made = run_cli("user", "create", "root", "--super", *new, *first, "-e", place.node.endpoint)
+    assert made.returncode == 0, made.stderr
+    commands = commands_of("A lost password").replace("10.0.0.1:8081", place.node.endpoint)
+    home = str(tmp_path / "home")  # no context
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "XDG_CONFIG_HOME": home}
+    done = subprocess.run(
+        ["bash", "-ec", commands],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    recovered, listed = done.stdout.splitlines()[1], done.stdout.splitlines()[3]
+    assert recovered.split("\t")[0] == "root"
+    assert recovered.split("\t")[3] == "has a new password"
+    user = dict(zip(done.stdout.splitlines()[2].split("\t"), listed.split("\t"), strict=True))
+    assert user["type"] == "super"
+    assert user["recovered"].startswith("20")
+    lost = run_cli(
+        *("user", "list", "--user", "root"),
+        *("--password-file", str(place.password_file("lost")), "-e", place.node.endpoint),
+    )
+    assert "Unauthenticated" in lost.stderr
+    others = run_cli("user", "key", str(tmp_path / "others.key"))
+    assert others.returncode == 0
+    key = ("--key-file", str(tmp_path / "others.key"))
+    refused = run_cli("user", "recover", "root", *key, *new, "-e", place.node.endpoint)
+    assert refused.returncode == 1
+    assert "another key" in refused.stderr
+    assert place.node.stop() == 0
+    assert "a super user was recovered with the key file" in (tmp_path / "log").read_text()

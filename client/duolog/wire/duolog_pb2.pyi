@@ -1092,16 +1092,18 @@ class PutUserRequest(_message.Message):
     def __init__(self, user: _Optional[str] = ..., password: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., create: _Optional[bool] = ...) -> None: ...
 
 class UserReply(_message.Message):
-    __slots__ = ("user", "super", "disabled", "signs")
+    __slots__ = ("user", "super", "disabled", "signs", "recovered_ms")
     USER_FIELD_NUMBER: _ClassVar[int]
     SUPER_FIELD_NUMBER: _ClassVar[int]
     DISABLED_FIELD_NUMBER: _ClassVar[int]
     SIGNS_FIELD_NUMBER: _ClassVar[int]
+    RECOVERED_MS_FIELD_NUMBER: _ClassVar[int]
     user: str
     super: bool
     disabled: bool
     signs: bool
-    def __init__(self, user: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ...) -> None: ...
+    recovered_ms: int
+    def __init__(self, user: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., recovered_ms: _Optional[int] = ...) -> None: ...
 
 class DeleteUserRequest(_message.Message):
     __slots__ = ("user",)
