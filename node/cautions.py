@@ -32,10 +32,11 @@ def _plain_ports(config: Config) -> Iterator[str]:
                     f"{key} = {address}: users call a port without TLS, where their passwords and "
                     "messages can be read on the way: set tls.only, or listen on loopback"
                 )
-    if config.access.key_file is not None and _is_reached(config.metrics.listen):
+    plain_metrics = _is_reached(config.metrics.listen) and not config.metrics.tls
+    if config.access.key_file is not None and plain_metrics:
         yield (
             f"metrics.listen = {config.metrics.listen}: users give their passwords there without "
-            "TLS: listen on loopback, behind a proxy that has TLS"
+            "TLS: set metrics.tls, or listen on loopback"
         )
     if config.access.node_proof == "offered":
         yield (

@@ -1,4 +1,4 @@
-"""The certificates of a node's client ports, over gRPC and over frames."""
+"""The certificates of a node's client ports, over gRPC and over frames, and of its metrics."""
 
 import ssl
 from dataclasses import dataclass
@@ -49,8 +49,8 @@ class ClientTls:
     def _credentials(self, *, require: bool) -> grpc.ServerCredentials:
         return server_credentials(lambda: self._served.now().pem, require=require)
 
-    def frames(self) -> ssl.SSLContext:
-        """Of the port for frames."""
+    def context(self) -> ssl.SSLContext:
+        """Of the ports for frames and for metrics."""
         return renewing_context(lambda: self._served.now().context)
 
 

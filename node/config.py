@@ -174,18 +174,22 @@ class TlsSection(_Section):
 
     @property
     def serves(self) -> bool:
-        """Whether any port speaks TLS."""
+        """Whether any port of clients speaks TLS."""
         return self.only or bool(self.listen)
 
-    def check(self) -> None:
-        """Raise ConfigError if keys contradict each other, or a file cannot be used."""
-        if self.serves and not (self.cert and self.key):
-            raise ConfigError("tls.listen and tls.only need tls.cert and tls.key")
+    def check(self, *, metrics: bool) -> None:
+        """Raise ConfigError if keys contradict each other, or a file cannot be used.
+
+        metrics: the port of the metrics speaks TLS.
+        """
+        serves = self.serves or metrics
+        if serves and not (self.cert and self.key):
+            raise ConfigError("tls.listen, tls.only and metrics.tls need tls.cert and tls.key")
         files = {*self.files.paths, *self.files_of_peers.paths}
-        if not self.serves and (files or self.client_certs != "none"):
+        if not serves and (files or self.client_certs != "none"):
             raise ConfigError(
                 "keys of [tls] are set, and no port speaks TLS: set tls.only, or tls.listen for a "
-                "second port"
+                "second port, or metrics.tls"
             )
         if self.ca is not None and not self.only:
             raise ConfigError("tls.ca needs tls.only: otherwise nodes call plain ports of others")
@@ -314,6 +318,11 @@ class MetricsSection(_Section):
         description="HOST:PORT where `GET /metrics` is answered: to a user that may Get the "
         "cluster, or to anybody where there are no users; empty: nowhere",
     )
+    tls: bool = Field(
+        False,
+        description="`listen` takes TLS only, with the certificate of `tls.cert`; certificates of "
+        "clients as `tls.client_certs` says",
+    )
     series_max: int = Field(
         50_000,
         ge=1000,
@@ -434,7 +443,9 @@ class Config(_Section):
         if len(ha.paths) not in (0, 3):
             raise ConfigError("ha.tls_ca, ha.tls_cert and ha.tls_key must be set together")
         _check_files("ha.tls_*", ha)
-        self.tls.check()
+        if self.metrics.tls and not self.metrics.listen:
+            raise ConfigError("metrics.tls needs metrics.listen")
+        self.tls.check(metrics=self.metrics.tls)
         role = self.store.broker_role
         if role is BrokerRole.SLAVE and not self.ha.master:
             raise ConfigError("ha.master must be set: a SLAVE needs the HOST:PORT of its master")

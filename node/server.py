@@ -118,7 +118,8 @@ class Node:
             client_port = ReservedPort(self.config.node.listen)
             reserved.callback(client_port.release)
             self.port = client_port.port
-            tls = ClientTls(self.config.tls) if self.config.tls.serves else None
+            secured = self.config.tls.serves or self.config.metrics.tls
+            tls = ClientTls(self.config.tls) if secured else None
             tls_port = self._reserve_tls()
             if tls_port is not None:
                 reserved.callback(tls_port.release)
@@ -140,7 +141,7 @@ class Node:
                     await self._serve_slaves(ha_port)
                 await self._listen(client_port, tls_port, tls)
                 if metrics_port is not None:
-                    await self._serve_metrics(metrics_port)
+                    await self._serve_metrics(metrics_port, tls)
             except BaseException:
                 await self.stop()
                 raise
@@ -253,7 +254,7 @@ class Node:
         broker, frames = self.broker, self._frames
         assert broker is not None, "recovered"
         assert frames is not None, "recovered"
-        context = tls.frames() if tls is not None and self.config.tls.only else None
+        context = tls.context() if tls is not None and self.config.tls.only else None
         try:
             await frames.start(reserved.host, reserved.port, context)
         except OSError:
@@ -261,8 +262,9 @@ class Node:
         broker.frames_port, broker.frames_secured = frames.port, context is not None
         log.info("taking frames", listen=f"{reserved.host}:{frames.port}")
 
-    async def _serve_metrics(self, reserved: ReservedPort) -> None:
+    async def _serve_metrics(self, reserved: ReservedPort, tls: ClientTls | None) -> None:
         """Answer Prometheus. Raises ListenError."""
+        context = tls.context() if tls is not None and self.config.metrics.tls else None
         from node.metrics.nodefacts import Connections  # others need no library of Prometheus
         from node.metrics.server import MetricsServer
 
@@ -275,7 +277,7 @@ class Node:
         admit = self._guard.admit_status if self._guard is not None else None
         self.metrics = MetricsServer(broker, self.config.metrics, connections, clients, admit)
         try:
-            await self.metrics.start(reserved.host, reserved.port)
+            await self.metrics.start(reserved.host, reserved.port, context)
         except OSError:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
         log.info("serving metrics", listen=f"{reserved.host}:{self.metrics.port}")

@@ -27,9 +27,37 @@ Alert rules are in `cluster/prometheus/alerts.yml`, and what to do about each of
 [runbooks](runbooks/README.md).
 
 Where the node has users ([access](access.md)), Prometheus needs one: `basic_auth` with the name and
-the password of a user that may Get the cluster. Otherwise the port answers anybody. It has no TLS,
-and its answers name topics, groups and nodes: listen on loopback, or on an address that only
-Prometheus reaches.
+the password of a user that may Get the cluster. Otherwise the port answers anybody, and its answers
+name topics, groups and nodes: listen on loopback, or on an address that only Prometheus reaches.
+
+With `metrics.tls`, the port takes TLS only (1.3), with the certificate of `tls.cert`, which may be
+replaced without a restart ([TLS on a node](connecting.md#tls-on-a-node)). Where `tls.client_certs`
+requires certificates of clients, this port does, too; they do not take the place of the user.
+
+```toml
+[metrics]
+listen = "0.0.0.0:5557"
+tls = true
+
+[tls]
+cert = "/etc/duolog/node.pem"  # for n1.example
+key = "/etc/duolog/node.key"
+```
+
+```yaml
+scrape_configs:
+  - job_name: duolog
+    scheme: https
+    tls_config:
+      ca_file: /etc/prometheus/nodes-ca.pem
+      cert_file: /etc/prometheus/prometheus.pem  # where the nodes require one
+      key_file: /etc/prometheus/prometheus.key
+    basic_auth:
+      username: prometheus
+      password_file: /etc/prometheus/duolog-password
+    static_configs:
+      - targets: ["n1.example:5557"]
+```
 
 - **Cost.** Counters are plain numbers, kept per batch. State is read when it is asked for, in steps
   of a millisecond, and written by a thread. One scrape runs at a time, for at most 10 s: after

@@ -7,6 +7,7 @@ one of them asks.
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -49,10 +50,16 @@ class Endpoint:
         self._server: asyncio.Server | None = None
         self.port = 0
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen; with port 0 on a free one. Raises OSError."""
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen; with port 0 on a free one. tls: None for plain text. Raises OSError."""
         self._server = await asyncio.start_server(
-            self._connected, host.strip("[]") or None, port, limit=REQUEST_BYTES_MAX
+            self._connected,
+            host.strip("[]") or None,
+            port,
+            limit=REQUEST_BYTES_MAX,
+            ssl=tls,
+            ssl_handshake_timeout=DEADLINE_SECONDS if tls is not None else None,
+            ssl_shutdown_timeout=DEADLINE_SECONDS if tls is not None else None,
         )
         self.port = self._server.sockets[0].getsockname()[1]
 

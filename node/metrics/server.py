@@ -1,5 +1,6 @@
 """The metrics of a node, served: what `metrics.listen` opens."""
 
+import ssl
 from collections.abc import Iterator
 from time import monotonic
 
@@ -53,9 +54,9 @@ class MetricsServer:
         """Where it listens; 0 before."""
         return self._endpoint.port
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen; with port 0 on a free one. Raises OSError."""
-        await self._endpoint.start(host, port)
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen; with port 0 on a free one. tls: None for plain text. Raises OSError."""
+        await self._endpoint.start(host, port, tls)
 
     async def stop(self) -> None:
         """Close the port and end what is under way."""

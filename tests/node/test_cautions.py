@@ -53,6 +53,8 @@ def test_users_on_a_plain_port_that_others_reach(files: dict[str, str], host: st
     assert one.startswith("metrics.listen")
     tls = {"cert": files["cert"], "key": files["key"]}
     assert told(node=node, access=users, tls={**tls, "only": True}) == []
+    metrics = {"listen": f"{host}:1", "tls": True}
+    assert told(metrics=metrics, access=users, tls={**tls, "only": True}) == []
     assert len(told(node=node, access=users, tls={**tls, "listen": f"{host}:1"})) == 1
 
 

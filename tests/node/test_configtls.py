@@ -34,7 +34,7 @@ def test_what_serves_tls_is_taken(tls: dict[str, Any], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"cert": None}, "tls.listen and tls.only need tls.cert and tls.key"),
+        ({"cert": None}, "tls.listen, tls.only and metrics.tls need tls.cert and tls.key"),
         ({"key": None}, "need tls.cert and tls.key"),
         ({"only": False}, "no port speaks TLS: set tls.only, or tls.listen"),
         ({"listen": "127.0.0.1:1"}, "leave out tls.listen"),
@@ -88,3 +88,12 @@ def test_files_of_etcd_are_checked_as_well(tls: dict[str, Any], tmp_path: Path) 
         load(flags={"registry": {"tls_ca": "/none.pem"}})
     with pytest.raises(ConfigError, match=r"registry.tls_cert needs registry.tls_ca"):
         load(flags={"registry": {"tls_cert": tls["cert"], "tls_key": tls["key"]}})
+
+
+def test_the_metrics_alone_may_speak_tls(tls: dict[str, Any]) -> None:
+    files = {**tls, "only": False}
+    load(flags={"tls": files, "metrics": {"listen": "127.0.0.1:1", "tls": True}})
+    with pytest.raises(ConfigError, match=r"metrics\.tls need tls\.cert and tls\.key"):
+        load(flags={"metrics": {"listen": "127.0.0.1:1", "tls": True}})
+    with pytest.raises(ConfigError, match=r"metrics\.tls needs metrics\.listen"):
+        load(flags={"tls": tls, "metrics": {"tls": True}})
