@@ -3,17 +3,19 @@
 Rules: no text of it shows the password. A file is read wherever, and whenever, a client is made.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from duolog import sync
 from duolog._errors import BadRequest
 from duolog._login import login_of, password_in
-from duolog._tls import Tls
+from duolog._tls import TLS_SETTINGS, Tls, tls_in, tls_texts
 
-_TLS_OPTIONS = {"tlsCa": "ca", "tlsCert": "cert", "tlsKey": "key"}
-OPTIONS = ("user", "password", "passwordFile", "tls", *_TLS_OPTIONS, "tlsPort")  # of Spark
+_TLS_OPTIONS = dict(
+    zip(TLS_SETTINGS, ("tls", "tlsCa", "tlsCert", "tlsKey", "tlsPort"), strict=True)
+)
+_SPELLED = {name: f"option '{option}'" for name, option in _TLS_OPTIONS.items()}
+OPTIONS = ("user", "password", "passwordFile", *_TLS_OPTIONS.values())  # of Spark
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +36,13 @@ class Caller:
         if bool(user) != bool(password or file):
             raise BadRequest("option 'user' goes with 'password' or 'passwordFile': give both")
         login_of(user, password or file)
-        return Caller(user, password, file, _tls_of(option))
+        tls = tls_in({name: option(one) for name, one in _TLS_OPTIONS.items()}, _SPELLED)
+        return Caller(user, password, file, tls)
 
     def options(self) -> dict[str, str]:
         """The same as options of Spark."""
-        tls = self.tls
         found = {"user": self.user, "password": self.password, "passwordFile": self.password_file}
-        if tls is not None:
-            files = {name: getattr(tls, field) for name, field in _TLS_OPTIONS.items()}
-            found |= {name: os.fspath(file) for name, file in files.items() if file is not None}
-            found |= {"tls": "true", "tlsPort": str(tls.port) if tls.port else ""}
+        found |= {_TLS_OPTIONS[name]: text for name, text in tls_texts(self.tls).items()}
         return {name: value for name, value in found.items() if value}
 
     def with_password(self) -> "Caller":
@@ -61,21 +60,5 @@ class Caller:
 
 
 NOBODY = Caller()
-
-
-def _tls_of(option: Callable[[str], str]) -> Tls | None:
-    """None without TLS; a file or a port ask for it."""
-    files = {field: option(name) for name, field in _TLS_OPTIONS.items() if option(name)}
-    wanted, port = option("tls").lower(), option("tlsPort") or "0"
-    if wanted not in ("", "true", "false"):
-        raise BadRequest(f"option 'tls': {wanted!r} is neither true nor false")
-    if not port.isdecimal() or int(port) > 65535:
-        raise BadRequest(f"option 'tlsPort': {port!r} is not a port")
-    if wanted == "false" or not (wanted or files or int(port)):
-        return None
-    if ("cert" in files) != ("key" in files):
-        raise BadRequest("option 'tlsCert' goes with 'tlsKey': give both")
-    return Tls(**files, port=int(port))
-
 
 __all__ = ["NOBODY", "OPTIONS", "Caller"]

@@ -6,7 +6,7 @@ trust the same authorities, and check the certificate against the same name.
 
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,9 @@ from duolog._errors import BadRequest, DuologError, Unavailable
 from duolog._nodechannel import Channel
 from duolog._runtime import CHANNEL_OPTIONS, Runtime
 
+TLS_SETTINGS = ("tls", "tls_ca", "tls_cert", "tls_key", "tls_port")
+SWITCH = {"true": True, "on": True, "false": False, "off": False}
+_FILES = ("ca", "cert", "key")
 AnyPath = str | os.PathLike[str]
 _SYSTEMS = (  # files with the authorities of a system, where OpenSSL names none
     "/etc/ssl/certs/ca-certificates.crt",
@@ -80,6 +83,40 @@ def tls_of(tls: Tls | bool | None) -> Tls | None:
     return Tls() if tls else None
 
 
+def tls_in(settings: Mapping[str, str], spelled: Mapping[str, str]) -> Tls | None:
+    """TLS as texts say it: options of Spark, flags, variables, contexts. None without it.
+
+    A file or a port asks for TLS, unless the switch says no. settings: by the names of
+    TLS_SETTINGS; what is not said is empty or not there. spelled: how its user writes each name.
+    Raises BadRequest, in the user's words.
+    """
+
+    def said(name: str) -> str:
+        return settings.get(name, "")
+
+    switch, port = said("tls").lower(), said("tls_port") or "0"
+    if switch and switch not in SWITCH:
+        raise BadRequest(f"{spelled['tls']}: {said('tls')!r} is neither true nor false")
+    if not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+        raise BadRequest(f"{spelled['tls_port']}: {port!r} is no port, which is 1 to 65535")
+    files = {name: said(f"tls_{name}") for name in _FILES if said(f"tls_{name}")}
+    if ("cert" in files) != ("key" in files):
+        raise BadRequest(f"{spelled['tls_cert']} goes with {spelled['tls_key']}: give both")
+    if not SWITCH.get(switch, bool(files) or int(port) > 0):
+        return None
+    return Tls(**files, port=int(port))
+
+
+def tls_texts(tls: Tls | None) -> dict[str, str]:
+    """The texts that `tls_in` reads as that."""
+    if tls is None:
+        return {}
+    files = {name: getattr(tls, name) for name in _FILES}
+    found = {f"tls_{name}": os.fspath(file) for name, file in files.items() if file is not None}
+    port = {"tls_port": str(tls.port)} if tls.port else {}
+    return {"tls": "true", **found, **port}
+
+
 def explained(error: DuologError, *, secured: bool) -> DuologError:
     """An error of a call; one of a handshake that cannot succeed says what may be the reason.
 
@@ -121,4 +158,4 @@ def _systems_authorities() -> bytes | None:
     return None
 
 
-__all__ = ["Tls", "explained", "tls_of"]
+__all__ = ["TLS_SETTINGS", "Tls", "explained", "tls_in", "tls_of", "tls_texts"]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -50,14 +50,16 @@ def current_access() -> Access:
     return _current.get(_PLAIN)
 
 
-def client_of(endpoints: str, timeout: float) -> "Client":
-    """A client of some nodes, as the user that the command runs as."""
+def client_of(endpoints: str, timeout: float, login: tuple[str, str] | None = None) -> "Client":
+    """A client of some nodes, as the user that the command runs as.
+
+    login: another user and its password.
+    """
     from duolog import Client
 
     access = current_access()
-    return Client(
-        endpoints, user=access.user, password=access.password, tls=access.tls, timeout=timeout
-    )
+    user, password = login or (access.user, access.password)
+    return Client(endpoints, user=user, password=password, tls=access.tls, timeout=timeout)
 
 
 def caller() -> "Caller":
@@ -310,15 +312,23 @@ def _tls(found: Mapping[str, str], levels: list[dict[str, str]]) -> "Tls | None"
     for level in reversed(levels):
         if any(name.startswith("tls") for name in level):
             asked = level.get("tls", "on")
-    if asked == "off":
+    if asked == "off":  # whatever else is said, as by a level below
         return None
-    files = {key: found[f"tls_{key}"] for key in ("ca", "cert", "key") if f"tls_{key}" in found}
-    port = found.get("tls_port", "0")
-    if not port.isdecimal() or int(port) > 65535:
-        _refuse(f"the TLS port {port!r} is not a number from 1 to 65535")
-    from duolog import Tls
+    return tls_of_settings({**found, "tls": asked})
 
-    return Tls(**cast(dict[str, Any], files), port=int(port))
+
+def tls_of_settings(settings: Mapping[str, str]) -> "Tls | None":
+    """TLS as options, variables or a context say; it fails the command where it cannot be."""
+    from duolog import BadRequest
+    from duolog._tls import TLS_SETTINGS, tls_in
+
+    from node.cli.output import help_of
+
+    spelled = {name: f"--{name.replace('_', '-')}" for name in TLS_SETTINGS}
+    try:
+        return tls_in(settings, spelled)
+    except BadRequest as error:
+        _refuse(str(error), help_of())
 
 
 __all__ = [
@@ -333,4 +343,5 @@ __all__ = [
     "read_password",
     "resolved",
     "runtime_of",
+    "tls_of_settings",
 ]

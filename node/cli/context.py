@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, asked_password
+from node.cli.access import DEFAULT_ENDPOINTS, asked_password, tls_of_settings
 from node.cli.contexts import Context, ContextError, Contexts, load_contexts, save_contexts
 from node.cli.output import USAGE, Json, fail, print_facts, print_rows, say
 
@@ -59,9 +59,8 @@ def add(
     tls_cert: Annotated[str, typer.Option(help="File with a certificate of our own.")] = "",
     tls_key: Annotated[str, typer.Option(help="File with the key of --tls-cert.")] = "",
     tls_port: Annotated[
-        int,
-        typer.Option(min=0, max=65535, help="TLS port of every node, where routes name another."),
-    ] = 0,
+        str, typer.Option(help="TLS port of every node, where routes name another.")
+    ] = "",
     replace: Annotated[bool, typer.Option("--replace", help="Replace one that exists.")] = False,
 ) -> None:
     """Add a context. It is used once `duolog context use` or --context names it."""
@@ -72,18 +71,21 @@ def add(
         _refuse("a password was given without a user", "--user NAME")
     if password_file and store_password:
         _refuse("give --password-file or --store-password, not both", "duolog context add --help")
-    if bool(tls_cert) != bool(tls_key):
-        _refuse("--tls-cert and --tls-key must be given together", "duolog context add --help")
+    secured = {
+        "tls": "on" if tls else "",
+        "tls_ca": _absolute(tls_ca),
+        "tls_cert": _absolute(tls_cert),
+        "tls_key": _absolute(tls_key),
+        "tls_port": tls_port,
+    }
+    if tls_of_settings(secured) is not None:
+        secured["tls"] = "on"
     _check(nodes, user)
     context = Context(
         endpoints=nodes,
         user=user,
         password_file=_absolute(password_file),
-        tls="on" if tls or tls_ca or tls_cert or tls_port else "",
-        tls_ca=_absolute(tls_ca),
-        tls_cert=_absolute(tls_cert),
-        tls_key=_absolute(tls_key),
-        tls_port=str(tls_port) if tls_port else "",
+        **secured,
         password=asked_password("Password") if store_password else "",
     )
     try:

@@ -11,7 +11,6 @@ from node.cli.access import (
     Endpoints,
     asked_password,
     client_of,
-    current_access,
     read_password,
 )
 from node.cli.output import (
@@ -191,8 +190,6 @@ def recover(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Make a super user with a new password, by the key file: where all super users' are lost."""
-    from duolog import Client
-
     from node.access.recovery import Claims
     from node.access.secrets import BadKeyFile, read_key
     from node.cli.recovery import recover_everywhere
@@ -207,10 +204,7 @@ def recover(
         fail(error.reason, help_of())
 
     async def ask() -> "list[Recovered]":
-        tls = current_access().tls
-        async with Client(
-            endpoints, user=name, password=password, tls=tls, timeout=timeout
-        ) as client:
+        async with client_of(endpoints, timeout, (name, password)) as client:
             return await recover_everywhere(endpoints, client, claims, timeout)
 
     rows = [

@@ -215,7 +215,8 @@ def test_tls(commands: Commands, variable: Set) -> None:
     variable("TLS", "0")
     assert commands.access().tls is None
     assert commands.access("--tls-ca", "ca").tls == duolog.Tls("ca")  # never plain by surprise
-    assert "TLS port 'x'" in commands.refusal("topic", "list", "--tls-port", "x")
+    assert "--tls-port: 'x'" in commands.refusal("topic", "list", "--tls-port", "x")
+    assert "--tls-key: give both" in commands.refusal("topic", "list", "--tls-cert", "c")
 
 
 @pytest.mark.parametrize(
@@ -320,7 +321,8 @@ def test_contexts_that_do_not_exist_or_cannot_be(commands: Commands) -> None:
         (("add", "x", "--user", "a:b"), "no colon"),
         (("add", "x", "--password-file", "f"), "without a user"),
         (("add", "x", "--store-password"), "without a user"),
-        (("add", "x", "--tls-cert", "f"), "together"),
+        (("add", "x", "--tls-cert", "f"), "give both"),
+        (("add", "x", "--tls-port", "66000"), "--tls-port: '66000'"),
         (("add", "x", "--user", "u", "--store-password"), "stdin has no password"),
         (("add", "x", "--user", "u", "--store-password", "--password-file", "f"), "not both"),
     )
