@@ -118,3 +118,18 @@ def test_an_address_in_use_is_an_error_of_the_start(node: Measured, tmp_path: Pa
     assert failed.returncode == 1
     assert f"cannot listen on {node.metrics}" in failed.stdout + failed.stderr
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (prometheus) is missing")
+def test_promtool_takes_the_configurations_of_the_documentation(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
+    blocks = [rest.split("```")[0] for rest in page.split("```yaml\n")[1:]]
+    assert len(blocks) == 2
+    for block in blocks:
+        file = tmp_path / "prometheus.yml"
+        file.write_text(block)
+        done = subprocess.run(
+            ["promtool", "check", "config", "--syntax-only", str(file)],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
