@@ -4,7 +4,7 @@ A topic's messages are read with Sub and written with Pub. A sink, and a group o
 Group. What concerns the whole cluster asks for the Cluster.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,7 +40,7 @@ class May(Protocol):
         """Look at each of them."""
 
 
-def _nothing(reply: Any, may: May, facts: Facts) -> None:
+async def _nothing(reply: Any, may: May, facts: Facts) -> None:
     """The reply tells nothing that its request did not ask for."""
 
 
@@ -58,7 +58,7 @@ class Rule:
     """
 
     needs: Callable[[Any, Facts], Needs]
-    trim: Callable[[Any, May, Facts], None] = _nothing
+    trim: Callable[[Any, May, Facts], Awaitable[None]] = _nothing
     each_answered: bool = False
     again: bool = False
     delivers: Callable[[Any, Facts], Needs] | None = None

@@ -22,6 +22,7 @@ from node.api.replicationstatus import (
 )
 from node.broker import Broker
 from node.consuming.offsets import offset_at
+from node.core.slices import Slices
 from node.election.failover import FailoverService
 from node.pop.liteservice import bound, bound_topic, is_exclusive
 from node.pop.retrytopics import RETRY_TIMES, dead_letter_topic, retry_topic
@@ -129,41 +130,55 @@ class AdminService(stubs.AdminServicer):
     async def ListTopics(
         self, request: wire.ListTopicsRequest, context: Caller
     ) -> wire.ListTopicsReply:
-        """Topics with their queues' ranges."""
-        topics = self._broker.metadata.topics
+        """Topics with their queues' ranges, in slices: there may be very many.
+
+        The end of the log is told as of after the last range, so that it covers them all.
+        """
+        slices = Slices()
         if request.create:
-            self._create_missing(request.topics)
-        if request.topics:
-            found = [topics[name] for name in request.topics if name in topics]
-            if len(found) < len(set(request.topics)):
-                self._broker.admission.check_knows()
-        else:
-            found = [topics[name] for name in sorted(topics)]
-        confirmed = self._broker.log.confirm_offset
-        reply = wire.ListTopicsReply(
-            topics=[self._topic(config) for config in found],
-            confirm_offset=confirmed,
-            confirm_nonce=self._broker.replication.nonce_at(PhyOffset(confirmed - 1)),
-        )
-        if request.system and not request.topics:
-            for name in (EPOCH_TOPIC, SYSTEM_TOPIC):
-                reply.topics.append(self._topic(TopicConfig(name, 1, 4)))
+            await self._create_missing(request.topics, slices)
+        reply, replication = wire.ListTopicsReply(), self._broker.replication
+        while True:
+            epoch = replication.history.last_epoch
+            await self._add_topics(reply, request, slices)
+            if epoch == replication.history.last_epoch:
+                break
+            reply.Clear()  # the next mastership may have truncated the log meanwhile
+        reply.confirm_offset = confirmed = self._broker.log.confirm_offset
+        reply.confirm_nonce = replication.nonce_at(PhyOffset(confirmed - 1))
         return reply
 
-    def _create_missing(self, names: Iterable[str]) -> None:
+    async def _add_topics(
+        self, reply: wire.ListTopicsReply, request: wire.ListTopicsRequest, slices: Slices
+    ) -> None:
+        metadata = self._broker.metadata
+        names: Iterable[str] = request.topics or await slices.ordered(list(metadata.topics))
+        async for name in slices.each(names):
+            config = metadata.topics.get(name)
+            if config is not None:
+                self._fill(reply.topics.add(), config)
+            elif request.topics:
+                self._broker.admission.check_knows()
+        if request.system and not request.topics:
+            for name in (EPOCH_TOPIC, SYSTEM_TOPIC):
+                self._fill(reply.topics.add(), TopicConfig(name, 1, 4))
+
+    async def _create_missing(self, names: Iterable[str], slices: Slices) -> None:
         """Create topics on their first use by a producer, if the config allows it.
 
         Raises BadMessage, Busy, NotMaster.
         """
         broker = self._broker
-        missing = [name for name in names if name not in broker.metadata.topics]
+        metadata = broker.metadata
+        missing = [name async for name in slices.each(names) if name not in metadata.topics]
         if not missing or not broker.limits.auto_create_topic:
             return
         broker.admission.check_master()
         broker.admission.check_knows()
-        for name in missing:
+        async for name in slices.each(missing):
             if not is_reserved_topic(name):
-                broker.metadata.auto_create(name)
+                broker.admission.check_master()  # still
+                metadata.make_if_missing(name)
 
     def _known(self, name: str) -> TopicConfig:
         known = self._broker.metadata.topics.get(name)
@@ -173,14 +188,17 @@ class AdminService(stubs.AdminServicer):
         return known
 
     def _topic(self, config: TopicConfig) -> wire.TopicReply:
-        reply = wire.TopicReply(
-            topic=config.name,
-            queues=config.queues,
-            perm=config.perm,
-            group=self._broker.group,
-            message_type=config.message_type,
-            lite_ttl_minutes=config.lite_ttl_minutes,
-        )
+        reply = wire.TopicReply()
+        self._fill(reply, config)
+        return reply
+
+    def _fill(self, reply: wire.TopicReply, config: TopicConfig) -> None:
+        reply.topic = config.name
+        reply.queues = config.queues
+        reply.perm = config.perm
+        reply.group = self._broker.group
+        reply.message_type = config.message_type
+        reply.lite_ttl_minutes = config.lite_ttl_minutes
         for queue_id in range(config.queues):
             low, high = self._store.queue_range(config.name, queue_id)
             reply.stats.add(
@@ -189,7 +207,6 @@ class AdminService(stubs.AdminServicer):
                 max_offset=high,
                 last_store_time=self._store_time(config.name, queue_id, high - 1),
             )
-        return reply
 
     def _store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
         return max(0, self._broker.core.positions.store_time(topic, queue_id, queue_offset))

@@ -9,6 +9,7 @@ may lack the newest users and rights does not say no: it names its master, which
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
+from itertools import islice
 from typing import Any
 
 from duolog import _errors as sdk
@@ -20,12 +21,14 @@ from node.access.rules import Facts, Rule
 from node.api.calls import certificate_name, reporting
 from node.api.rules import RULES, SEES_CLUSTER, append_needs
 from node.appending import Appending, Outcome
+from node.core.slices import Slices
 from node.methods import Handler
 from node.rights.resources import Need
 from node.wirecodec import peer_host
 from store.record import Host
 from store.status import PutMessageStatus
 
+NEEDS_AT_ONCE = 50  # that are decided in one step
 BEGINS_SECONDS = 2.0  # that a stream which is refused may take for its first request
 
 
@@ -104,6 +107,13 @@ class Guard:
     def _check(self, principal: Principal, rule: Rule, request: Any) -> None:
         self.check(principal, rule.needs(request, self.facts))
 
+    async def _check_all(self, principal: Principal, rule: Rule, request: Any) -> None:
+        """As `_check`, of a request that may ask for very much: others have turns meanwhile."""
+        slices, needs = Slices(), iter(rule.needs(request, self.facts))
+        self.check(principal, islice(needs, NEEDS_AT_ONCE))
+        async for part in slices.parts(needs, NEEDS_AT_ONCE):
+            self.check(principal, part)
+
     def appends_of(self, principal: Principal, appends: Appending) -> Appending:
         """What stores the batches of a caller."""
         return GuardedAppends(appends, self, principal)
@@ -135,13 +145,15 @@ class Guard:
         async def unary(request: Any, context: Any) -> Any:
             async with reporting(context):
                 principal = await self._recognise(context)
-                self._check(principal, rule, request)
+                await self._check_all(principal, rule, request)
             PRINCIPAL.set(principal)
             reply = await handler.unary_unary(request, context)
             async with reporting(context):
                 if rule.again:
                     self._check(principal, rule, request)
-                rule.trim(reply, lambda *needs: self._gate.allows(principal, needs), self.facts)
+                await rule.trim(
+                    reply, lambda *needs: self._gate.allows(principal, needs), self.facts
+                )
             return reply
 
         async def streamed(request: Any, context: Any) -> None:

@@ -21,19 +21,24 @@ from node.access.rules import (
     sees_group,
     sees_topic,
 )
+from node.core.slices import Slices
 from node.rights.resources import FOR_SUPERS, Action, Need, cluster, group
+
+ROWS_AT_ONCE = 200  # that are copied into a reply
 
 
 def _all_read(topics: Iterable[str], facts: Facts) -> list[Need]:
     return [need for name in topics for need in reads(name, facts)]
 
 
-def _keep(rows: Any, wanted: Callable[[Any], bool]) -> None:
+async def _keep(rows: Any, wanted: Callable[[Any], bool]) -> None:
     """Remove the other rows of a reply."""
-    kept = [row for row in rows if wanted(row)]
+    slices = Slices()
+    kept = [row async for row in slices.each(rows) if wanted(row)]
     if len(kept) < len(rows):
         del rows[:]
-        rows.extend(kept)
+        async for part in slices.parts(kept, ROWS_AT_ONCE):
+            rows.extend(part)
 
 
 def _of_cluster(*actions: Action) -> Callable[[Any, Facts], Needs]:
@@ -76,8 +81,8 @@ def _find(request: wire.FindRequest, facts: Facts) -> Needs:
     return reads(request.topic, facts) if request.topic else ()
 
 
-def _trim_found(reply: wire.FindReply, may: May, facts: Facts) -> None:
-    _keep(reply.messages, lambda found: may(*reads(found.topic, facts)))
+async def _trim_found(reply: wire.FindReply, may: May, facts: Facts) -> None:
+    await _keep(reply.messages, lambda found: may(*reads(found.topic, facts)))
 
 
 # -- Groups --------------------------------------------------------------------------------------
@@ -96,18 +101,20 @@ def _commit(request: wire.CommitRequest, facts: Facts) -> Needs:
 
 
 def _list_topics(request: wire.ListTopicsRequest, facts: Facts) -> Needs:
-    needs = [need for name in request.topics for need in sees_topic(name, facts)]
-    if request.create:
-        needs += [need for name in request.topics for need in pub(name, facts)]
-    return needs
+    for name in request.topics:  # one by one: they may be very many
+        yield from sees_topic(name, facts)
+        if request.create:
+            yield from pub(name, facts)
 
 
-def _trim_topics(reply: wire.ListTopicsReply, may: May, facts: Facts) -> None:
-    _keep(reply.topics, lambda row: may(*sees_topic(row.topic, facts)))
+async def _trim_topics(reply: wire.ListTopicsReply, may: May, facts: Facts) -> None:
+    await _keep(reply.topics, lambda row: may(*sees_topic(row.topic, facts)))
 
 
-def _trim_groups(reply: wire.ListGroupsReply | wire.TrackReply, may: May, facts: Facts) -> None:
-    _keep(reply.groups, lambda row: may(sees_group(row.group)))
+async def _trim_groups(
+    reply: wire.ListGroupsReply | wire.TrackReply, may: May, facts: Facts
+) -> None:
+    await _keep(reply.groups, lambda row: may(sees_group(row.group)))
 
 
 def _put_group_needs(name: str, facts: Facts) -> list[Need]:
