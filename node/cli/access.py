@@ -31,7 +31,7 @@ Command = TyperCommand | TyperGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class Way:
     """The way to nodes that a command takes. context: the one it comes from, if any."""
 
     endpoints: str = DEFAULT_ENDPOINTS
@@ -41,11 +41,11 @@ class Access:
     context: str = ""
 
 
-_PLAIN = Access()
-_current: ContextVar[Access] = ContextVar("access")
+_PLAIN = Way()
+_current: ContextVar[Way] = ContextVar("way")
 
 
-def current_access() -> Access:
+def current_way() -> Way:
     """Of the command that runs."""
     return _current.get(_PLAIN)
 
@@ -57,17 +57,17 @@ def client_of(endpoints: str, timeout: float, login: tuple[str, str] | None = No
     """
     from duolog import Client
 
-    access = current_access()
-    user, password = login or (access.user, access.password)
-    return Client(endpoints, user=user, password=password, tls=access.tls, timeout=timeout)
+    way = current_way()
+    user, password = login or (way.user, way.password)
+    return Client(endpoints, user=user, password=password, tls=way.tls, timeout=timeout)
 
 
 def caller() -> "Caller":
     """Who the command runs as, for jobs."""
     from duolog._caller import Caller
 
-    access = current_access()
-    return Caller(access.user, access.password, tls=access.tls)
+    way = current_way()
+    return Caller(way.user, way.password, tls=way.tls)
 
 
 def runtime_of(client: "Client") -> "Runtime":
@@ -89,17 +89,17 @@ def _noted(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
 
 
 def _resolve(ctx: typer.Context, param: typer.CallbackParam, value: str) -> str:
-    """The endpoints of a command; and all that goes with them becomes the current access."""
+    """The endpoints of a command; and all that goes with them becomes the current way."""
     _noted(ctx, param, value)
     if ctx.resilient_parsing:  # for completion
         return value
-    access = resolved(ctx.meta.get(FLAGS, {}), ctx.meta.get(ENVIRONMENT, {}))
+    way = resolved(ctx.meta.get(FLAGS, {}), ctx.meta.get(ENVIRONMENT, {}))
     from node.cli.output import context_in_use
 
-    token, told = _current.set(access), context_in_use.set(access.context)
+    token, told = _current.set(way), context_in_use.set(way.context)
     ctx.call_on_close(lambda: _current.reset(token))
     ctx.call_on_close(lambda: context_in_use.reset(told))
-    return access.endpoints
+    return way.endpoints
 
 
 Endpoints = typer.Option(
@@ -187,8 +187,8 @@ def _refuse(text: str, hint: str = "") -> NoReturn:
     fail(text, hint, USAGE)
 
 
-def resolved(flags: Mapping[str, Any], environment: Mapping[str, Any]) -> Access:
-    """The access that flags, environment and context come to; it fails the command otherwise.
+def resolved(flags: Mapping[str, Any], environment: Mapping[str, Any]) -> Way:
+    """The way that flags, environment and context come to; it fails the command otherwise.
 
     environment: without DUOLOG_PASSWORD, which is read here.
     """
@@ -208,7 +208,7 @@ def resolved(flags: Mapping[str, Any], environment: Mapping[str, Any]) -> Access
     if context.get("user", "") != user:
         context = _without(context, *_PASSWORD)
     found = _merged(levels())
-    return Access(
+    return Way(
         found.get("endpoints") or DEFAULT_ENDPOINTS,
         user,
         _password(user, levels()),
@@ -333,13 +333,13 @@ def tls_of_settings(settings: Mapping[str, str]) -> "Tls | None":
 
 __all__ = [
     "DEFAULT_ENDPOINTS",
-    "Access",
     "Endpoints",
+    "Way",
     "add_options",
     "asked_password",
     "caller",
     "client_of",
-    "current_access",
+    "current_way",
     "read_password",
     "resolved",
     "runtime_of",

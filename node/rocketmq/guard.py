@@ -72,7 +72,7 @@ class Session:
         await self._over
 
 
-class Guard:
+class RocketmqGuard:
     """Recognises callers, and asks the gate."""
 
     def __init__(self, gate: Gate, facts: Facts, users: Recognises, marks: Marks) -> None:
@@ -156,12 +156,12 @@ class Guard:
                     session.end_if_refused()
 
 
-def guard_of(broker: Broker, access: Access, section: AccessSection) -> Guard:
+def guard_of(broker: Broker, access: Access, section: AccessSection) -> RocketmqGuard:
     """The guard of a node with users."""
     wall_ms, seconds = broker.times.wall_ms, section.date_window_seconds
     signatures = Signatures(access.gate, Dates(seconds, section.zones(), wall_ms))
     marks = Marks(access.vouching, wall_ms)
-    return Guard(access.gate, NodeFacts(broker), signatures, marks)
+    return RocketmqGuard(access.gate, NodeFacts(broker), signatures, marks)
 
 
-__all__ = ["DENIED", "Guard", "Headers", "Session", "guard_of"]
+__all__ = ["DENIED", "Headers", "RocketmqGuard", "Session", "guard_of"]

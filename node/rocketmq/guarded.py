@@ -20,7 +20,7 @@ from node.access.guarding import Delivering, GuardedMethods, with_method
 from node.access.rules import Needs, Rule
 from node.config import ConfigError
 from node.methods import Handler, Methods
-from node.rocketmq.guard import DENIED, Guard, Headers, Session
+from node.rocketmq.guard import DENIED, Headers, RocketmqGuard, Session
 from node.rocketmq.relay.calls import Header, refuse_forwarded
 from node.rocketmq.relay.forward import Forwarder
 from node.rocketmq.rules import RULES
@@ -61,7 +61,7 @@ class Admitted:
 class Wrapping:
     """Wraps methods, so that each is served to those only who may call it."""
 
-    def __init__(self, guard: Guard, forwarder: Forwarder) -> None:
+    def __init__(self, guard: RocketmqGuard, forwarder: Forwarder) -> None:
         self._guard = guard
         self._forwarder = forwarder
 
@@ -208,7 +208,7 @@ class _Called:
 
 
 def guarded_methods(
-    servicer: rpc.MessagingServiceServicer, guard: Guard, forwarder: Forwarder
+    servicer: rpc.MessagingServiceServicer, guard: RocketmqGuard, forwarder: Forwarder
 ) -> Methods:
     """The methods of the service, guarded. Raises ConfigError where one of them has no rule."""
     if without := sorted(METHODS.keys() - RULES.keys()):

@@ -13,7 +13,7 @@ import pytest
 from node.access.access import FORWARDED as FOR_FORWARDED
 from node.access.secrets import read_key
 from node.access.vouching import Vouching
-from node.rocketmq.guard import Guard
+from node.rocketmq.guard import RocketmqGuard
 from node.rocketmq.relay.calls import CLIENT_ID, FORWARDED, PEER, PLAIN, PROOF, USER
 from node.rocketmq.relay.marks import Marks
 from node.rocketmq.words.stubs import METHODS, Code, service
@@ -91,13 +91,13 @@ async def test_a_slave_forwards_the_calls_of_a_user(
     alice: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, Any]] = []
-    recognise = Guard.recognise
+    recognise = RocketmqGuard.recognise
 
-    def recording(guard: Guard, context: Any) -> Any:
+    def recording(guard: RocketmqGuard, context: Any) -> Any:
         seen.append(dict(context.invocation_metadata()))
         return recognise(guard, context)
 
-    monkeypatch.setattr(Guard, "recognise", recording)
+    monkeypatch.setattr(RocketmqGuard, "recognise", recording)
     await consume_one(alice, b"x")
     forwarded = [headers for headers in seen if FORWARDED in headers]
     assert len(forwarded) == 4
@@ -187,18 +187,16 @@ async def test_a_slave_tells_its_master_the_address_of_the_client(pair: Pair, al
 
 
 async def test_nodes_with_different_keys_do_not_believe_each_other(
-    start_node: StartNode, tmp_path: Path
+    pair: Pair, tmp_path: Path
 ) -> None:
-    group = Group(start_node, tmp_path)
+    """As those of two groups of a cluster; within one, they do not replicate either."""
     (tmp_path / "other").mkdir()
-    master = await group.start_master(access=with_users(tmp_path))
-    slave = await group.start_slave(access=with_users(tmp_path / "other"))
-    await following(slave)
-    await until(lambda: broker_of(master).metadata.refused() is None)
-    await make_topics(master, "T")
-    await Users(master).new("root", super=True)
-    await caught_up(master, slave)
-    api = as_user(slave, "root")
+    key = read_key(with_users(tmp_path / "other")["key_file"])
+    assert pair.slave.rocketmq is not None
+    guard = pair.slave.rocketmq._guard
+    assert isinstance(guard, RocketmqGuard)
+    guard._marks = Marks(Vouching(key, FOR_FORWARDED), broker_of(pair.slave).times.wall_ms)
+    api = as_user(pair.slave, "root")
     reply = await api.send(message(b"x"))
     assert reply.status.code == Code.UNAUTHORIZED
     assert "access.key_file" in reply.status.message
