@@ -290,6 +290,28 @@ async def test_the_key_is_introduced_node_by_node(start_node: StartNode, tmp_pat
         await master.stop()
 
 
+async def test_a_master_of_an_earlier_version_is_followed_while_the_key_is_introduced(
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says nothing before a Hello, so that the slave waits for a moment only."""
+
+    async def says_nothing(service: ReplicationService, context: Any) -> str:
+        return ""
+
+    monkeypatch.setattr(ReplicationService, "admit", says_nothing)
+    monkeypatch.setattr(slavestream, "PROOF_SECONDS", 0.2)
+    group = Group(start_node, tmp_path)
+    master = await group.start_master(access=keyed(tmp_path / "keys"))
+    offering = await group.start_slave(access=keyed(tmp_path / "keys", node_proof="offered"))
+    await following(offering)
+    strict = await group.start_slave("strict", access=keyed(tmp_path / "keys"))
+    machine = broker_of(strict).replication.slave
+    assert machine is not None
+    await until(lambda: machine.state is ConnectionState.SUSPEND)
+    assert "the master does not prove" in machine.reason
+    await caught_up(master, offering)
+
+
 async def test_elected_nodes_prove_their_key_to_each_next_master(
     start_node: StartNode, tmp_path: Path
 ) -> None:
