@@ -94,14 +94,14 @@ class RocketmqGuard:
 
     # -- who -----------------------------------------------------------------------------------
 
-    def recognise(self, context: Any) -> tuple[Principal, Headers]:
-        """Who calls, and headers for the service. Raises Unauthenticated; Refused (UNAUTHORIZED)
-        for headers that only nodes may send.
+    def recognise(self, context: Any, method: str) -> tuple[Principal, Headers]:
+        """Who calls a method, and headers for the service. Raises Unauthenticated; Refused
+        (UNAUTHORIZED) for headers that only nodes may send, and those of a call of another method.
         """
         headers = dict(context.invocation_metadata() or ())
         peer = str(context.peer())
         if any(name.startswith(OWN) for name in headers):
-            self._marks.check(headers)
+            self._marks.check(headers, method)
             peer = str(headers.get(PEER, ""))
         source = peer_host(peer).address
         if user := headers.get(USER):

@@ -75,9 +75,10 @@ class Wrapping:
         made = self._streamed if handler.response_streaming else self._unary
         return with_method(handler, made(handler, rule, kind))
 
-    def _admit(self, rule: Rule, request: Any, context: Any) -> Admitted:
-        """Let a call begin. Raises DENIED, Refused."""
-        principal, headers = self._guard.recognise(context)
+    def _admit(self, rule: Rule, request: Any, context: Any, kind: Any) -> Admitted:
+        """Let a call begin. kind: of the reply. Raises DENIED, Refused."""
+        method = kind.__name__.removesuffix("Response")
+        principal, headers = self._guard.recognise(context, method)
         needs = tuple(rule.needs(request, self._guard.facts))
         self._guard.check(principal, needs)
         PRINCIPAL.set(principal)
@@ -97,7 +98,7 @@ class Wrapping:
         async def call(request: Any, context: Any) -> Any:
             try:
                 try:
-                    admitted = self._admit(rule, request, context)
+                    admitted = self._admit(rule, request, context, kind)
                 except DENIED as error:
                     await self._may_be_unknown(context, error)
                     return await self._forwarder.unary(kind, request, context)
@@ -111,7 +112,7 @@ class Wrapping:
         async def call(request: Any, context: Any) -> None:
             try:
                 try:
-                    admitted = self._admit(rule, request, context)
+                    admitted = self._admit(rule, request, context, kind)
                 except DENIED as error:
                     await self._may_be_unknown(context, error)
                     await self._forwarder.stream(kind, request, context)
@@ -130,7 +131,7 @@ class Wrapping:
         async def call(commands: AsyncIterator[Any], context: Any) -> None:
             try:
                 principal, headers = await self._patiently(
-                    context, lambda: self._guard.recognise(context)
+                    context, lambda: self._guard.recognise(context, "Telemetry")
                 )
                 PRINCIPAL.set(principal)
                 session = self._guard.begin(principal)

@@ -14,6 +14,7 @@ FORWARDED = OWN + "forwarded"  # how the client is connected
 COPY = OWN + "copy"  # marks a copy of a call that another node answers
 PEER = OWN + "peer"  # address of the client
 VIA = OWN + "via"  # name of the forwarding node
+METHOD = OWN + "method"  # the method that is called
 USER = OWN + "user"  # the user that calls, quoted as in URLs; only where there are users
 PROOF = OWN + "proof"  # of the password that the forwarding node knows the user by
 CLIENT_ID = "x-mq-client-id"

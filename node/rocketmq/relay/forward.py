@@ -25,6 +25,7 @@ from node.broker import Broker, report
 from node.rocketmq.relay.calls import (
     COPY,
     FORWARDED,
+    METHOD,
     PEER,
     PLAIN,
     TLS,
@@ -45,6 +46,7 @@ STREAM_SECONDS = 30.0
 MARGIN_SECONDS = 0.2
 GIVEN_BACK_MS = 1000  # until messages that a disconnected client did not get are visible
 BYTES_MAX = 64 << 20
+TELEMETRY = f"/{SERVICE_NAME}/Telemetry"
 _KEPT = ("x-mq-", "authorization", USER)
 _ONCE = (service.RecallMessageResponse,)  # a repeated one fails if the answer of the first was lost
 _OPTIONS = [
@@ -169,9 +171,10 @@ class Forwarder:
     def telemetry(self, endpoint: str, context: Call) -> Telemetry:
         """Open a telemetry stream for the same client to the master."""
         stub = rpc.MessagingServiceStub(self._channel(self._broker.group, endpoint))
-        return stub.Telemetry(metadata=self._metadata(context))
+        return stub.Telemetry(metadata=self._metadata(context, TELEMETRY))
 
-    def _metadata(self, context: Call, *more: Header) -> Metadata:
+    def _metadata(self, context: Call, path: str, *more: Header) -> Metadata:
+        """The headers of a call that is forwarded. path: of its method."""
         kept = [
             (name, value)
             for name, value in context.invocation_metadata() or ()
@@ -179,7 +182,8 @@ class Forwarder:
         ]
         how = TLS if is_encrypted(context) else PLAIN
         via = self._broker.node.name
-        said = ((FORWARDED, how), (PEER, peer_of(context)), (VIA, via), *more)
+        method = path.rpartition("/")[2]
+        said = ((FORWARDED, how), (PEER, peer_of(context)), (VIA, via), (METHOD, method), *more)
         return self._vouch([*kept, *said])
 
     @staticmethod
@@ -205,10 +209,9 @@ class Forwarder:
             channel = await self._reached(context, until, group)
             method = channel.unary_unary(_path_of(kind), _bytes_of, kind.FromString)
             left = until - loop.time()
+            metadata = self._metadata(context, _path_of(kind))
             try:
-                return await uncancelled(
-                    method(request, timeout=left, metadata=self._metadata(context))
-                )
+                return await uncancelled(method(request, timeout=left, metadata=metadata))
             except grpc.aio.AioRpcError as failure:
                 await self._pause_or_raise(failure, until, group, again=kind not in _ONCE)
 
@@ -294,7 +297,7 @@ class Forwarder:
         if channel is None:
             channel = self._peers[place] = self._broker.peers.open(place[0])
         method = channel.unary_unary(_path_of(kind), _bytes_of, kind.FromString)
-        metadata = self._metadata(context, (COPY, "1"))
+        metadata = self._metadata(context, _path_of(kind), (COPY, "1"))
         with contextlib.suppress(grpc.aio.AioRpcError, sdk.DuologError):
             await uncancelled(method(request, timeout=COPY_SECONDS, metadata=metadata))
 
@@ -315,7 +318,8 @@ class Forwarder:
             channel = await self._reached(context, until, group)
             method = channel.unary_stream(_path_of(kind), _bytes_of, kind.FromString)
             left = until - loop.time()
-            call = method(request, timeout=left, metadata=self._metadata(context))
+            metadata = self._metadata(context, _path_of(kind))
+            call = method(request, timeout=left, metadata=metadata)
             begun = False
             try:
                 async for reply in call:
@@ -341,7 +345,7 @@ class Forwarder:
         acknowledge them.
         """
         self._draining.add(call)
-        metadata = self._metadata(context)
+        metadata = self._metadata(context, _path_of(service.ChangeInvisibleDurationResponse))
         work = self._background.start(self._end_leases(request, metadata, call, reply))
         work.add_done_callback(lambda _: self._draining.discard(call))
 

@@ -8,7 +8,7 @@ signature would not do: on a stream that moves to the next master it is as old a
 from collections.abc import Callable, Iterable, Mapping
 
 from node.access.vouching import Vouching
-from node.rocketmq.relay.calls import CLIENT_ID, OWN, Header
+from node.rocketmq.relay.calls import CLIENT_ID, METHOD, OWN, Header
 from node.rocketmq.words.codes import Refused
 from node.rocketmq.words.stubs import Code
 
@@ -33,14 +33,18 @@ class Marks:
         """Differs after a change of a user's secret."""
         return self._vouching.mark(("secret", user, secret))
 
-    def check(self, headers: Mapping[str, str | bytes]) -> None:
-        """Raise Refused (UNAUTHORIZED) unless a node of the cluster marked them just now."""
+    def check(self, headers: Mapping[str, str | bytes], method: str) -> None:
+        """Raise Refused (UNAUTHORIZED) unless a node of the cluster marked them just now, for a
+        call of this method.
+        """
         if not self._vouching.is_mark(str(headers.get(MARK, "")), _covered(headers)):
             raise Refused(
                 Code.UNAUTHORIZED,
                 f"only nodes of this cluster may send headers {OWN}*: if one did, give all nodes "
                 "the same access.key_file",
             )
+        if headers.get(METHOD) != method:
+            raise Refused(Code.UNAUTHORIZED, f"the headers {OWN}* are those of another method")
         time = str(headers.get(TIME, ""))
         if not time.isdecimal() or abs(int(time) - self._wall_ms()) > SECONDS * 1000:
             raise Refused(

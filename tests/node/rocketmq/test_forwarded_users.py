@@ -14,7 +14,7 @@ from node.access.access import FORWARDED as FOR_FORWARDED
 from node.access.secrets import read_key
 from node.access.vouching import Vouching
 from node.rocketmq.guard import RocketmqGuard
-from node.rocketmq.relay.calls import CLIENT_ID, FORWARDED, PEER, PLAIN, PROOF, USER
+from node.rocketmq.relay.calls import CLIENT_ID, FORWARDED, METHOD, PEER, PLAIN, PROOF, USER
 from node.rocketmq.relay.marks import Marks
 from node.rocketmq.words.stubs import METHODS, Code, service
 from node.server import Node
@@ -93,9 +93,9 @@ async def test_a_slave_forwards_the_calls_of_a_user(
     seen: list[dict[str, Any]] = []
     recognise = RocketmqGuard.recognise
 
-    def recording(guard: RocketmqGuard, context: Any) -> Any:
+    def recording(guard: RocketmqGuard, context: Any, method: str) -> Any:
         seen.append(dict(context.invocation_metadata()))
-        return recognise(guard, context)
+        return recognise(guard, context, method)
 
     monkeypatch.setattr(RocketmqGuard, "recognise", recording)
     await consume_one(alice, b"x")
@@ -169,9 +169,12 @@ async def test_the_address_of_the_client_counts_and_not_that_of_the_node(
     proof = marks.proof("alice", PASSWORD.format("alice"))
     for peer, code in (("ipv4:10.1.2.3:55", Code.OK), ("ipv4:11.1.2.3:55", Code.FORBIDDEN)):
         said = [(FORWARDED, PLAIN), (PEER, peer), (USER, "alice"), (PROOF, proof), (CLIENT_ID, "c")]
+        said.append((METHOD, "QueryRoute"))
         api = Api(pair.master, "")
         api.metadata = [(name, str(value)) for name, value in marks.added(said)]
         assert (await api.route("T")).status.code == code
+        other = await api.send(message(b"x"))  # with the headers of a call of another method
+        assert other.status.code == Code.UNAUTHORIZED
         await api.close()
 
 

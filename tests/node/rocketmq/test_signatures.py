@@ -10,7 +10,7 @@ from duolog import _errors as sdk
 
 from node.access.vouching import Vouching
 from node.rocketmq.auth import Dates, Signed
-from node.rocketmq.relay.calls import CLIENT_ID, FORWARDED, PEER, USER
+from node.rocketmq.relay.calls import CLIENT_ID, FORWARDED, METHOD, PEER, USER
 from node.rocketmq.relay.marks import MARK, TIME, Marks
 from node.rocketmq.words.codes import Refused
 
@@ -108,18 +108,21 @@ def test_a_mark_covers_everything_that_a_node_says() -> None:
     now = NOW_MS
     marks, others = (Marks(Vouching(key, b"a test"), lambda: now) for key in (b"a" * 32, b"b" * 32))
     said = [(CLIENT_ID, "alice/c"), (FORWARDED, "tls"), (PEER, "ipv4:10.0.0.1:1"), (USER, "alice")]
+    said.append((METHOD, "SendMessage"))
     headers = dict(marks.added([*said, ("x-mq-request-id", "1")]))
-    marks.check({**headers, "x-mq-request-id": "2"})
+    with pytest.raises(Refused, match="another method"):
+        marks.check(headers, "EndTransaction")
+    marks.check({**headers, "x-mq-request-id": "2"}, "SendMessage")
     for name, value in [*said, (TIME, str(now)), (MARK, headers[MARK])]:
         with pytest.raises(Refused, match="only nodes"):
-            marks.check({**headers, name: f"{value!s}0"})
+            marks.check({**headers, name: f"{value!s}0"}, "SendMessage")
     for wrong in ({}, {"x-duolog-copy": "1"}):
         with pytest.raises(Refused, match="only nodes"):
-            others.check({**headers, **wrong})
+            others.check({**headers, **wrong}, "SendMessage")
     with pytest.raises(Refused, match="only nodes"):
-        marks.check({**headers, "x-duolog-copy": "1"})
+        marks.check({**headers, "x-duolog-copy": "1"}, "SendMessage")
     now += 300_000
-    marks.check(headers)
+    marks.check(headers, "SendMessage")
     now += 1
     with pytest.raises(Refused, match="300 s ago"):
-        marks.check(headers)
+        marks.check(headers, "SendMessage")
