@@ -60,8 +60,7 @@ from duolog._receipts import BatchReceipt, Part, Receipt
 from duolog._start import Start
 from duolog._tls import Tls
 from duolog._transactions import Half, Transactions, UndecidedMessage
-
-__version__ = "0.1.0"
+from duolog._version import __version__ as __version__
 
 __all__ = [
     "Access",

@@ -31,7 +31,8 @@ from duolog._posted import (
     without_frames,
 )
 from duolog._receipts import Part, Receipt
-from duolog._sending import PLAIN, Batch, Sender, Terms
+from duolog._sending import Batch, Sender
+from duolog._terms import PLAIN, Terms
 from duolog._topics import Slot
 
 BATCH_BYTES = 1 << 20

@@ -4,6 +4,7 @@ import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from duolog._access import Access
 from duolog._admin import Admin, status_of, topics_at
@@ -24,8 +25,13 @@ from duolog._sink import Sink
 from duolog._start import Start
 from duolog._tls import Tls, tls_of
 from duolog._topics import TopicCache
+from duolog._tracing import spans_of
 from duolog._transactions import Checker, ProducerGroup, Transactions
+from duolog._version import __version__
 from duolog.wire import duolog_pb2 as wire
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 AT_ONCE = 1.0  # seconds
 TOPICS_SECONDS = 5.0  # a node that takes longer is asked again
@@ -60,6 +66,7 @@ class Client:
         password: str = "",
         tls: Tls | bool | None = None,
         timeout: float = 10.0,
+        tracer_provider: "TracerProvider | None" = None,
         runtime: Runtime = MACHINE,
     ) -> None:
         """Connect lazily.
@@ -71,6 +78,8 @@ class Client:
             password: the user's.
             tls: connect with TLS; True: to nodes that the system's authorities vouch for.
             timeout: seconds that a call may take altogether, where it is not given one itself.
+            tracer_provider: takes spans of what the client does; by default OpenTelemetry's
+                global one, if the program has set it before.
             runtime: what the client runs on; a simulation gives its own.
         """
         if timeout <= 0:
@@ -81,6 +90,9 @@ class Client:
             runtime = secured.over(runtime)
         if login is not None:
             runtime = replace(runtime, login=login)
+        spans = spans_of(tracer_provider, __version__)
+        if spans is not None:
+            runtime = replace(runtime, spans=spans)
         self._router = Router(self._endpoints, runtime)
         self._topics = TopicCache(self._router)
         self._timeout = timeout

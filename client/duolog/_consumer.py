@@ -30,6 +30,7 @@ from duolog._message import Batch, Message
 from duolog._router import FRESH_SECONDS, Router
 from duolog._start import Start
 from duolog._topics import TopicCache
+from duolog._tracecontext import context_in
 
 T = TypeVar("T")
 log = logging.getLogger("duolog")
@@ -67,6 +68,9 @@ class Consumer:
         self._left = False
         self._started = False
         self._background = Background()
+        self._spans = router.runtime.spans
+        # Not called by users: the spans of what they do with messages; None: nobody takes any.
+        self.processing = None if self._spans is None else self._spans.processing(self.group)
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -122,6 +126,8 @@ class Consumer:
             return
         self._left, self._at_hand = True, iter(())
         self._arrived.set()
+        if self.processing is not None:
+            self.processing.end()
         readers = self._readers.values()
         await close_all([self._background.stop], [partial(one.close, commit) for one in readers])
 
@@ -130,8 +136,10 @@ class Consumer:
         await self.start()
         return self
 
-    async def __aexit__(self, kind: object, *_: object) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         """Leave; after an error the message in hand does not count as consumed."""
+        if self.processing is not None:
+            self.processing.end(error)
         if kind is not None:
             for reader in self._readers.values():
                 reader.forget_handed()
@@ -141,15 +149,38 @@ class Consumer:
 
     async def get_batch(self, timeout: float | None = None) -> Batch | None:
         """The next batch as columns, or None after `timeout` seconds; earlier ones are consumed."""
+        processing = self.processing
+        if processing is None:
+            return await self.next_batch(timeout)
+        asked_ns = processing.end()
+        batch = await self.next_batch(timeout)
+        if batch is not None:
+            processing.begin_batch(batch, asked_ns)
+        return batch
+
+    async def next_batch(self, timeout: float | None) -> Batch | None:
+        """Not called by users: `get_batch`, without spans."""
         return await self._next(lambda reader: reader.get_batch(), timeout)
 
     async def get(self, timeout: float | None = None) -> Message | None:
         """The next message, or None after `timeout` seconds; earlier ones count as consumed."""
         for message in self._at_hand:  # most often: nothing to wait for
             return message
+        processing = self.processing
+        if processing is None:
+            return await self.next_message(timeout)
+        asked_ns = processing.end()
+        found = await self.next_message(timeout)
+        if found is not None:
+            processing.begin_first(found, asked_ns)
+        return found
+
+    async def next_message(self, timeout: float | None) -> Message | None:
+        """Not called by users: `get` where nothing is at hand, without a span for the message."""
         found = await self._next(lambda reader: reader.get(), timeout)
         if found is not None:
-            self._at_hand = self._readers[found.group].at_hand
+            at_hand = self._readers[found.group].at_hand
+            self._at_hand = at_hand if self.processing is None else self.processing.over(at_hand)
         return found
 
     async def _next(
@@ -224,7 +255,11 @@ class Consumer:
         reader = self._readers.get(message.group)
         if reader is None:
             raise BadRequest(f"{message!r} was not delivered by this consumer")
-        return await reader.send_back(message, delay_level, max_attempts)
+        if self._spans is None:
+            return await reader.send_back(message, delay_level, max_attempts)
+        origins = (context_in(message.property_text),)
+        with self._spans.settle("send_back", message.topic, origins, self.group):
+            return await reader.send_back(message, delay_level, max_attempts)
 
     # -- offsets -------------------------------------------------------------------------------
 

@@ -156,6 +156,11 @@ class Message:
         self._index = index
 
     @property
+    def batch(self) -> Batch:
+        """The batch that it came in."""
+        return self._batch
+
+    @property
     def topic(self) -> str:
         """The topic it was sent to."""
         if self._batch.topic.startswith(RETRY_PREFIX):
@@ -214,11 +219,16 @@ class Message:
         return batch.bodies[batch.body_offsets[index] : batch.body_offsets[index + 1]]
 
     @property
-    def properties(self) -> dict[str, str]:
-        """All properties, the well-known ones too."""
+    def property_text(self) -> bytes:
+        """All properties as they are stored."""
         batch, index = self._batch, self._index
         start, end = batch.property_offsets[index], batch.property_offsets[index + 1]
-        found = parse_properties(batch.properties[start:end])
+        return batch.properties[start:end]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, the well-known ones too."""
+        found = parse_properties(self.property_text)
         for name in _STORE_PROPERTIES:
             found.pop(name, None)
         return found

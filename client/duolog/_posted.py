@@ -8,11 +8,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Generator, Iterable
 from itertools import pairwise
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from duolog._background import report
 from duolog._errors import ResultUnknown, Timeout
 from duolog._receipts import Part, Receipt
+
+if TYPE_CHECKING:
+    from duolog._spans import Sending
 
 Told = Callable[["Posted"], object]
 Lost = tuple[int, int, Exception]  # messages [first, end), and why they may not be stored
@@ -36,8 +39,8 @@ class Posting:
     __slots__ = (
         *("_apart", "_asked", "_awaited", "_count", "_error", "_firsts", "_deadlines", "_left"),
         *("_moved", "_parts", "_part_firsts", "_producer_id", "_sent", "_went", "__weakref__"),
-        *("bodies", "due", "earliest", "ended", "granted", "latest", "room", "sends", "texts"),
-        "told",
+        *("bodies", "due", "earliest", "ended", "granted", "latest", "room", "sendings", "sends"),
+        *("texts", "told"),
     )
 
     def __init__(self) -> None:
@@ -65,6 +68,7 @@ class Posting:
         self.sends: dict[int, asyncio.Future[Receipt]] = {}  # answered when it is known
         self._awaited: dict[asyncio.Future[None], int] = {}
         self.told: dict[int, tuple[Posted, Told]] = {}
+        self.sendings: dict[int, Sending] = {}  # spans that end when it is known
         self._asked: set[int] = set()  # whose error was read
 
     # -- filling -------------------------------------------------------------------------------
@@ -135,6 +139,8 @@ class Posting:
         """Some of them may not be stored, by place; the others go on."""
         self._apart.update(errors)
         awaited = [one for one, place in self._awaited.items() if place in errors]
+        if self.sendings:
+            self._end_spans([place for place in errors if place in self.sendings])
         told = self._untell(errors)
         self._answer({place: self.sends.pop(place) for place in errors if place in self.sends})
         self._wake(awaited)
@@ -168,6 +174,10 @@ class Posting:
         self._moved.update(to)
         for place in to:
             self.told.pop(place, None)
+            sending = self.sendings.pop(place, None)
+            if sending is not None:
+                posting, at = to[place].at
+                posting.sendings[at] = sending
         for future, place in list(self._awaited.items()):
             if place in to:
                 posting, at = to[place].at
@@ -187,6 +197,8 @@ class Posting:
         self.ended = True
         self.due = inf
         self._forget()
+        if self.sendings:
+            self._end_spans(list(self.sendings))
         told, self.told = list(self.told.values()), {}
         sends, self.sends = self.sends, {}
         self._answer(sends)
@@ -213,6 +225,15 @@ class Posting:
                 future.set_result(self.receipt_of(place))
             else:
                 future.set_exception(error)
+
+    def _end_spans(self, places: list[int]) -> None:
+        for place in places:
+            sending = self.sendings.pop(place)
+            error = self._apart.get(place, self._error)
+            if error is not None:
+                sending.failed(error)
+            else:
+                sending.stored(self.receipt_of(place))
 
     def _untell(self, places: Collection[int]) -> "list[tuple[Posted, Told]]":
         """Take those out who are to be called back of some places. Others may come meanwhile."""

@@ -6,10 +6,11 @@ import time
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import add
 from threading import get_ident
+from typing import TYPE_CHECKING, NamedTuple
 
 from duolog._background import close_after, together
 from duolog._batcher import (
@@ -22,12 +23,16 @@ from duolog._batcher import (
     producer_closed,
 )
 from duolog._columns import pack, property_text, repeat
-from duolog._posted import MESSAGE_BYTES, SEND_BYTES, Posted
+from duolog._posted import MESSAGE_BYTES, SEND_BYTES, Posted, Told
 from duolog._receipts import BatchReceipt, Part, Receipt
 from duolog._router import Router
-from duolog._sending import IN_FLIGHT_MAX, PLAIN, Batch, Sender, Terms
+from duolog._sending import IN_FLIGHT_MAX, Batch, Sender
+from duolog._terms import PLAIN, Terms
 from duolog._topics import Slot, TopicCache
 from duolog._unrouted import Goal, Place, Unrouted
+
+if TYPE_CHECKING:
+    from duolog._spans import Sending, Spans
 
 NOWHERE = Filling("", None, PLAIN)  # takes no message
 DELAY_STEP_MS = 10  # half of the interval at which a node checks for due messages
@@ -43,6 +48,12 @@ class Many:
     texts: list[bytes] | None = None
     slot: Slot | None = None
     terms: Terms = PLAIN
+
+    def carrying(self, sending: "Sending") -> "Many":
+        """The messages with the context of the span in which they go out."""
+        if self.texts is None:
+            return replace(self, same=sending.text(self.same))
+        return replace(self, texts=[sending.text(text) for text in self.texts])
 
     def requests(self) -> list[tuple[int, int]]:
         """Messages [first, end) that go together, by what they and their properties take."""
@@ -85,6 +96,15 @@ class Message:
     text: bytes
 
 
+class _Taken(NamedTuple):
+    """A message that was posted, but for where it goes."""
+
+    body: bytes
+    text: bytes
+    deadline: float
+    on_done: Told | None
+
+
 class Producer:
     """Sends messages. Made by `Client.producer()`; safe to use from many tasks of one loop."""
 
@@ -114,7 +134,9 @@ class Producer:
         self._clock: Callable[[], float] = time.monotonic
         if self._loop is not None:
             self._note_clock(self._loop)
-        self._last = NOWHERE  # where the last message went that could go anywhere
+        # Where the last message went that could go anywhere: nowhere, while spans are made.
+        self._last = NOWHERE
+        self._spans = router.runtime.spans
 
     @property
     def producer_id(self) -> bytes:
@@ -195,6 +217,9 @@ class Producer:
         if tags is not None or key is not None or keys or properties:
             text = _text(tags, key, keys, properties)
         slot = None
+        if self._spans is not None:
+            goal = Goal(Place(topic, key, queue_id, group), terms)
+            return await self._send_in_span(self._spans, goal, body, text, deadline)
         if key is not None or queue_id is not None:
             if self._unrouted.holds(topic):
                 goal = Goal(Place(topic, key, queue_id, group), terms)
@@ -209,6 +234,28 @@ class Producer:
         if slot is None and terms is PLAIN:
             self._last = filling
         return await batcher.send(filling, body, text, deadline)
+
+    async def _send_in_span(
+        self, spans: "Spans", goal: Goal, body: bytes, text: bytes, deadline: float
+    ) -> Receipt:
+        """The rest of `send`, where spans are made."""
+        place, terms, slot = goal.place, goal.terms, None
+        with spans.send(place.topic, text, terms) as sending:
+            text = sending.text(text)
+            if (place.key is not None or place.queue_id is not None) and self._unrouted.holds(
+                place.topic
+            ):
+                posted = self._unrouted.post(goal, body, text, deadline, None)
+                receipt = await posted.awaited()
+            else:
+                left = deadline - self._clock()
+                if place.queue_id is not None:
+                    slot = await self._topics.slot(place.topic, place.queue_id, place.group, left)
+                elif place.key is not None:
+                    slot = await self.slot_of(place.topic, place.key, left)
+                filling = self._batcher.filling_of(place.topic, slot, terms)
+                receipt = await self._batcher.send(filling, body, text, deadline)
+            return sending.stored(receipt)
 
     def post(
         self,
@@ -284,6 +331,9 @@ class Producer:
             terms = Terms.of(delay, deliver_at, delay_level, self._delayed_from())
         if tags is not None or key is not None or keys or properties:
             text = _text(tags, key, keys, properties)
+        if self._spans is not None:
+            goal = Goal(Place(topic, key, queue_id, group), terms)
+            return self._post_in_span(self._spans, goal, _Taken(body, text, deadline, on_done))
         slot = None
         if key is not None or queue_id is not None:
             place = Place(topic, key, queue_id, group)
@@ -298,6 +348,30 @@ class Producer:
         if slot is None and terms is PLAIN:
             self._last = filling
         return batcher.add(filling, body, text, deadline, on_done)
+
+    def _post_in_span(self, spans: "Spans", goal: Goal, taken: "_Taken") -> Posted:
+        """The rest of `post`, where spans are made."""
+        place, terms = goal.place, goal.terms
+        sending = spans.send(place.topic, taken.text, terms)
+        body, text, deadline, on_done = taken
+        text = sending.text(text)
+        batcher, slot, known = self._batcher, None, True
+        try:
+            with batcher.lock:  # the message is not answered before its span is there
+                if place.key is not None or place.queue_id is not None:
+                    slot = self._unrouted.slot_at_hand(place, self._clock())
+                    known = slot is not None
+                if known:
+                    filling = batcher.filling_of(place.topic, slot, terms)
+                    posted = batcher.add(filling, body, text, deadline, on_done)
+                else:
+                    posted = self._unrouted.post(goal, body, text, deadline, on_done)
+                posting, at = posted.at
+                posting.sendings[at] = sending
+        except BaseException as error:
+            sending.failed(error)
+            raise
+        return posted
 
     def _delayed_from(self) -> int:
         """The wall clock in ms, rounded up so that messages of the same delay go out together."""
@@ -385,7 +459,11 @@ class Producer:
         if queue_id is not None:
             slot = await self._topics.slot(topic, queue_id, group, seconds)
         terms = Terms.of(delay, deliver_at, delay_level, self._runtime.wall_ms())
-        return await self.send_many(Many(topic, bodies, same, texts, slot, terms), seconds)
+        many = Many(topic, bodies, same, texts, slot, terms)
+        if self._spans is None:
+            return await self.send_many(many, seconds)
+        with self._spans.send(topic, b"", terms, len(bodies)) as sending:
+            return await self.send_many(many.carrying(sending), seconds)
 
     async def send_many(self, many: Many, seconds: float) -> BatchReceipt:
         """Not called by users: `send_batch`, with the properties' texts and on any terms."""

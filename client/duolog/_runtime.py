@@ -10,12 +10,16 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import grpc.aio
 
 from duolog._errors import BadRequest
 from duolog._login import Login
 from duolog._nodechannel import Channel
+
+if TYPE_CHECKING:
+    from duolog._spans import Spans
 
 MESSAGE_BYTES_MAX = 64 << 20
 TRANSPORT_VARIABLE = "DUOLOG_TRANSPORT"
@@ -49,6 +53,7 @@ class Runtime:
         frames: nodes are spoken to over frames, where they take any.
         tls: of frames; None: they are plain. gRPC's is in `dial`.
         login: who calls are made as; None: nobody.
+        spans: made of what the client does; None: nobody takes any.
     """
 
     dial: Callable[[str], Channel] = _dial
@@ -58,6 +63,7 @@ class Runtime:
     frames: bool = False
     tls: ssl.SSLContext | None = None
     login: Login | None = None
+    spans: "Spans | None" = None
 
     @property
     def speaks_frames(self) -> bool:

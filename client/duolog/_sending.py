@@ -30,6 +30,7 @@ from duolog._errors import (
 from duolog._receipts import Part, parts_of, unique_key
 from duolog._router import Router
 from duolog._runtime import MESSAGE_BYTES_MAX
+from duolog._terms import PLAIN, Terms
 from duolog._topics import LogEnd, Slot, TopicCache
 from duolog.wire import duolog_pb2 as wire
 
@@ -59,36 +60,6 @@ REFUSED: dict[int, type[DuologError]] = {  # by the status of a put
     wire.IN_SYNC_REPLICAS_NOT_ENOUGH: Busy,
     wire.NOT_MASTER: NotMaster,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What a node shall do with a batch: when consumers get it (a time in ms, or a level's delay),
-    and whether it is half messages of a producer group."""
-
-    deliver_time: int = 0
-    delay_level: int = 0
-    transaction_group: str = ""
-    immunity_seconds: int = 0
-
-    @staticmethod
-    def of(
-        delay: float | None, deliver_at: int | None, delay_level: int | None, wall_ms: int
-    ) -> "Terms":
-        """What a caller asks for now. Raises BadRequest for more than one of them."""
-        given = [word for word in (delay, deliver_at, delay_level) if word is not None]
-        if not given:
-            return PLAIN
-        if len(given) > 1 or min(given) < 0:
-            raise BadRequest(
-                "give only one of delay, deliver_at and delay_level, and not a negative one"
-            )
-        if delay is not None:
-            return Terms(int(wall_ms + delay * 1000))
-        return Terms(deliver_at or 0, delay_level or 0)
-
-
-PLAIN = Terms()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
@@ -31,8 +31,10 @@ from duolog._errors import (
 )
 from duolog._nodechannel import uncancelled
 from duolog._producer import Many, Message, Producer
+from duolog._receipts import Receipt
 from duolog._router import FRESH_SECONDS, Router
-from duolog._sending import Terms
+from duolog._terms import Terms
+from duolog._tracecontext import TRACEPARENT, context_of
 from duolog.wire import duolog_pb2 as wire
 
 log = logging.getLogger("duolog")
@@ -44,12 +46,16 @@ LATE_SECONDS = 1.0  # beyond the time of a decision: what its request came to is
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """A half message that was stored. unique_key: of the message, also once it is committed."""
+    """A half message that was stored. unique_key: of the message, also once it is committed.
+
+    traceparent: the trace that the message belongs to; empty for none.
+    """
 
     topic: str
     unique_key: str
     replica_group: str
     offset: int
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,7 @@ class Transactions:
         self.group = group.name
         self._router = router
         self._producer = producer
+        self._spans = router.runtime.spans
         self._checker = group.checker
         self._timeout = timeout
         self._terms = Terms(transaction_group=group.name, immunity_seconds=int(group.immunity))
@@ -191,8 +198,12 @@ class Transactions:
         text = property_text(tags, [*([key] if key else []), *keys], properties)
         slot = await self._producer.slot_of(topic, key, seconds) if key is not None else None
         message = Message(topic, slot, self._terms, body, text)
-        receipt = await self._producer.send_message(message, seconds)
-        return Half(topic, receipt.unique_key, receipt.group, receipt.queue_offset)
+        if self._spans is None:
+            return _half(topic, await self._producer.send_message(message, seconds))
+        with self._spans.send(topic, text, self._terms) as sending:
+            message = replace(message, text=sending.text(text))
+            receipt = await self._producer.send_message(message, seconds)
+            return _half(topic, sending.stored(receipt), sending.traceparent)
 
     async def prepare_batch(
         self,
@@ -205,24 +216,43 @@ class Transactions:
         """Store many half messages as columns: the fast way. Raises as `prepare`."""
         seconds = self._timeout if timeout is None else timeout
         same = property_text(tags, (), None)
-        many = Many(topic, bodies, same, terms=self._terms)
-        receipt = await self._producer.send_many(many, seconds)
+        many, traceparent = Many(topic, bodies, same, terms=self._terms), ""
+        if self._spans is None:
+            receipt = await self._producer.send_many(many, seconds)
+        else:
+            with self._spans.send(topic, same, self._terms, len(bodies)) as sending:
+                receipt = await self._producer.send_many(many.carrying(sending), seconds)
+                traceparent = sending.traceparent
         key = self._producer.unique_key
         return [
-            Half(topic, key(part.sequence + k), part.group, part.queue_offset + k)
+            Half(topic, key(part.sequence + k), part.group, part.queue_offset + k, traceparent)
             for part in receipt.parts
             for k in range(part.count)
         ]
 
     async def commit_all(self, halves: Iterable[Half]) -> None:
         """Commit many at a time. Raises as `commit`; some may be committed then."""
-        await self._end_all(halves, True)
+        await self._end_all_in_span(list(halves), True)
 
     async def rollback_all(self, halves: Iterable[Half]) -> None:
         """Roll many back at a time. Raises as `commit`; some may be rolled back then."""
-        await self._end_all(halves, False)
+        await self._end_all_in_span(list(halves), False)
 
-    async def _end_all(self, halves: Iterable[Half], commit: bool) -> None:
+    async def _end_all_in_span(self, halves: list[Half], commit: bool) -> None:
+        with self._deciding_span(halves, commit):
+            await self._end_all(halves, commit)
+
+    def _deciding_span(
+        self, halves: Sequence[Half], commit: bool
+    ) -> contextlib.AbstractContextManager[None]:
+        """What is decided about them is one more step of their traces."""
+        if self._spans is None or not halves:
+            return contextlib.nullcontext()
+        origins = (context_of(half.traceparent) for half in halves)
+        operation = "commit" if commit else "rollback"
+        return self._spans.settle(operation, halves[0].topic, origins, self.group)
+
+    async def _end_all(self, halves: Sequence[Half], commit: bool) -> None:
         groups: dict[str, list[int]] = {}
         for half in halves:
             groups.setdefault(half.replica_group, []).append(half.offset)
@@ -255,6 +285,10 @@ class Transactions:
         await self.commit(half)
 
     async def _end(self, half: Half, commit: bool) -> None:
+        with self._deciding_span([half], commit):
+            await self._end_one(half, commit)
+
+    async def _end_one(self, half: Half, commit: bool) -> None:
         ending = self._endings.setdefault((half.replica_group, commit), _Ending())
         future = ending.add(half.offset, asyncio.get_running_loop().time() + self._timeout)
         if not ending.running:
@@ -366,12 +400,18 @@ class Transactions:
             decision = await self._checker(message)
             if decision is None:
                 return
-            half = Half(check.topic, message.unique_key, replica_group, check.half)
+            traceparent = message.properties.get(TRACEPARENT, "")
+            half = Half(check.topic, message.unique_key, replica_group, check.half, traceparent)
             await self._end(half, decision)
         except DuologError as error:
             log.warning("cannot deliver a decision to the node: %s", error)
         except Exception:
             log.exception("the checker failed; the node will ask again")
+
+
+def _half(topic: str, receipt: Receipt, traceparent: str = "") -> Half:
+    """A half message, by the receipt of its message."""
+    return Half(topic, receipt.unique_key, receipt.group, receipt.queue_offset, traceparent)
 
 
 def _give_up(futures: "list[asyncio.Future[None]]") -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from duolog._batcher import Batcher, Filling
 from duolog._errors import Retryable, UnknownTopic
 from duolog._posted import Posted, Posting, Told, without_frames
-from duolog._sending import Terms
+from duolog._terms import Terms
 from duolog._topics import Slot, TopicCache
 
 ASK_AGAIN_SECONDS = 0.02

@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from duolog import _client
 from duolog._access import Access as AsyncAccess
@@ -41,6 +41,9 @@ from duolog._start import Start
 from duolog._tls import Tls
 from duolog._transactions import Half, UndecidedMessage
 from duolog._transactions import Transactions as AsyncTransactions
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 T = TypeVar("T")
 INTERRUPTIONS_MAX = 10  # of what cleans up after one; a user who goes on interrupting wants to end
@@ -455,12 +458,27 @@ class Consumer:
                 self._loop.call_interrupted(self._consumer.take_back)
                 raise
         asked = _Interruptible[Message](self._loop, self._consumer)
-        return asked.result(lambda: self._consumer.get(timeout))
+        processing = self._consumer.processing
+        if processing is None:
+            return asked.result(lambda: self._consumer.get(timeout))
+        # Spans are current in the thread of the program, not in that of all clients.
+        asked_ns = processing.end()
+        found = asked.result(lambda: self._consumer.next_message(timeout))
+        if found is not None:
+            processing.begin_first(found, asked_ns)
+        return found
 
     def get_batch(self, timeout: float | None = None) -> Batch | None:
         """As `duolog.Consumer.get_batch`."""
         asked = _Interruptible[Batch](self._loop, self._consumer)
-        return asked.result(lambda: self._consumer.get_batch(timeout))
+        processing = self._consumer.processing
+        if processing is None:
+            return asked.result(lambda: self._consumer.get_batch(timeout))
+        asked_ns = processing.end()
+        batch = asked.result(lambda: self._consumer.next_batch(timeout))
+        if batch is not None:
+            processing.begin_batch(batch, asked_ns)
+        return batch
 
     def commit(self) -> None:
         """As `duolog.Consumer.commit`."""
@@ -492,6 +510,8 @@ class Consumer:
 
     def close(self) -> None:
         """Commit and leave the group. In a forked process it does nothing: it is the parent's."""
+        if self._consumer.processing is not None:
+            self._consumer.processing.end()
         if not self._loop.forked:
             self._loop.run(self._consumer.close())
 
@@ -500,8 +520,10 @@ class Consumer:
         self._loop.run(self._consumer.start())
         return self
 
-    def __exit__(self, kind: object, value: object, trace: object) -> None:
+    def __exit__(self, kind: object, value: BaseException | None, trace: object) -> None:
         """Leave; after an error the message in hand does not count as consumed."""
+        if self._consumer.processing is not None:
+            self._consumer.processing.end(value)
         if not self._loop.forked:
             self._loop.run(self._consumer.__aexit__(kind, value, trace))
 
@@ -698,6 +720,7 @@ class Client:
         password: str = "",
         tls: Tls | bool | None = None,
         timeout: float = 10.0,
+        tracer_provider: "TracerProvider | None" = None,
     ) -> None:
         """As `duolog.Client`."""
         _client.parse_endpoints(endpoints)
@@ -705,7 +728,12 @@ class Client:
         self._loop = _Loop()
         self._client = self._loop.call(
             lambda: _client.Client(
-                endpoints, user=user, password=password, tls=tls, timeout=timeout
+                endpoints,
+                user=user,
+                password=password,
+                tls=tls,
+                timeout=timeout,
+                tracer_provider=tracer_provider,
             )
         )
         self.admin = Admin(self._loop, self._client.admin)

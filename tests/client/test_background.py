@@ -12,7 +12,7 @@ from duolog._background import Background, Joint, all_of, close_all, together
 from duolog._batcher import Batcher, Buffering
 from duolog._nodechannel import AppendStream
 from duolog._receipts import Part
-from duolog._sending import PLAIN
+from duolog._terms import PLAIN
 from duolog._topics import Slot
 from duolog.wire import duolog_pb2 as wire
 

@@ -13,7 +13,8 @@ import pytest
 from duolog._batcher import BATCH_BYTES, BATCH_MESSAGES, FULL
 from duolog._posted import SEND_BYTES, Posting
 from duolog._receipts import Part
-from duolog._sending import PLAIN, Batch, Terms
+from duolog._sending import Batch
+from duolog._terms import PLAIN, Terms
 
 from tests.client.postbench import Bench
 

@@ -1,0 +1,303 @@
+"""The SDK's spans, by OpenTelemetry's conventions for messaging. Loaded only where they are made.
+
+A message is sent in a `send` span, whose context it carries; all copies of it that a node makes,
+for another attempt, a delay or a transaction, keep that context. A consumer's `process` span
+continues the message's trace unless the program has a span of its own there, and is linked to the
+`send` span in any case.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from time import time_ns
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.context import Context, attach, get_current
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    Tracer,
+    TracerProvider,
+    TraceState,
+)
+
+from duolog._message import Batch, Message
+from duolog._receipts import Receipt
+from duolog._terms import PLAIN, Terms
+from duolog._tracecontext import MARK, TraceContext, context_in
+
+# Topics, groups and messages are RocketMQ's, and its clients read and write the same ones: with
+# another value, the two ends of a topic would look like two systems.
+SYSTEM = "rocketmq"
+SCHEMA = "https://opentelemetry.io/schemas/1.37.0"
+LINKS_MAX = 128  # as many as OpenTelemetry's SDK keeps of a span
+_OFFSET = "messaging.rocketmq.queue.offset"
+
+
+def context_from(span: Span) -> TraceContext | None:
+    """What a message carries of a span; None if the span is of no trace."""
+    found = span.get_span_context()
+    if not found.is_valid:
+        return None
+    state = found.trace_state.to_header() if found.trace_state else ""
+    return TraceContext(found.trace_id, found.span_id, found.trace_flags, state)
+
+
+def span_context(carried: TraceContext) -> SpanContext:
+    """The span that a message was sent in, as OpenTelemetry writes it."""
+    state = TraceState.from_header([carried.state]) if carried.state else None
+    flags = TraceFlags(carried.flags)
+    return SpanContext(carried.trace_id, carried.span_id, True, flags, state)
+
+
+class Sending:
+    """The `send` span of messages on their way.
+
+    It ends with a `with` block, or is told how they fared.
+    """
+
+    __slots__ = ("_carried", "_own", "_span", "traceparent")
+
+    def __init__(self, span: Span, own: TraceContext | None) -> None:
+        """own: the context that the program has given the message, which is not changed."""
+        self._span = span
+        self._own = own
+        self._carried = context_from(span) if own is None else own
+        # For those who refer to the message later.
+        self.traceparent = "" if self._carried is None else self._carried.traceparent
+
+    def text(self, text: bytes) -> bytes:
+        """A message's properties, with its context."""
+        if self._carried is None or self._own is not None:
+            return text
+        return self._carried.added_to(text)
+
+    def stored(self, receipt: Receipt) -> Receipt:
+        """It is over: where the message is."""
+        if self._span.is_recording():
+            self._span.set_attributes(
+                {
+                    "messaging.message.id": receipt.unique_key,
+                    "messaging.destination.partition.id": str(receipt.queue_id),
+                    _OFFSET: receipt.queue_offset,
+                }
+            )
+        self._span.end()
+        return receipt
+
+    def failed(self, error: BaseException) -> None:
+        """It is over: why the messages may not be stored."""
+        _fail(self._span, error)
+        self._span.end()
+
+    def __enter__(self) -> "Sending":
+        """On their way."""
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """It is over."""
+        if error is not None:
+            _fail(self._span, error)
+        if self._span.is_recording():  # it was not told yet
+            self._span.end()
+
+
+class Processing:
+    """The span in which a consumer's program handles what it was given last.
+
+    It begins when a message (or batch) is given and ends when the next one is asked for, which is
+    when the message counts as consumed. It is the current span of the code in between.
+    """
+
+    def __init__(self, spans: "Spans", group: str) -> None:
+        self._spans = spans
+        self._group = group
+        self._span: Span | None = None
+        self._made: Context | None = None
+        self._before: Context = get_current()
+
+    def end(self, error: BaseException | None = None) -> int:
+        """The program is done with what it has; the time, from which it waits for more."""
+        span, self._span = self._span, None
+        if span is not None:
+            if error is not None:
+                _fail(span, error)
+            span.end()
+            if get_current() is self._made:  # not in another task or thread
+                attach(self._before)
+        return time_ns()
+
+    def begin_first(self, message: Message, asked_ns: int) -> None:
+        """The program was given the first message of a batch that came for it."""
+        self.received(message.batch, asked_ns)
+        self.begin(message)
+
+    def begin(self, message: Message) -> None:
+        """The program was given a message."""
+        self._begin(message.topic, [message], {"messaging.message.id": message.unique_key})
+
+    def begin_batch(self, batch: Batch, asked_ns: int) -> None:
+        """The program was given a whole batch."""
+        self.received(batch, asked_ns)
+        if batch.count:
+            count = {"messaging.batch.message_count": batch.count}
+            self._begin(batch[0].topic, batch, count)
+
+    def received(self, batch: Batch, asked_ns: int) -> None:
+        """A batch came for a program that asked for one. Messages without a context have none."""
+        if MARK not in batch.properties:
+            return
+        parent, links = self._spans.origins(batch)
+        attributes = self._attributes("receive", batch[0].topic, batch[0].queue_id)
+        attributes["messaging.batch.message_count"] = batch.count
+        self._spans.tracer.start_span(
+            f"receive {batch[0].topic}",
+            parent,
+            SpanKind.CLIENT,
+            attributes,
+            links,
+            asked_ns,
+        ).end()
+
+    def over(self, messages: Iterator[Message]) -> Iterator[Message]:
+        """Each of the messages, in its own span."""
+        for message in messages:
+            self.end()
+            self.begin(message)
+            yield message
+
+    def _attributes(self, operation: str, topic: str, queue_id: int) -> dict[str, Any]:
+        return {
+            **_attributes(operation, operation, topic),
+            "messaging.consumer.group.name": self._group,
+            "messaging.destination.partition.id": str(queue_id),
+        }
+
+    def _begin(self, topic: str, messages: Batch | Sequence[Message], more: dict[str, Any]) -> None:
+        self._before = get_current()
+        parent, links = self._spans.origins(messages)
+        first = messages[0]
+        attributes = {**self._attributes("process", topic, first.queue_id), **more}
+        if len(messages) == 1:
+            attributes[_OFFSET] = first.queue_offset
+            attributes["duolog.reconsume_times"] = first.reconsume_times
+        self._span = self._spans.tracer.start_span(
+            f"process {topic}", parent, SpanKind.CONSUMER, attributes, links
+        )
+        self._made = trace.set_span_in_context(self._span, self._before)
+        attach(self._made)
+
+
+class Spans:
+    """Makes the spans of a client."""
+
+    def __init__(self, provider: TracerProvider, version: str) -> None:
+        self.tracer: Tracer = provider.get_tracer("duolog", version, schema_url=SCHEMA)
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def send(self, topic: str, text: bytes = b"", terms: Terms = PLAIN, count: int = 1) -> Sending:
+        """Messages go out. text: a message's properties; it may have a context of its own."""
+        attributes = _attributes("send", "send", topic)
+        if count != 1:
+            attributes["messaging.batch.message_count"] = count
+        if terms is not PLAIN:
+            attributes.update(_terms(terms))
+        own = context_in(text) if MARK in text else None
+        links = [Link(span_context(own))] if own is not None else []
+        span = self.tracer.start_span(
+            f"send {topic}", kind=SpanKind.PRODUCER, attributes=attributes, links=links
+        )
+        return Sending(span, own)
+
+    # -- deciding ------------------------------------------------------------------------------
+
+    @contextmanager
+    def settle(
+        self, operation: str, topic: str, origins: Iterable[TraceContext | None], group: str = ""
+    ) -> Iterator[None]:
+        """What became of messages is told to a node. origins: what they carry."""
+        found = [one for one in origins if one is not None][:LINKS_MAX]
+        attributes = _attributes(operation, "settle", topic)
+        if group:
+            attributes["messaging.consumer.group.name"] = group
+        parent = _parent(found)
+        links = _links(found)
+        span = self.tracer.start_span(
+            f"{operation} {topic}", parent, SpanKind.CLIENT, attributes, links
+        )
+        try:
+            yield
+        except BaseException as error:
+            _fail(span, error)
+            raise
+        finally:
+            span.end()
+
+    # -- consuming -----------------------------------------------------------------------------
+
+    def processing(self, group: str) -> Processing:
+        """For one consumer."""
+        return Processing(self, group)
+
+    @staticmethod
+    def origins(messages: Batch | Sequence[Message]) -> tuple[Context | None, list[Link]]:
+        """The parent of a span that has to do with messages, and its links to their senders."""
+        if isinstance(messages, Batch) and MARK not in messages.properties:
+            return None, []
+        found: list[TraceContext] = []
+        for message in messages:
+            carried = context_in(message.property_text)
+            if carried is not None:
+                found.append(carried)
+                if len(found) == LINKS_MAX:
+                    break
+        return (_parent(found) if len(messages) == 1 else None), _links(found)
+
+
+def _attributes(operation: str, kind: str, topic: str) -> dict[str, Any]:
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+        "messaging.destination.name": topic,
+    }
+
+
+def _terms(terms: Terms) -> dict[str, Any]:
+    if terms.transaction_group:
+        return {
+            "messaging.rocketmq.message.type": "transaction",
+            "messaging.rocketmq.client_group": terms.transaction_group,
+        }
+    found: dict[str, Any] = {"messaging.rocketmq.message.type": "delay"}
+    if terms.delay_level:
+        found["messaging.rocketmq.message.delay_time_level"] = terms.delay_level
+    else:
+        found["messaging.rocketmq.message.delivery_timestamp"] = terms.deliver_time
+    return found
+
+
+def _links(found: Iterable[TraceContext]) -> list[Link]:
+    return [Link(span_context(one)) for one in found]
+
+
+def _parent(found: Sequence[TraceContext]) -> Context | None:
+    """One message's trace, where the program has no span of its own; None: what is current."""
+    if len(found) != 1 or trace.get_current_span().get_span_context().is_valid:
+        return None
+    return trace.set_span_in_context(NonRecordingSpan(span_context(found[0])))
+
+
+def _fail(span: Span, error: BaseException) -> None:
+    span.set_attribute("error.type", type(error).__qualname__)
+    span.set_status(Status(StatusCode.ERROR, str(error)))
+
+
+__all__ = ["Processing", "Sending", "Spans"]

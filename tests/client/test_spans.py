@@ -1,0 +1,280 @@
+"""The SDK's spans, made against a node."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import duolog
+import duolog.sync
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind, StatusCode
+
+from node.server import Node
+from tests.client.postbench import Bench
+from tests.client.test_sdk import CLIENT
+from tests.node.conftest import client as client
+from tests.node.conftest import node as node
+from tests.node.conftest import start_node as start_node
+from tests.spans import Taken, attributes, id_of, links_of, parent_of, trace_of
+
+
+@pytest.fixture
+def taken() -> Taken:
+    return Taken()
+
+
+@pytest.fixture
+async def traced(node: Node, client: duolog.Client, taken: Taken) -> AsyncIterator[duolog.Client]:
+    """A client that makes spans. There is a topic T."""
+    endpoint = f"127.0.0.1:{node.port}"
+    async with duolog.Client(endpoint, timeout=10, tracer_provider=taken.provider) as made:
+        yield made
+
+
+def test_nothing_of_opentelemetry_is_loaded_by_the_sdk() -> None:
+    code = (
+        "import sys, duolog, duolog.sync; duolog.Client('127.0.0.1:1'); "
+        "sys.exit(str([m for m in sys.modules if m.startswith('opentelemetry')] or 0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=CLIENT, capture_output=True, text=True)
+    assert done.stderr.strip() in ("", "0"), done.stderr
+
+
+async def test_a_program_without_a_tracer_provider_makes_no_spans() -> None:
+    async with duolog.Client("127.0.0.1:1") as client:
+        assert client.producer()._spans is None
+
+
+async def test_a_message_is_processed_in_the_trace_that_it_was_sent_in(
+    traced: duolog.Client, taken: Taken
+) -> None:
+    async with traced.producer() as producer:
+        with taken.tracer.start_as_current_span("order") as order:
+            receipt = await producer.send("T", b"x", key="k")
+    async with traced.consumer("g", "T") as consumer:
+        message = await consumer.get(10)
+        assert message is not None
+        with taken.tracer.start_as_current_span("inside"):
+            pass
+    sent, received, processed = (taken.one(f"{word} T") for word in ("send", "receive", "process"))
+    assert message.properties["traceparent"].split("-")[2] == f"{id_of(sent):016x}"
+    assert parent_of(sent) == order.get_span_context().span_id
+    assert {trace_of(span) for span in taken.all} == {trace_of(sent)}
+    assert parent_of(processed) == id_of(sent)
+    assert links_of(processed) == links_of(received) == [id_of(sent)]
+    assert parent_of(taken.one("inside")) == id_of(processed)
+    assert not trace.get_current_span().get_span_context().is_valid
+    assert (sent.kind, processed.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    assert attributes(sent) == {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "T",
+        "messaging.message.id": receipt.unique_key,
+        "messaging.destination.partition.id": str(receipt.queue_id),
+        "messaging.rocketmq.queue.offset": 0,
+    }
+    assert attributes(processed)["messaging.consumer.group.name"] == "g"
+    assert attributes(processed)["messaging.message.id"] == receipt.unique_key
+
+
+async def test_a_span_of_the_program_is_the_parent_and_the_sender_is_linked(
+    traced: duolog.Client, taken: Taken
+) -> None:
+    async with traced.producer() as producer:
+        await producer.send("T", b"x")
+    async with traced.consumer("g", "T") as consumer:
+        with taken.tracer.start_as_current_span("poll") as poll:
+            assert await consumer.get(10) is not None
+            assert await consumer.get(0) is None
+            assert trace.get_current_span() is poll
+    processed = taken.one("process T")
+    assert parent_of(processed) == poll.get_span_context().span_id
+    assert links_of(processed) == [id_of(taken.one("send T"))]
+
+
+async def test_each_message_of_a_loop_has_its_own_span(traced: duolog.Client, taken: Taken) -> None:
+    async with traced.producer() as producer:
+        for k in range(5):
+            producer.post("T", b"%d" % k, key="one")
+        await producer.flush()
+    seen = []
+    with pytest.raises(ValueError, match="4"):
+        async with traced.consumer("g", "T") as consumer:
+            async for message in consumer:
+                seen.append(trace.get_current_span().get_span_context().span_id)
+                if message.body == b"4":
+                    raise ValueError("4")
+    sent, processed = taken.named("send T"), taken.named("process T")
+    assert [id_of(span) for span in processed] == seen
+    assert [links_of(span) for span in processed] == [[id_of(span)] for span in sent]
+    assert [span.status.status_code for span in processed[-2:]] == [
+        StatusCode.UNSET,
+        StatusCode.ERROR,
+    ]
+    assert len({trace_of(span) for span in sent}) == 5
+
+
+async def test_a_batch_is_sent_in_one_span_that_all_its_messages_carry(
+    traced: duolog.Client, taken: Taken
+) -> None:
+    async with traced.producer() as producer:
+        await producer.send_batch("T", [b"a", b"b"], keys=[["k"], []], queue_id=0)
+        await producer.send_batch("T", [b"c", b"d"], tags="t", queue_id=0)
+    async with traced.consumer("g", "T") as consumer:
+        parents: list[str] = []
+        while len(parents) < 4:
+            batch = await consumer.get_batch(10)
+            assert batch is not None
+            parents += [message.properties["traceparent"] for message in batch]
+    first, second = taken.named("send T")
+    assert attributes(first)["messaging.batch.message_count"] == 2
+    spans = [int(text.split("-")[2], 16) for text in parents]
+    assert spans == [id_of(first), id_of(first), id_of(second), id_of(second)]
+    linked = [link for span in taken.named("process T") for link in links_of(span)]
+    assert linked == spans
+
+
+async def test_a_context_that_the_program_gives_a_message_is_kept(
+    traced: duolog.Client, taken: Taken
+) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with traced.producer() as producer:
+        await producer.send("T", b"x", properties={"traceparent": parent})
+    async with traced.consumer("g", "T") as consumer:
+        message = await consumer.get(10)
+    assert message is not None
+    assert message.properties["traceparent"] == parent
+    assert links_of(taken.one("send T")) == [0xB7AD6B7169203331]
+    assert parent_of(taken.one("process T")) == 0xB7AD6B7169203331
+
+
+async def test_another_attempt_continues_the_trace(traced: duolog.Client, taken: Taken) -> None:
+    async with traced.producer() as producer:
+        await producer.send("T", b"x")
+    async with traced.consumer("g", "T") as consumer:
+        message = await consumer.get(10)
+        assert message is not None
+        await consumer.send_back(message, delay_level=1)
+        again = await consumer.get(20)
+        assert again is not None
+        assert again.reconsume_times == 1
+        await consumer.send_back(again, delay_level=-1)
+        assert await consumer.get(0) is None
+    async with traced.consumer("undertaker", "%DLQ%g") as consumer:
+        assert await consumer.get(10) is not None
+    sent = taken.one("send T")
+    first, second = taken.named("process T")
+    dead = taken.one("process %DLQ%g")
+    for span in (first, second, dead, *taken.named("send_back T")):
+        assert trace_of(span) == trace_of(sent)
+        assert links_of(span) == [id_of(sent)]
+    assert [attributes(span)["duolog.reconsume_times"] for span in (first, second)] == [0, 1]
+    assert [parent_of(span) for span in taken.named("send_back T")] == [id_of(first), id_of(second)]
+
+
+async def test_a_delayed_message_and_a_transaction_keep_their_trace(
+    traced: duolog.Client, taken: Taken
+) -> None:
+    async with traced.producer() as producer:
+        await producer.send("T", b"late", delay=0.2)
+    async with traced.transactions("pg") as transactions:
+        async with transactions.begin("T", b"paid"):
+            pass
+        half, lost = await transactions.prepare_batch("T", [b"1", b"2"])
+        await transactions.commit_all([half])
+        await transactions.rollback_all([lost])
+    bodies: dict[bytes, int] = {}
+    async with traced.consumer("g", "T") as consumer:
+        while len(bodies) < 3:
+            message = await consumer.get(10)
+            assert message is not None
+            bodies[message.body] = trace.get_current_span().get_span_context().trace_id
+    late, paid, both = taken.named("send T")
+    assert bodies == {b"late": trace_of(late), b"paid": trace_of(paid), b"1": trace_of(both)}
+    assert attributes(late)["messaging.rocketmq.message.type"] == "delay"
+    assert attributes(paid)["messaging.rocketmq.message.type"] == "transaction"
+    assert [trace_of(span) for span in taken.named("commit T")] == [trace_of(paid), trace_of(both)]
+    assert links_of(taken.one("rollback T")) == [id_of(both)]
+
+
+async def test_a_message_that_is_not_stored_fails_its_span(
+    traced: duolog.Client, taken: Taken
+) -> None:
+    async with traced.producer() as producer:
+        with pytest.raises(duolog.NoPermission):
+            await producer.send("RMQ_SYS_x", b"x", queue_id=0)
+        posted = producer.post("RMQ_SYS_x", b"x", queue_id=0)
+        with pytest.raises(duolog.UnknownTopic):
+            await posted
+    failed = taken.named("send RMQ_SYS_x")
+    assert {span.status.status_code for span in failed} == {StatusCode.ERROR}
+    assert [attributes(span)["error.type"] for span in failed] == ["NoPermission", "UnknownTopic"]
+
+
+async def test_an_unsampled_trace_is_carried_on_and_recorded_by_nobody(
+    node: Node, client: duolog.Client
+) -> None:
+    taken = Taken(ALWAYS_OFF)
+    endpoint = f"127.0.0.1:{node.port}"
+    async with duolog.Client(endpoint, tracer_provider=taken.provider) as traced:
+        async with traced.producer() as producer:
+            await producer.send("T", b"x")
+            await producer.post("T", b"y")
+        async with traced.consumer("g", "T") as consumer:
+            for _ in range(2):
+                message = await consumer.get(10)
+                assert message is not None
+                flags = int(message.properties["traceparent"][-2:], 16)
+                assert flags & 1 == 0
+    assert taken.names == []
+
+
+async def test_the_spans_of_posted_messages_end_wherever_they_wait(taken: Taken) -> None:
+    bench = Bench()
+    from duolog._spans import Spans
+
+    producer = bench.producer
+    producer._spans = Spans(taken.provider, "1")
+    bench.queues.let.clear()  # they wait for their queue first
+    posted = [producer.post("T", b"%d" % k, key=str(k)) for k in range(10)]
+    late = producer.post("T", b"late", key="late", timeout=0.01)
+    with pytest.raises(duolog.Timeout):
+        await late
+    bench.queues.let.set()
+    receipts = await asyncio.gather(*posted)
+    await producer.close()
+    assert len(taken.all) == 11
+    by_id = {attributes(span).get("messaging.message.id") for span in taken.all}
+    assert by_id == {None, *(receipt.unique_key for receipt in receipts)}
+
+
+def _synchronously(endpoint: str, taken: Taken) -> None:
+    with duolog.sync.Client(endpoint, tracer_provider=taken.provider) as client:
+        with client.producer() as producer, taken.tracer.start_as_current_span("order"):
+            producer.send("T", b"0", key="k")
+            producer.post("T", b"1", key="k").receipt()
+        with client.consumer("g", "T") as consumer:
+            for k in range(2):
+                message = consumer.get(10)
+                assert message is not None
+                assert message.body == b"%d" % k
+                with taken.tracer.start_as_current_span(f"inside {k}"):
+                    pass
+        assert not trace.get_current_span().get_span_context().is_valid
+
+
+async def test_the_synchronous_client_makes_the_same_spans(
+    node: Node, client: duolog.Client, taken: Taken
+) -> None:
+    await asyncio.to_thread(_synchronously, f"127.0.0.1:{node.port}", taken)
+    order = taken.one("order")
+    assert [parent_of(span) for span in taken.named("send T")] == [id_of(order)] * 2
+    processed = taken.named("process T")
+    assert [trace_of(span) for span in processed] == [trace_of(order)] * 2
+    assert [parent_of(taken.one(f"inside {k}")) for k in range(2)] == [
+        id_of(span) for span in processed
+    ]
