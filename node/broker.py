@@ -1,6 +1,7 @@
 """The broker: creates, starts and stops the parts of a node."""
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 from duolog import _errors as sdk
@@ -36,6 +37,7 @@ from node.pop.popservice import PopService
 from node.pop.retrytopics import RetryTopics
 from node.replication.roles import Replication
 from node.tls import Peers
+from node.traces.recorder import Recorder, Standing
 from store.clocks import MonoMs
 from store.disk import Disk
 from store.errors import StoreFenced
@@ -92,6 +94,8 @@ class Broker:
         self.log.connect(self.replication, self.admission.refused_put)
         self.metadata.refused = self.admission.change
         self.background = Background(self.give_up)
+        if config.traces.endpoint:
+            self.log.traces = Recorder(self._standing)
         self.core = core = Core(
             self.log,
             self.store,
@@ -103,6 +107,7 @@ class Broker:
             self.metadata,
             self.admission,
             Traffic(),
+            self.log.traces,
         )
         self.removal = QueueRemoval(self.log.file_work, self.background.start, self.metadata.exists)
         self.filters = ConsumerFilters(core, self.store.calculate_filter_bits)
@@ -128,6 +133,7 @@ class Broker:
         self.metadata.topic_deleted += [self.removal.remove, self.lite.topic_deleted]
         self.log.dispatched += [lambda keys: self.metadata.catch_up(), self.lite.arrived]
         self.started_ms = self.times.wall_ms()
+        self.spans: Callable[[], dict[str, int]] | None = None  # counts them, if any are exported
         self.recovered: RecoveryReport | None = None
         self.recovery_seconds = 0.0
         self.failed = asyncio.Event()
@@ -183,6 +189,8 @@ class Broker:
     def status(self) -> dict[str, int]:
         """What the parts hold now, as numbers for an operator."""
         found = {name: count for part in self.parts for name, count in part.status().items()}
+        if self.spans is not None:
+            found.update(self.spans())
         return {**found, "unsafe_settings": self._unsafe} if self._unsafe else found
 
     def validate(self) -> str:
@@ -228,6 +236,10 @@ class Broker:
         self.failed.set()
 
     # -- roles ---------------------------------------------------------------------------------
+
+    def _standing(self) -> Standing:
+        master = self.replication.master
+        return Standing(self.store.role.value, 0 if master is None else master.epoch)
 
     def promote(self, epoch: Epoch, mandate: Mandate) -> Master:
         """Become the master of an epoch.

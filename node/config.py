@@ -8,6 +8,7 @@ ignored (Kubernetes sets DUOLOG_SERVICE_HOST for a service named duolog).
 import dataclasses
 import difflib
 import os
+import re
 import socket
 import tomllib
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ SECTIONS = (
     "transactions",
     "rocketmq",
     "metrics",
+    "traces",
     "ha",
     "registry",
     "store",
@@ -331,6 +333,34 @@ class MetricsSection(_Section):
     )
 
 
+class TracesSection(_Section):
+    """Spans for OpenTelemetry."""
+
+    endpoint: str = Field(
+        "",
+        description="URL of an OTLP collector, as `http://127.0.0.1:4317`, that gets spans of what "
+        "the node does with messages whose senders are sampled; `https://` uses TLS; empty: none. "
+        "Needs the extra `otel`",
+    )
+    protocol: Literal["grpc", "http"] = Field(
+        "grpc", description="`grpc` (a collector's port 4317) or `http` (4318, `/v1/traces`)"
+    )
+    interval_ms: int = Field(1000, ge=100, le=60_000, description="time between two exports")
+    spans_per_batch_max: int = Field(
+        32,
+        ge=1,
+        le=1000,
+        description="most spans of one batch; messages that were sent as a batch have one together",
+    )
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_url(cls, value: str) -> str:
+        if value and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
+            raise ValueError(f"must be a URL such as http://127.0.0.1:4317, not {value!r}")
+        return value
+
+
 @dataclass(frozen=True)
 class HaAddresses:
     """Where replication listens and connects."""
@@ -407,6 +437,7 @@ class Config(_Section):
     transactions: TransactionsSection = TransactionsSection()
     rocketmq: RocketmqSection = RocketmqSection()
     metrics: MetricsSection = MetricsSection()
+    traces: TracesSection = TracesSection()
     ha: HaSection = HaSection()
     registry: RegistrySection = RegistrySection()
     store: StoreOptions = StoreOptions()

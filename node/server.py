@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 import structlog
+from duolog import __version__
 from duolog._background import all_of
 from duolog.wire import duolog_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -40,6 +41,8 @@ from store.status import BrokerRole
 if TYPE_CHECKING:
     from node.metrics.server import MetricsServer
     from node.rocketmq.service import MessagingService
+    from node.traces.exporting import SpanExport
+    from node.traces.spanmaker import SpanMaker
 
 log = structlog.get_logger("duolog.node")
 
@@ -107,6 +110,7 @@ class Node:
         self._access: Access | None = None
         self._guard: Guard | None = None
         self.metrics: MetricsServer | None = None
+        self._spans: SpanExport | None = None
 
     async def start(self) -> None:
         """Recover, listen, serve. Raises StoreError, OSError, ConfigError or ListenError.
@@ -133,8 +137,11 @@ class Node:
             metrics_port = self._reserve_metrics()
             if metrics_port is not None:
                 reserved.callback(metrics_port.release)
+            maker = self._span_maker()
             await self._recover(client_port)
             try:
+                if maker is not None:
+                    self._export_spans(maker)
                 if frames_port is not None:
                     await self._serve_frames(frames_port, tls)
                 if ha_port is not None:
@@ -282,6 +289,40 @@ class Node:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
         log.info("serving metrics", listen=f"{reserved.host}:{self.metrics.port}")
 
+    def _span_maker(self) -> "SpanMaker | None":
+        """What makes spans for a collector; None for none. Raises ConfigError."""
+        section, node = self.config.traces, self.config.node
+        if not section.endpoint:
+            return None
+        try:
+            from node.traces.spanmaker import SpanMaker
+        except ImportError as error:
+            raise ConfigError(
+                f"traces.endpoint needs the packages of OpenTelemetry ({error}): "
+                "pip install 'duolog-server[otel]'"
+            ) from None
+        facts = {
+            "service.name": "duolog",
+            "service.namespace": node.cluster,
+            "service.instance.id": node.name,
+            "service.version": __version__,
+            "duolog.replica_group": node.group,
+        }
+        return SpanMaker(facts, __version__, section.spans_per_batch_max)
+
+    def _export_spans(self, maker: "SpanMaker") -> None:
+        from node.traces.exporting import SpanExport, exporter_of
+
+        broker, section = self.broker, self.config.traces
+        assert broker is not None, "recovered"
+        assert broker.log.traces is not None, "an endpoint is configured"
+        exporter = exporter_of(section.endpoint, section.protocol)
+        interval = section.interval_ms / 1000
+        self._spans = SpanExport(broker.log.traces, maker, exporter, interval)
+        broker.spans = self._spans.counts
+        self._spans.start()
+        log.info("exporting spans", address=section.endpoint)
+
     def _serve_rocketmq(self, broker: Broker, access: Access | None, methods: Methods) -> list[str]:
         """RocketMQ's API, where its stubs are installed; names of the services served."""
         section = self.config.rocketmq
@@ -363,8 +404,12 @@ class Node:
             await all_of(self._frames.stop(GRACE_SECONDS), _stop(self._server))
         if self._access is not None:
             self._access.close()
-        if self.broker is not None:
-            await self.broker.stop()
+        try:
+            if self.broker is not None:
+                await self.broker.stop()
+        finally:
+            if self._spans is not None:
+                await self._spans.stop()
         log.info("stopped")
 
 

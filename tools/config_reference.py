@@ -29,6 +29,7 @@ ABOUT = {
     "rocketmq": "RocketMQ's own API on the client port. Needs the extra `rocketmq`.",
     "metrics": "Metrics for Prometheus ([metrics](metrics.md)). On a node with users, "
     "Prometheus must log in (HTTP Basic).",
+    "traces": "Spans for OpenTelemetry ([tracing](tracing.md)).",
     "registry": "The etcd cluster in which nodes elect their masters (`store.broker_role = AUTO`).",
     "ha": "Replication. Sizes are in bytes, times in ms. `store.broker_role` sets a node's role.",
     "store": "The storage engine. Keys are RocketMQ's names in snake_case. Sizes are in bytes, "

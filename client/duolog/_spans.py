@@ -37,7 +37,7 @@ from duolog._tracecontext import MARK, TraceContext, context_in
 SYSTEM = "rocketmq"
 SCHEMA = "https://opentelemetry.io/schemas/1.37.0"
 LINKS_MAX = 128  # as many as OpenTelemetry's SDK keeps of a span
-_OFFSET = "messaging.rocketmq.queue.offset"
+_OFFSET = "duolog.queue.offset"  # the conventions have no name for it
 
 
 def context_from(span: Span) -> TraceContext | None:

@@ -55,12 +55,14 @@ class MessagesParts:
     publishes: PublishService
     transactions: TransactionService
 
-    def count_out(self, topic: str, group: str, result: GetResult) -> None:
+    def count_out(self, key: QueueKey, group: str, result: GetResult) -> None:
         """Count messages that are sent to a client. group: empty for a reader without one."""
         count, size = result.count, len(result.bodies)
         self.log.count_out(count, size)
         if count:
-            self.core.traffic.deliver(topic, group, count, size)
+            self.core.traffic.deliver(key[0], group, count, size)
+            if self.core.traces is not None:
+                self.core.traces.delivered(*key, group, result)
 
 
 class MessagesService(stubs.MessagesServicer):
@@ -126,7 +128,7 @@ class MessagesService(stubs.MessagesServicer):
         deadline = now + min(request.wait_ms, limits.poll_ms_max) / 1000
         selection = Selection(chosen, count, size)
         offset, result = await poll(reader, key, request.queue_offset, selection, deadline)
-        self._parts.count_out(request.topic, "", result)
+        self._parts.count_out(key, "", result)
         columns = frozenset(request.columns)
         reply = batch_to_wire(key, offset, result, columns=columns)
         if result.count:
@@ -441,7 +443,7 @@ class _Subscription:
         cursor.offset = result.next_offset
         self._credit -= len(result.bodies)
         self._cursors[key] = self._cursors.pop(key)  # the other queues come first
-        self._parts.count_out(key[0], self._group, result)
+        self._parts.count_out(key, self._group, result)
         await self._batches.write(batch)
         return True
 

@@ -8,6 +8,7 @@ from node.core.ports import KnownQueues, Log, Positions, Reads
 from node.core.traffic import Traffic
 from node.engine.arrivals import ArrivalBoard
 from node.engine.storetimes import StoreTimes
+from node.traces.recorder import Recorder
 from store.options import StoreOptions
 
 
@@ -25,3 +26,4 @@ class Core:
     metadata: MetadataLog
     admission: Admission
     traffic: Traffic
+    traces: Recorder | None = None  # takes notes of deliveries, where spans are exported

@@ -21,6 +21,7 @@ from node.engine.part import Work
 from node.engine.storestatus import StoreStatus
 from node.engine.storetimes import StoreTimes
 from node.histogram import Histogram
+from node.traces.recorder import Recorder
 from node.upkeep.allocating import Allocator
 from node.upkeep.cleaning import Cleaner
 from node.upkeep.filework import FileWork
@@ -112,6 +113,7 @@ class Log:
         self.append_seconds = Histogram(APPEND_BOUNDS)
         self.board = ArrivalBoard()
         self.times = StoreTimes(clock, store)
+        self.traces: Recorder | None = None  # takes notes of batches, where spans are exported
         self.threads = ThreadPoolExecutor(4, thread_name_prefix="duolog-disk")
         self.group_commit = GroupCommitService(store, self.threads, self._flushed, disk_failed)
         self.file_work = FileWork(store, self.threads, disk_failed)
@@ -221,7 +223,10 @@ class Log:
         began = perf_counter()
         result = self.store.put(batch, self.times.store_ms())
         if result.count:
-            self.append_seconds.observe(perf_counter() - began)
+            seconds = perf_counter() - began
+            self.append_seconds.observe(seconds)
+            if self.traces is not None:
+                self.traces.stored(batch, result, seconds)
         return result
 
     def write_now(self, batch: PutBatch) -> PutResult:
@@ -273,11 +278,17 @@ class Log:
                 self.group_commit.nudge()
             return None
         if not self.replicas.waits:
-            return self.group_commit.wait(end_offset)
-        replicated = self.replicas.await_slaves(end_offset)
+            return self._noted("flush", end_offset, self.group_commit.wait(end_offset))
+        replicated = self._noted("replicate", end_offset, self.replicas.await_slaves(end_offset))
         if not sync_flush:
             return replicated
-        return both(self.group_commit.wait(end_offset), replicated)
+        flushed = self._noted("flush", end_offset, self.group_commit.wait(end_offset))
+        return both(flushed, replicated)
+
+    def _noted(self, what: str, end_offset: PhyOffset, outcome: Outcome) -> Outcome:
+        if self.traces is not None:
+            self.traces.awaits(what, end_offset, outcome)
+        return outcome
 
     @property
     def confirm_offset(self) -> PhyOffset:

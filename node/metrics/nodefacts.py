@@ -157,6 +157,12 @@ class NodeFacts:
         node.add("duolog_pop_leases", status["messages_leased"])
         node.add("duolog_waiting_polls", status["calls_waiting"])
         node.add("duolog_timers_waiting", status["timers_waiting"])
+        if broker.spans is not None:
+            counts = broker.spans()
+            node.add("duolog_spans_exported_total", counts["spans_exported"])
+            node.add("duolog_spans_refused_total", counts["spans_refused"])
+            node.add("duolog_spans_left_out_total", counts["spans_left_out"])
+            node.add("duolog_span_batches_lost_total", counts["span_batches_lost"])
         node.add("duolog_frames_connections", self._frames.count())
         node.add("duolog_frames_buffered_bytes", self._frames.buffered_bytes())
         node.add("rocketmq_topic_number", len(broker.metadata.topics))

@@ -18,10 +18,12 @@ SCOPES: dict[str, tuple[str, ...]] = {
 }
 # Where a metric appears, if not on every node.
 MASTER, AUTO, SLAVES, CLIENTS = "master", "auto", "slaves", "clients"
+TRACED = "traced"
 WHERE = {
     MASTER: "Of a master.",
     AUTO: "Of a node whose role is elected.",
     CLIENTS: "Of a node that they call.",
+    TRACED: "Of a node with `traces.endpoint`.",
     SLAVES: "Of a slave; of a master for each slave that follows it.",
 }
 
@@ -152,6 +154,22 @@ DUOLOG = (
         "frames_buffered_bytes",
         "Bytes held for long requests that have not arrived whole.",
         "bytes",
+    ),
+    _own("spans_exported_total", "Spans that the collector took.", where=TRACED),
+    _own(
+        "spans_refused_total",
+        "Spans that the collector did not take, or did not answer for.",
+        where=TRACED,
+    ),
+    _own(
+        "spans_left_out_total",
+        "Spans beyond `traces.spans_per_batch_max`, which were not made.",
+        where=TRACED,
+    ),
+    _own(
+        "span_batches_lost_total",
+        "Batches of which no spans were made: the exporter was too slow.",
+        where=TRACED,
     ),
     _own("metrics_series_dropped", "Series left out of this scrape: see `metrics.series_max`."),
 )

@@ -26,6 +26,7 @@ from node.pop.popline import Line
 from node.pop.popqueue import Lease, PopQueue
 from node.pop.retrytopics import RetryTopics, retry_topic
 from node.pop.subscriber import Subscriber
+from node.traces.recorder import Delivery
 from store.clocks import MonoMs
 from store.errors import StoreError
 from store.lightqueues import is_light, parent_of
@@ -304,6 +305,12 @@ class PopService:
         key = (request.topic, request.group, topic.startswith(RETRY_PREFIX))
         size = sum(len(popped.body) for popped in found)
         self._core.traffic.delivered.add(key, len(found), size)
+        if self._core.traces is not None:
+            deliveries = (
+                Delivery(popped.handle.queue_id, popped.handle.offset, popped.properties)
+                for popped in found
+            )
+            self._core.traces.popped(topic, request.group, deliveries)
 
     def _line(self, request: PopRequest) -> Line:
         if request.subscriber is not None:

@@ -75,7 +75,7 @@ async def test_a_message_is_processed_in_the_trace_that_it_was_sent_in(
         "messaging.destination.name": "T",
         "messaging.message.id": receipt.unique_key,
         "messaging.destination.partition.id": str(receipt.queue_id),
-        "messaging.rocketmq.queue.offset": 0,
+        "duolog.queue.offset": 0,
     }
     assert attributes(processed)["messaging.consumer.group.name"] == "g"
     assert attributes(processed)["messaging.message.id"] == receipt.unique_key

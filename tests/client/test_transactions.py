@@ -7,6 +7,7 @@ import duolog
 import duolog.sync
 import pytest
 from duolog._errors import DuologError
+from duolog._runtime import MACHINE
 from duolog._transactions import ProducerGroup, Transactions
 
 from node.deferred.redirect import stored_again
@@ -263,6 +264,8 @@ async def test_a_transaction_that_the_last_master_ended_unrecorded_is_not_discar
 
 class Deciding:
     """What transactions need of a router and a producer; its node answers when it is let."""
+
+    runtime = MACHINE
 
     def __init__(self) -> None:
         self.asked: list[list[int]] = []

@@ -1,0 +1,111 @@
+"""The thread that makes spans of a node's notes and gives them to a collector (OTLP).
+
+A collector that does not answer costs spans and nothing else: the notes wait in a bounded queue,
+and what does not fit is counted. The end is bounded, too.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+import structlog
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from node.traces.recorder import Recorder
+from node.traces.spanmaker import SpanMaker
+
+log = structlog.get_logger("duolog.node")
+
+EXPORT_SECONDS = 5.0  # that one request may take, attempts included
+SPANS_PER_EXPORT = 2000
+END_SECONDS = 2.0  # for the last export
+TELL_SECONDS = 60.0  # between two lines of the log about a collector that takes nothing
+
+
+def exporter_of(endpoint: str, protocol: str) -> SpanExporter:
+    """An exporter to a collector. protocol: `grpc` or `http`."""
+    # Whatever it says about a failed attempt, the node's own log says once.
+    quiet = logging.getLogger("opentelemetry")
+    quiet.addHandler(logging.NullHandler())
+    quiet.propagate = False
+    if protocol == "http":
+        from opentelemetry.exporter.otlp.proto.http import trace_exporter as http
+
+        path = "" if endpoint.rstrip("/").endswith("/v1/traces") else "/v1/traces"
+        return http.OTLPSpanExporter(endpoint.rstrip("/") + path, timeout=EXPORT_SECONDS)
+    from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc
+
+    insecure = not endpoint.startswith("https://")
+    return grpc.OTLPSpanExporter(endpoint, insecure=insecure, timeout=EXPORT_SECONDS)
+
+
+class SpanExport:
+    """Exports a node's spans until it is stopped."""
+
+    def __init__(
+        self, recorder: Recorder, maker: SpanMaker, exporter: SpanExporter, interval: float
+    ) -> None:
+        """interval: seconds between two exports."""
+        self._recorder = recorder
+        self._maker = maker
+        self._exporter = exporter
+        self._interval = interval
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="duolog-spans", daemon=True)
+        self._told = -TELL_SECONDS
+        self._failing = 0
+        self.exported = 0
+        self.refused = 0  # that the collector did not take
+
+    def counts(self) -> dict[str, int]:
+        """Spans since the start, and what was lost of them, by names for an operator."""
+        return {
+            "spans_exported": self.exported,
+            "spans_refused": self.refused,
+            "span_batches_lost": self._recorder.lost,
+            "spans_left_out": self._maker.left_out,
+        }
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Export what is left, if that is quickly done."""
+        self._ending.set()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._thread.join, END_SECONDS)
+        # It ends an attempt that still waits; the thread keeps no process alive.
+        await loop.run_in_executor(None, self._exporter.shutdown)
+
+    def _run(self) -> None:
+        ending = False
+        while not ending:
+            ending = self._ending.wait(self._interval)
+            try:
+                spans = self._maker.spans(self._recorder.take())
+                for first in range(0, len(spans), SPANS_PER_EXPORT):
+                    self._export(spans[first : first + SPANS_PER_EXPORT])
+            except Exception as error:  # a bug ends no thread: later spans are wanted
+                self._tell(f"{type(error).__name__}: {error}")
+
+    def _export(self, spans: Sequence[ReadableSpan]) -> None:
+        if self._exporter.export(spans) is SpanExportResult.SUCCESS:
+            self.exported += len(spans)
+            self._failing = 0
+            return
+        self.refused += len(spans)
+        self._failing += len(spans)
+        self._tell("the collector did not answer, or refused them")
+
+    def _tell(self, reason: str) -> None:
+        now = time.monotonic()
+        if now - self._told >= TELL_SECONDS:
+            self._told = now
+            log.warning("spans could not be exported", count=self._failing, reason=reason)
+
+
+__all__ = ["SpanExport", "exporter_of"]

@@ -1,0 +1,150 @@
+"""Notes of batches, and the spans that are made of them."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from duolog._tracecontext import TraceContext
+from opentelemetry.sdk.trace import ReadableSpan
+
+from node.traces import recorder as recording
+from node.traces.recorder import Confirmed, Delivery, Recorder, Sighting, Standing
+from node.traces.spanmaker import SpanMaker
+from store.columns import Columns
+from store.kernels import decode
+from store.messagestore import PutBatch, PutResult
+from store.offsets import PhyOffset, QueueOffset
+from store.reader import GetMessageStatus, GetResult
+from store.status import PutMessageStatus
+from tests.spans import attributes, parent_of, trace_of
+
+STANDING = Standing("SYNC_MASTER", 7)
+
+
+def recorder() -> Recorder:
+    return Recorder(lambda: STANDING, lambda: 1_000_000_000)
+
+
+def text(span_id: int, flags: int = 1, before: bytes = b"") -> bytes:
+    return TraceContext(5, span_id, flags).added_to(before)
+
+
+def put(taken: Recorder, texts: list[bytes], count: int | None = None) -> PhyOffset:
+    batch = PutBatch("T", 3, Columns.of([b"x"] * len(texts), texts), 0)
+    end = PhyOffset(5000)
+    result = PutResult(
+        PutMessageStatus.PUT_OK,
+        queue_offset=QueueOffset(10),
+        physical_offset=PhyOffset(4000),
+        end_offset=end,
+        count=len(texts) if count is None else count,
+    )
+    taken.stored(batch, result, 0.25)
+    return end
+
+
+def spans(taken: Recorder, most: int = 32) -> list[ReadableSpan]:
+    return SpanMaker({}, "1", most).spans(taken.take())
+
+
+def test_a_batch_without_a_context_is_not_noted() -> None:
+    taken = recorder()
+    put(taken, [b"", b"TAGS\x01t"])
+    assert taken.take() == []
+
+
+def test_messages_of_one_context_have_one_span() -> None:
+    taken = recorder()
+    put(taken, [b"TAGS\x01t", text(1, before=b"TAGS\x01t"), text(2), text(2)])
+    one, two = spans(taken)
+    assert (one.name, one.start_time, one.end_time) == ("store T", 750_000_000, 1_000_000_000)
+    assert [(trace_of(span), parent_of(span)) for span in (one, two)] == [(5, 1), (5, 2)]
+    assert attributes(one) == {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": "store",
+        "messaging.destination.name": "T",
+        "messaging.destination.partition.id": "3",
+        "duolog.role": "SYNC_MASTER",
+        "duolog.epoch": 7,
+        "duolog.log.offset": 4000,
+        "duolog.queue.offset": 11,
+    }
+    assert attributes(two)["messaging.batch.message_count"] == 2
+    assert attributes(two)["duolog.queue.offset"] == 12
+
+
+def test_senders_that_are_not_sampled_have_no_span() -> None:
+    taken = recorder()
+    put(taken, [text(1, 0), text(2, 2), text(3, 3), b"my_" + text(4), text(5)[:-1] + b"x"])
+    assert [parent_of(span) for span in spans(taken)] == [3]
+
+
+def test_a_batch_has_so_many_spans_at_most() -> None:
+    taken = recorder()
+    put(taken, [text(k) for k in range(1, 101)])
+    maker = SpanMaker({}, "1", 10)
+    assert len(maker.spans(taken.take())) == 10
+    assert maker.left_out == 90
+
+
+def test_messages_that_an_earlier_attempt_stored_keep_no_others_offset() -> None:
+    taken = recorder()
+    put(taken, [text(1), text(2)], count=1)
+    assert [attributes(span)["duolog.queue.offset"] for span in spans(taken)] == [9, 10]
+
+
+async def test_what_a_put_waits_for_is_a_span_in_its_own() -> None:
+    taken = recorder()
+    end = put(taken, [text(1)])
+    outcome: asyncio.Future[PutMessageStatus] = asyncio.get_running_loop().create_future()
+    taken.awaits("flush", PhyOffset(end + 1), outcome)  # of another put
+    taken.awaits("replicate", end, outcome)
+    outcome.set_result(PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
+    await asyncio.sleep(0)
+    stored, replicated = spans(taken)
+    assert replicated.name == "replicate T"
+    assert stored.context is not None
+    assert parent_of(replicated) == stored.context.span_id
+    assert replicated.status.description == "FLUSH_SLAVE_TIMEOUT"
+
+
+def test_a_waiting_message_names_the_topic_that_it_is_for() -> None:
+    taken = recorder()
+    put(taken, [text(1, before=b"REAL_TOPIC\x01orders")])
+    assert attributes(spans(taken)[0])["duolog.real_topic"] == "orders"
+
+
+def test_a_delivery_names_group_and_offsets() -> None:
+    taken, texts = recorder(), [text(1), b"", text(2)]
+    table = np.zeros((decode.OUT_COLUMNS, 3), np.int64)
+    table[decode.OUT_PROPERTIES_END] = np.cumsum([len(one) for one in texts])
+    table[decode.OUT_QUEUE_OFFSET] = [4, 6, 9]
+    at = QueueOffset(0)
+    result = GetResult(GetMessageStatus.FOUND, at, at, at, b"", b"".join(texts), table)
+    taken.delivered("T", 1, "g", result)
+    taken.popped("T", "p", [Delivery(1, 5, {"traceparent": TraceContext(5, 3).traceparent})])
+    taken.popped("T", "p", [Delivery(1, 5, {})])
+    made = spans(taken)
+    assert [attributes(span)["duolog.queue.offset"] for span in made] == [4, 9, 5]
+    groups = [attributes(span)["messaging.consumer.group.name"] for span in made]
+    assert groups == ["g", "g", "p"]
+
+
+def test_what_does_not_fit_the_queue_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "QUEUED_MAX", 2)
+    taken = recorder()
+    for _ in range(3):
+        put(taken, [text(1)])
+    assert taken.lost == 1
+    assert len(taken.take()) == 2
+    monkeypatch.setattr(recording, "QUEUED_BYTES_MAX", 3000)
+    put(taken, [text(1)])
+    put(taken, [text(1, before=b"k\x01" + b"v" * 4000)])
+    assert taken.lost == 2
+    assert len(taken.take()) == 1
+
+
+def test_a_note_of_an_unknown_batch_makes_no_span() -> None:
+    none = np.zeros(1, np.int64)
+    of = Sighting("store", "T", 0, "", b"", none, none, 0, STANDING, 0, 0)
+    assert SpanMaker({}, "1", 1).spans([Confirmed("flush", of, PutMessageStatus.PUT_OK, 1)]) == []

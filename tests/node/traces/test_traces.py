@@ -1,0 +1,167 @@
+"""A node's spans, as a collector gets them; a message's whole trace."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import duolog
+import grpc
+import grpc.aio
+import pytest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as otlp
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as stubs
+
+from demo.ports import free_endpoint
+from node.config import Config, ConfigError
+from tests.node.conftest import StartNode
+from tests.node.replicas import Group
+from tests.spans import Taken, id_of, trace_of
+
+
+class Collector(stubs.TraceServiceServicer):
+    """Keeps the spans that it gets."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        self.resources: list[dict[str, str]] = []
+
+    async def Export(self, request: Any, context: Any) -> Any:
+        for of in request.resource_spans:
+            self.resources.append(
+                {one.key: one.value.string_value for one in of.resource.attributes}
+            )
+            self.spans += [span for scope in of.scope_spans for span in scope.spans]
+        return otlp.ExportTraceServiceResponse()
+
+    async def until(self, enough: Callable[[list[str]], bool]) -> list[Any]:
+        """The spans, once their names are enough."""
+        deadline = time.monotonic() + 20
+        while not enough(self.names):
+            assert time.monotonic() < deadline, self.names
+            await asyncio.sleep(0.05)
+        return self.spans
+
+    @property
+    def names(self) -> list[str]:
+        return [span.name for span in self.spans]
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[tuple[Collector, str]]:
+    kept, server, address = Collector(), grpc.aio.server(), free_endpoint()
+    stubs.add_TraceServiceServicer_to_server(kept, server)  # type: ignore[no-untyped-call]
+    server.add_insecure_port(address)
+    await server.start()
+    yield kept, f"http://{address}"
+    await server.stop(None)
+
+
+def _traces(endpoint: str) -> dict[str, Any]:
+    return {"endpoint": endpoint, "interval_ms": 100}
+
+
+async def test_a_messages_way_is_one_trace(
+    start_node: StartNode, collector: tuple[Collector, str]
+) -> None:
+    kept, endpoint = collector
+    node = await start_node(traces=_traces(endpoint), flush_disk_type="SYNC_FLUSH")
+    taken = Taken()
+    address = f"127.0.0.1:{node.port}"
+    async with duolog.Client(address, tracer_provider=taken.provider) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send_batch("T", [b"a", b"b"])
+            with taken.tracer.start_as_current_span("order"):
+                await producer.send("T", b"x", delay=0.1)
+        async with client.consumer("g", "T") as consumer:
+            while (message := await consumer.get(10)) is not None and message.body != b"x":
+                pass
+            assert message is not None
+            await consumer.send_back(message, delay_level=1)
+            again = await consumer.get(20)
+            assert again is not None
+    spans = await kept.until(lambda names: "deliver %RETRY%g" in names)
+    sent = taken.named("send T")[1]
+    mine = [span for span in spans if int.from_bytes(span.trace_id) == trace_of(sent)]
+    way = [span.name for span in sorted(mine, key=lambda span: span.start_time_unix_nano)]
+    assert [name for name in way if not name.startswith("flush")] == [
+        "store rmq_sys_wheel_timer",
+        "store T",
+        "deliver T",
+        "store SCHEDULE_TOPIC_XXXX",
+        "store %RETRY%g",
+        "deliver %RETRY%g",
+    ]
+    stored = {span.span_id for span in mine if span.name.startswith("store")}
+    for span in mine:
+        parent = span.parent_span_id
+        assert parent in stored if span.name.startswith("flush") else parent == _id(sent)
+    local = {"order", "send T", "receive T", "process T", "send_back T", "settle T"}
+    assert {span.name for span in taken.all if trace_of(span) == trace_of(sent)} <= local
+    batch = next(s for s in spans if s.name == "store T" and s.parent_span_id != _id(sent))
+    counts = {one.key: one.value.int_value for one in batch.attributes}
+    assert counts["messaging.batch.message_count"] == 2
+    assert kept.resources[0]["service.instance.id"] == "test"
+    assert node.broker is not None
+    assert node.broker.status()["spans_exported"] == len(spans)
+
+
+def _id(span: Any) -> bytes:
+    return id_of(span).to_bytes(8)
+
+
+async def test_a_master_waits_for_its_slaves_in_a_span(
+    start_node: StartNode, collector: tuple[Collector, str], tmp_path: Path
+) -> None:
+    kept, endpoint = collector
+    taken, group = Taken(), Group(start_node, tmp_path)
+    master = await group.start_master(traces=_traces(endpoint))
+    await group.start_slave(traces=_traces(endpoint))
+    address = f"127.0.0.1:{master.port}"
+    async with duolog.Client(address, timeout=40, tracer_provider=taken.provider) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send("T", b"x")
+    spans = {span.name: span for span in await kept.until(lambda names: "replicate T" in names)}
+    assert spans["replicate T"].parent_span_id == spans["store T"].span_id
+    facts = {one.key: one.value for one in spans["replicate T"].attributes}
+    assert facts["duolog.role"].string_value == "SYNC_MASTER"
+    assert facts["duolog.epoch"].int_value >= 1
+    assert spans["store T"].parent_span_id == _id(taken.one("send T"))
+
+
+async def test_a_node_ends_although_its_collector_never_answers(start_node: StartNode) -> None:
+    node = await start_node(traces=_traces(f"http://{free_endpoint()}"))
+    taken = Taken()
+    address = f"127.0.0.1:{node.port}"
+    async with duolog.Client(address, tracer_provider=taken.provider) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            for _ in range(20):
+                await producer.send("T", b"x")
+    began = time.monotonic()
+    await node.stop()
+    assert time.monotonic() - began < 8
+
+
+async def test_no_spans_are_made_without_an_endpoint(start_node: StartNode) -> None:
+    node = await start_node()
+    assert node.broker is not None
+    assert node.broker.core.traces is node.broker.log.traces is None
+    assert "spans_exported" not in node.broker.status()
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:4317", "ftp://x", "http://", "http://a b"])
+def test_an_endpoint_is_a_url(endpoint: str) -> None:
+    with pytest.raises(ValueError, match="must be a URL"):
+        Config.model_validate({"traces": {"endpoint": endpoint}})
+
+
+async def test_a_node_says_which_packages_spans_need(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "node.traces.spanmaker", None)
+    with pytest.raises(ConfigError, match=r"duolog-server\[otel\]"):
+        await start_node(traces=_traces("http://127.0.0.1:4317"))
