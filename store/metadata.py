@@ -441,6 +441,7 @@ def is_system_topic(name: str) -> bool:
 
 
 # Topics that RocketMQ keeps for itself; by prefix, or by name.
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"  # RocketMQ's clients write there what they do
 _RESERVED_PREFIXES = (SYSTEM_PREFIX, "RMQ_SYS_", "rmq_sys_", "%SYS%")
 _RESERVED_TOPICS = frozenset(
     (
@@ -455,8 +456,13 @@ _RESERVED_TOPICS = frozenset(
 
 
 def is_reserved_topic(name: str) -> bool:
-    """Whether clients may not send to a topic: it belongs to the node or to RocketMQ."""
+    """Whether a topic belongs to the node or to RocketMQ."""
     return name.startswith(_RESERVED_PREFIXES) or name in _RESERVED_TOPICS
+
+
+def is_closed_topic(name: str) -> bool:
+    """Whether clients may not send to a topic: it is reserved, and not for what they tell."""
+    return is_reserved_topic(name) and name != TRACE_TOPIC
 
 
 def check_group(name: str) -> None:

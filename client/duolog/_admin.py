@@ -17,6 +17,7 @@ from duolog._descriptions import (
     QueueOffset,
     Route,
     TopicDescription,
+    TrackedMessage,
     TrackState,
 )
 from duolog._errors import (
@@ -251,6 +252,18 @@ class Admin:
             None if group is None else [group],
         )
         return fromwire.states_of(answers)
+
+    async def track_key(self, topic: str, key: str) -> list[TrackedMessage]:
+        """The whole way of the messages that were sent to a topic with a key, or a unique key.
+
+        Those that wait for their time or for their producer's decision are among them. Raises
+        NoSuchMessage, UnknownTopic.
+        """
+        request = wire.TrackRequest(topic=topic, key=key)
+        answers: list[wire.TrackReply] = await self._everywhere(
+            lambda connection, left: connection.admin.Track(request, timeout=left), Fatal
+        )
+        return [fromwire.way_of(message) for answer in answers for message in answer.messages]
 
     async def find(
         self,

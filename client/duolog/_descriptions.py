@@ -121,6 +121,67 @@ class TrackState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TrackStep:
+    """A record of a message on its way to consumers.
+
+    Attributes:
+        kind: HALF (until its producer decides), DELAYED (until its time) or STORED (consumers get
+            it).
+        topic, queue_id, queue_offset, physical_offset: where it is.
+        store_time_ms: when it was stored, ms since 1970.
+        deliver_time_ms: when a delayed message is due; None: not known, or not delayed.
+    """
+
+    kind: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_time_ms: int
+    deliver_time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTrack:
+    """What a consumer group did with a message.
+
+    Attributes:
+        group: its name.
+        state: what became of it.
+        attempts: failed ones.
+        copy: where it was stored for another attempt, or as a dead letter; None: nowhere.
+        copy_time_ms: when, ms since 1970.
+    """
+
+    group: str
+    state: TrackState
+    attempts: int = 0
+    copy: tuple[str, int, int] | None = None
+    copy_time_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedMessage:
+    """The whole way of a message.
+
+    Attributes:
+        unique_key: the one that its producer gave it.
+        born_time_ms: when it was sent, ms since 1970.
+        born_host: from where.
+        traceparent: its trace (W3C); empty for none.
+        steps: its records, in their order.
+        groups: those that read its topic.
+    """
+
+    unique_key: str
+    born_time_ms: int
+    born_host: str
+    traceparent: str
+    steps: tuple[TrackStep, ...]
+    groups: tuple[GroupTrack, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FoundMessage:
     """A message that was looked up.
 

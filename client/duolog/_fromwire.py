@@ -8,6 +8,7 @@ from duolog._descriptions import (
     GroupDescription,
     GroupQueue,
     GroupRoute,
+    GroupTrack,
     LocalStore,
     LogEpoch,
     NodeStatus,
@@ -18,7 +19,9 @@ from duolog._descriptions import (
     Route,
     SlaveStatus,
     TopicDescription,
+    TrackedMessage,
     TrackState,
+    TrackStep,
 )
 from duolog.wire import duolog_pb2 as wire
 
@@ -83,6 +86,37 @@ def states_of(replies: Iterable[wire.TrackReply]) -> Mapping[str, TrackState]:
         for reply in replies
         for row in reply.groups
     }
+
+
+def way_of(message: wire.TrackedMessage) -> TrackedMessage:
+    """The way of a message."""
+    return TrackedMessage(
+        unique_key=message.unique_key,
+        born_time_ms=message.born_time,
+        born_host=message.born_host,
+        traceparent=message.traceparent,
+        steps=tuple(
+            TrackStep(
+                kind=wire.TrackStepKind.Name(step.kind),
+                topic=step.topic,
+                queue_id=step.queue_id,
+                queue_offset=step.queue_offset,
+                physical_offset=step.physical_offset,
+                store_time_ms=step.store_time,
+                deliver_time_ms=step.deliver_time or None,
+            )
+            for step in message.steps
+        ),
+        groups=tuple(map(_group_track, message.groups)),
+    )
+
+
+def _group_track(row: wire.MessageTrack) -> GroupTrack:
+    copy = (row.copy_topic, row.copy_queue_id, row.copy_queue_offset)
+    state = TrackState(wire.TrackState.Name(row.state))
+    if not row.copy_topic:
+        return GroupTrack(row.group, state, row.attempts)
+    return GroupTrack(row.group, state, row.attempts, copy, row.copy_store_time)
 
 
 def message_of(found: wire.FoundMessage) -> FoundMessage:

@@ -29,6 +29,7 @@ from duolog._descriptions import (
     QueueOffset,
     Route,
     TopicDescription,
+    TrackedMessage,
     TrackState,
 )
 from duolog._errors import BadRequest, DuologError, Unavailable
@@ -661,6 +662,10 @@ class Admin:
     ) -> Mapping[str, TrackState]:
         """What became of a message in every consumer group."""
         return self._loop.run(self._admin.track(topic, queue_id, queue_offset, **how))
+
+    def track_key(self, topic: str, key: str) -> list[TrackedMessage]:
+        """The whole way of the messages with a key."""
+        return self._loop.run(self._admin.track_key(topic, key))
 
     def offset_at_time(
         self, topic: str, queue_id: int, at: Start | int, *, group: str | None = None

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from duolog._message import RETRY_PREFIX
 
 from node.rights.resources import FOR_SUPERS, Action, Need, Resource, group, topic
-from store.metadata import is_reserved_topic
+from store.metadata import TRACE_TOPIC, is_reserved_topic
 
 Needs = Iterable[Need]
 
@@ -72,8 +72,11 @@ def need(resource: Resource, *actions: Action) -> Need:
 def of_topic(name: str, *actions: Action) -> Need:
     """One of these actions on a topic.
 
-    Topics of the system hold what belongs to many users, and the users themselves.
+    Topics of the system hold what belongs to many users, and the users themselves. To one of them
+    clients send what they did; they need a right to do so, and do not read it.
     """
+    if name == TRACE_TOPIC and Action.PUB in actions:
+        return need(topic(name), Action.PUB)
     return FOR_SUPERS if is_reserved_topic(name) else need(topic(name), *actions)
 
 

@@ -20,12 +20,13 @@ from node.api.replicationstatus import (
     node_of,
     replication_status,
 )
+from node.api.tracking import Tracking
 from node.broker import Broker
 from node.consuming.offsets import offset_at
 from node.core.slices import Slices
 from node.election.failover import FailoverService
 from node.pop.liteservice import bound, bound_topic, is_exclusive
-from node.pop.retrytopics import RETRY_TIMES, dead_letter_topic, retry_topic
+from node.pop.retrytopics import RETRY_TIMES
 from store.lightqueues import is_light
 from store.metadata import (
     LITE,
@@ -37,11 +38,11 @@ from store.metadata import (
     check_lite_ttl,
     check_message_type,
     check_queues,
+    is_closed_topic,
     is_reserved_topic,
     new_group,
 )
-from store.offsets import PhyOffset, QueueOffset
-from store.places import places_of
+from store.offsets import PhyOffset
 
 RETRY_TIMES_MAX = 1000
 
@@ -68,6 +69,7 @@ class AdminService(stubs.AdminServicer):
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._store = broker.core.store
+        self._tracking = Tracking(broker)
         self.caught_up = broker.log.caught_up
         self.until_taken = broker.admission.until_taken
 
@@ -85,7 +87,7 @@ class AdminService(stubs.AdminServicer):
             lite_ttl_minutes=request.lite_ttl_minutes,
         )
         check_lite_ttl(config)
-        if is_reserved_topic(request.topic):
+        if is_closed_topic(request.topic):
             raise sdk.BadRequest(f"topic {request.topic!r} is reserved for the system")
         known = metadata.topics.get(request.topic) or metadata.creating(request.topic)
         if known is not None:
@@ -368,41 +370,15 @@ class AdminService(stubs.AdminServicer):
 
     @unary
     async def Track(self, request: wire.TrackRequest, context: Caller) -> wire.TrackReply:
-        """The state of a message in every group that reads its topic."""
-        broker = self._broker
-        broker.admission.check_index()  # finds copies in retry and dead-letter topics
+        """The state of a message in every group that reads its topic; or the whole way of the
+        messages with a key.
+        """
         topic = self._known(request.topic)
-        where = request.topic, request.queue_id, QueueOffset(request.queue_offset)
+        if request.key:
+            return self._tracking.with_key(request.topic, request.key)
         if not 0 <= request.queue_id < topic.queues:
             raise sdk.BadRequest(f"{request.topic} has queues 0..{topic.queues - 1}")
-        record = self._store.record_at(*where)
-        if record is None:
-            raise sdk.NoSuchMessage(
-                f"{request.topic}/{request.queue_id} has no message at this offset"
-            )
-        unique = record.properties.get("UNIQ_KEY", "")
-        readers = broker.groups.readers_of(request.topic, broker.times.mono_ms())
-        reply = wire.TrackReply()
-        offsets = broker.admission.group_tables().offsets
-        for place in places_of(record):
-            groups = {group for name, group in offsets if name == place[0]}
-            for group in sorted(groups | (readers if place == where else set())):
-                reply.groups.add(group=group, state=self._track(group, place, unique))
-        return reply
-
-    def _track(self, group: str, where: tuple[str, int, int], unique: str) -> wire.TrackState:
-        """The state in one group; copies in its retry and dead-letter topics have the same unique
-        key.
-        """
-        find = self._store.lookups.by_unique_key
-        if unique and find(dead_letter_topic(group), unique) is not None:
-            return wire.DEAD_LETTER
-        if unique and find(retry_topic(group, where[0]), unique) is not None:
-            return wire.RETRY
-        done = self._broker.pop.has_done(group, *where)
-        if done is None:
-            return wire.IN_FLIGHT
-        return wire.CONSUMED if done else wire.WAITING
+        return self._tracking.at(request.topic, request.queue_id, request.queue_offset)
 
     # -- status --------------------------------------------------------------------------------
 

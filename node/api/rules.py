@@ -112,9 +112,20 @@ async def _trim_topics(reply: wire.ListTopicsReply, may: May, facts: Facts) -> N
 
 
 async def _trim_groups(
-    reply: wire.ListGroupsReply | wire.TrackReply, may: May, facts: Facts
+    reply: wire.ListGroupsReply | wire.TrackReply | wire.TrackedMessage, may: May, facts: Facts
 ) -> None:
     await _keep(reply.groups, lambda row: may(sees_group(row.group)))
+
+
+def _track(request: wire.TrackRequest, facts: Facts) -> Needs:
+    """By a key, it tells who sent the messages."""
+    return reads(request.topic, facts) if request.key else sees_topic(request.topic, facts)
+
+
+async def _trim_track(reply: wire.TrackReply, may: May, facts: Facts) -> None:
+    await _trim_groups(reply, may, facts)
+    for message in reply.messages:
+        await _trim_groups(message, may, facts)
 
 
 def _put_group_needs(name: str, facts: Facts) -> list[Need]:
@@ -170,7 +181,7 @@ _RULES = {
     ),
     "Admin/PutGroup": Rule(_put_group),
     "Admin/DeleteGroup": Rule(lambda request, facts: (need(group(request.group), Action.DELETE),)),
-    "Admin/Track": Rule(lambda request, facts: sees_topic(request.topic, facts), trim=_trim_groups),
+    "Admin/Track": Rule(_track, trim=_trim_track),
     "Admin/NodeStatus": SEES_CLUSTER,
     "Admin/ClusterStatus": SEES_CLUSTER,
     "Admin/Route": Rule(_anybody),

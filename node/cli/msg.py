@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from node.cli import way
 from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.output import (
     INT_MAX,
@@ -23,9 +24,11 @@ from node.cli.output import (
     say,
     when,
 )
+from node.cli.tracerecords import TraceRecord, parse
+from store.metadata import TRACE_TOPIC
 
 if TYPE_CHECKING:
-    from duolog import Client, FoundMessage, Message
+    from duolog import Client, FoundMessage, Message, TrackedMessage
 
     Shown = Message | FoundMessage
 
@@ -333,27 +336,36 @@ def track(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Show the state of messages in every consumer group of their topic."""
+    """Show the way of messages: sent, delayed, stored, and what every consumer group did."""
     if not (key or unique_key):
         fail("give --key or --unique-key", "duolog msg track TOPIC --key KEY | --unique-key K")
 
-    async def work() -> list[dict[str, object]]:
+    async def work() -> "list[tuple[TrackedMessage, list[TraceRecord]]]":
         async with client_of(endpoints, timeout) as client:
-            rows = []
-            for found in await client.admin.find(topic, key=key, unique_key=unique_key):
-                place = (found.queue_id, found.queue_offset)
-                for group, state in sorted((await client.admin.track(topic, *place)).items()):
-                    rows.append(
-                        {
-                            "queue_id": place[0],
-                            "queue_offset": place[1],
-                            "group": group,
-                            "state": state,
-                        }
-                    )
-            return rows
+            messages = await client.admin.track_key(topic, key or unique_key)
+            return [
+                (message, await _client_records(client, message.unique_key)) for message in messages
+            ]
 
-    print_rows(run(work()), ["queue_id", "queue_offset", "group", "state"], as_json)
+    found = run(work())
+    if as_json:
+        print_json([way.as_json(*one) for one in found])
+        return
+    print_rows([row for one in found for row in way.rows(*one)], way.COLUMNS, False)
+
+
+async def _client_records(client: "Client", unique_key: str) -> "list[TraceRecord]":
+    """What RocketMQ's clients wrote of a message; nothing where the caller may not read it."""
+    from duolog import BadRequest, NoPermission, NoSuchMessage, UnknownTopic
+
+    if not unique_key:
+        return []
+    try:
+        notes = await client.admin.find(TRACE_TOPIC, key=unique_key, count=64)
+    except (BadRequest, NoPermission, NoSuchMessage, UnknownTopic):
+        return []
+    records = [record for note in notes for record in parse(note.body)]
+    return [record for record in records if record.message_id == unique_key]
 
 
 async def _by_time(

@@ -13,7 +13,7 @@ from node.core.metadatalog import MetadataLog
 from node.replication.roles import Replication
 from store.errors import BadMessage
 from store.messagestore import PutResult
-from store.metadata import PERM_READ, PERM_WRITE, Metadata, TopicConfig, is_reserved_topic
+from store.metadata import PERM_READ, PERM_WRITE, Metadata, TopicConfig, is_closed_topic
 from store.options import StoreOptions
 from store.record import check_topic
 from store.status import PutMessageStatus
@@ -98,7 +98,7 @@ class Admission:
         found = crc32(bodies, request.body_offsets, request.properties, request.property_offsets)
         if found != request.crc32:
             return Refusal(wire.CORRUPT_BATCH, "the batch's CRC does not match its bytes")
-        if is_reserved_topic(request.topic):
+        if is_closed_topic(request.topic):
             return Refusal(
                 wire.NO_PERMISSION, f"topic {request.topic!r} is reserved for the system"
             )

@@ -417,3 +417,17 @@ def test_a_message_is_sent_for_later(node: NodeProcess) -> None:
     done = cli(node, "msg", "send", "later", "x", "--delay", "999999")
     assert done.returncode == 1
     assert "a delay of" in done.stderr
+
+
+def test_the_way_of_a_message_is_shown_with_its_time_and_its_groups(node: NodeProcess) -> None:
+    ok(node, "topic", "create", "way", "--queues", "1")
+    parent = "traceparent=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    ok(node, "msg", "send", "way", "--key", "k", "--property", parent, stdin="x\n")
+    ok(node, "msg", "get", "way", "--group", "readers", "--max", "1")
+    shown = ok(node, "msg", "track", "way", "--key", "k").splitlines()
+    assert [line.split("\t")[2] for line in shown] == ["step", "sent", "stored", "consumed"]
+    assert shown[1].endswith("trace 0af7651916cd43dd8448eb211c80319c")
+    assert "way/0@0" in shown[2]
+    (told,) = json.loads(ok(node, "msg", "track", "way", "--key", "k", "--json"))
+    assert told["groups"] == [{"group": "readers", "state": "CONSUMED", "attempts": 0}]
+    assert cli(node, "msg", "track", "way", "--key", "none").returncode == 1

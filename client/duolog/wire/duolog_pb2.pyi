@@ -64,6 +64,13 @@ class TrackState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RETRY: _ClassVar[TrackState]
     CONSUMED: _ClassVar[TrackState]
     DEAD_LETTER: _ClassVar[TrackState]
+
+class TrackStepKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TRACK_STEP_UNSPECIFIED: _ClassVar[TrackStepKind]
+    HALF: _ClassVar[TrackStepKind]
+    DELAYED: _ClassVar[TrackStepKind]
+    STORED: _ClassVar[TrackStepKind]
 PUT_STATUS_UNSPECIFIED: PutStatus
 PUT_OK: PutStatus
 FLUSH_DISK_TIMEOUT: PutStatus
@@ -107,6 +114,10 @@ IN_FLIGHT: TrackState
 RETRY: TrackState
 CONSUMED: TrackState
 DEAD_LETTER: TrackState
+TRACK_STEP_UNSPECIFIED: TrackStepKind
+HALF: TrackStepKind
+DELAYED: TrackStepKind
+STORED: TrackStepKind
 
 class StageRequest(_message.Message):
     __slots__ = ("sink", "batch")
@@ -773,28 +784,76 @@ class DeleteGroupReply(_message.Message):
     def __init__(self) -> None: ...
 
 class TrackRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "queue_offset")
+    __slots__ = ("topic", "queue_id", "queue_offset", "key")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     queue_offset: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ...) -> None: ...
+    key: str
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., key: _Optional[str] = ...) -> None: ...
 
 class MessageTrack(_message.Message):
-    __slots__ = ("group", "state")
+    __slots__ = ("group", "state", "attempts", "copy_topic", "copy_queue_id", "copy_queue_offset", "copy_store_time")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    COPY_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    COPY_QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    COPY_QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COPY_STORE_TIME_FIELD_NUMBER: _ClassVar[int]
     group: str
     state: TrackState
-    def __init__(self, group: _Optional[str] = ..., state: _Optional[_Union[TrackState, str]] = ...) -> None: ...
+    attempts: int
+    copy_topic: str
+    copy_queue_id: int
+    copy_queue_offset: int
+    copy_store_time: int
+    def __init__(self, group: _Optional[str] = ..., state: _Optional[_Union[TrackState, str]] = ..., attempts: _Optional[int] = ..., copy_topic: _Optional[str] = ..., copy_queue_id: _Optional[int] = ..., copy_queue_offset: _Optional[int] = ..., copy_store_time: _Optional[int] = ...) -> None: ...
+
+class TrackStep(_message.Message):
+    __slots__ = ("kind", "topic", "queue_id", "queue_offset", "physical_offset", "store_time", "deliver_time")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORE_TIME_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_TIME_FIELD_NUMBER: _ClassVar[int]
+    kind: TrackStepKind
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    store_time: int
+    deliver_time: int
+    def __init__(self, kind: _Optional[_Union[TrackStepKind, str]] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., deliver_time: _Optional[int] = ...) -> None: ...
+
+class TrackedMessage(_message.Message):
+    __slots__ = ("unique_key", "born_time", "born_host", "traceparent", "steps", "groups")
+    UNIQUE_KEY_FIELD_NUMBER: _ClassVar[int]
+    BORN_TIME_FIELD_NUMBER: _ClassVar[int]
+    BORN_HOST_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    unique_key: str
+    born_time: int
+    born_host: str
+    traceparent: str
+    steps: _containers.RepeatedCompositeFieldContainer[TrackStep]
+    groups: _containers.RepeatedCompositeFieldContainer[MessageTrack]
+    def __init__(self, unique_key: _Optional[str] = ..., born_time: _Optional[int] = ..., born_host: _Optional[str] = ..., traceparent: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[TrackStep, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[MessageTrack, _Mapping]]] = ...) -> None: ...
 
 class TrackReply(_message.Message):
-    __slots__ = ("groups",)
+    __slots__ = ("groups", "messages")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[MessageTrack]
-    def __init__(self, groups: _Optional[_Iterable[_Union[MessageTrack, _Mapping]]] = ...) -> None: ...
+    messages: _containers.RepeatedCompositeFieldContainer[TrackedMessage]
+    def __init__(self, groups: _Optional[_Iterable[_Union[MessageTrack, _Mapping]]] = ..., messages: _Optional[_Iterable[_Union[TrackedMessage, _Mapping]]] = ...) -> None: ...
 
 class NodeStatusRequest(_message.Message):
     __slots__ = ()

@@ -12,7 +12,7 @@ from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from node.rocketmq.words.codes import Refused
 from node.rocketmq.words.stubs import Code, Resource
 from store import lightqueues
-from store.metadata import is_reserved_topic
+from store.metadata import is_closed_topic
 from store.record import has_control
 
 TOPIC_MAX = 127
@@ -115,7 +115,7 @@ def _topic(namespace: str, given: str) -> str:
         raise Refused(
             Code.ILLEGAL_TOPIC, f"topic {name!r} has characters other than letters, digits and %|_-"
         )
-    if is_reserved_topic(name):
+    if is_closed_topic(name):
         raise Refused(Code.ILLEGAL_TOPIC, f"topic {name!r} is reserved for the system")
     return name
 

@@ -1,0 +1,152 @@
+"""The way of a message: where it waited and was stored, and what each group did with it.
+
+All of it follows from the log: copies of a message, in the topics of delays, transactions, retries
+and dead letters, have the same unique key.
+"""
+
+from collections.abc import Iterator
+
+from duolog import _errors as sdk
+from duolog._tracecontext import TRACEPARENT
+from duolog.wire import duolog_pb2 as wire
+
+from node.broker import Broker
+from node.deferred.delayservice import TIMER_TOPIC
+from node.deferred.transactionservice import HALF_TOPIC
+from node.pop.retrytopics import dead_letter_topic, group_retry_topic, retry_topic
+from store.delay import SCHEDULE_TOPIC
+from store.offsets import QueueOffset
+from store.places import places_of
+from store.record import Record
+
+MESSAGES_MAX = 32
+_WAITING = {
+    HALF_TOPIC: wire.HALF,
+    SCHEDULE_TOPIC: wire.DELAYED,
+    TIMER_TOPIC: wire.DELAYED,
+}
+_DELAYS = (SCHEDULE_TOPIC, TIMER_TOPIC)
+
+
+class Tracking:
+    """Finds what became of messages, on the node that has them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store = broker.core.store
+        self._lookups = broker.core.store.lookups
+
+    def at(self, topic: str, queue_id: int, queue_offset: int) -> wire.TrackReply:
+        """The state in every group of the message at a place. Raises NoSuchMessage, BadRequest."""
+        self._broker.admission.check_index()  # finds copies in retry and dead-letter topics
+        record = self._store.record_at(topic, queue_id, QueueOffset(queue_offset))
+        if record is None:
+            raise sdk.NoSuchMessage(f"{topic}/{queue_id} has no message at this offset")
+        return wire.TrackReply(groups=self._groups(record, (topic, queue_id, queue_offset)))
+
+    def with_key(self, topic: str, key: str) -> wire.TrackReply:
+        """The way of messages that were sent to a topic with a key, also of those that wait.
+
+        Raises NoSuchMessage, BadRequest.
+        """
+        self._broker.admission.check_index()
+        copies: dict[str, list[Record]] = {}
+        for record in self._copies(topic, key):
+            unique = record.properties.get("UNIQ_KEY", "")
+            name = unique or f"{record.topic}/{record.queue_id}@{record.queue_offset}"
+            copies.setdefault(name, []).append(record)
+        if not copies:
+            raise sdk.NoSuchMessage(f"{topic} has no message with the key {key!r}")
+        some = list(copies.values())[:MESSAGES_MAX]
+        return wire.TrackReply(messages=[self._message(topic, records) for records in some])
+
+    def _copies(self, topic: str, key: str) -> Iterator[Record]:
+        """Records of messages that were sent to a topic, those that waited first."""
+        for waited_in in _WAITING:
+            for record in self._lookups.by_key(waited_in, key):
+                if record.properties.get("REAL_TOPIC") == topic:
+                    yield record
+        yield from self._lookups.by_key(topic, key)
+
+    def _message(self, topic: str, records: list[Record]) -> wire.TrackedMessage:
+        first = records[0]
+        made = wire.TrackedMessage(
+            unique_key=first.properties.get("UNIQ_KEY", ""),
+            born_time=first.born_time,
+            born_host=f"{first.born_host.address}:{first.born_host.port}",
+            traceparent=first.properties.get(TRACEPARENT, ""),
+        )
+        for record in sorted(records, key=lambda record: record.physical_offset):
+            made.steps.append(_step(record))
+        stored = next((record for record in records if record.topic == topic), None)
+        if stored is not None:
+            place = (stored.topic, stored.queue_id, stored.queue_offset)
+            made.groups.extend(self._groups(stored, place))
+        return made
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def _groups(self, record: Record, where: tuple[str, int, int]) -> list[wire.MessageTrack]:
+        """What each group that reads it did with a message at a place."""
+        broker = self._broker
+        unique = record.properties.get("UNIQ_KEY", "")
+        readers = broker.groups.readers_of(where[0], broker.times.mono_ms())
+        offsets = broker.admission.group_tables().offsets
+        found = []
+        for place in places_of(record):
+            groups = {group for name, group in offsets if name == place[0]}
+            for group in sorted(groups | (readers if place == where else set())):
+                found.append(self._track(group, place, unique))
+        return found
+
+    def _track(self, group: str, where: tuple[str, int, int], unique: str) -> wire.MessageTrack:
+        """The state in one group."""
+        made = wire.MessageTrack(group=group)
+        copy = self._newest_copy(group, where[0], unique) if unique else None
+        if copy is None:
+            done = self._broker.pop.has_done(group, *where)
+            made.state = wire.CONSUMED if done else wire.IN_FLIGHT if done is None else wire.WAITING
+            return made
+        made.attempts = copy.reconsume_times
+        made.copy_topic, made.copy_queue_id = copy.topic, copy.queue_id
+        made.copy_queue_offset, made.copy_store_time = copy.queue_offset, copy.store_time
+        if copy.topic == dead_letter_topic(group):
+            made.state = wire.DEAD_LETTER
+        elif copy.topic not in _DELAYS and self._broker.pop.has_done(
+            group, copy.topic, copy.queue_id, copy.queue_offset
+        ):
+            made.state = wire.CONSUMED
+        else:
+            made.state = wire.RETRY
+        return made
+
+    def _newest_copy(self, group: str, topic: str, unique: str) -> Record | None:
+        """The newest copy that was stored for another attempt, or as a dead letter."""
+        dead = self._lookups.by_unique_key(dead_letter_topic(group), unique)
+        if dead is not None:
+            return dead
+        again = {retry_topic(group, topic), group_retry_topic(group)}
+        copies = [one for name in again for one in self._lookups.all_by_unique_key(name, unique)]
+        for name in _DELAYS:
+            for one in self._lookups.all_by_unique_key(name, unique):
+                if one.properties.get("REAL_TOPIC") in again:
+                    copies.append(one)
+        return max(copies, key=lambda one: one.physical_offset, default=None)
+
+
+def _step(record: Record) -> wire.TrackStep:
+    made = wire.TrackStep(
+        kind=_WAITING.get(record.topic, wire.STORED),
+        topic=record.topic,
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        physical_offset=record.physical_offset,
+        store_time=record.store_time,
+    )
+    when = record.properties.get("TIMER_OUT_MS", "")
+    if made.kind == wire.DELAYED and when.isdecimal():
+        made.deliver_time = int(when)
+    return made
+
+
+__all__ = ["Tracking"]
