@@ -19,6 +19,7 @@ from node.config import Config
 from node.consuming.groups import NO_GRACE, GroupCoordinator
 from node.consuming.reading import Reader
 from node.core.admission import Admission
+from node.core.clientmeasures import ClientMeasures
 from node.core.core import Core
 from node.core.metadatalog import MetadataLog
 from node.core.traffic import Traffic
@@ -134,6 +135,9 @@ class Broker:
         self.log.dispatched += [lambda keys: self.metadata.catch_up(), self.lite.arrived]
         self.started_ms = self.times.wall_ms()
         self.spans: Callable[[], dict[str, int]] | None = None  # counts them, if any are exported
+        self.measures: ClientMeasures | None = None  # where clients push them
+        if config.rocketmq.client_metrics:
+            self.measures = ClientMeasures(self.times.mono_ms, self.times.wall_ms)
         self.recovered: RecoveryReport | None = None
         self.recovery_seconds = 0.0
         self.failed = asyncio.Event()

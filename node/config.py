@@ -310,6 +310,11 @@ class RocketmqSection(_Section):
         "", description="access key that clients must sign with; empty: no authentication"
     )
     secret_key: str = Field("", description="secret key that belongs to `access_key`")
+    client_metrics: bool = Field(
+        False,
+        description="have clients push what they measure to the node that they use (OTLP), which "
+        "shows it by topic and group in its metrics; needs `metrics.listen`",
+    )
 
 
 class MetricsSection(_Section):
@@ -469,6 +474,10 @@ class Config(_Section):
                 "RocketMQ's clients sign as one of them. Remove rocketmq.access_key and "
                 "rocketmq.secret_key, and create a user with these as name and password: "
                 "`duolog user create NAME --signs`"
+            )
+        if rocketmq.client_metrics and not self.metrics.listen:
+            raise ConfigError(
+                "rocketmq.client_metrics needs metrics.listen, where the clients' metrics are shown"
             )
         ha = CertificateFiles(self.ha.tls_ca, self.ha.tls_cert, self.ha.tls_key)
         if len(ha.paths) not in (0, 3):

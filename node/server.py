@@ -347,7 +347,13 @@ class Node:
             methods.generic += guarded_methods(service, guard, service.forwarder).generic
         else:
             stubs.rpc.add_MessagingServiceServicer_to_server(self.rocketmq, methods.as_server())
-        return [stubs.SERVICE_NAME]
+        if broker.measures is None:
+            return [stubs.SERVICE_NAME]
+        from node.rocketmq import clientmetrics  # others need no library of OpenTelemetry
+
+        taker = clientmetrics.ClientMetricsService(broker.measures, authenticator, guard)
+        methods.generic += clientmetrics.methods_of(taker).generic
+        return [stubs.SERVICE_NAME, clientmetrics.SERVICE_NAME]
 
     async def _serve_slaves(self, reserved: ReservedPort) -> None:
         """A master's replication port. Raises ListenError, OSError (certificates)."""

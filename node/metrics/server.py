@@ -12,6 +12,7 @@ from node.metrics.clientfacts import ClientFacts, Clients
 from node.metrics.endpoint import Admit, Endpoint
 from node.metrics.exposition import CONTENT_TYPE, Exposition
 from node.metrics.groupfacts import GroupFacts
+from node.metrics.measuredfacts import MeasuredFacts
 from node.metrics.nodefacts import Connections, NodeFacts
 from node.metrics.rates import Rates
 from node.metrics.runtimefacts import RuntimeFacts
@@ -44,6 +45,7 @@ class MetricsServer:
             TopicFacts(broker, minute).read,
             RuntimeFacts(broker, ten, minute).read,
             ClientFacts(broker, clients).read,
+            MeasuredFacts(broker).read,
         )
         exposition = Exposition(_labels(broker))
         self._scrapes = Scrapes(self._read, self._node.read_late, exposition, options.series_max)

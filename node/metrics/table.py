@@ -18,11 +18,12 @@ SCOPES: dict[str, tuple[str, ...]] = {
 }
 # Where a metric appears, if not on every node.
 MASTER, AUTO, SLAVES, CLIENTS = "master", "auto", "slaves", "clients"
-TRACED = "traced"
+TRACED, MEASURED = "traced", "measured"
 WHERE = {
     MASTER: "Of a master.",
     AUTO: "Of a node whose role is elected.",
     CLIENTS: "Of a node that they call.",
+    MEASURED: "Of a node with `rocketmq.client_metrics`.",
     TRACED: "Of a node with `traces.endpoint`.",
     SLAVES: "Of a slave; of a master for each slave that follows it.",
 }
@@ -343,11 +344,43 @@ PROCESSES = (
     _process("max_fds", "Maximum number of open file descriptors.", ""),
 )
 
+
+def _measured(name: str, help_: str, labels: str, unit: str = "ms") -> Metric:
+    kind = "histogram" if unit == "ms" else "gauge"
+    return Metric(f"rocketmq_{name}", kind, help_, unit, tuple(labels.split()), NATIVE, MEASURED)
+
+
+# Of all clients together that push to the node, without their ids.
+MEASURES = (
+    _measured("send_cost_time", "Time of a send.", "topic invocation_status"),
+    _measured(
+        "delivery_latency", "Time from a send until the message arrives.", "topic consumer_group"
+    ),
+    _measured("await_time", "Time that a message waits in a consumer.", "topic consumer_group"),
+    _measured(
+        "process_time",
+        "Time that a consumer's listener takes.",
+        "topic consumer_group invocation_status",
+    ),
+    _measured(
+        "consumer_cached_messages",
+        "Messages in consumers, before their listeners.",
+        "topic consumer_group",
+        "",
+    ),
+    _measured("consumer_cached_bytes", "Their bodies.", "topic consumer_group", "bytes"),
+    _own(
+        "client_points_refused_total",
+        "Points that clients pushed and that are not valid, not allowed, or of too many series.",
+        where=MEASURED,
+    ),
+)
 SECTIONS: dict[str, tuple[Metric, ...]] = {
     "The node": DUOLOG,
     "RocketMQ 5's: the broker": RUNNING,
     "RocketMQ 5's: messages": TRAFFIC,
     "RocketMQ 5's: consumers and producers": CONSUMERS,
+    "RocketMQ 5's: measured by clients": MEASURES,
     "rocketmq-exporter's": EXPORTER,
     "The process": PROCESSES,
 }

@@ -327,7 +327,8 @@ class MessagingService(rpc.MessagingServiceServicer):
         delays_ms = self.broker.delays.levels_ms
         body_max = self.broker.core.options.max_message_size
         command = service.TelemetryCommand(status=OK)
-        command.settings.CopyFrom(settings.reply_to(asked, row, delays_ms, body_max))
+        measured = self.broker.measures is not None
+        command.settings.CopyFrom(settings.reply_to(asked, row, delays_ms, body_max, measured))
         return command
 
     def _group(self, name: str) -> Json:

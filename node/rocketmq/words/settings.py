@@ -52,17 +52,25 @@ def _for_consumers(settings: definition.Settings, group: Json, delays_ms: I64) -
 
 
 def reply_to(
-    asked: definition.Settings, group: Json, delays_ms: I64, body_bytes_max: int
+    asked: definition.Settings,
+    group: Json,
+    delays_ms: I64,
+    body_bytes_max: int,
+    measured: bool = False,
 ) -> definition.Settings:
     """The effective settings of a client.
 
     group: settings of its consumer group, or empty. delays_ms: between attempts, if the group has
-    none. Raises Refused if the client has neither a publishing nor a subscription part.
+    none. measured: the client shall push its metrics. Raises Refused if the client has neither a
+    publishing nor a subscription part.
     """
     settings = definition.Settings()
     settings.CopyFrom(asked)
     settings.ClearField("backoff_policy")
-    settings.metric.on = False
+    settings.ClearField("metric")
+    settings.metric.on = measured and bool(asked.access_point.addresses)
+    if settings.metric.on:  # where the client can reach a node: it uses that address already
+        settings.metric.endpoints.CopyFrom(asked.access_point)
     match asked.WhichOneof("pub_sub"):
         case "publishing":
             _for_producers(settings, body_bytes_max)

@@ -1,0 +1,156 @@
+"""Takes the metrics that RocketMQ's clients push by OTLP (`rocketmq.client_metrics`).
+
+Their settings tell the clients to push to the node that they use. What is not one of their metrics,
+or not valid, is passed over and counted. On a node with users, a series needs the right to its
+group, or to send to its topic.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import grpc
+from duolog import _errors as sdk
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as stubs
+from opentelemetry.proto.metrics.v1 import metrics_pb2 as metrics
+
+from node.access.rules import Facts, Needs, group_sub, pub
+from node.core.clientmeasures import (
+    GAUGES,
+    HISTOGRAMS,
+    ClientMeasures,
+    Distribution,
+    Series,
+)
+from node.methods import Methods
+from node.rocketmq.auth import Authenticator
+from node.rocketmq.words.codes import Refused
+
+SERVICE_NAME: str = otlp.DESCRIPTOR.services_by_name["MetricsService"].full_name
+POINTS_MAX = 1000  # of one call
+LABEL_MAX = 255  # characters
+COUNT_MAX = 1 << 62
+
+
+class Guarding(Protocol):
+    """Knows who calls, and what they may do."""
+
+    @property
+    def facts(self) -> Facts:
+        """What rules know of the node."""
+
+    def recognise(self, context: Any) -> tuple[Any, Any]:
+        """Who calls. Raises Unauthenticated, Refused."""
+
+    def check(self, principal: Any, needs: Needs) -> None:
+        """Raise Unauthenticated or NoPermission unless a caller may do all of it."""
+
+
+class ClientMetricsService(stubs.MetricsServiceServicer):
+    """OTLP's service, for RocketMQ's clients alone."""
+
+    def __init__(
+        self, measures: ClientMeasures, authenticator: Authenticator, guard: Guarding | None
+    ) -> None:
+        """guard: None where there are no users."""
+        self._measures = measures
+        self._authenticator = authenticator
+        self._guard = guard
+
+    async def Export(
+        self,
+        request: otlp.ExportMetricsServiceRequest,
+        context: "grpc.aio.ServicerContext[Any, Any]",
+    ) -> otlp.ExportMetricsServiceResponse:
+        """Take what a client measured."""
+        principal = None
+        try:
+            if self._guard is not None:
+                principal, _ = self._guard.recognise(context)
+            else:
+                self._authenticator.check(dict(context.invocation_metadata() or ()))
+        except (Refused, sdk.DuologError) as error:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        refused = self._measures.refused
+        may: dict[tuple[str, ...], bool] = {}
+        for number, (metric, point) in enumerate(_points(request)):
+            series = _series(metric.name, point) if number < POINTS_MAX else None
+            if series is None or not self._allowed(principal, series, may):
+                self._measures.refused += 1
+            elif metric.name in HISTOGRAMS:
+                self._add(series, metric.histogram, point)
+            else:
+                self._put(series, point)
+        reply = otlp.ExportMetricsServiceResponse()
+        reply.partial_success.rejected_data_points = self._measures.refused - refused
+        return reply
+
+    def _allowed(self, principal: Any, series: Series, may: dict[tuple[str, ...], bool]) -> bool:
+        if self._guard is None:
+            return True
+        names = dict(zip(_labels_of(series.name), series.labels, strict=True))
+        topic, group = names["topic"], names.get("consumer_group", "")
+        if (topic, group) not in may:
+            needs = [group_sub(group)] if group else pub(topic, self._guard.facts)
+            try:
+                self._guard.check(principal, needs)
+                may[topic, group] = True
+            except sdk.DuologError:
+                may[topic, group] = False
+        return may[topic, group]
+
+    def _add(self, series: Series, histogram: Any, point: Any) -> None:
+        counts, bounds = tuple(point.bucket_counts), tuple(point.explicit_bounds)
+        finite = math.isfinite(point.sum) and all(map(math.isfinite, bounds))
+        if not finite or point.sum < 0 or sum(counts) > COUNT_MAX:
+            self._measures.refused += 1
+            return
+        delta = histogram.aggregation_temporality == metrics.AGGREGATION_TEMPORALITY_DELTA
+        since = point.start_time_unix_nano
+        told = Distribution(since, bounds, counts, point.sum, cumulative=not delta)
+        self._measures.add(series, told)
+
+    def _put(self, series: Series, point: Any) -> None:
+        value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
+        if not math.isfinite(value):
+            self._measures.refused += 1
+            return
+        self._measures.put(series, float(value))
+
+
+def methods_of(service: ClientMetricsService) -> Methods:
+    """Its methods."""
+    made = Methods()
+    stubs.add_MetricsServiceServicer_to_server(service, made.as_server())  # type: ignore[no-untyped-call]
+    return made
+
+
+def _labels_of(name: str) -> Sequence[str]:
+    return HISTOGRAMS.get(name) or GAUGES[name]
+
+
+def _points(request: otlp.ExportMetricsServiceRequest) -> Iterator[tuple[Any, Any]]:
+    """The points of RocketMQ's metrics, each with its metric."""
+    for resource in request.resource_metrics:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                kind = metric.WhichOneof("data")
+                if metric.name in HISTOGRAMS and kind == "histogram":
+                    yield from ((metric, point) for point in metric.histogram.data_points)
+                elif metric.name in GAUGES and kind in ("gauge", "sum"):
+                    points = getattr(metric, kind).data_points
+                    yield from ((metric, point) for point in points)
+
+
+def _series(name: str, point: Any) -> Series | None:
+    """The series of a point; None where a label is missing or not valid."""
+    told = {one.key: one.value.string_value for one in point.attributes}
+    labels = tuple(told.get(label, "") for label in _labels_of(name))
+    client = told.get("client_id", "")
+    if not all(0 < len(text) <= LABEL_MAX and text.isprintable() for text in (*labels, client)):
+        return None
+    return Series(name, labels, client)
+
+
+__all__ = ["SERVICE_NAME", "ClientMetricsService", "methods_of"]

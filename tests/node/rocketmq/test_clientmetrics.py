@@ -1,0 +1,153 @@
+"""Metrics that RocketMQ's clients push, as OpenTelemetry's SDK pushes them for them."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import duolog
+import grpc.aio
+import pytest
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as stubs
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
+
+from node.config import Config, ConfigError
+from node.rocketmq.words import settings
+from node.rocketmq.words.stubs import definition
+from node.server import Node
+from tests.keyfiles import access_files
+from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of
+from tests.node.rocketmq.users import headers
+
+PASSWORD = "a password of the test"
+ATTRIBUTES = {
+    "topic": "T",
+    "consumer_group": "g",
+    "client_id": "client-1",
+    "invocation_status": "success",
+}
+MEASURED: dict[str, Any] = {
+    "metrics": {"listen": "127.0.0.1:0"},
+    "rocketmq": {"client_metrics": True},
+}
+
+
+def _push(port: int) -> None:
+    """What a push consumer measures."""
+    exporter = OTLPMetricExporter(f"127.0.0.1:{port}", insecure=True, timeout=10)
+    bounds = ExplicitBucketHistogramAggregation([1, 5, 10, 100, 1000, 10000, 60000])
+    provider = MeterProvider(
+        [PeriodicExportingMetricReader(exporter, export_interval_millis=3_600_000)],
+        views=[View(instrument_name="rocketmq_process_time", aggregation=bounds)],
+        shutdown_on_exit=False,
+    )
+    meter = provider.get_meter("rocketmq")
+    histogram = meter.create_histogram("rocketmq_process_time")
+
+    def cached(_: CallbackOptions) -> list[Observation]:
+        return [Observation(7, ATTRIBUTES)]
+
+    meter.create_observable_gauge("rocketmq_consumer_cached_messages", [cached])
+    histogram.record(3, ATTRIBUTES)
+    histogram.record(50, ATTRIBUTES)
+    histogram.record(50, {**ATTRIBUTES, "topic": ""})
+    meter.create_histogram("another").record(1, ATTRIBUTES)
+    provider.force_flush()
+    histogram.record(3, ATTRIBUTES)
+    provider.force_flush()
+    provider.shutdown()
+
+
+def _stub(channel: grpc.aio.Channel) -> Any:
+    return stubs.MetricsServiceStub(channel)  # type: ignore[no-untyped-call]
+
+
+async def _scraped(node: Node) -> str:
+    assert node.metrics is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.metrics.port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    text = (await reader.read()).decode()
+    writer.close()
+    return text
+
+
+async def test_what_clients_measure_is_shown_by_group(start_node: StartNode) -> None:
+    node = await start_node(**MEASURED)
+    await asyncio.to_thread(_push, node.port)
+    text = await _scraped(node)
+    lines = {line.split("{")[0]: line for line in text.splitlines() if "consumer_group" in line}
+    assert lines["rocketmq_process_time_count"].endswith(" 3.0")
+    assert lines["rocketmq_process_time_sum"].endswith(" 56.0")
+    assert lines["rocketmq_consumer_cached_messages"].endswith(" 7.0")
+    assert 'consumer_group="g"' in lines["rocketmq_process_time_count"]
+    assert 'topic="T"' in lines["rocketmq_process_time_count"]
+    assert "client-1" not in text
+    assert broker_of(node).measures is not None
+    assert "duolog_client_points_refused_total" in text
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_settings_send_a_client_to_the_address_that_it_uses(on: bool) -> None:
+    asked = definition.Settings()
+    asked.publishing.topics.add(name="T")
+    asked.access_point.addresses.add(host="10.0.0.1", port=8081)
+    asked.metric.on = True
+    asked.metric.endpoints.addresses.add(host="elsewhere", port=1)
+    told = settings.reply_to(asked, {}, None, 1, on)  # type: ignore[arg-type]
+    assert told.metric.on is on
+    assert [one.host for one in told.metric.endpoints.addresses] == (["10.0.0.1"] if on else [])
+
+
+async def test_a_node_that_was_not_told_to_takes_none(start_node: StartNode) -> None:
+    node = await start_node()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await _stub(channel).Export(otlp.ExportMetricsServiceRequest())
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_client_metrics_need_a_place_where_they_are_shown() -> None:
+    with pytest.raises(ConfigError, match=r"metrics\.listen"):
+        Config.model_validate({"rocketmq": {"client_metrics": True}}).check()
+
+
+def _request(group: str, value: int = 1) -> otlp.ExportMetricsServiceRequest:
+    request = otlp.ExportMetricsServiceRequest()
+    metric = request.resource_metrics.add().scope_metrics.add().metrics.add()
+    metric.name = "rocketmq_consumer_cached_messages"
+    point = metric.gauge.data_points.add(as_int=value)
+    for name, text in {**ATTRIBUTES, "consumer_group": group}.items():
+        point.attributes.add(key=name).value.string_value = text
+    return request
+
+
+async def test_with_users_a_series_needs_the_right_to_its_group(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await start_node(access=access_files(tmp_path, PASSWORD), **MEASURED)
+    endpoint = f"127.0.0.1:{node.port}"
+    entry = {"resource": "Group:g", "actions": ["Sub"], "decision": "Allow"}
+    async with duolog.Client(endpoint, user="root", password=PASSWORD) as root:
+        await root.access.create_user("root", PASSWORD, is_super=True)
+        await root.access.create_user("alice", PASSWORD, signs=True)
+        policies = [{"policyType": "Custom", "entries": [entry]}]
+        await root.access.set_rights("alice", json.dumps({"policies": policies}))
+    async with grpc.aio.insecure_channel(endpoint) as channel:
+        export = _stub(channel).Export
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await export(_request("g"))
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        alice = tuple((k.replace("_", "-"), v) for k, v in headers("alice", PASSWORD).items())
+        mine = await export(_request("g"), metadata=alice)
+        others = await export(_request("h"), metadata=alice)
+    assert mine.partial_success.rejected_data_points == 0
+    assert others.partial_success.rejected_data_points == 1
+    measures = broker_of(node).measures
+    assert measures is not None
+    assert [labels for _, labels, _ in measures.gauges()] == [("T", "g")]
