@@ -7,6 +7,7 @@ import gc
 import ipaddress
 import signal
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import grpc.aio
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from node.metrics.server import MetricsServer
     from node.rocketmq.service import MessagingService
     from node.traces.exporting import SpanExport
-    from node.traces.spanmaker import SpanMaker
+    from node.traces.recorder import Recorder
 
 log = structlog.get_logger("duolog.node")
 
@@ -137,11 +138,11 @@ class Node:
             metrics_port = self._reserve_metrics()
             if metrics_port is not None:
                 reserved.callback(metrics_port.release)
-            maker = self._span_maker()
+            export = self._span_export()
             await self._recover(client_port)
             try:
-                if maker is not None:
-                    self._export_spans(maker)
+                if export is not None:
+                    self._export_spans(export)
                 if frames_port is not None:
                     await self._serve_frames(frames_port, tls)
                 if ha_port is not None:
@@ -289,16 +290,19 @@ class Node:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
         log.info("serving metrics", listen=f"{reserved.host}:{self.metrics.port}")
 
-    def _span_maker(self) -> "SpanMaker | None":
-        """What makes spans for a collector; None for none. Raises ConfigError."""
+    def _span_export(self) -> "Callable[[Recorder], SpanExport] | None":
+        """What exports the spans of a recorder's notes; None for nothing. Raises ConfigError."""
         section, node = self.config.traces, self.config.node
         if not section.endpoint:
             return None
         try:
+            from node.traces.exporting import SpanExport, load
             from node.traces.spanmaker import SpanMaker
+
+            connect = load(section.protocol)
         except ImportError as error:
             raise ConfigError(
-                f"traces.endpoint needs the packages of OpenTelemetry ({error}): "
+                f"traces.endpoint needs packages of OpenTelemetry ({error}): "
                 "pip install 'duolog-server[otel]'"
             ) from None
         facts = {
@@ -308,20 +312,18 @@ class Node:
             "service.version": __version__,
             "duolog.replica_group": node.group,
         }
-        return SpanMaker(facts, __version__, section.spans_per_batch_max)
+        maker = SpanMaker(facts, __version__, section.spans_per_batch_max)
+        interval = section.interval_ms / 1000
+        return lambda recorder: SpanExport(recorder, maker, connect(section.endpoint), interval)
 
-    def _export_spans(self, maker: "SpanMaker") -> None:
-        from node.traces.exporting import SpanExport, exporter_of
-
-        broker, section = self.broker, self.config.traces
+    def _export_spans(self, export: "Callable[[Recorder], SpanExport]") -> None:
+        broker = self.broker
         assert broker is not None, "recovered"
         assert broker.log.traces is not None, "an endpoint is configured"
-        exporter = exporter_of(section.endpoint, section.protocol)
-        interval = section.interval_ms / 1000
-        self._spans = SpanExport(broker.log.traces, maker, exporter, interval)
+        self._spans = export(broker.log.traces)
         broker.spans = self._spans.counts
         self._spans.start()
-        log.info("exporting spans", address=section.endpoint)
+        log.info("exporting spans", address=self.config.traces.endpoint)
 
     def _serve_rocketmq(self, broker: Broker, access: Access | None, methods: Methods) -> list[str]:
         """RocketMQ's API, where its stubs are installed; names of the services served."""
@@ -349,8 +351,13 @@ class Node:
             stubs.rpc.add_MessagingServiceServicer_to_server(self.rocketmq, methods.as_server())
         if broker.measures is None:
             return [stubs.SERVICE_NAME]
-        from node.rocketmq import clientmetrics  # others need no library of OpenTelemetry
-
+        try:
+            from node.rocketmq import clientmetrics  # others need no library of OpenTelemetry
+        except ImportError as error:
+            raise ConfigError(
+                f"rocketmq.client_metrics needs packages of OpenTelemetry ({error}): "
+                "pip install 'duolog-server[rocketmq]'"
+            ) from None
         taker = clientmetrics.ClientMetricsService(broker.measures, authenticator, guard)
         methods.generic += clientmetrics.methods_of(taker).generic
         return [stubs.SERVICE_NAME, clientmetrics.SERVICE_NAME]

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 from opentelemetry.sdk.trace import ReadableSpan
@@ -25,8 +25,11 @@ END_SECONDS = 2.0  # for the last export
 TELL_SECONDS = 60.0  # between two lines of the log about a collector that takes nothing
 
 
-def exporter_of(endpoint: str, protocol: str) -> SpanExporter:
-    """An exporter to a collector. protocol: `grpc` or `http`."""
+def load(protocol: str) -> Callable[[str], SpanExporter]:
+    """What makes an exporter to the collector at an endpoint. Raises ImportError.
+
+    protocol: `grpc` or `http`.
+    """
     # Whatever it says about a failed attempt, the node's own log says once.
     quiet = logging.getLogger("opentelemetry")
     quiet.addHandler(logging.NullHandler())
@@ -34,12 +37,18 @@ def exporter_of(endpoint: str, protocol: str) -> SpanExporter:
     if protocol == "http":
         from opentelemetry.exporter.otlp.proto.http import trace_exporter as http
 
-        path = "" if endpoint.rstrip("/").endswith("/v1/traces") else "/v1/traces"
-        return http.OTLPSpanExporter(endpoint.rstrip("/") + path, timeout=EXPORT_SECONDS)
+        def by_http(endpoint: str) -> SpanExporter:
+            root = endpoint.rstrip("/").removesuffix("/v1/traces")
+            return http.OTLPSpanExporter(f"{root}/v1/traces", timeout=EXPORT_SECONDS)
+
+        return by_http
     from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc
 
-    insecure = not endpoint.startswith("https://")
-    return grpc.OTLPSpanExporter(endpoint, insecure=insecure, timeout=EXPORT_SECONDS)
+    def by_grpc(endpoint: str) -> SpanExporter:
+        insecure = not endpoint.startswith("https://")
+        return grpc.OTLPSpanExporter(endpoint, insecure=insecure, timeout=EXPORT_SECONDS)
+
+    return by_grpc
 
 
 class SpanExport:
@@ -108,4 +117,4 @@ class SpanExport:
             log.warning("spans could not be exported", count=self._failing, reason=reason)
 
 
-__all__ = ["SpanExport", "exporter_of"]
+__all__ = ["SpanExport", "load"]

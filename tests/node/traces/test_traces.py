@@ -1,6 +1,8 @@
 """A node's spans, as a collector gets them; a message's whole trace."""
 
 import asyncio
+import re
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,7 +18,8 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as stu
 from demo.ports import free_endpoint
 from node.config import Config, ConfigError
 from tests.node.conftest import StartNode
-from tests.node.replicas import Group
+from tests.node.replicas import Group, broker_of, until
+from tests.node.rocketmq.api import Api, message
 from tests.spans import Taken, id_of, trace_of
 
 
@@ -119,6 +122,9 @@ async def test_a_master_waits_for_its_slaves_in_a_span(
     taken, group = Taken(), Group(start_node, tmp_path)
     master = await group.start_master(traces=_traces(endpoint))
     await group.start_slave(traces=_traces(endpoint))
+    replicas = broker_of(master).replication.master
+    assert replicas is not None
+    await until(lambda: replicas.in_sync() == 2, "the slave is in sync")
     address = f"127.0.0.1:{master.port}"
     async with duolog.Client(address, timeout=40, tracer_provider=taken.provider) as client:
         await client.admin.create_topic("T", 1)
@@ -130,6 +136,24 @@ async def test_a_master_waits_for_its_slaves_in_a_span(
     assert facts["duolog.role"].string_value == "SYNC_MASTER"
     assert facts["duolog.epoch"].int_value >= 1
     assert spans["store T"].parent_span_id == _id(taken.one("send T"))
+
+
+async def test_a_message_of_rocketmqs_clients_has_the_nodes_spans(
+    start_node: StartNode, collector: tuple[Collector, str]
+) -> None:
+    kept, endpoint = collector
+    node = await start_node(traces=_traces(endpoint))
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 1)
+    api = Api(node)
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    await api.send(message(b"x", properties={"traceparent": parent}))
+    (found,) = (await api.receive("g")).messages
+    assert found.user_properties["traceparent"] == parent
+    await api.close()
+    spans = await kept.until(lambda names: "deliver T" in names)
+    assert [span.name for span in spans] == ["store T", "deliver T"]
+    assert {span.parent_span_id.hex() for span in spans} == {"b7ad6b7169203331"}
 
 
 async def test_a_node_ends_although_its_collector_never_answers(start_node: StartNode) -> None:
@@ -159,9 +183,37 @@ def test_an_endpoint_is_a_url(endpoint: str) -> None:
         Config.model_validate({"traces": {"endpoint": endpoint}})
 
 
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
 async def test_a_node_says_which_packages_spans_need(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "node.traces.spanmaker", None)
+    monkeypatch.setitem(sys.modules, f"opentelemetry.exporter.otlp.proto.{protocol}", None)
     with pytest.raises(ConfigError, match=r"duolog-server\[otel\]"):
-        await start_node(traces=_traces("http://127.0.0.1:4317"))
+        await start_node(traces={"endpoint": "http://127.0.0.1:4317", "protocol": protocol})
+
+
+async def test_spans_go_by_http_as_well(start_node: StartNode) -> None:
+    asked: list[tuple[str, bytes]] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        size = int(re.search(r"(?i)content-length: (\d+)", head)[1])  # type: ignore[index]
+        asked.append((head.split(" ")[1], await reader.readexactly(size)))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    traces = {**_traces(f"http://127.0.0.1:{port}"), "protocol": "http"}
+    node, taken = await start_node(traces=traces), Taken()
+    address = f"127.0.0.1:{node.port}"
+    async with duolog.Client(address, tracer_provider=taken.provider) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send("T", b"x")
+    await node.stop()
+    server.close()
+    path, body = asked[0]
+    assert path == "/v1/traces"
+    assert trace_of(taken.one("send T")).to_bytes(16) in body
