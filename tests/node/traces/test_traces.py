@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as stu
 from demo.ports import free_endpoint
 from node.config import Config, ConfigError
 from tests.node.conftest import StartNode
-from tests.node.replicas import Group, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, Group, broker_of, until
 from tests.node.rocketmq.api import Api, message
 from tests.spans import Taken, id_of, trace_of
 
@@ -136,6 +136,47 @@ async def test_a_master_waits_for_its_slaves_in_a_span(
     assert facts["duolog.role"].string_value == "SYNC_MASTER"
     assert facts["duolog.epoch"].int_value >= 1
     assert spans["store T"].parent_span_id == _id(taken.one("send T"))
+
+
+async def test_a_failover_leaves_messages_in_their_traces(
+    start_node: StartNode, collector: tuple[Collector, str], tmp_path: Path, quick_groups: None
+) -> None:
+    kept, endpoint = collector
+    taken = Taken()
+    cluster = await Elected.start(start_node, tmp_path, traces=_traces(endpoint))
+    async with duolog.Client(
+        cluster.endpoints, timeout=WAIT_SECONDS, tracer_provider=taken.provider
+    ) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send("T", b"now")
+            await producer.send("T", b"later", delay=3)
+        with pytest.raises(ValueError, match="no"):
+            async with client.consumer("g", "T") as consumer:
+                assert await consumer.get(WAIT_SECONDS) is not None
+                raise ValueError("no")
+        await cluster.switch(client)
+        bodies = []
+        async with client.consumer("g", "T") as consumer:
+            while len(bodies) < 2:
+                message = await consumer.get(WAIT_SECONDS)
+                assert message is not None
+                bodies.append(message.body)
+    now, later = taken.named("send T")
+    assert bodies == [b"now", b"later"]
+    traces = [trace_of(span) for span in taken.named("process T")]
+    assert traces == [trace_of(now), trace_of(now), trace_of(later)]
+
+    def epochs(names: list[str]) -> bool:
+        found = {
+            one.value.int_value
+            for span in kept.spans
+            for one in span.attributes
+            if one.key == "duolog.epoch"
+        }
+        return len(found) > 1 and names.count("deliver T") >= 3
+
+    await kept.until(epochs)
 
 
 async def test_a_message_of_rocketmqs_clients_has_the_nodes_spans(
