@@ -257,8 +257,8 @@ class Consumer:
             raise BadRequest(f"{message!r} was not delivered by this consumer")
         if self._spans is None:
             return await reader.send_back(message, delay_level, max_attempts)
-        origins = (context_in(message.property_text),)
-        with self._spans.settle("send_back", message.topic, origins, self.group):
+        origin = context_in(message.property_text)
+        with self._spans.send_back(message.topic, origin, self.group):
             return await reader.send_back(message, delay_level, max_attempts)
 
     # -- offsets -------------------------------------------------------------------------------

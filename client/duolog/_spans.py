@@ -7,7 +7,7 @@ continues the message's trace unless the program has a span of its own there, an
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from time import time_ns
 from typing import Any
 
@@ -37,6 +37,7 @@ from duolog._tracecontext import MARK, TraceContext, context_in
 SYSTEM = "rocketmq"
 SCHEMA = "https://opentelemetry.io/schemas/1.37.0"
 LINKS_MAX = 128  # as many as OpenTelemetry's SDK keeps of a span
+CONSUMER_GROUP, PRODUCER_GROUP = "messaging.consumer.group.name", "duolog.producer.group"
 _OFFSET = "duolog.queue.offset"  # the conventions have no name for it
 
 
@@ -67,14 +68,13 @@ class Sending:
     def __init__(self, span: Span, own: TraceContext | None) -> None:
         """own: the context that the program has given the message, which is not changed."""
         self._span = span
-        self._own = own
         self._carried = context_from(span) if own is None else own
         # For those who refer to the message later.
         self.traceparent = "" if self._carried is None else self._carried.traceparent
 
     def text(self, text: bytes) -> bytes:
         """A message's properties, with its context."""
-        if self._carried is None or self._own is not None:
+        if self._carried is None or MARK in text:  # what the program wrote, valid or not
             return text
         return self._carried.added_to(text)
 
@@ -175,7 +175,7 @@ class Processing:
     def _attributes(self, operation: str, topic: str, queue_id: int) -> dict[str, Any]:
         return {
             **_attributes(operation, operation, topic),
-            "messaging.consumer.group.name": self._group,
+            CONSUMER_GROUP: self._group,
             "messaging.destination.partition.id": str(queue_id),
         }
 
@@ -218,15 +218,31 @@ class Spans:
 
     # -- deciding ------------------------------------------------------------------------------
 
+    def decide(
+        self, operation: str, topic: str, origins: Iterable[TraceContext | None], group: str
+    ) -> AbstractContextManager[None]:
+        """A group of producers commits half messages, or rolls them back."""
+        return self._settle(operation, topic, origins, (PRODUCER_GROUP, group))
+
+    def send_back(
+        self, topic: str, origin: TraceContext | None, group: str
+    ) -> AbstractContextManager[None]:
+        """A consumer of a group sends a message back."""
+        return self._settle("send_back", topic, (origin,), (CONSUMER_GROUP, group))
+
     @contextmanager
-    def settle(
-        self, operation: str, topic: str, origins: Iterable[TraceContext | None], group: str = ""
+    def _settle(
+        self,
+        operation: str,
+        topic: str,
+        origins: Iterable[TraceContext | None],
+        group: tuple[str, str],
     ) -> Iterator[None]:
-        """What became of messages is told to a node. origins: what they carry."""
+        """What became of messages is told to a node. origins: what they carry. group: which kind
+        of group tells it, and its name.
+        """
         found = [one for one in origins if one is not None][:LINKS_MAX]
-        attributes = _attributes(operation, "settle", topic)
-        if group:
-            attributes["messaging.consumer.group.name"] = group
+        attributes = {**_attributes(operation, "settle", topic), group[0]: group[1]}
         parent = _parent(found)
         links = _links(found)
         span = self.tracer.start_span(
@@ -274,7 +290,7 @@ def _terms(terms: Terms) -> dict[str, Any]:
     if terms.transaction_group:
         return {
             "messaging.rocketmq.message.type": "transaction",
-            "messaging.rocketmq.client_group": terms.transaction_group,
+            PRODUCER_GROUP: terms.transaction_group,
         }
     found: dict[str, Any] = {"messaging.rocketmq.message.type": "delay"}
     if terms.delay_level:

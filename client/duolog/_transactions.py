@@ -250,7 +250,7 @@ class Transactions:
             return contextlib.nullcontext()
         origins = (context_of(half.traceparent) for half in halves)
         operation = "commit" if commit else "rollback"
-        return self._spans.settle(operation, halves[0].topic, origins, self.group)
+        return self._spans.decide(operation, halves[0].topic, origins, self.group)
 
     async def _end_all(self, halves: Sequence[Half], commit: bool) -> None:
         groups: dict[str, list[int]] = {}

@@ -12,14 +12,15 @@ import grpc
 import pytest
 
 from demo.ports import free_endpoint
-from node.metrics.table import AUTO, METRICS, SCOPES, SLAVES
+from node.metrics.table import AUTO, MEASURED, METRICS, SCOPES, SLAVES, TRACED
 from node.rocketmq.words.stubs import rpc
 from tests.process.measured import Measured, official
 from tests.process.support import run_cli
 
 pytestmark = pytest.mark.process
 
-ELSEWHERE = (AUTO, SLAVES)  # tested with elected nodes and slaves, in tests/node/metrics
+# Tested with elected nodes and slaves, in tests/node/metrics; where they are told of, beside that.
+ELSEWHERE = (AUTO, SLAVES, TRACED, MEASURED)
 
 
 @pytest.fixture

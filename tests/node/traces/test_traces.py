@@ -17,6 +17,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as stu
 
 from demo.ports import free_endpoint
 from node.config import Config, ConfigError
+from node.metrics.table import METRICS, TRACED
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, Group, broker_of, until
 from tests.node.rocketmq.api import Api, message
@@ -69,7 +70,9 @@ async def test_a_messages_way_is_one_trace(
     start_node: StartNode, collector: tuple[Collector, str]
 ) -> None:
     kept, endpoint = collector
-    node = await start_node(traces=_traces(endpoint), flush_disk_type="SYNC_FLUSH")
+    node = await start_node(
+        traces=_traces(endpoint), metrics={"listen": "127.0.0.1:0"}, flush_disk_type="SYNC_FLUSH"
+    )
     taken = Taken()
     address = f"127.0.0.1:{node.port}"
     async with duolog.Client(address, tracer_provider=taken.provider) as client:
@@ -109,6 +112,12 @@ async def test_a_messages_way_is_one_trace(
     assert kept.resources[0]["service.instance.id"] == "test"
     assert node.broker is not None
     assert node.broker.status()["spans_exported"] == len(spans)
+    assert node.metrics is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.metrics.port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    text = (await reader.read()).decode()
+    writer.close()
+    assert all(f"\n{one.name}{{" in text for one in METRICS if one.where == TRACED)
 
 
 def _id(span: Any) -> bytes:
@@ -156,7 +165,7 @@ async def test_a_failover_leaves_messages_in_their_traces(
                 assert await consumer.get(WAIT_SECONDS) is not None
                 raise ValueError("no")
         await cluster.switch(client)
-        bodies = []
+        bodies: list[bytes] = []
         async with client.consumer("g", "T") as consumer:
             while len(bodies) < 2:
                 message = await consumer.get(WAIT_SECONDS)
