@@ -40,8 +40,8 @@ class Guarding(Protocol):
     def facts(self) -> Facts:
         """What rules know of the node."""
 
-    def recognise(self, context: Any) -> tuple[Any, Any]:
-        """Who calls. Raises Unauthenticated, Refused."""
+    def recognise(self, context: Any, method: str) -> tuple[Any, Any]:
+        """Who calls a method. Raises Unauthenticated, Refused."""
 
     def check(self, principal: Any, needs: Needs) -> None:
         """Raise Unauthenticated or NoPermission unless a caller may do all of it."""
@@ -67,7 +67,7 @@ class ClientMetricsService(stubs.MetricsServiceServicer):
         principal = None
         try:
             if self._guard is not None:
-                principal, _ = self._guard.recognise(context)
+                principal, _ = self._guard.recognise(context, "Export")
             else:
                 self._authenticator.check(dict(context.invocation_metadata() or ()))
         except (Refused, sdk.DuologError) as error:
