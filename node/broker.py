@@ -22,6 +22,7 @@ from node.core.admission import Admission
 from node.core.clientmeasures import ClientMeasures
 from node.core.core import Core
 from node.core.metadatalog import MetadataLog
+from node.core.throttle import Throttle
 from node.core.traffic import Traffic
 from node.core.waitingcalls import WaitingCalls
 from node.deferred.appends import Appends
@@ -108,6 +109,7 @@ class Broker:
             self.metadata,
             self.admission,
             Traffic(),
+            Throttle(self.metadata, self.times),
             self.log.traces,
         )
         self.removal = QueueRemoval(self.log.file_work, self.background.start, self.metadata.exists)

@@ -209,7 +209,7 @@ class Node:
             broker.frames_keys = access.keys
             broker.replication.prove(access.replication)
         native = native_methods(broker, access, guard)
-        door = FramesDoor(broker.frames_keys, broker.appends, guard)
+        door = FramesDoor(broker.frames_keys, broker.appends, guard, broker.core.throttle)
         frames = FramesServer(door, broker.log.answered, limits, broker.give_up, native.by_path)
         others = Methods()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, others.as_server())

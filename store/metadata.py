@@ -1,4 +1,4 @@
-"""Topics, groups, consumer offsets, users: the tables, and the records in the log that change them.
+"""Topics, groups, offsets, users, quotas: the tables, and the records in the log that change them.
 
 Every change is a record on the system topic, so a node that has the log has the metadata.
 Applying a record again changes nothing. `store.metadatafiles` keeps snapshots of the tables.
@@ -116,6 +116,7 @@ class Metadata:
     filter_changes: int = 0
     sinks: dict[str, Json] = field(default_factory=dict)  # last published batch, newest last
     access: AccessTables = field(default_factory=AccessTables)
+    quotas: dict[str, Json] = field(default_factory=dict)  # by what they limit: User:alice
     applied: int = 0
     changes: int = 0
     complete: bool = False  # the log's first records say that they begin with empty tables
@@ -275,6 +276,13 @@ class Metadata:
     def _apply_delete_rights(self, change: Json) -> None:
         self.access.delete_rights(str(change["user"]))
 
+    def _apply_quota(self, change: Json) -> None:
+        row = dict(change["quota"])
+        self.quotas[str(row["subject"])] = row
+
+    def _apply_delete_quota(self, change: Json) -> None:
+        self.quotas.pop(str(change["subject"]), None)
+
     def _note_done(self, key: tuple[str, str], queue: int, ranges: Any) -> None:
         """ranges: [first, end) pairs that a group has done after its committed offset."""
         row = self.done.setdefault(key, {})
@@ -295,8 +303,8 @@ class Metadata:
     @property
     def empty(self) -> bool:
         """Tell whether nothing was ever noted here."""
-        tables = (self.topics, self.groups, self.offsets, self.delay_offsets, self.access.users)
-        return not any(tables)
+        named = self.topics, self.groups, self.offsets, self.access.users, self.quotas
+        return not any((*named, self.delay_offsets))
 
     # -- snapshots -----------------------------------------------------------------------------
 
@@ -311,6 +319,7 @@ class Metadata:
         self.done, self.timers = made.done, made.timers
         self.filters, self.sinks = made.filters, made.sinks
         self.access.replace(made.access)
+        self.quotas = made.quotas
         self.filter_changes += 1
         self.applied = made.applied
         self.changes += 1
@@ -337,6 +346,7 @@ class Metadata:
         self.timers = (int(low), int(noted))
         self.sinks = {str(name): dict(row) for name, row in (value.get("sinks") or {}).items()}
         self.access = AccessTables.from_rows(value.get("access") or {})
+        self.quotas = {str(name): dict(row) for name, row in (value.get("quotas") or {}).items()}
 
     def _adopt_done(self, rows: Json) -> None:
         for key, row in rows.items():
@@ -363,6 +373,7 @@ class Metadata:
             {name: dict(sorted(rows.items())) for name, rows in sorted(self.filters.items())},
             {name: dict(row) for name, row in self.sinks.items()},
             self.access.rows(),
+            {name: dict(row) for name, row in sorted(self.quotas.items())},
             self.applied,
             self.changes,
         )
@@ -382,6 +393,7 @@ class Snapshot:
     filters: Json
     sinks: Json
     access: Json
+    quotas: Json
     applied: int
     changes: int
 
@@ -398,6 +410,7 @@ class Snapshot:
             "filters": self.filters,
             "sinks": self.sinks,
             "access": self.access,
+            "quotas": self.quotas,
             "applied": self.applied,
         }
 

@@ -1,8 +1,8 @@
 """Administration: topics, groups, node and cluster status, single messages."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import fields, replace
+from typing import Any, TypeVar, cast
 
 import grpc
 
@@ -15,12 +15,14 @@ from duolog._descriptions import (
     GroupDescription,
     NodeStatus,
     QueueOffset,
+    Quota,
     Route,
     TopicDescription,
     TrackedMessage,
     TrackState,
 )
 from duolog._errors import (
+    BadRequest,
     DuologError,
     Fatal,
     NoSuchMessage,
@@ -37,6 +39,7 @@ from duolog.wire import duolog_pb2 as wire
 
 T = TypeVar("T")
 MASTER_SECONDS = 2.0
+LIMITS = frozenset(field.name for field in fields(Quota)) - {"subject"}
 
 
 class Admin:
@@ -265,6 +268,38 @@ class Admin:
         )
         return [fromwire.way_of(message) for answer in answers for message in answer.messages]
 
+    async def put_quota(self, subject: str, **limits: int) -> Quota:
+        """Set limits of a user, a client address, a topic or a namespace. Raises BadRequest.
+
+        Args:
+            subject: as `Quota.subject`.
+            limits: those of `Quota`, by name; 0 is none. Those that are not given stay.
+        """
+        if unknown := sorted(limits.keys() - LIMITS):
+            raise BadRequest(f"{unknown[0]} is not one of {', '.join(sorted(LIMITS))}")
+        if any(not 0 <= limit < 1 << 63 for limit in limits.values()):
+            raise BadRequest("a limit is 0 or more, and below 2^63")
+        request = wire.PutQuotaRequest(subject=subject, **cast(dict[str, Any], limits))
+        answers: list[wire.QuotaReply] = await self._everywhere(
+            lambda connection, left: connection.admin.PutQuota(request, timeout=left)
+        )
+        return _quota(answers[0])
+
+    async def delete_quota(self, subject: str) -> None:
+        """Take all limits from a subject. Raises BadRequest where it has none."""
+        request = wire.DeleteQuotaRequest(subject=subject)
+        await self._everywhere(
+            lambda connection, left: connection.admin.DeleteQuota(request, timeout=left)
+        )
+
+    async def quotas(self) -> list[Quota]:
+        """All quotas, by subject."""
+        request = wire.ListQuotasRequest()
+        reply: wire.ListQuotasReply = await self._call(
+            lambda left: self._connection.admin.ListQuotas(request, timeout=left)
+        )
+        return [_quota(row) for row in reply.quotas]
+
     async def find(
         self,
         topic: str = "",
@@ -490,6 +525,19 @@ async def topics_at(
         endpoint, lambda admin, left: admin.ListTopics(request, timeout=left), seconds, runtime
     )
     return [] if reply is None else [fromwire.topic_of(topic) for topic in reply.topics]
+
+
+def _quota(reply: wire.QuotaReply) -> Quota:
+    return Quota(
+        reply.subject,
+        reply.bytes_in,
+        reply.messages_in,
+        reply.bytes_out,
+        reply.messages_out,
+        reply.connections,
+        reply.topics,
+        reply.burst_ms,
+    )
 
 
 async def _cluster_as_told_by(master: str, runtime: Runtime) -> ClusterStatus | None:

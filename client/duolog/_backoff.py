@@ -2,6 +2,7 @@
 
 import random
 
+from duolog._errors import DuologError, Throttled
 from duolog._runtime import MACHINE
 
 FIRST_SECONDS = 0.05
@@ -29,6 +30,11 @@ class BackOff:
             return HINTED_SECONDS
         pause, self._pause = self._pause, min(2 * self._pause, LONGEST_SECONDS)
         return pause * self._chance.uniform(0.5, 1.5)
+
+
+def wait_of(error: DuologError) -> float:
+    """Seconds that a node asked to wait, where the call was over a quota."""
+    return error.retry_after_ms / 1000 if isinstance(error, Throttled) else 0.0
 
 
 def would_be_cut_off(pause: float, took: float, left: float) -> bool:

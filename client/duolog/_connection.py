@@ -19,12 +19,13 @@ import grpc.aio
 
 from duolog import _frameschannel
 from duolog._background import Background
-from duolog._backoff import BackOff, would_be_cut_off
+from duolog._backoff import BackOff, wait_of, would_be_cut_off
 from duolog._errors import (
     DuologError,
     Fatal,
     NoPermission,
     NotMaster,
+    Throttled,
     Timeout,
     Unauthenticated,
     Unavailable,
@@ -246,9 +247,10 @@ class Connection:
             again = isinstance(error, Unavailable | NotMaster) or (
                 isinstance(error, Timeout) and loop.time() < deadline
             )
+            over_quota = isinstance(error, Throttled) and error.retry_after_ms > 0
             if again and isinstance(channel, FramesChannel) and channel.disowned:
                 continue  # over gRPC, or with another key: the node itself is well
-            if others is Others.NONE or not again:
+            if others is Others.NONE or not (again or over_quota):
                 raise error from None
             hint, epoch = ("", 0)
             if isinstance(error, NotMaster):
@@ -257,11 +259,13 @@ class Connection:
                     if told_away or not hint:
                         raise error from None
                     told_away, attempt = True, min(attempt, AWAY_SECONDS)
-            pause = back_off.next(bool(hint))
+            pause = back_off.next(bool(hint)) + wait_of(error)
             took = loop.time() - began if isinstance(error, NotMaster) else 0.0
             if would_be_cut_off(pause, took, deadline - loop.time()):
                 raise error from None
             await asyncio.sleep(pause)
+            if over_quota:
+                continue
             if others is Others.GIVEN:
                 await self._rotate_among(self._endpoints[: self._given], move)
             else:

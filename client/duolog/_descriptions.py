@@ -465,3 +465,29 @@ class Route:
     group: str
     frames_port: int
     frames_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How much somebody or something may have.
+
+    Attributes:
+        subject: User:NAME, Client:ADDRESS, Topic:NAME or Namespace:NAME; with the name * every one
+            that has no quota of its own.
+        bytes_in: that may be sent in a second, of bodies and properties; 0: no limit, as below.
+        messages_in: that may be sent in a second.
+        bytes_out: that may be read in a second.
+        messages_out: that may be read in a second.
+        connections: of a user or a client address, with one node.
+        topics: of a namespace.
+        burst_ms: after a pause, so much of each rate passes at once.
+    """
+
+    subject: str
+    bytes_in: int = 0
+    messages_in: int = 0
+    bytes_out: int = 0
+    messages_out: int = 0
+    connections: int = 0
+    topics: int = 0
+    burst_ms: int = 1000

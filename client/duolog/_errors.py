@@ -6,6 +6,7 @@ DuologError
 │   ├── Timeout               the deadline of the call passed; see the class
 │   ├── NotMaster             the node does not take writes now
 │   ├── Busy                  the node has no room or is held up
+│   │   └── Throttled         a quota is used up for now
 │   └── BufferFull            the producer's buffer is used up
 ├── Fatal                     the same call will fail again
 │   ├── BadRequest            a limit or a rule is broken
@@ -26,6 +27,7 @@ ERROR_KEY = "duolog-error"
 MASTER_KEY = "duolog-master"
 EPOCH_KEY = "duolog-epoch"
 AWAY_KEY = "duolog-master-away"
+RETRY_KEY = "duolog-retry-after-ms"
 
 
 class DuologError(Exception):
@@ -70,6 +72,18 @@ class NotMaster(Retryable):
 
 class Busy(Retryable):
     """The node has no room, or is held up by its disk."""
+
+
+class Throttled(Busy):
+    """The call is over a quota; nothing was done. Sends wait, and go again within their time.
+
+    Attributes:
+        retry_after_ms: after this time it may work, as far as the node can tell; 0: it cannot.
+    """
+
+    def __init__(self, text: str = "", retry_after_ms: int = 0) -> None:
+        super().__init__(text)
+        self.retry_after_ms = retry_after_ms
 
 
 class BufferFull(Retryable):
@@ -133,6 +147,7 @@ _CODES: dict[type[DuologError], grpc.StatusCode] = {
     Timeout: grpc.StatusCode.DEADLINE_EXCEEDED,
     NotMaster: grpc.StatusCode.FAILED_PRECONDITION,
     Busy: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Throttled: grpc.StatusCode.RESOURCE_EXHAUSTED,
     BufferFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     MessageTooLarge: grpc.StatusCode.INVALID_ARGUMENT,
     BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
@@ -161,6 +176,18 @@ _BY_CODE: dict[grpc.StatusCode, type[DuologError]] = {
 }
 
 
+def trailing_of(error: DuologError) -> list[tuple[str, str]]:
+    """Trailing metadata with which a node reports an error: its name and fields."""
+    trailing = [(ERROR_KEY, type(error).__name__)]
+    if isinstance(error, NotMaster) and error.endpoint:
+        trailing += [(MASTER_KEY, error.endpoint), (EPOCH_KEY, str(error.epoch))]
+    if isinstance(error, NotMaster) and error.master_away:
+        trailing.append((AWAY_KEY, "1"))
+    if isinstance(error, Throttled) and error.retry_after_ms:
+        trailing.append((RETRY_KEY, str(error.retry_after_ms)))
+    return trailing
+
+
 def status_of(error: DuologError) -> tuple[grpc.StatusCode, str]:
     """gRPC status code and exact name under which a node reports an error."""
     return _CODES[type(error)], type(error).__name__
@@ -173,10 +200,12 @@ def error_of(failure: grpc.RpcError) -> DuologError:
     for key, value in metadata or ():
         if key == ERROR_KEY and value in _BY_NAME:
             found = _BY_NAME[str(value)](text)
+            trailing = {k: str(v) for k, v in metadata or ()}
             if isinstance(found, NotMaster):
-                trailing = {k: str(v) for k, v in metadata or ()}
                 found.endpoint = trailing.get(MASTER_KEY, "")
                 found.epoch = int(trailing.get(EPOCH_KEY, "0"))
                 found.master_away = AWAY_KEY in trailing
+            if isinstance(found, Throttled):
+                found.retry_after_ms = int(trailing.get(RETRY_KEY, "0"))
             return found
     return _BY_CODE.get(failure.code(), DuologError)(text)

@@ -99,6 +99,9 @@ METHODS = (
     "Access/GetRights",
     "Access/TestAccess",
     "Access/IssueToken",
+    "Admin/PutQuota",
+    "Admin/DeleteQuota",
+    "Admin/ListQuotas",
 )
 PATHS = tuple(f"/duolog.v1.{method}" for method in METHODS)
 NUMBERS = {path: number for number, path in enumerate(PATHS) if number}

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 from dataclasses import dataclass
 
-from duolog._backoff import BackOff, would_be_cut_off
+from duolog._backoff import BackOff, wait_of, would_be_cut_off
 from duolog._columns import crc32
 from duolog._connection import ATTEMPT_SECONDS
 from duolog._errors import (
@@ -23,6 +23,7 @@ from duolog._errors import (
     NotMaster,
     ResultUnknown,
     Retryable,
+    Throttled,
     Timeout,
     Unavailable,
     UnknownTopic,
@@ -59,6 +60,7 @@ REFUSED: dict[int, type[DuologError]] = {  # by the status of a put
     wire.SEQUENCE_TOO_OLD: ResultUnknown,
     wire.IN_SYNC_REPLICAS_NOT_ENOUGH: Busy,
     wire.NOT_MASTER: NotMaster,
+    wire.THROTTLED: Throttled,
 }
 
 
@@ -206,7 +208,7 @@ class _Delivery:
             if back_off is None:
                 back_off = BackOff(self._connection.runtime.chance)
             error, hint = tried.error, tried.hint
-            pause = back_off.next(bool(hint) or tried.soon)
+            pause = back_off.next(bool(hint) or tried.soon) + wait_of(error)
             # Where it is unknown already, a try that is cut off tells no less.
             took = 0.0 if self._maybe_stored else tried.took
             again = tried.unknown or isinstance(error, Retryable)
@@ -240,7 +242,7 @@ class _Delivery:
                 reply = await self._connection.append(request, batch.bodies[0], until)
             finally:
                 window.release()
-        except Fatal as problem:  # an earlier try may have stored it
+        except (Fatal, Throttled) as problem:  # an earlier try may have stored it
             return _Failure(problem)
         except (TimeoutError, Unavailable) as problem:
             self._maybe_stored = self._maybe_stored or sent
@@ -292,5 +294,7 @@ class _Delivery:
 def _refusal(topic: str, reply: wire.AppendReply) -> DuologError | None:
     if reply.status in _STORED_LESS_SAFELY:
         return None
+    if reply.status == wire.THROTTLED:
+        return Throttled(f"{topic}: {reply.reason}", reply.retry_after_ms)
     kind = REFUSED.get(reply.status, ResultUnknown)
     return kind(f"{topic}: {reply.reason}")

@@ -27,6 +27,7 @@ from duolog._descriptions import (
     GroupDescription,
     NodeStatus,
     QueueOffset,
+    Quota,
     Route,
     TopicDescription,
     TrackedMessage,
@@ -629,6 +630,18 @@ class Admin:
     def put_group(self, group: str, **how: Any) -> GroupDescription:
         """Create a consumer group, or alter it."""
         return self._loop.run(self._admin.put_group(group, **how))
+
+    def put_quota(self, subject: str, **limits: int) -> Quota:
+        """Set limits of a user, a client address, a topic or a namespace."""
+        return self._loop.run(self._admin.put_quota(subject, **limits))
+
+    def delete_quota(self, subject: str) -> None:
+        """Take all limits from a subject."""
+        self._loop.run(self._admin.delete_quota(subject))
+
+    def quotas(self) -> list[Quota]:
+        """List quotas."""
+        return self._loop.run(self._admin.quotas())
 
     def groups(self) -> list[GroupDescription]:
         """List groups."""

@@ -56,6 +56,12 @@ class Principal:
 PRINCIPAL: ContextVar[Principal | None] = ContextVar("duolog_principal", default=None)
 
 
+def name_of_caller() -> str:
+    """The user whose call runs in this task; empty where there are no users."""
+    principal = PRINCIPAL.get()
+    return principal.name if principal is not None else ""
+
+
 def basic(authorization: str) -> tuple[str, str]:
     """User and password of `Basic …`. Raises Unauthenticated."""
     scheme, _, word = authorization.partition(" ")
@@ -285,4 +291,4 @@ class Gate:
         return next((decision for decision in found if not decision.allowed), None)
 
 
-__all__ = ["PRINCIPAL", "Gate", "Principal"]
+__all__ = ["PRINCIPAL", "Gate", "Principal", "name_of_caller"]

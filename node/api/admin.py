@@ -1,8 +1,10 @@
-"""The Admin service: topics, groups, status."""
+"""The Admin service: topics, groups, quotas, status."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
+import structlog
 from duolog import __version__
 from duolog import _errors as sdk
 from duolog._machine import place_of
@@ -13,6 +15,7 @@ from grpc.aio import ServicerContext
 
 from ha.epochs import EPOCH_TOPIC, Epoch
 from ha.progress import ConnectionState
+from node.access.gate import name_of_caller
 from node.api.calls import Caller, Reply, Request, is_encrypted, unary
 from node.api.replicationstatus import (
     add_routed,
@@ -27,6 +30,7 @@ from node.core.slices import Slices
 from node.election.failover import FailoverService
 from node.pop.liteservice import bound, bound_topic, is_exclusive
 from node.pop.retrytopics import RETRY_TIMES
+from node.quotas.quota import BURST_MS, BadQuota, Limit, Quota, Subject
 from store.lightqueues import is_light
 from store.metadata import (
     LITE,
@@ -44,7 +48,10 @@ from store.metadata import (
 )
 from store.offsets import PhyOffset
 
+log = structlog.get_logger("duolog.node")
+
 RETRY_TIMES_MAX = 1000
+QUOTAS_MAX = 10_000
 
 
 def change(
@@ -72,6 +79,7 @@ class AdminService(stubs.AdminServicer):
         self._tracking = Tracking(broker)
         self.caught_up = broker.log.caught_up
         self.until_taken = broker.admission.until_taken
+        self._quota_turn = asyncio.Lock()  # each change sees the one before it
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -316,6 +324,62 @@ class AdminService(stubs.AdminServicer):
         await self._broker.metadata.delete_group(request.group)
         return wire.DeleteGroupReply()
 
+    # -- quotas --------------------------------------------------------------------------------
+
+    @change
+    async def PutQuota(self, request: wire.PutQuotaRequest, context: Caller) -> wire.QuotaReply:
+        """Set limits of a subject; those that are not named stay."""
+        broker = self._broker
+        subject = _subject(request.subject)
+        async with self._quota_turn:
+            broker.admission.check_current()
+            await broker.metadata.all_applied()
+            rows = broker.metadata.tables.quotas
+            try:
+                row = rows.get(subject.text)
+                known = Quota.from_row(row) if row is not None else Quota(subject)
+                quota = known.altered(_limits(request))
+            except BadQuota as error:
+                raise sdk.BadRequest(str(error)) from None
+            if not quota.limits:
+                raise sdk.BadRequest(f"{subject.text} would have no limit: delete its quota")
+            if row is None and len(rows) >= QUOTAS_MAX:
+                raise sdk.Busy(f"the cluster has reached its limit of {QUOTAS_MAX} quotas")
+            await broker.metadata.change({"op": "quota", "quota": quota.to_row()})
+        log.info("quota set", subject=subject.text, by=name_of_caller(), limits=quota.limits)
+        return _quota_reply(quota)
+
+    @change
+    async def DeleteQuota(
+        self, request: wire.DeleteQuotaRequest, context: Caller
+    ) -> wire.DeleteQuotaReply:
+        """Take all limits from a subject."""
+        broker = self._broker
+        subject = _subject(request.subject)
+        async with self._quota_turn:
+            broker.admission.check_current()
+            await broker.metadata.all_applied()
+            if subject.text not in broker.metadata.tables.quotas:
+                raise sdk.BadRequest(f"{subject.text} has no quota")
+            await broker.metadata.change({"op": "delete_quota", "subject": subject.text})
+        log.info("quota deleted", subject=subject.text, by=name_of_caller())
+        return wire.DeleteQuotaReply()
+
+    @unary
+    async def ListQuotas(
+        self, request: wire.ListQuotasRequest, context: Caller
+    ) -> wire.ListQuotasReply:
+        """All quotas, by subject. Only a node that has the newest ones answers."""
+        self._broker.admission.check_current()
+        rows = self._broker.metadata.tables.quotas
+        try:
+            quotas = [Quota.from_row(row) for _, row in sorted(rows.items())]
+        except BadQuota as error:  # written by a newer version
+            raise sdk.Unavailable(f"this node cannot read a quota: {error}") from None
+        return wire.ListQuotasReply(quotas=map(_quota_reply, quotas))
+
+    # -- parts of replies ----------------------------------------------------------------------
+
     def _queues(self, topic: str) -> int:
         """How many queues a topic has; a light queue is one."""
         config = self._broker.metadata.topics.get(topic)
@@ -522,6 +586,29 @@ class AdminService(stubs.AdminServicer):
                 boot_id=place.boot_id, path=place.path, device=place.device, inode=place.inode
             ),
         )
+
+
+def _subject(text: str) -> Subject:
+    """What a request names. Raises BadRequest."""
+    try:
+        return Subject.parse(text)
+    except BadQuota as error:
+        raise sdk.BadRequest(str(error)) from None
+
+
+def _limits(request: wire.PutQuotaRequest) -> dict[str, int]:
+    """The limits that a request sets, by name."""
+    found = {one.value: getattr(request, one.value) for one in Limit if request.HasField(one.value)}
+    if request.HasField("burst_ms"):
+        found["burst_ms"] = request.burst_ms or BURST_MS
+    return found
+
+
+def _quota_reply(quota: Quota) -> wire.QuotaReply:
+    reply = wire.QuotaReply(subject=quota.subject.text, burst_ms=quota.burst_ms)
+    for name, value in quota.limits.items():
+        setattr(reply, name, value)
+    return reply
 
 
 def _differs(known: TopicConfig, asked: TopicConfig) -> bool:

@@ -7,15 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
 import structlog
-from duolog._errors import (
-    AWAY_KEY,
-    EPOCH_KEY,
-    ERROR_KEY,
-    MASTER_KEY,
-    DuologError,
-    NotMaster,
-    status_of,
-)
+from duolog._errors import DuologError, NotMaster, Throttled, status_of, trailing_of
 from grpc.aio import ServicerContext
 
 from node.wirecodec import error_to_sdk
@@ -76,14 +68,9 @@ async def reporting(context: ServicerContext[Request, Reply]) -> AsyncIterator[N
     except (DuologError, StoreError) as error:
         mapped = error_to_sdk(error)
         code, name = status_of(mapped)
-        tell = log.debug if isinstance(mapped, NotMaster) else log.warning
+        tell = log.debug if isinstance(mapped, NotMaster | Throttled) else log.warning
         tell("call refused", kind=name, reason=str(mapped)[:500])
-        trailing = [(ERROR_KEY, name)]
-        if isinstance(mapped, NotMaster) and mapped.endpoint:
-            trailing += [(MASTER_KEY, mapped.endpoint), (EPOCH_KEY, str(mapped.epoch))]
-        if isinstance(mapped, NotMaster) and mapped.master_away:
-            trailing.append((AWAY_KEY, "1"))
-        await context.abort(code, str(mapped), tuple(trailing))
+        await context.abort(code, str(mapped), tuple(trailing_of(mapped)))
 
 
 def unary(

@@ -6,11 +6,13 @@ from dataclasses import replace
 from node.access.frameskeys import FramesKeys
 from node.access.gate import PRINCIPAL, Principal
 from node.api.guard import Guard
-from node.appending import Appending
+from node.appending import Appending, AppendingFor
+from node.core.throttle import Throttle
+from node.quotas.quotas import Who
 from store.record import Host
 
 
-def appends_of_call(appends: Appending, guard: Guard | None) -> Callable[[], Appending]:
+def appends_of_call(appends: AppendingFor, guard: Guard | None) -> Callable[[], Appending]:
     """Tells what stores the batches of the call that runs in this task.
 
     guard: None where there are no users.
@@ -28,11 +30,14 @@ def appends_of_call(appends: Appending, guard: Guard | None) -> Callable[[], App
 class FramesDoor:
     """Admits frames connections by the keys that were handed out."""
 
-    def __init__(self, keys: FramesKeys, appends: Appending, guard: Guard | None) -> None:
+    def __init__(
+        self, keys: FramesKeys, appends: AppendingFor, guard: Guard | None, throttle: Throttle
+    ) -> None:
         """guard: None where there are no users."""
         self._keys = keys
         self._appends = appends
         self._guard = guard
+        self._throttle = throttle
 
     def admit(
         self, key: bytes, host: Host, certificate: str
@@ -52,6 +57,19 @@ class FramesDoor:
             return None
         principal = replace(principal, source=host.address)
         return principal, self._guard.appends_of(principal, self._appends)
+
+    def joined(self, principal: object, host: Host, peer: str) -> None:
+        """A connection that was admitted begins. Raises Throttled where it may not."""
+        self._throttle.joined(_who(principal, host), peer)
+
+    def left(self, principal: object, host: Host, peer: str) -> None:
+        """It ended."""
+        self._throttle.left(_who(principal, host), peer)
+
+
+def _who(principal: object, host: Host) -> Who:
+    user = principal.name if isinstance(principal, Principal) else ""
+    return Who(user, host.address)
 
 
 __all__ = ["FramesDoor", "appends_of_call"]

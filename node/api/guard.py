@@ -20,7 +20,7 @@ from node.access.guarding import Delivering, with_method
 from node.access.rules import Facts, Rule
 from node.api.calls import certificate_name, reporting
 from node.api.rules import RULES, SEES_CLUSTER, append_needs
-from node.appending import Appending, Outcome
+from node.appending import Appending, AppendingFor, Outcome
 from node.core.slices import Slices
 from node.methods import Handler
 from node.rights.resources import Need
@@ -35,7 +35,7 @@ BEGINS_SECONDS = 2.0  # that a stream which is refused may take for its first re
 class GuardedAppends:
     """Appends of one caller: a batch that it may not store is answered, and the others go on."""
 
-    def __init__(self, appends: Appending, guard: "Guard", principal: Principal) -> None:
+    def __init__(self, appends: AppendingFor, guard: "Guard", principal: Principal) -> None:
         self._appends = appends
         self._guard = guard
         self._principal = principal
@@ -53,7 +53,7 @@ class GuardedAppends:
             reply = wire.AppendReply(id=request.id, status=wire.NOT_MASTER, reason=str(error))
             reply.master, reply.master_epoch = error.endpoint, error.epoch
             return reply, None
-        return self._appends.append(request, host, bodies)
+        return self._appends.append(request, host, bodies, self._principal.name)
 
     def settled(self, reply: wire.AppendReply, status: PutMessageStatus) -> None:
         """See Appending."""
@@ -114,7 +114,7 @@ class Guard:
         async for part in slices.parts(needs, NEEDS_AT_ONCE):
             self.check(principal, part)
 
-    def appends_of(self, principal: Principal, appends: Appending) -> Appending:
+    def appends_of(self, principal: Principal, appends: AppendingFor) -> Appending:
         """What stores the batches of a caller."""
         return GuardedAppends(appends, self, principal)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import structlog
@@ -11,6 +12,7 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from grpc.aio import ServicerContext
 
+from node.access.gate import name_of_caller
 from node.api.calls import Caller, Replies, reporting, unary
 from node.appending import Appending
 from node.config import LimitsSection
@@ -18,11 +20,13 @@ from node.consuming.longpoll import NOTHING_NEW, check_place, poll
 from node.consuming.reading import Reader, Selection
 from node.core.core import Core
 from node.core.ports import Answers
+from node.core.throttle import LOOK_AGAIN_SECONDS, throttled
 from node.deferred.publishservice import PublishService
 from node.deferred.transactionservice import HALF_WORDS, Check, TransactionService
 from node.engine.log import Outcome
 from node.filters.messagefilter import wanted
 from node.filters.tagfilter import EVERYTHING, MessageFilter
+from node.quotas.quotas import Who
 from node.wirecodec import batch_to_wire, peer_host, record_to_wire
 from store.errors import StoreError
 from store.kernels import decode
@@ -39,6 +43,7 @@ HALVES_MAX = 100_000
 CHECKERS_MAX = 10_000
 CHECKS_WAITING_MAX = 1000
 CHECK_PAUSE_SECONDS = 1.0
+Appended = ServicerContext[wire.AppendRequest, wire.AppendReply]
 # Replies in their order, and what each waits for; None after the last one.
 Unanswered = asyncio.Queue[tuple[wire.AppendReply, Outcome | None] | None]
 
@@ -64,6 +69,19 @@ class MessagesParts:
             if self.core.traces is not None:
                 self.core.traces.delivered(*key, group, result)
 
+    def reader_of(self, context: Caller) -> Who | None:
+        """Whose quotas are asked before messages are sent in a call; None where there are none."""
+        return who_calls(context) if self.core.throttle.on else None
+
+    def connected(self, context: Caller) -> AbstractContextManager[None]:
+        """While a stream is open. Raises Throttled where its caller has too many connections."""
+        return self.core.throttle.joining(who_calls(context), context.peer())
+
+
+def who_calls(context: Caller) -> Who:
+    """Who makes the call that runs in this task."""
+    return Who(name_of_caller(), peer_host(context.peer()).address)
+
 
 class MessagesService(stubs.MessagesServicer):
     """Stores messages and reads them."""
@@ -84,6 +102,15 @@ class MessagesService(stubs.MessagesServicer):
         context: ServicerContext[wire.AppendRequest, wire.AppendReply],
     ) -> None:
         """Store batches as they come; replies in the order of the requests."""
+        throttle, who, peer = self._parts.core.throttle, who_calls(context), context.peer()
+        async with reporting(context):  # of this alone: other errors leave it open what is stored
+            throttle.joined(who, peer)
+        try:
+            await self._append(requests, context)
+        finally:
+            throttle.left(who, peer)
+
+    async def _append(self, requests: AsyncIterator[wire.AppendRequest], context: Appended) -> None:
         host = peer_host(context.peer())
         log, appends = self._parts.log, self._parts.appends_of_call()
         if not log.waits:
@@ -126,9 +153,16 @@ class MessagesService(stubs.MessagesServicer):
         size = min(request.max_bytes or limits.pull_bytes_max, limits.pull_bytes_max)
         now = asyncio.get_running_loop().time()
         deadline = now + min(request.wait_ms, limits.poll_ms_max) / 1000
-        selection = Selection(chosen, count, size)
+        selection, who = Selection(chosen, count, size), self._parts.reader_of(context)
+        if who is not None:
+            wait = await self._parts.core.throttle.may_read(who, request.topic, deadline)
+            if wait is not None:
+                raise throttled(wait)
+            selection = reader.share(who, request.topic, selection)
         offset, result = await poll(reader, key, request.queue_offset, selection, deadline)
         self._parts.count_out(key, "", result)
+        if who is not None:
+            reader.sent(who, request.topic, result)
         columns = frozenset(request.columns)
         reply = batch_to_wire(key, offset, result, columns=columns)
         if result.count:
@@ -145,11 +179,12 @@ class MessagesService(stubs.MessagesServicer):
     ) -> None:
         """Send batches of the subscribed queues as long as there is credit."""
         async with reporting(context):
-            subscription = _Subscription(self._parts, context)
+            subscription = _Subscription(self._parts, context, who_calls(context))
             try:
-                async with together() as tasks:
-                    tasks.create_task(subscription.take_requests(requests))
-                    await subscription.send_batches()
+                with self._parts.connected(context):
+                    async with together() as tasks:
+                        tasks.create_task(subscription.take_requests(requests))
+                        await subscription.send_batches()
             finally:
                 subscription.close()
 
@@ -158,8 +193,8 @@ class MessagesService(stubs.MessagesServicer):
     @unary
     async def Stage(self, request: wire.StageRequest, context: Caller) -> wire.StageReply:
         """Store a batch for a sink; it stays invisible."""
-        host = peer_host(context.peer())
-        staged = await self._parts.publishes.stage(request.sink, request.batch, host)
+        host, user = peer_host(context.peer()), name_of_caller()
+        staged = await self._parts.publishes.stage(request.sink, request.batch, host, user)
         return wire.StageReply(staged=staged)
 
     @unary
@@ -210,13 +245,19 @@ class MessagesService(stubs.MessagesServicer):
             checker = _Checker(request.group)
             self._checkers.append(checker)
             try:
-                while True:
-                    check = await checker.next()
-                    self._admission.check_master()
-                    if check is not None:
-                        await context.write(_check_to_wire(check))
+                with self._parts.connected(context):
+                    await self._send_checks(checker, context)
             finally:
                 self._checkers.remove(checker)
+
+    async def _send_checks(
+        self, checker: "_Checker", checks: Replies[wire.TransactionCheck]
+    ) -> None:
+        while True:
+            check = await checker.next()
+            self._admission.check_master()
+            if check is not None:
+                await checks.write(_check_to_wire(check))
 
     async def _ask(self, check: Check) -> bool:
         """Send a check to one of the group's producers, in turn."""
@@ -315,8 +356,11 @@ class _Subscription:
     queues.
     """
 
-    def __init__(self, parts: MessagesParts, batches: Replies[wire.MessageBatch]) -> None:
+    def __init__(self, parts: MessagesParts, batches: Replies[wire.MessageBatch], who: Who) -> None:
         self._parts = parts
+        self._who = who
+        self._throttle = parts.core.throttle
+        self._delayed: dict[QueueKey, asyncio.TimerHandle] = {}  # by a quota
         self._board = parts.core.board
         self._batches = batches
         self._cursors: dict[QueueKey, _Cursor] = {}
@@ -389,6 +433,9 @@ class _Subscription:
 
     def _remove(self, key: QueueKey) -> None:
         self._ready.pop(key, None)
+        delayed = self._delayed.pop(key, None)
+        if delayed is not None:
+            delayed.cancel()
         cursor = self._cursors.pop(key, None)
         if cursor is not None:
             self._board.unwatch(key, cursor)
@@ -422,16 +469,32 @@ class _Subscription:
             else:
                 await self._wake.wait()
 
+    def _delay(self, key: QueueKey) -> bool:
+        """Whether a queue waits for a quota; it is looked at again when it may be read."""
+        before = self._delayed.pop(key, None)
+        wait = self._throttle.read(self._who, key[0], again=before is not None)
+        if before is not None:
+            before.cancel()
+        if wait is None:
+            return False
+        seconds = min(wait.ms / 1000, LOOK_AGAIN_SECONDS)
+        loop = asyncio.get_running_loop()
+        self._delayed[key] = loop.call_later(seconds, self.notify, key)
+        return True
+
     async def _send_from(self, key: QueueKey) -> bool:
-        """Send one batch of one queue; False if there is nothing to send."""
+        """Send one batch of one queue; False if there is nothing to send now."""
         cursor = self._cursors.get(key)
-        if cursor is None:
+        if cursor is None or (self._throttle.on and self._delay(key)):
             return False
         size = min(self._batch_bytes, max(1, self._credit))
         count = self._parts.limits.pull_messages_max
         selection = Selection(self._wanted, count, size, self._group)
+        reader = self._parts.reader
+        if self._throttle.on:
+            selection = reader.share(self._who, key[0], selection)
         try:
-            result = self._parts.reader.read(key, cursor.offset, selection)
+            result = reader.read(key, cursor.offset, selection)
         except StoreError as error:
             raise sdk.Unavailable(str(error)) from error
         if result.status in NOTHING_NEW and cursor.offset <= result.max_offset:
@@ -439,7 +502,9 @@ class _Subscription:
         batch = batch_to_wire(key, cursor.offset, result, cursor.number)
         if result.count:
             newest = int(result.table[decode.OUT_PHY, -1])
-            batch.suggest_endpoint = self._parts.reader.suggested_endpoint(newest)
+            batch.suggest_endpoint = reader.suggested_endpoint(newest)
+            if self._throttle.on:
+                reader.sent(self._who, key[0], result)
         cursor.offset = result.next_offset
         self._credit -= len(result.bodies)
         self._cursors[key] = self._cursors.pop(key)  # the other queues come first

@@ -101,6 +101,7 @@ _HINTS = {
     "Timeout": "duolog node check --endpoints HOST:PORT",
     "NotMaster": "duolog node check",
     "Busy": "duolog node check",
+    "Throttled": "duolog quota list",
     "TopicExists": "duolog topic alter TOPIC --queues N",
     "NoSuchMessage": "duolog msg find TOPIC --key KEY",
     "MessageTooLarge": "sending a smaller body, or store.max_message_size in duolog.toml",

@@ -9,6 +9,7 @@ from node.core.core import Core
 from node.core.waitingcalls import WaitingCalls
 from node.filters.consumerfilters import ConsumerFilters
 from node.filters.tagfilter import MessageFilter
+from node.quotas.quotas import Who
 from node.replication.roles import Replication
 from store.offsets import QueueOffset
 from store.queueends import QueueKey
@@ -79,6 +80,20 @@ class Reader:
         if result.count or not self._replication.may_be_behind():
             return result
         return result.where_behind(start)
+
+    # -- quotas --------------------------------------------------------------------------------
+
+    def share(self, who: Who, topic: str, selection: Selection) -> Selection:
+        """A selection of no more than passes the reader's quotas at once."""
+        most = selection.bytes_max, selection.messages_max
+        size, count = self._core.throttle.at_once(who, topic, *most)
+        return replace(selection, bytes_max=size, messages_max=count)
+
+    def sent(self, who: Who, topic: str, result: GetResult) -> None:
+        """A reader gets what was read."""
+        if result.count:
+            size = len(result.bodies) + len(result.properties)
+            self._core.throttle.sent(who, topic, size, result.count)
 
     def _not_here(self, key: QueueKey, start: QueueOffset, following: QueueOffset) -> sdk.NotMaster:
         topic, queue_id = key

@@ -121,6 +121,8 @@ class Admission:
                 topic = self._metadata.creating(request.topic) or self._metadata.new_topic(
                     request.topic, 0, 0
                 )
+            except sdk.Throttled as error:
+                return Refusal(wire.THROTTLED, str(error))
             except (sdk.DuologError, BadMessage) as error:
                 return Refusal(wire.SERVICE_NOT_AVAILABLE, str(error))
         if not topic.perm & PERM_WRITE:

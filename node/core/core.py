@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from node.core.admission import Admission
 from node.core.metadatalog import MetadataLog
 from node.core.ports import KnownQueues, Log, Positions, Reads
+from node.core.throttle import Throttle
 from node.core.traffic import Traffic
 from node.engine.arrivals import ArrivalBoard
 from node.engine.storetimes import StoreTimes
@@ -26,4 +27,5 @@ class Core:
     metadata: MetadataLog
     admission: Admission
     traffic: Traffic
+    throttle: Throttle
     traces: Recorder | None = None  # takes notes of deliveries, where spans are exported

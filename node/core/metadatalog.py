@@ -7,7 +7,7 @@ So an acknowledged change is as durable as a message, and every replica that has
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -49,6 +49,7 @@ PAUSE_SECONDS = 0.01
 QUEUE = 0
 IMPORT_ROWS = 1000  # of one batch
 READ_ROWS, READ_BYTES = 4096, 8 << 20
+QUOTA_CHANGES = ("quota", "delete_quota")
 
 
 class Decided(Protocol):
@@ -102,6 +103,10 @@ def _body(change: Json) -> bytes:
     return json.dumps(change, separators=(",", ":")).encode()
 
 
+def _none_refused(name: str) -> sdk.DuologError | None:
+    """Topics may be created where there are no quotas."""
+
+
 def _nobody_knows() -> sdk.DuologError | None:
     raise AssertionError("the broker says whether metadata may be changed")
 
@@ -120,6 +125,10 @@ class MetadataLog:
         self._files = MetadataFiles(self._disk)
         # Why nothing may be changed now, None if it may. Set by the broker.
         self.refused: Callable[[], sdk.DuologError | None] = _nobody_knows
+        # Why a topic of a name may not be created now, None if it may. Set by the throttle.
+        self.topic_refused: Callable[[str], sdk.DuologError | None] = _none_refused
+        # Called with all quotas when any of them changed.
+        self.quotas_changed: list[Callable[[Mapping[str, Json]], None]] = []
         # Called with a deleted topic and the ends of its queues.
         self.topic_deleted: list[Callable[[str, dict[int, int]], Awaitable[None]]] = []
         # Called with forgotten light queues and their ends.
@@ -144,6 +153,10 @@ class MetadataLog:
     def access(self) -> AccessTables:
         """Users and their rights."""
         return self._tables.access
+
+    def names(self) -> Collection[str]:
+        """All topics, and those that stored changes will create."""
+        return self.topics.keys() | self._creating.keys()
 
     def creating(self, name: str) -> TopicConfig | None:
         """A topic that a stored change will create; None if there is no such change."""
@@ -183,6 +196,7 @@ class MetadataLog:
         if found.partial:
             self._missing_after = self._stored
         self.catch_up()
+        self._tell_quotas()
         self._apply_floors()
         for topic in {name for name, _ in self._queues.queue_keys()} - set(self._tables.topics):
             if topic in self._tables.floors:
@@ -295,6 +309,12 @@ class MetadataLog:
         elif change["op"] == "delete_topic":
             # Before a topic of the same name is created: the old queues may still exist.
             self._apply_floors_of(change["topic"])
+        elif change["op"] in QUOTA_CHANGES:
+            self._tell_quotas()
+
+    def _tell_quotas(self) -> None:
+        for tell in self.quotas_changed:
+            tell(self._tables.quotas)
 
     def _apply_floors(self) -> None:
         """Hide the messages of a deleted topic; a slave removes its files at the next start."""
@@ -319,6 +339,7 @@ class MetadataLog:
             log.error("cannot read the master's metadata", reason=error.reason)
             return
         self._missing_after = None  # the master knows which topics exist
+        self._tell_quotas()
         self._apply_floors()
         self.catch_up()
 
@@ -407,16 +428,20 @@ class MetadataLog:
             self._waiting.pop(offset, None)
 
     def new_topic(self, name: str, queues: int, perm: int) -> TopicConfig:
-        """The settings of a topic to be created. Raises BadMessage, Busy."""
+        """The settings of a topic to be created. Raises BadMessage, Busy, Throttled."""
         check_topic(name)
         limits = self._limits
         queues = queues or limits.default_topic_queues
         check_queues(queues, perm or 6)
-        known = len(self.topics.keys() | self._creating.keys())
-        if name not in self.topics and name not in self._creating and known >= limits.topics_max:
+        if self.exists(name):
+            return TopicConfig(name, queues, perm or 6)
+        if len(self.names()) >= limits.topics_max:
             raise sdk.Busy(
                 f"this node has reached its limit of {limits.topics_max} topics (limits.topics_max)"
             )
+        refused = self.topic_refused(name)
+        if refused is not None:
+            raise refused
         return TopicConfig(name, queues, perm or 6)
 
     def auto_create(self, name: str, queues: int = 0) -> TopicConfig:

@@ -9,6 +9,7 @@ from node.core.traffic import DELAY, NORMAL, TRANSACTION
 from node.deferred.delayservice import DelayService
 from node.deferred.transactionservice import TransactionService
 from node.engine.log import Outcome
+from node.quotas.quotas import Who
 from node.replication.roles import Replication
 from node.wirecodec import PUT_STATUS
 from store.columns import Columns
@@ -20,6 +21,12 @@ from store.status import PutMessageStatus
 log = structlog.get_logger("duolog.node")
 
 _EXPECTED_REFUSALS = (wire.NOT_MASTER, wire.IN_SYNC_REPLICAS_NOT_ENOUGH)
+_FREQUENT_REFUSALS = (*_EXPECTED_REFUSALS, wire.THROTTLED)
+
+
+def count_of(request: wire.AppendRequest) -> int:
+    """The messages of a batch, whose columns are not checked yet."""
+    return max(1, len(request.body_offsets) // 4 - 1)
 
 
 class Appends:
@@ -35,20 +42,41 @@ class Appends:
     ) -> None:
         """store_host: the address that message ids carry."""
         self._core = core
+        self._throttle = core.throttle
         self._store_host = f"{store_host.address}:{store_host.port}"
         self._replication = replication
         self._delays = delays
         self._transactions = transactions
 
     def append(
-        self, request: wire.AppendRequest, host: Host, bodies: bytes | memoryview | None = None
+        self,
+        request: wire.AppendRequest,
+        host: Host,
+        bodies: bytes | memoryview | None = None,
+        user: str = "",
     ) -> tuple[wire.AppendReply, Outcome | None]:
-        """Store a batch; the reply, and the future that it must wait for (None: nothing).
+        """Store a client's batch; the reply, and the future that it must wait for (None: nothing).
 
-        bodies: if they are not in the request; they are not kept. See `settled`.
+        bodies: if they are not in the request; they are not kept. user: empty where there are none.
+        See `settled`.
         """
-        if bodies is None:
-            bodies = request.bodies
+        who = Who(user, host.address) if self._throttle.on else None
+        return self._append(request, host, request.bodies if bodies is None else bodies, who)
+
+    def append_accepted(
+        self, request: wire.AppendRequest, host: Host
+    ) -> tuple[wire.AppendReply, Outcome | None]:
+        """As `append`, of a batch that was accepted before, and counted then."""
+        return self._append(request, host, request.bodies, None)
+
+    def _append(
+        self,
+        request: wire.AppendRequest,
+        host: Host,
+        bodies: bytes | memoryview,
+        who: Who | None,
+    ) -> tuple[wire.AppendReply, Outcome | None]:
+        """who: whose quotas are asked; None: nobody's."""
         reply = wire.AppendReply(id=request.id)
         refusal = self._core.admission.put(request, bodies)
         if refusal is not None:
@@ -57,8 +85,16 @@ class Appends:
                 return reply, None
             return reply, self._replication.refusals.told_later(request.patience_ms)
         topic, kind = request.topic, NORMAL
+        if who is not None:
+            size = len(bodies) + len(request.properties)
+            wait = self._throttle.put(who, topic, size, count_of(request))
+            if wait is not None:
+                reply.retry_after_ms = wait.ms
+                return self._reject(reply, request, wire.THROTTLED, wait.text), None
         try:
             self._core.metadata.make_if_missing(topic)
+        except sdk.Throttled as error:
+            return self._reject(reply, request, wire.THROTTLED, str(error)), None
         except sdk.DuologError as error:
             return self._reject(reply, request, wire.SERVICE_NOT_AVAILABLE, str(error)), None
         try:
@@ -132,7 +168,7 @@ class Appends:
         reason: str,
     ) -> wire.AppendReply:
         # Clients that wait for a master retry often: not worth a log entry.
-        tell = log.debug if status in _EXPECTED_REFUSALS else log.warning
+        tell = log.debug if status in _FREQUENT_REFUSALS else log.warning
         tell(
             "append refused",
             topic=request.topic[:200],

@@ -22,8 +22,10 @@ from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
 from node.core.core import Core
+from node.core.throttle import throttled
 from node.deferred.appends import Appends
 from node.engine.log import Outcome
+from node.quotas.quotas import Who
 from node.wirecodec import without_first
 from store.columns import Columns
 from store.errors import CorruptRecord, StoreError
@@ -164,8 +166,10 @@ class PublishService:
 
     # -- stage ---------------------------------------------------------------------------------
 
-    async def stage(self, sink: str, data: bytes, host: Host) -> int:
+    async def stage(self, sink: str, data: bytes, host: Host, user: str = "") -> int:
         """Store a request invisibly; the number that names it when the batch is published.
+
+        user: whose it is; empty where there are no users.
 
         Raises BadRequest, NotMaster, Busy, ResultUnknown, and the error with which the request
         itself would be refused. Staging again after an error is safe: requests that are not named
@@ -176,6 +180,11 @@ class PublishService:
         _check_sink(sink)
         request = _parsed(data)
         count = self._checked_count(request)
+        if core.throttle.on:
+            who, size = Who(user, host.address), len(request.bodies) + len(request.properties)
+            wait = core.throttle.put(who, request.topic, size, count)
+            if wait is not None:
+                raise throttled(wait)
         core.metadata.make_if_missing(request.topic)  # its queue must exist by then
         text = f"SINK\x01{sink}\x02COUNT\x01{count}"
         columns = Columns.of([data], [text.encode()])
@@ -406,7 +415,7 @@ class PublishService:
         deadline = loop.time() + PUT_SECONDS
         while True:
             self._core.admission.check_master()
-            reply, future = self._appends.append(request, host)
+            reply, future = self._appends.append_accepted(request, host)
             if reply.status == wire.PUT_OK:
                 return future
             if reply.status == wire.SEQUENCE_TOO_OLD:

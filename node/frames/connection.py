@@ -16,6 +16,7 @@ from typing import Any, cast
 import grpc
 import structlog
 from duolog import _frames as frames
+from duolog._errors import Throttled
 from duolog._frames import Budget, Frame, FrameError, FrameReader, Kind
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
@@ -115,6 +116,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost:
             return
         self._lost = True
+        if self._greeted and self._host is not None:
+            self._terms.door.left(self.principal, self._host, self.peer)
         self._reader.close()
         self._unanswered.clear()
         self._may_write.set()
@@ -196,6 +199,10 @@ class Connection(asyncio.BufferedProtocol):
                 "certificate names another user"
             )
         self.principal, self._appends = admitted
+        try:
+            terms.door.joined(self.principal, self._host, self.peer)
+        except Throttled as refused:
+            raise FrameError(str(refused)) from None
         self._greeted = True
         self._reader.frame_bytes_max = terms.frame_bytes_max
         self._write(frames.welcome(terms.frame_bytes_max, terms.calls_max))

@@ -15,5 +15,14 @@ class Door(Protocol):
         host: of the client. certificate: the common name of its certificate; empty without one.
         """
 
+    def joined(self, principal: object, host: Host, peer: str) -> None:
+        """A connection that was admitted begins. Raises Throttled where there are too many.
+
+        peer: the client's address and port, as gRPC names it.
+        """
+
+    def left(self, principal: object, host: Host, peer: str) -> None:
+        """It ended."""
+
 
 __all__ = ["Door"]

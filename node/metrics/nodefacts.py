@@ -12,6 +12,7 @@ from ha.slave import Slave
 from node.api.replicationstatus import replication_status
 from node.broker import Broker
 from node.metrics.samples import Bundle, Samples
+from node.quotas.quota import LIMITS_OF
 
 ROLES = ("master", "slave", "standing")
 STORAGE = ("local", "disk")
@@ -46,6 +47,7 @@ class NodeFacts:
         self._recovery(node)
         yield
         self._held(node)
+        self._throttled(node)
         yield
 
     def read_late(self, samples: Samples) -> None:
@@ -148,6 +150,14 @@ class NodeFacts:
         node.add("duolog_recovery_seconds", self._broker.recovery_seconds)
         node.add("duolog_recovery_abnormal", recovered.abnormal)
         node.add("duolog_recovery_cut_bytes", recovered.bytes_cut)
+
+    def _throttled(self, node: Bundle) -> None:
+        throttle = self._broker.core.throttle
+        node.add("duolog_quotas", throttle.quotas.count)
+        for kind, limits in LIMITS_OF.items():
+            for limit in sorted(limits):
+                refused = throttle.refused[kind, limit]
+                node.add("duolog_throttled_calls_total", refused, kind, limit)
 
     def _held(self, node: Bundle) -> None:
         broker = self._broker

@@ -172,6 +172,13 @@ DUOLOG = (
         "Batches of which no spans were made: the exporter was too slow.",
         where=TRACED,
     ),
+    _own("quotas", "Quotas that the node goes by."),
+    _own(
+        "throttled_calls_total",
+        "Calls over a quota, by what it limits (User, Client, Topic, Namespace) and the limit: "
+        "sends and connections refused, reads delayed.",
+        labels="kind limit",
+    ),
     _own("metrics_series_dropped", "Series left out of this scrape: see `metrics.series_max`."),
 )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from duolog import _errors as sdk
 
@@ -10,11 +11,12 @@ from node.filters.sqlfilter import SqlFilter
 from node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
 from node.pop.liteservice import bound_topic
 from node.pop.popservice import Handle, Popped, PopRequest, PopService
+from node.quotas.quotas import Who
 from node.rocketmq.litetopics import LiteTopics
 from node.rocketmq.relay.clients import Client
 from node.rocketmq.words import handles
 from node.rocketmq.words.codes import OK, Refused, status_of
-from node.rocketmq.words.messages import delivered
+from node.rocketmq.words.messages import delivered, size_of
 from node.rocketmq.words.names import group_of, topic_of
 from node.rocketmq.words.settings import RECEIVE_BATCH
 from node.rocketmq.words.stubs import Code, Status, definition, service
@@ -64,9 +66,10 @@ class Receiver:
         request: service.ReceiveMessageRequest,
         client: Client,
         left: float | None,
+        who: Who,
         via: str = "",
     ) -> list[Popped]:
-        """Messages, as soon as there are any.
+        """Messages, as soon as there are any, and who asks is not over a quota.
 
         left: seconds until the deadline of the call. via: the node that forwarded it. Raises
         Refused, sdk errors.
@@ -96,7 +99,16 @@ class Receiver:
             await self._core.metadata.ensure_group(group)
         client.group = group
         deadline = asyncio.get_running_loop().time() + _poll_seconds(request, left)
-        return await self._pop.wait(wanted, deadline)
+        throttle = self._core.throttle
+        if not throttle.on:
+            return await self._pop.wait(wanted, deadline)
+        if await throttle.may_read(who, topic, deadline) is not None:
+            return []  # none now: clients ask again
+        _, count = throttle.at_once(who, topic, 1, wanted.count)
+        found = await self._pop.wait(replace(wanted, count=count), deadline)
+        size = sum(size_of(popped.body, popped.properties) for popped in found)
+        throttle.sent(who, topic, size, len(found))
+        return found
 
     async def write(
         self,

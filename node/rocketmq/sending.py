@@ -16,10 +16,13 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import Background, report
 
+from node.access.gate import name_of_caller
 from node.broker import Broker
+from node.core.throttle import throttled
 from node.deferred.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
 from node.deferred.transactionservice import HALF_TOPIC
 from node.engine.log import Outcome
+from node.quotas.quotas import Who
 from node.rocketmq.words.codes import Refused, put_status
 from node.rocketmq.words.handles import TransactionId
 from node.rocketmq.words.messages import (
@@ -31,6 +34,7 @@ from node.rocketmq.words.messages import (
     TRANSACTION,
     Sent,
     sent,
+    size_of,
 )
 from node.rocketmq.words.stubs import Code, Message, MessageType, service
 from store.errors import StoreError
@@ -138,6 +142,7 @@ class Sender:
         body_max = self._core.options.max_message_size
         checked = [sent(message, body_max) for message in messages]
         config = self._writable(topic, checked)
+        self._check_quotas(topic, checked, host)
         self._turn += 1
         turn = self._turn
         work = [
@@ -145,6 +150,16 @@ class Sender:
             for message in checked
         ]
         return [await work[0]] if len(work) == 1 else list(await asyncio.gather(*work))
+
+    def _check_quotas(self, topic: str, messages: list[Sent], host: Host) -> None:
+        """Raise Throttled where a request is over a quota: none of its messages is stored."""
+        throttle = self._core.throttle
+        if throttle.on:
+            who = Who(name_of_caller(), host.address)
+            size = sum(size_of(message.body, message.properties) for message in messages)
+            wait = throttle.put(who, topic, size, len(messages))
+            if wait is not None:
+                raise throttled(wait)
 
     def _writable(self, topic: str, messages: list[Sent]) -> TopicConfig:
         """The topic, if it accepts these messages."""

@@ -6,6 +6,7 @@ and a code, as by RocketMQ's own servers.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Protocol, TypeVar
 
@@ -18,9 +19,11 @@ from google.protobuf import message as protobuf
 from grpc.aio import ServicerContext
 
 from node import tokens
+from node.access.gate import name_of_caller
 from node.broker import Broker, report
 from node.deferred.delayservice import RecallHandle
 from node.deferred.transactionservice import Check
+from node.quotas.quotas import Who
 from node.rocketmq.auth import Authenticator
 from node.rocketmq.litetopics import LiteTopics
 from node.rocketmq.pulling import Puller
@@ -288,9 +291,24 @@ class MessagingService(rpc.MessagingServiceServicer):
         stream = Stream(context)
         try:
             client = await self.admit(context)
-        except Refused as refused:
+            with self._connected(context):
+                await self._telemetry(requests, context, stream, client)
+        except (Refused, sdk.Throttled) as refused:
             await stream.write(service.TelemetryCommand(status=status_of(refused)))
-            return
+
+    def _connected(self, context: Call) -> AbstractContextManager[None]:
+        """While a stream is open: it counts where the client is connected."""
+        if is_forwarded(context):
+            return nullcontext()
+        return self.broker.core.throttle.joining(who_calls(context), str(context.peer()))
+
+    async def _telemetry(
+        self,
+        requests: AsyncIterator[service.TelemetryCommand],
+        context: ServicerContext[service.TelemetryCommand, service.TelemetryCommand],
+        stream: Stream,
+        client: Client,
+    ) -> None:
         why = self.broker.replication.not_master()
         if why and is_forwarded(context):
             await refuse_forwarded(context, sdk.NotMaster(why))
@@ -452,7 +470,9 @@ class MessagingService(rpc.MessagingServiceServicer):
                 return
             left = context.time_remaining()
             try:
-                found = await self._receiver.receive(request, client, left, via_of(called))
+                found = await self._receiver.receive(
+                    request, client, left, who_calls(called), via_of(called)
+                )
             except sdk.NotMaster as error:
                 await self._pass_on_late(service.ReceiveMessageResponse, request, context, error)
                 return
@@ -567,7 +587,8 @@ class MessagingService(rpc.MessagingServiceServicer):
             if await self._passed_on(service.PullMessageResponse, request, context):
                 return
             try:
-                replies = await self._puller.pull(request, context.time_remaining())
+                who = who_calls(context)
+                replies = await self._puller.pull(request, context.time_remaining(), who)
             except sdk.NotMaster as error:
                 await self._pass_on_late(service.PullMessageResponse, request, context, error)
                 return
@@ -597,6 +618,11 @@ class MessagingService(rpc.MessagingServiceServicer):
     ) -> service.QueryOffsetResponse:
         """An offset by place or time."""
         return self._puller.at(request)
+
+
+def who_calls(context: Call) -> Who:
+    """Who makes the call that runs in this task, to whichever node."""
+    return Who(name_of_caller(), peer_host(peer_of(context)).address)
 
 
 def _time_left(context: Call, default: float) -> float:

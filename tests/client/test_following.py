@@ -12,7 +12,7 @@ import pytest
 from duolog import _sending
 from duolog._backoff import HINTED_SECONDS, LONGEST_SECONDS, BackOff
 from duolog._connection import Connection
-from duolog._errors import EPOCH_KEY, ERROR_KEY, MASTER_KEY, error_of
+from duolog._errors import EPOCH_KEY, ERROR_KEY, MASTER_KEY, error_of, status_of, trailing_of
 from duolog._nodechannel import Channel, uncancelled
 from duolog._router import Router
 from duolog._runtime import MACHINE
@@ -118,6 +118,7 @@ class Script(stubs.MessagesServicer):
         self.takes = takes
         self.seen: list[wire.AppendRequest] = []
         self.master = ""  # that refusals name
+        self.retry_after_ms = 0  # of a quota
 
     async def Append(self, requests: Any, context: Any) -> None:
         async for request in requests:
@@ -128,6 +129,8 @@ class Script(stubs.MessagesServicer):
             reply.status = status  # type: ignore[assignment]
             if status == wire.NOT_MASTER:
                 reply.master, reply.master_epoch = self.master, 1
+            if status == wire.THROTTLED:
+                reply.retry_after_ms = self.retry_after_ms
             await context.write(reply)
 
 
@@ -253,6 +256,65 @@ async def test_a_refusal_after_an_unknown_answer_does_not_make_it_a_failure() ->
 async def test_a_send_that_was_only_refused_is_known_not_to_be_stored() -> None:
     with pytest.raises(duolog.Busy):
         await send(Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH), 2.0)
+
+
+async def test_a_send_over_a_quota_goes_again_after_the_time_it_was_told() -> None:
+    script, loop = Script(wire.THROTTLED, wire.THROTTLED, wire.PUT_OK), asyncio.get_running_loop()
+    script.retry_after_ms, began = 300, loop.time()
+    await send(script, 5.0)
+    assert loop.time() - began >= 0.6
+    assert len({(request.producer_id, request.sequence) for request in script.seen}) == 1
+    assert [request.again for request in script.seen] == [False] * 3
+
+
+async def test_a_send_that_would_wait_for_a_quota_beyond_its_time_says_so_at_once() -> None:
+    script, loop = Script(wire.THROTTLED), asyncio.get_running_loop()
+    script.retry_after_ms, began = 60_000, loop.time()
+    with pytest.raises(duolog.Throttled) as caught:
+        await send(script, 5.0)
+    assert caught.value.retry_after_ms == 60_000
+    assert loop.time() - began < 4.0
+    assert len(script.seen) == 1
+
+
+async def test_a_quota_after_an_unknown_answer_does_not_make_it_a_failure() -> None:
+    script = Script(wire.UNKNOWN_ERROR, wire.THROTTLED)
+    script.retry_after_ms = 60_000
+    with pytest.raises(duolog.ResultUnknown):
+        await send(script, 2.0)
+
+
+async def test_a_call_over_a_quota_waits_in_its_time_and_stays_with_the_node() -> None:
+    connection = Connection(("127.0.0.1:1", "127.0.0.1:2"))
+    tries: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    def over(milliseconds: int) -> grpc.aio.AioRpcError:
+        code, _ = status_of(duolog.Throttled())
+        trailing = trailing_of(duolog.Throttled("over", milliseconds))
+        return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailing), "over")
+
+    async def called(left: float) -> str:
+        tries.append(loop.time())
+        if len(tries) == 1:
+            raise over(300)
+        return connection.endpoint
+
+    assert await connection.call(called, 5.0) == "127.0.0.1:1"
+    assert tries[1] - tries[0] >= 0.3
+
+    for milliseconds in (0, 60_000):  # not known; too long
+        tries.clear()
+
+        async def refused(left: float, milliseconds: int = milliseconds) -> str:
+            tries.append(loop.time())
+            raise over(milliseconds)
+
+        with pytest.raises(duolog.Throttled) as caught:
+            await connection.call(refused, 5.0)
+        assert caught.value.retry_after_ms == milliseconds
+        assert len(tries) == 1
+    await connection.close()
 
 
 async def test_a_refused_send_is_not_retried_without_time_for_the_answer() -> None:

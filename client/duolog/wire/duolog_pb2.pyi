@@ -27,6 +27,7 @@ class PutStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     IN_SYNC_REPLICAS_NOT_ENOUGH: _ClassVar[PutStatus]
     NOT_MASTER: _ClassVar[PutStatus]
     MESSAGE_TOO_LARGE: _ClassVar[PutStatus]
+    THROTTLED: _ClassVar[PutStatus]
 
 class Column(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -89,6 +90,7 @@ SEQUENCE_TOO_OLD: PutStatus
 IN_SYNC_REPLICAS_NOT_ENOUGH: PutStatus
 NOT_MASTER: PutStatus
 MESSAGE_TOO_LARGE: PutStatus
+THROTTLED: PutStatus
 COLUMN_UNSPECIFIED: Column
 BODIES: Column
 PROPERTIES: Column
@@ -267,7 +269,7 @@ class AppendRequest(_message.Message):
     def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., crc32: _Optional[int] = ..., born_time: _Optional[int] = ..., flag: _Optional[int] = ..., producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., no_wait: _Optional[bool] = ..., delay_level: _Optional[int] = ..., deliver_time: _Optional[int] = ..., transaction_group: _Optional[str] = ..., immunity_seconds: _Optional[int] = ..., again: _Optional[bool] = ..., known_end: _Optional[int] = ..., known_nonce: _Optional[int] = ..., patience_ms: _Optional[int] = ...) -> None: ...
 
 class AppendReply(_message.Message):
-    __slots__ = ("id", "status", "reason", "count", "queue_offset", "physical_offset", "store_time", "duplicates", "store_host", "master", "master_epoch", "epoch_nonce")
+    __slots__ = ("id", "status", "reason", "count", "queue_offset", "physical_offset", "store_time", "duplicates", "store_host", "master", "master_epoch", "epoch_nonce", "retry_after_ms")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -280,6 +282,7 @@ class AppendReply(_message.Message):
     MASTER_FIELD_NUMBER: _ClassVar[int]
     MASTER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     EPOCH_NONCE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     id: int
     status: PutStatus
     reason: str
@@ -292,7 +295,8 @@ class AppendReply(_message.Message):
     master: str
     master_epoch: int
     epoch_nonce: int
-    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[PutStatus, str]] = ..., reason: _Optional[str] = ..., count: _Optional[int] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., duplicates: _Optional[_Iterable[_Union[StoredRun, _Mapping]]] = ..., store_host: _Optional[str] = ..., master: _Optional[str] = ..., master_epoch: _Optional[int] = ..., epoch_nonce: _Optional[int] = ...) -> None: ...
+    retry_after_ms: int
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[PutStatus, str]] = ..., reason: _Optional[str] = ..., count: _Optional[int] = ..., queue_offset: _Optional[int] = ..., physical_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., duplicates: _Optional[_Iterable[_Union[StoredRun, _Mapping]]] = ..., store_host: _Optional[str] = ..., master: _Optional[str] = ..., master_epoch: _Optional[int] = ..., epoch_nonce: _Optional[int] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class StoredRun(_message.Message):
     __slots__ = ("count", "topic", "queue_id", "queue_offset")
@@ -612,6 +616,66 @@ class OffsetAtTimeReply(_message.Message):
     QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     queue_offset: int
     def __init__(self, queue_offset: _Optional[int] = ...) -> None: ...
+
+class PutQuotaRequest(_message.Message):
+    __slots__ = ("subject", "bytes_in", "messages_in", "bytes_out", "messages_out", "connections", "topics", "burst_ms")
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_OUT_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    BURST_MS_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    bytes_in: int
+    messages_in: int
+    bytes_out: int
+    messages_out: int
+    connections: int
+    topics: int
+    burst_ms: int
+    def __init__(self, subject: _Optional[str] = ..., bytes_in: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., messages_out: _Optional[int] = ..., connections: _Optional[int] = ..., topics: _Optional[int] = ..., burst_ms: _Optional[int] = ...) -> None: ...
+
+class QuotaReply(_message.Message):
+    __slots__ = ("subject", "bytes_in", "messages_in", "bytes_out", "messages_out", "connections", "topics", "burst_ms")
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_OUT_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    BURST_MS_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    bytes_in: int
+    messages_in: int
+    bytes_out: int
+    messages_out: int
+    connections: int
+    topics: int
+    burst_ms: int
+    def __init__(self, subject: _Optional[str] = ..., bytes_in: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., messages_out: _Optional[int] = ..., connections: _Optional[int] = ..., topics: _Optional[int] = ..., burst_ms: _Optional[int] = ...) -> None: ...
+
+class DeleteQuotaRequest(_message.Message):
+    __slots__ = ("subject",)
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    def __init__(self, subject: _Optional[str] = ...) -> None: ...
+
+class DeleteQuotaReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListQuotasRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListQuotasReply(_message.Message):
+    __slots__ = ("quotas",)
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    quotas: _containers.RepeatedCompositeFieldContainer[QuotaReply]
+    def __init__(self, quotas: _Optional[_Iterable[_Union[QuotaReply, _Mapping]]] = ...) -> None: ...
 
 class TopicRequest(_message.Message):
     __slots__ = ("topic", "queues", "perm", "message_type", "lite_ttl_minutes")

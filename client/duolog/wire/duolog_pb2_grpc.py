@@ -889,6 +889,21 @@ class AdminStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.ElectUncleanRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.ElectUncleanReply.FromString,
                 _registered_method=True)
+        self.PutQuota = channel.unary_unary(
+                '/duolog.v1.Admin/PutQuota',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.PutQuotaRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.QuotaReply.FromString,
+                _registered_method=True)
+        self.DeleteQuota = channel.unary_unary(
+                '/duolog.v1.Admin/DeleteQuota',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.DeleteQuotaRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.DeleteQuotaReply.FromString,
+                _registered_method=True)
+        self.ListQuotas = channel.unary_unary(
+                '/duolog.v1.Admin/ListQuotas',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.ListQuotasReply.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -998,6 +1013,25 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PutQuota(self, request, context):
+        """Sets limits of a user, a client address, a topic or a namespace.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteQuota(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQuotas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1080,6 +1114,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ElectUnclean,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.ElectUncleanRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.ElectUncleanReply.SerializeToString,
+            ),
+            'PutQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutQuota,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.PutQuotaRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.QuotaReply.SerializeToString,
+            ),
+            'DeleteQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteQuota,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.DeleteQuotaRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.DeleteQuotaReply.SerializeToString,
+            ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.ListQuotasRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.ListQuotasReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1516,6 +1565,87 @@ class Admin:
             '/duolog.v1.Admin/ElectUnclean',
             duolog_dot_wire_dot_duolog__pb2.ElectUncleanRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.ElectUncleanReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/PutQuota',
+            duolog_dot_wire_dot_duolog__pb2.PutQuotaRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.QuotaReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/DeleteQuota',
+            duolog_dot_wire_dot_duolog__pb2.DeleteQuotaRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.DeleteQuotaReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/ListQuotas',
+            duolog_dot_wire_dot_duolog__pb2.ListQuotasRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.ListQuotasReply.FromString,
             options,
             channel_credentials,
             insecure,

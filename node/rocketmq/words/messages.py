@@ -2,6 +2,7 @@
 
 import hashlib
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from node.deferred.transactionservice import HALF_WORDS
@@ -73,6 +74,11 @@ GZIP, IDENTITY, MD5 = definition.GZIP, definition.IDENTITY, definition.MD5
 PRIORITY_MAX = (1 << 31) - 1
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, as far as Timestamp reaches
 RECOVERY_SECONDS_MAX = 3600
+
+
+def size_of(body: bytes, properties: Mapping[str, str]) -> int:
+    """Bytes that a message counts for quotas: as in a batch, body and properties."""
+    return len(body) + sum(len(name) + len(value) + 2 for name, value in properties.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from duolog.wire import duolog_pb2 as wire
 from node.api.messages import _Subscription
 from node.api.native import messages_of
 from node.engine.arrivals import ArrivalBoard
+from node.quotas.quotas import Who
 from node.server import Node
 from tests.node.replicas import broker_of, until
 
@@ -73,7 +74,7 @@ async def test_an_arrival_checks_its_own_queue_only(
     async with duolog.Client(f"127.0.0.1:{node.port}") as client, client.producer() as producer:
         await client.admin.create_topic("T", 500)
         context = Writes()
-        subscription = _Subscription(messages_of(broker)._parts, context)
+        subscription = _Subscription(messages_of(broker)._parts, context, Who("", "127.0.0.1"))
         reader = asyncio.ensure_future(subscription.take_requests(requests()))
         sender = asyncio.ensure_future(subscription.send_batches())
         await until(lambda: reads.total() >= 500)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
+import duolog
 import grpc
 import pytest
 from duolog import _frames as frames
@@ -108,9 +109,19 @@ class KeyDoor:
 
     def __init__(self, appends: Appends) -> None:
         self.appends = appends
+        self.open: list[str] = []
+        self.full = False
 
     def admit(self, key: bytes, host: Host, certificate: str) -> tuple[object, Appending] | None:
         return (None, self.appends) if key == KEY else None
+
+    def joined(self, principal: object, host: Host, peer: str) -> None:
+        if self.full:
+            raise duolog.Throttled("over the quota of User:alice: connections, 1")
+        self.open.append(peer)
+
+    def left(self, principal: object, host: Host, peer: str) -> None:
+        self.open.remove(peer)
 
 
 class Script(stubs.MessagesServicer):
@@ -149,8 +160,9 @@ class Side:
         self.open: set[Connection] = set()
         methods = Methods()
         stubs.add_MessagesServicer_to_server(self.script, methods.as_server())
+        self.door = KeyDoor(self.appends)
         self.terms = Terms(
-            KeyDoor(self.appends),
+            self.door,
             numbered(methods.by_path),
             self.appends.note_answered,
             self.calls.start,
@@ -629,3 +641,26 @@ async def test_a_stopping_node_refuses_new_calls_and_finishes_those_under_way(si
     await asyncio.sleep(0)
     assert [(found.kind, found.call) for found in line.take()] == [(Kind.APPENDED, 1)]
     assert not connection.busy
+
+
+async def test_a_connection_joins_once_and_leaves_once(side: Side) -> None:
+    connection, _ = side.connect()
+    assert side.door.open == ["ipv4:10.0.0.7:5555"]
+    connection.connection_lost(None)
+    connection.abort()
+    assert side.door.open == []
+    ungreeted, _ = side.connect(greets=False)
+    ungreeted.connection_lost(None)
+    assert side.door.open == []
+
+
+async def test_a_connection_over_a_quota_is_told_why_and_ended(side: Side) -> None:
+    side.door.full = True
+    connection, line = side.connect(greets=False)
+    send(connection, frames.hello(KEY))
+    (goaway,) = line.take()
+    assert goaway.kind == Kind.GOAWAY
+    assert "over the quota of User:alice: connections, 1" in frames.text_of(goaway)
+    assert line.closing
+    connection.connection_lost(None)
+    assert side.door.open == []

@@ -468,3 +468,20 @@ async def test_names_of_a_node_are_escaped(start_node: StartNode) -> None:
     name = 'a"b\\c{}='
     node = await start_node(metrics=METRICS, name=name)
     assert (await of(node)).value("duolog_queues", node_id=name) >= 0
+
+
+async def test_calls_over_a_quota_are_counted_by_kind_and_limit(
+    node: Node, client: duolog.Client
+) -> None:
+    await client.admin.put_quota("Topic:T", messages_in=1, burst_ms=1)
+    async with client.producer() as producer:
+        await producer.send_batch("T", [b"x"] * 100)
+        with pytest.raises(duolog.Throttled):
+            await producer.send("T", b"x", timeout=1)
+    found = await of(node)
+    assert found.value("duolog_quotas") == 1
+    limits = {"kind": "Topic", "limit": "messages_in"}
+    assert found.value("duolog_throttled_calls_total", **limits) == 1
+    others = [value for value in found.rows("duolog_throttled_calls_total").values() if value]
+    assert others == [1]
+    assert len(found.rows("duolog_throttled_calls_total")) == 15

@@ -200,7 +200,8 @@ async def test_the_next_master_has_all_metadata_after_any_changes(
 
         async def change(number: int) -> None:
             topic = chance.choice(made) if made else ""
-            kind = chance.choice(["create", "create", "alter", "delete", "group", "commit"])
+            kinds = ["create", "create", "alter", "delete", "group", "commit", "quota"]
+            kind = chance.choice(kinds)
             if kind == "create" or not topic:
                 made.append(f"T{number}")
                 await admin.create_topic(made[-1], chance.randint(1, 5), chance.choice([4, 6]))
@@ -211,6 +212,8 @@ async def test_the_next_master_has_all_metadata_after_any_changes(
                 await admin.delete_topic(topic)
             elif kind == "group":
                 await admin.put_group(f"G{number % 7}", retry_times=chance.randint(1, 9))
+            elif kind == "quota":
+                await admin.put_quota(f"User:{number % 3}", bytes_in=chance.randint(1, 9))
             else:
                 place = (topic, "broker-a", 0)
                 await admin.commit(f"G{number % 7}", {place: 0})
@@ -223,6 +226,7 @@ async def test_the_next_master_has_all_metadata_after_any_changes(
             new = await group.switch(client)
             await until(partial(knows, new))
             assert tables_of(new) == wanted
+            assert broker_of(new).core.throttle.quotas.count == len(wanted["quotas"]) > 0
             await until(group.is_whole)
 
 

@@ -1,0 +1,139 @@
+"""The throttle: asks the quotas whether something may pass now, and counts what may not.
+
+Rules: quotas are those of the replicated metadata, read anew when a change of them is applied.
+Where there are none, `on` is false, and whoever lets something pass looks at nothing else.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import structlog
+from duolog import _errors as sdk
+
+from node.core.metadatalog import MetadataLog
+from node.engine.storetimes import StoreTimes
+from node.quotas.connections import Connections
+from node.quotas.quota import BadQuota, Kind, Limit, Quota, Subject
+from node.quotas.quotas import Quotas, Wait, Who
+from store.metadata import Json
+
+log = structlog.get_logger("duolog.node")
+
+LOOK_AGAIN_SECONDS = 1.0  # a longer wait may have become a shorter one: quotas change
+CONNECTION_AGAIN_MS = 1000  # one may end any time
+
+
+class Throttle:
+    """What the services of a node ask before something passes.
+
+    Attributes:
+        on: whether there are any quotas.
+        refused: calls over a quota, by what the quota limits and to what; delayed reads included.
+    """
+
+    def __init__(self, metadata: MetadataLog, times: StoreTimes) -> None:
+        self._metadata = metadata
+        self._times = times
+        self.quotas = Quotas()
+        self.connections = Connections()
+        self.on = False
+        self.refused: Counter[tuple[Kind, Limit]] = Counter()
+        metadata.quotas_changed.append(self._refresh)
+        metadata.topic_refused = self._topic_refused
+
+    def _refresh(self, rows: Mapping[str, Json]) -> None:
+        found = []
+        for subject, row in rows.items():
+            try:
+                found.append(Quota.from_row(row))
+            except BadQuota as error:  # written by a newer version
+                log.warning("cannot use a quota", subject=subject, reason=str(error))
+        self.quotas.replace(found)
+        self.on = self.quotas.on
+
+    def _counted(self, wait: Wait | None) -> Wait | None:
+        if wait is not None:
+            self.refused[wait.subject.kind, wait.limit] += 1
+        return wait
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def put(self, who: Who, topic: str, size: int, count: int) -> Wait | None:
+        """Let messages in, or say why they may not come in now: then nothing is used."""
+        now = self._times.mono_ms()
+        return self._counted(self.quotas.incoming.take(who, topic, (size, count), now))
+
+    def read(self, who: Who, topic: str, *, again: bool = False) -> Wait | None:
+        """Why nothing may be read now. again: it was asked for before, and is counted already."""
+        wait = self.quotas.outgoing.wait(who, topic, self._times.mono_ms())
+        return wait if again else self._counted(wait)
+
+    async def may_read(self, who: Who, topic: str, deadline: float) -> Wait | None:
+        """Wait while a reader is over a quota; why it still is, where it would be at the deadline.
+
+        deadline: loop time.
+        """
+        loop, again = asyncio.get_running_loop(), False
+        while (wait := self.read(who, topic, again=again)) is not None:
+            seconds, again = wait.ms / 1000, True
+            if loop.time() + seconds > deadline:
+                return wait
+            await asyncio.sleep(min(seconds, LOOK_AGAIN_SECONDS))
+        return None
+
+    def at_once(self, who: Who, topic: str, size: int, count: int) -> tuple[int, int]:
+        """Bytes and messages, so many at most, that one read should return."""
+        return self.quotas.outgoing.at_once(who, topic, (size, count), self._times.mono_ms())
+
+    def sent(self, who: Who, topic: str, size: int, count: int) -> None:
+        """Messages went out."""
+        self.quotas.outgoing.add(who, topic, (size, count), self._times.mono_ms())
+
+    # -- connections and topics ----------------------------------------------------------------
+
+    def joined(self, who: Who, peer: str) -> None:
+        """A connection, or a stream on one, begins. Raises Throttled where it may not.
+
+        peer: its address with the port, which tells connections apart.
+        """
+        wait = None
+        if self.on and not self.connections.has(who, peer):
+            of_user = self.connections.of_user(who.user)
+            of_address = self.connections.of_address(who.address)
+            user, client = Subject(Kind.USER, who.user), Subject(Kind.CLIENT, who.address)
+            wait = self.quotas.over(Limit.CONNECTIONS, user, of_user) if who.user else None
+            wait = wait or self.quotas.over(Limit.CONNECTIONS, client, of_address)
+        if wait is not None:
+            self._counted(wait)
+            raise throttled(wait._replace(ms=CONNECTION_AGAIN_MS))
+        self.connections.enter(who, peer)
+
+    @contextmanager
+    def joining(self, who: Who, peer: str) -> Iterator[None]:
+        """While a stream is open. Raises as `joined`."""
+        self.joined(who, peer)
+        try:
+            yield
+        finally:
+            self.left(who, peer)
+
+    def left(self, who: Who, peer: str) -> None:
+        """It ended."""
+        self.connections.leave(who, peer)
+
+    def _topic_refused(self, name: str) -> sdk.DuologError | None:
+        """Why a topic may not be created."""
+        if not self.on:
+            return None
+        wait = self._counted(self.quotas.over_topics(name, self._metadata.names()))
+        return throttled(wait) if wait is not None else None
+
+
+def throttled(wait: Wait) -> sdk.Throttled:
+    """The error of a call that is over a quota."""
+    return sdk.Throttled(wait.text, wait.ms)
+
+
+__all__ = ["Throttle", "throttled"]

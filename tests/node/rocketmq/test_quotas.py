@@ -1,0 +1,120 @@
+"""Quotas for RocketMQ's clients: what is over one is answered with its code, nothing is lost."""
+
+import asyncio
+from typing import Any
+
+import duolog
+import grpc.aio
+import pytest
+
+from node.quotas.quota import Kind, Limit
+from node.rocketmq.words.stubs import Code, definition, service
+from node.server import Node
+from tests.node.replicas import broker_of, until
+from tests.node.rocketmq.api import Api, message, resource
+
+
+@pytest.fixture
+async def admin(node: Node, api: Api) -> duolog.Admin:
+    """Of the node with topic T."""
+    return duolog.Client(f"127.0.0.1:{node.port}", timeout=10).admin
+
+
+class Apart(Api):
+    """A client with a connection of its own, as in another process."""
+
+    def dial(self, endpoint: str) -> grpc.aio.Channel:
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        return grpc.aio.insecure_channel(endpoint, options=options)
+
+
+async def told(stream: Any) -> int:
+    """The code of the next command of a telemetry stream."""
+    return int((await stream.read()).status.code)
+
+
+def stored(node: Node) -> int:
+    return sum(broker_of(node).store.next_offset("T", queue) for queue in range(2))
+
+
+async def test_a_send_over_a_quota_is_too_many_requests_and_not_stored(
+    node: Node, api: Api, admin: duolog.Admin
+) -> None:
+    await admin.put_quota("Topic:T", messages_in=1, burst_ms=1)
+    assert (await api.send(message(b"a"), message(b"b"))).status.code == Code.OK
+    refused = await api.send(message(b"c"))
+    assert refused.status.code == Code.TOO_MANY_REQUESTS
+    assert "over the quota of Topic:T" in refused.status.message
+    assert stored(node) == 2
+    await admin.delete_quota("Topic:T")
+    assert (await api.send(message(b"c"))).status.code == Code.OK
+    assert stored(node) == 3
+
+
+async def test_receives_over_a_quota_are_delayed_and_get_all(
+    node: Node, api: Api, admin: duolog.Admin
+) -> None:
+    for number in range(8):
+        await api.send(message(b"%d" % number))
+    await admin.put_quota("Client:127.0.0.1", messages_out=4, burst_ms=250)
+    first = await api.receive("g")
+    assert len(first.bodies) == 1, "no more than a burst"
+    found = [*first.bodies]
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while len(found) < 8:
+        found += (await api.receive("g", timeout=10, poll_ms=5000)).bodies
+    assert sorted(found) == [b"%d" % number for number in range(8)]
+    assert loop.time() - began >= 1.2
+    await admin.put_quota("Client:127.0.0.1", messages_out=1, burst_ms=1)
+    for _ in range(2):
+        none = await api.receive("g2", timeout=1.8)
+    assert none.code == Code.MESSAGE_NOT_FOUND
+    assert broker_of(node).core.throttle.refused[Kind.CLIENT, Limit.MESSAGES_OUT] > 0
+
+
+async def test_pulls_over_a_quota_are_delayed_or_refused(api: Api, admin: duolog.Admin) -> None:
+    for number in range(8):
+        await api.send(message(b"%d" % number))
+    await admin.put_quota("Topic:T", messages_out=1, burst_ms=1)
+
+    async def pull() -> list[service.PullMessageResponse]:
+        request = service.PullMessageRequest(
+            group=resource("g"),
+            message_queue=definition.MessageQueue(topic=resource("T"), id=0),
+            filter_expression=definition.FilterExpression(expression="*"),
+            batch_size=32,
+        )
+        call = api.stub.PullMessage(request, timeout=10, metadata=api.metadata)
+        return [reply async for reply in call]
+
+    first = await pull()
+    assert [reply.status.code for reply in first if reply.HasField("status")] == [Code.OK]
+    assert sum(reply.HasField("message") for reply in first) == 1
+    (refused,) = await pull()
+    assert refused.status.code == Code.TOO_MANY_REQUESTS
+
+
+async def test_a_telemetry_stream_over_the_quota_of_connections_is_refused(
+    node: Node, api: Api, admin: duolog.Admin
+) -> None:
+    settings = service.TelemetryCommand()
+    settings.settings.publishing.topics.append(resource("T"))
+    first = api.stub.Telemetry(metadata=api.metadata)
+    await first.write(settings)
+    assert await told(first) == Code.OK
+    connections = broker_of(node).core.throttle.connections
+    await admin.put_quota("Client:127.0.0.1", connections=100)
+    await until(lambda: connections.of_address("127.0.0.1") == 2)  # the admin's frames, too
+    await admin.put_quota("Client:127.0.0.1", connections=(taken := 2))
+    other = Apart(node, client_id="other@1")
+    second = other.stub.Telemetry(metadata=other.metadata)
+    await second.write(settings)
+    assert await told(second) == Code.TOO_MANY_REQUESTS
+    first.cancel()
+    await until(lambda: connections.of_address("127.0.0.1") < taken)
+    third = other.stub.Telemetry(metadata=other.metadata)
+    await third.write(settings)
+    assert await told(third) == Code.OK
+    third.cancel()
+    await other.close()
