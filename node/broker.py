@@ -12,6 +12,7 @@ from ha.epochs import Epoch
 from ha.mandate import Mandate
 from ha.master import Master
 from node.access.frameskeys import FramesKeys, SharedKey
+from node.audit.auditlog import AuditLog
 from node.cautions import cautions, certificate_files
 from node.certificates import Expiries
 from node.clocks import Clock, SystemClock
@@ -131,6 +132,11 @@ class Broker:
             self.transactions,
             self.publishes,
         )
+        audit = config.audit
+        self.audit: AuditLog | None = None
+        if audit.file is not None or audit.topic:
+            self.audit = AuditLog(audit, config.node.name, core)
+            self.parts += (self.audit,)
         self.pop.returned = self.lite.notify
         self.metadata.light_queues_forgotten.append(self.lite.gone)
         self.metadata.topic_deleted += [self.removal.remove, self.lite.topic_deleted]
@@ -220,6 +226,8 @@ class Broker:
     async def stop(self) -> None:
         """Stop the parts, make everything durable, close the store."""
         await self.background.stop(None)  # all writers have ended before their files are closed
+        if self.audit is not None:
+            await self.audit.close()
         async with self.log.file_work.changes:
             if not self.store.fence_reason:
                 self.metadata.catch_up()

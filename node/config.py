@@ -42,6 +42,7 @@ SECTIONS = (
     "node",
     "tls",
     "access",
+    "audit",
     "limits",
     "transactions",
     "rocketmq",
@@ -262,6 +263,33 @@ class AccessSection(_Section):
         return tuple(ZoneInfo(name.strip()) for name in self.date_zones.split(",") if name.strip())
 
 
+class AuditSection(_Section):
+    """Who did what, and what was denied."""
+
+    file: Path | None = Field(
+        None,
+        description="file that gets a JSON line for each entry; nodes on one machine need one "
+        "each; not set: none",
+    )
+    topic: bool = Field(
+        False,
+        description="whether a master also stores its entries as messages of the topic "
+        "`DUOLOG_SYS_AUDIT`",
+    )
+    level: Literal["changes", "all"] = Field(
+        "changes",
+        description="what is written: `changes`: calls that change topics, groups, users, rights, "
+        "quotas or the master, and all that were denied; `all`: every other call as well, but not "
+        "each batch of a stream",
+    )
+    file_bytes_max: int = Field(
+        16 << 20, ge=1 << 16, description="bytes of `file`, after which a new one begins"
+    )
+    files_max: int = Field(
+        8, ge=1, le=1000, description="most files, with the older ones: FILE.1, FILE.2 and so on"
+    )
+
+
 class LimitsSection(_Section):
     """Limits on what clients may ask for and create."""
 
@@ -438,6 +466,7 @@ class Config(_Section):
     node: NodeSection = NodeSection()
     tls: TlsSection = TlsSection()
     access: AccessSection = AccessSection()
+    audit: AuditSection = AuditSection()
     limits: LimitsSection = LimitsSection()
     transactions: TransactionsSection = TransactionsSection()
     rocketmq: RocketmqSection = RocketmqSection()

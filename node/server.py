@@ -346,7 +346,9 @@ class Node:
             guard = rocketmq_guard(broker, access, self.config.access)
         service = self.rocketmq = MessagingService(broker, authenticator, guard)
         if guard is not None:
-            methods.generic += guarded_methods(service, guard, service.forwarder).generic
+            methods.generic += guarded_methods(
+                service, guard, service.forwarder, broker.audit
+            ).generic
         else:
             stubs.rpc.add_MessagingServiceServicer_to_server(self.rocketmq, methods.as_server())
         if broker.measures is None:

@@ -23,6 +23,7 @@ with `DUOLOG_` are ignored.
 ABOUT = {
     "node": "Who the node is and where it listens.",
     "tls": "TLS on the ports of clients ([TLS on a node](connecting.md#tls-on-a-node)).",
+    "audit": "The [audit log](access.md#the-audit-log). Without `file` and `topic` there is none.",
     "access": "Users and their rights ([access](access.md)). Without `key_file` there are none.",
     "limits": "Limits on what clients may ask for and create. Sizes are in bytes, times in ms.",
     "transactions": "Checks of half messages that are neither committed nor rolled back.",

@@ -44,6 +44,7 @@ from store.metadata import (
     check_queues,
     is_closed_topic,
     is_reserved_topic,
+    is_system_topic,
     new_group,
 )
 from store.offsets import PhyOffset
@@ -114,6 +115,7 @@ class AdminService(stubs.AdminServicer):
     @change
     async def AlterTopic(self, request: wire.TopicRequest, context: Caller) -> wire.TopicReply:
         """Add queues, or change permissions."""
+        _check_own(request.topic)
         known = self._known(request.topic)
         self._broker.admission.check_current()
         config = altered(known, request.queues, request.perm)
@@ -132,6 +134,7 @@ class AdminService(stubs.AdminServicer):
         self, request: wire.DeleteTopicRequest, context: Caller
     ) -> wire.DeleteTopicReply:
         """Delete a topic, its queues and its groups' offsets."""
+        _check_own(request.topic)
         self._known(request.topic)
         await self._broker.metadata.delete_topic(request.topic)
         return wire.DeleteTopicReply()
@@ -586,6 +589,12 @@ class AdminService(stubs.AdminServicer):
                 boot_id=place.boot_id, path=place.path, device=place.device, inode=place.inode
             ),
         )
+
+
+def _check_own(topic: str) -> None:
+    """Raise BadRequest for a topic that is the node's, and not the users'."""
+    if is_system_topic(topic):
+        raise sdk.BadRequest(f"topic {topic!r} belongs to the system")
 
 
 def _subject(text: str) -> Subject:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from duolog import _errors as sdk
+
 from node.access.frameskeys import FramesKeys
 from node.access.gate import PRINCIPAL, Principal
 from node.api.guard import Guard
@@ -54,6 +56,10 @@ class FramesDoor:
             return None, self._appends
         assert principal is not None, "where there are users, each key is for one of them"
         if certificate and certificate != principal.name:
+            whose = sdk.Unauthenticated(
+                f"the certificate is that of {certificate!r}, the key is another user's"
+            )
+            self._guard.note_denied(replace(principal, source=host.address), "", whose, "frames")
             return None
         principal = replace(principal, source=host.address)
         return principal, self._guard.appends_of(principal, self._appends)

@@ -21,8 +21,10 @@ from node.access.rules import Facts, Rule
 from node.api.calls import certificate_name, reporting
 from node.api.rules import RULES, SEES_CLUSTER, append_needs
 from node.appending import Appending, AppendingFor, Outcome
+from node.audit.auditlog import AuditLog
 from node.core.slices import Slices
 from node.methods import Handler
+from node.quotas.quotas import Who
 from node.rights.resources import Need
 from node.wirecodec import peer_host
 from store.record import Host
@@ -47,6 +49,7 @@ class GuardedAppends:
         try:
             self._guard.check(self._principal, append_needs(request, self._guard.facts))
         except (sdk.Unauthenticated, sdk.NoPermission) as error:
+            self._guard.note_denied(self._principal, f"Topic:{request.topic}", error)
             reply = wire.AppendReply(id=request.id, status=wire.NO_PERMISSION, reason=str(error))
             return reply, None
         except sdk.NotMaster as error:
@@ -63,9 +66,23 @@ class GuardedAppends:
 class Guard:
     """Wraps methods, so that each is served to those only who may call it."""
 
-    def __init__(self, gate: Gate, facts: Facts) -> None:
+    def __init__(self, gate: Gate, facts: Facts, audit: AuditLog | None = None) -> None:
+        """audit: None where there is none."""
         self._gate = gate
         self.facts = facts
+        self._audit = audit
+
+    def note_denied(
+        self,
+        principal: Principal,
+        resource: str,
+        error: Exception,
+        method: str = "Messages/Append",
+    ) -> None:
+        """Note what no call ends with: a batch that its stream goes on without."""
+        if self._audit is not None:
+            who = Who(principal.name, principal.source)
+            self._audit.denied(who, method, resource, error)
 
     async def _recognise(self, context: Any) -> Principal:
         """Who calls. Raises Unauthenticated, Busy."""
@@ -91,8 +108,15 @@ class Guard:
 
         For ports without methods, whose callers go to no other node. source: address of the caller.
         """
-        principal = await self._gate.by_password(authorization, source)
-        self._gate.check(principal, SEES_CLUSTER.needs(None, self.facts))
+        name = ""
+        try:
+            principal = await self._gate.by_password(authorization, source)
+            name = principal.name
+            self._gate.check(principal, SEES_CLUSTER.needs(None, self.facts))
+        except (sdk.Unauthenticated, sdk.NoPermission) as error:
+            if self._audit is not None:
+                self._audit.denied(Who(name, source), "GET /metrics", "", error)
+            raise
 
     def check(self, principal: Principal, needs: Iterable[Need]) -> None:
         """Raise Unauthenticated or NoPermission unless a caller may do all of it; NotMaster where
@@ -145,8 +169,8 @@ class Guard:
         async def unary(request: Any, context: Any) -> Any:
             async with reporting(context):
                 principal = await self._recognise(context)
+                PRINCIPAL.set(principal)
                 await self._check_all(principal, rule, request)
-            PRINCIPAL.set(principal)
             reply = await handler.unary_unary(request, context)
             async with reporting(context):
                 if rule.again:
@@ -159,8 +183,8 @@ class Guard:
         async def streamed(request: Any, context: Any) -> None:
             async with reporting(context):
                 principal = await self._recognise(context)
-                self._check(principal, rule, request)
                 PRINCIPAL.set(principal)
+                self._check(principal, rule, request)
                 delivering = self._delivering(context, principal, rule, request)
                 await handler.unary_stream(request, delivering)
 

@@ -14,6 +14,7 @@ from node.api.groups import GroupsService
 from node.api.guard import Guard
 from node.api.messages import MessagesParts, MessagesService
 from node.api.recovery import RecoveryService
+from node.audit.auditing import Auditing
 from node.broker import Broker
 from node.methods import Methods
 from node.wire import recovery_pb2_grpc
@@ -74,7 +75,7 @@ class NodeFacts:
 
 def guard_of(broker: Broker, access: Access | None) -> Guard | None:
     """The guard of a node; None where there are no users."""
-    return Guard(access.gate, NodeFacts(broker)) if access is not None else None
+    return Guard(access.gate, NodeFacts(broker), broker.audit) if access is not None else None
 
 
 def native_methods(
@@ -84,7 +85,8 @@ def native_methods(
 
     access, guard: None where there are no users, and nobody is asked who it is.
     """
-    methods = GuardedMethods(guard) if guard is not None else Methods()
+    wraps = Auditing(broker.audit, guard) if broker.audit is not None else guard
+    methods = GuardedMethods(wraps) if wraps is not None else Methods()
     server = methods.as_server()
     stubs.add_MessagesServicer_to_server(messages_of(broker, guard), server)
     stubs.add_GroupsServicer_to_server(groups_of(broker), server)

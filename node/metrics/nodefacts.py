@@ -48,6 +48,7 @@ class NodeFacts:
         yield
         self._held(node)
         self._throttled(node)
+        self._audited(node)
         yield
 
     def read_late(self, samples: Samples) -> None:
@@ -158,6 +159,12 @@ class NodeFacts:
             for limit in sorted(limits):
                 refused = throttle.refused[kind, limit]
                 node.add("duolog_throttled_calls_total", refused, kind, limit)
+
+    def _audited(self, node: Bundle) -> None:
+        audit = self._broker.audit
+        for to, outlet in (audit.outlets if audit is not None else {}).items():
+            node.add("duolog_audit_entries_total", outlet.written, to)
+            node.add("duolog_audit_entries_lost_total", outlet.lost, to)
 
     def _held(self, node: Bundle) -> None:
         broker = self._broker

@@ -179,6 +179,16 @@ DUOLOG = (
         "sends and connections refused, reads delayed.",
         labels="kind limit",
     ),
+    _own(
+        "audit_entries_total",
+        "Entries of the audit log that were written, to `file` or `topic`.",
+        labels="to",
+    ),
+    _own(
+        "audit_entries_lost_total",
+        "Entries that found no room, since too many waited to be written.",
+        labels="to",
+    ),
     _own("metrics_series_dropped", "Series left out of this scrape: see `metrics.series_max`."),
 )
 

@@ -18,14 +18,18 @@ from duolog._background import together
 from node.access.gate import PRINCIPAL, Principal
 from node.access.guarding import Delivering, GuardedMethods, with_method
 from node.access.rules import Needs, Rule
+from node.audit.auditlog import AuditLog
+from node.audit.subjects import resource_of
 from node.config import ConfigError
 from node.methods import Handler, Methods
+from node.quotas.quotas import Who
 from node.rocketmq.guard import DENIED, Headers, RocketmqGuard, Session
 from node.rocketmq.relay.calls import Header, refuse_forwarded
 from node.rocketmq.relay.forward import Forwarder
 from node.rocketmq.rules import RULES
 from node.rocketmq.words.codes import Refused, refusal
-from node.rocketmq.words.stubs import METHODS, SERVICE_NAME, rpc, service
+from node.rocketmq.words.stubs import METHODS, SERVICE_NAME, Code, rpc, service
+from node.wirecodec import peer_host
 
 log = structlog.get_logger("duolog.rocketmq")
 
@@ -61,9 +65,24 @@ class Admitted:
 class Wrapping:
     """Wraps methods, so that each is served to those only who may call it."""
 
-    def __init__(self, guard: RocketmqGuard, forwarder: Forwarder) -> None:
+    def __init__(self, guard: RocketmqGuard, forwarder: Forwarder, audit: AuditLog | None = None) -> None:
+        """audit: None where there is none."""
         self._guard = guard
         self._forwarder = forwarder
+        self._audit = audit
+
+    def _note(self, name: str, request: Any, context: Any, error: Exception) -> None:
+        """Note a call that was denied. Of headers, nothing counts before they are believed."""
+        denied = isinstance(error, DENIED) or (
+            isinstance(error, Refused) and error.code == Code.UNAUTHORIZED
+        )
+        if self._audit is not None and denied:
+            principal = PRINCIPAL.get()
+            who = Who("", peer_host(str(context.peer())).address)
+            if principal is not None:
+                who = Who(principal.name, principal.source)
+            resource = resource_of(name, request) if request is not None else ""
+            self._audit.denied(who, f"MessagingService/{name}", resource, error)
 
     def wrap(self, path: str, handler: Handler) -> Handler:
         """A method with its rule before it. Raises KeyError where it has none."""
@@ -73,15 +92,14 @@ class Wrapping:
         if handler.request_streaming:
             return with_method(handler, self._telemetry(handler, rule))
         made = self._streamed if handler.response_streaming else self._unary
-        return with_method(handler, made(handler, rule, kind))
+        return with_method(handler, made(handler, name, kind))
 
-    def _admit(self, rule: Rule, request: Any, context: Any, kind: Any) -> Admitted:
-        """Let a call begin. kind: of the reply. Raises DENIED, Refused."""
-        method = kind.__name__.removesuffix("Response")
-        principal, headers = self._guard.recognise(context, method)
-        needs = tuple(rule.needs(request, self._guard.facts))
-        self._guard.check(principal, needs)
+    def _admit(self, name: str, request: Any, context: Any) -> Admitted:
+        """Let a call of a method begin. Raises DENIED, Refused."""
+        principal, headers = self._guard.recognise(context, name)
         PRINCIPAL.set(principal)
+        needs = tuple(RULES[name].needs(request, self._guard.facts))
+        self._guard.check(principal, needs)
         return Admitted(principal, headers, needs)
 
     async def _may_be_unknown(self, context: Any, error: Exception) -> None:
@@ -94,25 +112,26 @@ class Wrapping:
         away = sdk.NotMaster(f"this node may lack the newest users and rights ({error})")
         await refuse_forwarded(context, away)
 
-    def _unary(self, handler: Handler, rule: Rule, kind: Any) -> Any:
+    def _unary(self, handler: Handler, name: str, kind: Any) -> Any:
         async def call(request: Any, context: Any) -> Any:
             try:
                 try:
-                    admitted = self._admit(rule, request, context, kind)
+                    admitted = self._admit(name, request, context)
                 except DENIED as error:
                     await self._may_be_unknown(context, error)
                     return await self._forwarder.unary(kind, request, context)
             except _FAILURES as error:
+                self._note(name, request, context, error)
                 return _refused(error, refusal(kind, request, error))
             return await handler.unary_unary(request, Known(context, admitted.headers, _unchecked))
 
         return call
 
-    def _streamed(self, handler: Handler, rule: Rule, kind: Any) -> Any:
+    def _streamed(self, handler: Handler, name: str, kind: Any) -> Any:
         async def call(request: Any, context: Any) -> None:
             try:
                 try:
-                    admitted = self._admit(rule, request, context, kind)
+                    admitted = self._admit(name, request, context)
                 except DENIED as error:
                     await self._may_be_unknown(context, error)
                     await self._forwarder.stream(kind, request, context)
@@ -123,6 +142,7 @@ class Wrapping:
 
                 await handler.unary_stream(request, Known(context, admitted.headers, check))
             except _FAILURES as error:
+                self._note(name, request, context, error)
                 await context.write(_refused(error, refusal(kind, request, error)))
 
         return call
@@ -142,6 +162,7 @@ class Wrapping:
                 finally:
                     self._guard.end(session)
             except (*DENIED, Refused) as error:
+                self._note("Telemetry", None, context, error)
                 reply = refusal(service.TelemetryCommand, service.TelemetryCommand(), error)
                 await context.write(_refused(error, reply))
 
@@ -209,16 +230,22 @@ class _Called:
 
 
 def guarded_methods(
-    servicer: rpc.MessagingServiceServicer, guard: RocketmqGuard, forwarder: Forwarder
+    servicer: rpc.MessagingServiceServicer,
+    guard: RocketmqGuard,
+    forwarder: Forwarder,
+    audit: AuditLog | None = None,
 ) -> Methods:
-    """The methods of the service, guarded. Raises ConfigError where one of them has no rule."""
+    """The methods of the service, guarded. Raises ConfigError where one of them has no rule.
+
+    audit: None where there is none.
+    """
     if without := sorted(METHODS.keys() - RULES.keys()):
         raise ConfigError(
             f"RocketMQ's stubs have methods that this version has no access rule for "
             f"({', '.join(without)}): install the version of rocketmq-python-client that the "
             "extra `rocketmq` names, or set rocketmq.enable = false"
         )
-    plain, guarded = Methods(), GuardedMethods(Wrapping(guard, forwarder))
+    plain, guarded = Methods(), GuardedMethods(Wrapping(guard, forwarder, audit))
     rpc.add_MessagingServiceServicer_to_server(servicer, plain.as_server())
     (found,) = plain.generic
     handlers = {

@@ -202,7 +202,13 @@ class MessagingService(rpc.MessagingServiceServicer):
         client_id = metadata.get("x-mq-client-id", "")
         if not client_id:
             raise Refused(Code.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
-        self._authenticator.check(metadata)
+        try:
+            self._authenticator.check(metadata)
+        except Refused as error:
+            if self.broker.audit is not None:
+                who = Who("", peer_host(str(context.peer())).address)
+                self.broker.audit.denied(who, "MessagingService", "", error)
+            raise
         if reads:
             await self.broker.log.caught_up()
         client = self.clients.saw(str(client_id), via_of(context))

@@ -485,3 +485,14 @@ async def test_calls_over_a_quota_are_counted_by_kind_and_limit(
     others = [value for value in found.rows("duolog_throttled_calls_total").values() if value]
     assert others == [1]
     assert len(found.rows("duolog_throttled_calls_total")) == 15
+
+
+async def test_entries_of_the_audit_log_are_counted(start_node: StartNode, tmp_path: Path) -> None:
+    node = await start_node(metrics=METRICS, audit={"file": tmp_path / "audit.log", "topic": True})
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+    await until(lambda: broker_of(node).status()["audit_waiting"] == 0)
+    found = await of(node)
+    for to in ("file", "topic"):
+        assert found.value("duolog_audit_entries_total", to=to) == 1
+        assert found.value("duolog_audit_entries_lost_total", to=to) == 0

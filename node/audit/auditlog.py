@@ -1,0 +1,228 @@
+"""The audit log of a node: takes entries from calls, and writes them in the background.
+
+Rules: `note` never waits. File and topic have a queue each, so that neither waits for the other;
+what finds no room in one is counted, logged, and told in its place by an entry of its own. Of what
+could not be written, it tries again.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+from duolog import _errors as sdk
+from duolog._background import together
+
+from node.audit.auditfile import AuditFile
+from node.audit.entry import Decision, Entry, Repeats
+from node.config import AuditSection
+from node.core.core import Core
+from node.quotas.quotas import Who
+from node.upkeep.threadwork import done_in_thread
+from store.columns import Columns
+from store.errors import StoreError
+from store.messagestore import PutBatch
+from store.metadata import AUDIT_TOPIC
+from store.record import encode_properties
+from store.status import PutMessageStatus
+
+log = structlog.get_logger("duolog.node")
+
+WAITING_MAX = 10_000  # entries
+AT_ONCE_BYTES = 256 << 10  # of lines that are written together
+AGAIN_SECONDS = 1.0
+TICK_SECONDS = 1.0
+QUEUE = 0
+
+
+@dataclass(slots=True)
+class Batch:
+    """Lines that are written together. done: so many of them are, whatever becomes of the task
+    that waits for it.
+    """
+
+    lines: list[bytes]
+    tags: list[str]
+    done: int = 0
+
+
+class Outlet:
+    """Entries on their way to one place."""
+
+    def __init__(self, to: str, node: str, write: Callable[[Batch], Awaitable[None]]) -> None:
+        """to: its name. write: leaves a batch undone where that may work later."""
+        self._to = to
+        self._node = node
+        self._write = write
+        self._waiting: deque[tuple[bytes, str]] = deque()
+        self._some = asyncio.Event()
+        self._left_out = 0  # since the last one that found room
+        self.lost = 0
+        self.written = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, entry: Entry) -> None:
+        """Take an entry, or count it."""
+        if len(self._waiting) >= WAITING_MAX:
+            self._left_out += 1
+            self.lost += 1
+            log.warning("audit entries are lost: too many wait to be written", to=self._to)
+            return
+        if self._left_out:
+            reason = "entries before this one are lost: too many waited to be written"
+            at, count = entry.at_ms, self._left_out
+            self._append(Entry(at, "", "", "", "", Decision.LOST, reason, times=count))
+            self._left_out = 0
+        self._append(entry)
+        self._some.set()
+
+    def _append(self, entry: Entry) -> None:
+        self._waiting.append((entry.to_line(self._node), entry.decision))
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            while self._waiting:
+                if not await self._write_some():
+                    await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _write_some(self) -> bool:
+        batch, size = Batch([], []), 0
+        for line, tag in self._waiting:
+            size += len(line)
+            if batch.lines and size > AT_ONCE_BYTES:
+                break
+            batch.lines.append(line)
+            batch.tags.append(tag)
+        try:
+            await self._write(batch)
+        finally:
+            self.written += batch.done
+            for _ in range(batch.done):
+                self._waiting.popleft()
+        return batch.done == len(batch.lines)
+
+    async def drain(self) -> None:
+        """Write what waits, as long as that works."""
+        while self._waiting and await self._write_some():
+            pass
+
+
+class AuditLog:
+    """A part of a node that has a file or a topic for it."""
+
+    def __init__(self, section: AuditSection, node: str, core: Core) -> None:
+        """node: its name."""
+        self._core = core
+        self._node = node
+        self.all_calls = section.level == "all"
+        self._repeats = Repeats()
+        self._thread = ThreadPoolExecutor(1, "audit")  # of its own: its disk may be slow
+        self.outlets: dict[str, Outlet] = {}
+        self._file: AuditFile | None = None
+        if section.file is not None:
+            self._file = AuditFile(section.file, section.file_bytes_max, section.files_max)
+            self.outlets["file"] = Outlet("file", node, self._to_file)
+        if section.topic:
+            self.outlets["topic"] = Outlet("topic", node, self._to_topic)
+
+    @property
+    def wall_ms(self) -> int:
+        """Now, for entries."""
+        return self._core.times.wall_ms()
+
+    def denied(self, who: Who, method: str, resource: str, error: Exception) -> None:
+        """Note a call that was denied."""
+        at = self.wall_ms
+        self.note(Entry(at, *who, method, resource, Decision.DENIED, str(error)))
+
+    def note(self, entry: Entry) -> None:
+        """Write an entry soon; denials that are repeated once in a while."""
+        if entry.decision is Decision.DENIED:
+            self._put(self._repeats.taken(entry, self._core.times.mono_ms()))
+        else:
+            self._put([entry])
+
+    def _put(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            for outlet in self.outlets.values():
+                outlet.put(entry)
+
+    # -- in the background ---------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with together() as tasks:
+            for outlet in self.outlets.values():
+                tasks.create_task(outlet.run())
+            while True:
+                await asyncio.sleep(TICK_SECONDS)
+                self._put(self._repeats.due(self._core.times.mono_ms()))
+
+    async def close(self) -> None:
+        """Write what is left to the file, after `run` has ended."""
+        self._put(self._repeats.rest())
+        if self._file is not None:
+            await self.outlets["file"].drain()
+            self._file.close()
+        self._thread.shutdown(wait=False)
+
+    async def _to_file(self, batch: Batch) -> None:
+        file = self._file
+        assert file is not None, "it has an outlet"
+
+        def job() -> None:
+            while batch.done < len(batch.lines):
+                batch.done += file.write(batch.lines[batch.done :])
+
+        await done_in_thread(self._thread, job, self._not_written)
+
+    @staticmethod
+    def _not_written(error: OSError) -> None:
+        reason = error.strerror or str(error)
+        log.warning("cannot write the audit log: trying again", reason=reason)
+
+    async def _to_topic(self, batch: Batch) -> None:
+        """Store messages as the master. A slave's entries are in its file alone."""
+        core = self._core
+        try:
+            core.admission.check_master()
+        except sdk.NotMaster:
+            batch.done = len(batch.lines)
+            return
+        if not core.admission.may_store():
+            return
+        tags = [encode_properties({"TAGS": tag}).encode() for tag in batch.tags]
+        try:
+            if not core.metadata.exists(AUDIT_TOPIC):
+                core.metadata.auto_create(AUDIT_TOPIC, 1)
+            columns = Columns.of(batch.lines, tags)
+            result = core.log.write_now(PutBatch(AUDIT_TOPIC, QUEUE, columns, core.times.wall_ms()))
+        except (sdk.DuologError, StoreError) as error:
+            log.debug("audit entries are not stored yet", reason=str(error))
+            return
+        if result.status is PutMessageStatus.PUT_OK:
+            batch.done = len(batch.lines)
+
+    # -- as a part -----------------------------------------------------------------------------
+
+    def status(self) -> Mapping[str, int]:
+        """See Part."""
+        lost = sum(outlet.lost for outlet in self.outlets.values())
+        return {"audit_waiting": max(map(len, self.outlets.values())), "audit_lost": lost}
+
+    def validate(self) -> str:
+        """See Part."""
+        return ""
+
+    def role_changed(self) -> None:
+        """See Part. What waits is written by the role that the node has then."""
+
+
+__all__ = ["AuditLog", "Batch", "Outlet"]

@@ -1,0 +1,150 @@
+"""One entry of the audit log, and how equal ones are written once. Pure."""
+
+import json
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+
+WORD_MAX = 1000  # characters of one word
+SHOWN_MAX = 4000  # and of what a request says
+SPAN_MS = 10_000
+REMEMBERED_MAX = 1000
+STRANGERS_MAX = 20  # different denials of one address, of callers who are no users
+Key = tuple[str, str, str, str, str]
+
+
+class Decision(StrEnum):
+    """What became of a call."""
+
+    ALLOWED = "allowed"
+    DENIED = "denied"  # by who calls, or by its rights
+    FAILED = "failed"  # allowed, and not done, or not known to be
+    LOST = "lost"  # entries that there was no room for
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One call.
+
+    Attributes:
+        at_ms: wall-clock ms.
+        user: empty where none was recognised, or there are none.
+        source: the address that it came from, without the port.
+        method: as the API names it: Admin/CreateTopic.
+        resource: what it was about: Topic:orders.
+        reason: why it was denied or failed, with the entry that decided.
+        shown: the fields of the request that are no secrets.
+        times: equal calls that this entry stands for; 1 but for those after the first.
+    """
+
+    at_ms: int
+    user: str
+    source: str
+    method: str
+    resource: str
+    decision: Decision
+    reason: str = ""
+    shown: Mapping[str, object] = field(default_factory=dict)
+    times: int = 1
+
+    def to_line(self, node: str) -> bytes:
+        """As JSON, without a line's end. node: the name of the one that writes it."""
+        row: dict[str, object] = {
+            "time": _iso(self.at_ms),
+            "node": node,
+            "user": self.user[:WORD_MAX],
+            "source": self.source,
+            "method": self.method,
+            "resource": self.resource[:WORD_MAX],
+            "decision": self.decision,
+        }
+        if self.reason:
+            row["reason"] = self.reason[:WORD_MAX]
+        if self.shown:
+            row["request"] = _shortened(self.shown)
+        if self.times != 1:
+            row["times"] = self.times
+        return json.dumps(row, separators=(",", ":")).encode()
+
+
+def _iso(at_ms: int) -> str:
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _shortened(shown: Mapping[str, object]) -> dict[str, object]:
+    left, found = SHOWN_MAX, {}
+    for name, value in shown.items():
+        if isinstance(value, str) and len(value) > left:
+            value = value[:left] + "…"
+        left -= len(value) if isinstance(value, str) else 0
+        found[name] = value
+    return found
+
+
+@dataclass(slots=True)
+class _Later:
+    """Stands for the denials after the first, and is written then."""
+
+    entry: Entry
+    until_ms: int
+
+
+class Repeats:
+    """Denials that are repeated: the first is written at once, the others as one after a while.
+
+    So nobody fills the log by trying again: neither a user, nor an address from which many names
+    are tried. Each call is in exactly one entry.
+    """
+
+    def __init__(self) -> None:
+        # What came since the first, and when it is written; in the order of these times.
+        self._later: OrderedDict[Key, _Later] = OrderedDict()
+        self._strangers: Counter[str] = Counter()  # keys, by source
+
+    def __len__(self) -> int:
+        return len(self._later)
+
+    def taken(self, entry: Entry, now_ms: int) -> list[Entry]:
+        """A denial comes: what is to be written now. now_ms: monotonic."""
+        key: Key = (entry.user, entry.source, entry.method, entry.resource, entry.reason)
+        if key not in self._later and self._strangers[entry.source] >= STRANGERS_MAX:
+            key = ("", entry.source, "", "", "")
+        known = self._later.get(key)
+        if known is not None:
+            known.entry = replace(entry, times=known.entry.times + 1)
+            return []
+        found = self._forgotten() if len(self._later) >= REMEMBERED_MAX else []
+        self._later[key] = _Later(replace(entry, times=0), now_ms + SPAN_MS)
+        if not entry.user:
+            self._strangers[entry.source] += 1
+        return [*found, entry]
+
+    def _forgotten(self) -> list[Entry]:
+        """Forget the oldest; what is to be written of it."""
+        key, later = self._later.popitem(last=False)
+        if not later.entry.user:
+            source = key[1]
+            self._strangers[source] -= 1
+            if not self._strangers[source]:
+                del self._strangers[source]
+        return [later.entry] if later.entry.times else []
+
+    def due(self, now_ms: int) -> list[Entry]:
+        """What is to be written by now."""
+        found = []
+        while self._later and next(iter(self._later.values())).until_ms <= now_ms:
+            found += self._forgotten()
+        return found
+
+    def rest(self) -> list[Entry]:
+        """What is left at the end."""
+        found = []
+        while self._later:
+            found += self._forgotten()
+        return found
+
+
+__all__ = ["Decision", "Entry", "Repeats"]

@@ -1,0 +1,71 @@
+"""What the audit log says of a request: its resource, and the fields that are no secrets.
+
+A field that is named neither here nor in HIDDEN is not written, and a test finds it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf.message import Message
+
+# Methods that change something by order of an operator, and what is written of their requests.
+CHANGES: Mapping[str, tuple[str, ...]] = {
+    "Admin/CreateTopic": ("topic", "queues", "perm", "message_type", "lite_ttl_minutes"),
+    "Admin/AlterTopic": ("topic", "queues", "perm", "message_type", "lite_ttl_minutes"),
+    "Admin/DeleteTopic": ("topic",),
+    "Admin/PutGroup": (
+        *("group", "orderly", "retry_times", "retry_delays_ms", "lite_topic", "lite_exclusive"),
+    ),
+    "Admin/DeleteGroup": ("group",),
+    "Admin/ResetGroup": ("group", "topic", "offset", "time", "start"),
+    "Admin/Failover": ("node", "epoch"),
+    "Admin/Drain": ("node", "undo"),
+    "Admin/ElectUnclean": ("epoch",),
+    "Admin/PutQuota": (
+        *("subject", "bytes_in", "messages_in", "bytes_out", "messages_out", "connections"),
+        *("topics", "burst_ms"),
+    ),
+    "Admin/DeleteQuota": ("subject",),
+    "Access/PutUser": ("user", "super", "disabled", "signs", "create"),
+    "Access/DeleteUser": ("user",),
+    "Access/PutRights": ("user", "rights"),
+    "Access/IssueToken": ("user", "seconds"),
+}
+HIDDEN = {"Access/PutUser": ("password",), "Access/PutRights": ("expected",)}
+_RESOURCES = (("topic", "Topic"), ("group", "Group"), ("user", "User"), ("sink", "Group"))
+
+
+def resource_of(method: str, request: Any) -> str:
+    """What a request is about, as Topic:orders; empty where it names nothing."""
+    subject: Any = getattr(request, "subject", "")
+    if subject:  # of a quota
+        return str(subject)
+    for place in getattr(request, "add", ()):  # to a subscription
+        return f"Topic:{place.topic}"
+    for message in getattr(request, "messages", ()):  # of RocketMQ's, all of one topic
+        request = message
+        break
+    request = getattr(request, "message_queue", request)
+    named = method.startswith(("Admin/DeleteGroup", "Admin/PutGroup", "Admin/ResetGroup", "Groups"))
+    order = (_RESOURCES[1], *_RESOURCES) if named else _RESOURCES
+    for field, kind in order:
+        name: Any = getattr(request, field, "")
+        if isinstance(name, str) and name:
+            return f"{kind}:{name}"
+        if not isinstance(name, str) and hasattr(name, "name") and name.name:  # RocketMQ's
+            space = f"{name.resource_namespace}%" if name.resource_namespace else ""
+            return f"{kind}:{space}{name.name}"
+    return "Cluster:" if method in CHANGES and method.startswith("Admin/") else ""
+
+
+def shown_of(method: str, request: Message) -> dict[str, object]:
+    """The fields of a change that are set, and are no secrets."""
+    allowed = CHANGES.get(method, ())
+    return {
+        field.name: value if isinstance(value, str | int) else list(value)
+        for field, value in request.ListFields()
+        if field.name in allowed
+    }
+
+
+__all__ = ["CHANGES", "HIDDEN", "resource_of", "shown_of"]

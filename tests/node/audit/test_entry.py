@@ -1,0 +1,161 @@
+"""Entries of the audit log: their lines, and how repeated denials become few."""
+
+import json
+from dataclasses import replace
+
+from duolog.wire import duolog_pb2 as wire
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.audit.entry import (
+    REMEMBERED_MAX,
+    SHOWN_MAX,
+    SPAN_MS,
+    STRANGERS_MAX,
+    WORD_MAX,
+    Decision,
+    Entry,
+    Repeats,
+)
+from node.audit.subjects import CHANGES, HIDDEN, resource_of, shown_of
+
+DENIED = Entry(0, "alice", "10.0.0.7", "Messages/Pull", "Topic:T", Decision.DENIED, "no entry")
+CALLS = st.lists(
+    st.tuples(st.integers(0, 4000), st.sampled_from(["", "a", "b"]), st.integers(0, 40)),
+    max_size=200,
+)
+
+
+def test_a_line_is_json_without_what_is_empty() -> None:
+    entry = Entry(
+        1_700_000_000_123, "alice", "10.0.0.7", "Admin/DeleteTopic", "Topic:T", Decision.ALLOWED
+    )
+    assert json.loads(entry.to_line("n1")) == {
+        "time": "2023-11-14T22:13:20.123Z",
+        "node": "n1",
+        "user": "alice",
+        "source": "10.0.0.7",
+        "method": "Admin/DeleteTopic",
+        "resource": "Topic:T",
+        "decision": "allowed",
+    }
+
+
+def test_a_line_is_one_line_of_bounded_length_whatever_a_client_says() -> None:
+    hostile = '\n\r\u2028\x1b[2J"' * 10_000
+    entry = replace(
+        DENIED, user=hostile, resource=hostile, reason=hostile, shown={"rights": hostile, "n": 1}
+    )
+    line = entry.to_line("n1")
+    assert line.isascii()
+    assert not any(byte < 32 for byte in line)
+    found = json.loads(line)
+    assert len(found["reason"]) == WORD_MAX
+    assert len(found["request"]["rights"]) == SHOWN_MAX + 1
+    assert found["request"]["n"] == 1
+
+
+@given(CALLS)
+def test_each_denied_call_is_in_exactly_one_entry(calls: list[tuple[int, str, int]]) -> None:
+    repeats, written, now = Repeats(), [], 0
+    for gap, user, number in calls:
+        now += gap
+        written += repeats.due(now)
+        entry = replace(DENIED, at_ms=now, user=user, resource=f"Topic:{number}")
+        written += repeats.taken(entry, now)
+    written += repeats.rest()
+    assert sum(entry.times for entry in written) == len(calls)
+    assert all(entry.times for entry in written)
+    for user in ("a", "b"):
+        of_user = sum(entry.times for entry in written if entry.user == user)
+        assert of_user == sum(one == user for _, one, _ in calls)
+    assert not repeats._strangers
+    assert not repeats
+
+
+def test_the_first_denial_is_written_at_once_and_the_others_as_one_after_a_while() -> None:
+    repeats = Repeats()
+    assert repeats.taken(DENIED, 0) == [DENIED]
+    for at in range(1, 100):
+        assert repeats.taken(replace(DENIED, at_ms=at), at) == []
+    assert repeats.due(SPAN_MS - 1) == []
+    assert repeats.due(SPAN_MS) == [replace(DENIED, at_ms=99, times=99)]
+    assert repeats.due(10 * SPAN_MS) == []
+    assert repeats.taken(DENIED, 10 * SPAN_MS) == [DENIED]
+
+
+def test_an_address_that_tries_many_names_makes_few_entries() -> None:
+    repeats, written = Repeats(), []
+    for number in range(5000):
+        stranger = replace(DENIED, user="", reason=f"user 'u{number}': wrong")
+        written += repeats.taken(stranger, 0)
+    assert STRANGERS_MAX <= len(written) <= STRANGERS_MAX + 1
+    assert repeats.taken(replace(DENIED, user="", source="10.0.0.8"), 0), "others are noted"
+    written += repeats.rest()
+    assert sum(entry.times for entry in written) == 5000
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    repeats, written = Repeats(), []
+    for number in range(3 * REMEMBERED_MAX):
+        for _ in range(2):
+            written += repeats.taken(replace(DENIED, resource=f"Topic:{number}"), 0)
+        assert len(repeats) <= REMEMBERED_MAX
+    written += repeats.rest()
+    assert sum(entry.times for entry in written) == 6 * REMEMBERED_MAX
+
+
+# -- of requests ----------------------------------------------------------------------------------
+
+
+def request_of(method: str) -> type:
+    service, name = method.split("/")
+    found = wire.DESCRIPTOR.services_by_name[service].methods_by_name[name]
+    return getattr(wire, found.input_type.name)  # type: ignore[no-any-return]
+
+
+def test_each_field_of_a_change_is_named_as_shown_or_hidden() -> None:
+    for method, shown in CHANGES.items():
+        fields = {field.name for field in request_of(method).DESCRIPTOR.fields}  # type: ignore[attr-defined]
+        assert fields == {*shown, *HIDDEN.get(method, ())}, method
+        assert not set(shown) & set(HIDDEN.get(method, ()))
+
+
+def test_what_changes_something_is_noted_and_what_reads_is_not() -> None:
+    """A new method of these services is one or the other."""
+    reads = {
+        *("Admin/ListTopics", "Admin/ListGroups", "Admin/DescribeGroup", "Admin/Track"),
+        *("Admin/NodeStatus", "Admin/ClusterStatus", "Admin/Route", "Admin/ListQuotas"),
+        *("Access/WhoAmI", "Access/ListUsers", "Access/GetRights", "Access/TestAccess"),
+    }
+    methods = {
+        f"{service}/{method.name}"
+        for service in ("Admin", "Access")
+        for method in wire.DESCRIPTOR.services_by_name[service].methods
+    }
+    assert methods == reads | CHANGES.keys()
+
+
+def test_a_password_is_never_shown() -> None:
+    request = wire.PutUserRequest(user="alice", password="hidden", super=False, signs=True)
+    assert shown_of("Access/PutUser", request) == {"user": "alice", "super": False, "signs": True}
+
+
+def test_a_resource_is_what_the_request_is_about() -> None:
+    for method, request, found in (
+        ("Admin/CreateTopic", wire.TopicRequest(topic="T"), "Topic:T"),
+        ("Admin/ResetGroup", wire.ResetGroupRequest(group="g", topic="T"), "Group:g"),
+        ("Admin/PutGroup", wire.PutGroupRequest(group="g", lite_topic="T"), "Group:g"),
+        ("Admin/PutQuota", wire.PutQuotaRequest(subject="User:alice"), "User:alice"),
+        ("Admin/Drain", wire.DrainRequest(node="n"), "Cluster:"),
+        ("Access/PutRights", wire.PutRightsRequest(user="alice"), "User:alice"),
+        ("Messages/Pull", wire.PullRequest(topic="T"), "Topic:T"),
+        ("Groups/Commit", wire.CommitRequest(group="g"), "Group:g"),
+        (
+            "Messages/Subscribe",
+            wire.SubscribeRequest(group="g", add=[wire.QueueOffset(topic="T")]),
+            "Topic:T",
+        ),
+        ("Admin/Route", wire.RouteRequest(), ""),
+    ):
+        assert resource_of(method, request) == found

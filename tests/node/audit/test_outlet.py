@@ -1,0 +1,148 @@
+"""Entries on their way: none waits for another, none is lost in silence."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from node.audit import auditlog as module
+from node.audit.auditlog import WAITING_MAX, Batch, Outlet
+from node.audit.entry import Decision, Entry
+
+
+def entry(number: int) -> Entry:
+    return Entry(0, "alice", "", "Admin/CreateTopic", f"Topic:{number}", Decision.ALLOWED)
+
+
+class Place:
+    """Where entries go."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.works = True
+        self.tries = 0
+
+    async def write(self, batch: Batch) -> None:
+        self.tries += 1
+        if self.works:
+            self.lines += batch.lines
+            batch.done = len(batch.lines)
+
+    @property
+    def resources(self) -> list[str]:
+        return [json.loads(line)["resource"] for line in self.lines]
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+@pytest.fixture
+async def outlet(place: Place, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Outlet]:
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.0)
+    made = Outlet("file", "n", place.write)
+    running = asyncio.ensure_future(made.run())
+    yield made
+    running.cancel()
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_entries_are_written_in_their_order(place: Place, outlet: Outlet) -> None:
+    for number in range(5):
+        outlet.put(entry(number))
+    await turns()
+    outlet.put(entry(5))
+    await turns()
+    assert place.resources == [f"Topic:{number}" for number in range(6)]
+    assert (len(outlet), outlet.written, outlet.lost) == (0, 6, 0)
+
+
+async def test_what_does_not_work_is_tried_again_and_written_once(
+    place: Place, outlet: Outlet
+) -> None:
+    place.works = False
+    outlet.put(entry(1))
+    await turns()
+    assert place.tries > 1
+    assert not place.lines
+    place.works = True
+    await turns()
+    assert place.resources == ["Topic:1"]
+
+
+async def test_what_finds_no_room_is_counted_and_told_in_its_place(
+    place: Place, outlet: Outlet
+) -> None:
+    place.works = False
+    for number in range(WAITING_MAX + 7):
+        outlet.put(entry(number))
+    assert outlet.lost == 7
+    place.works = True
+    await turns()
+    outlet.put(entry(-1))
+    await turns()
+    assert len(place.lines) == WAITING_MAX + 2
+    told, last = map(json.loads, place.lines[-2:])
+    assert (told["decision"], told["times"]) == ("lost", 7)
+    assert last["resource"] == "Topic:-1"
+    assert outlet.lost == 7
+
+
+async def test_one_batch_is_bounded(place: Place) -> None:
+    sizes: list[int] = []
+
+    async def write(batch: Batch) -> None:
+        sizes.append(sum(map(len, batch.lines)))
+        await place.write(batch)
+
+    outlet = Outlet("file", "n", write)
+    for number in range(WAITING_MAX):
+        outlet.put(entry(number))
+    await outlet.drain()
+    assert place.resources == [f"Topic:{number}" for number in range(WAITING_MAX)]
+    assert max(sizes) <= module.AT_ONCE_BYTES
+    assert len(sizes) > 1
+
+
+async def test_a_batch_that_was_written_while_its_task_was_cancelled_is_not_written_again(
+    place: Place,
+) -> None:
+    async def write(batch: Batch) -> None:
+        await place.write(batch)
+        raise asyncio.CancelledError
+
+    outlet = Outlet("file", "n", write)
+    outlet.put(entry(1))
+    with pytest.raises(asyncio.CancelledError):
+        await outlet.run()
+    await outlet.drain()
+    assert place.resources == ["Topic:1"]
+
+
+async def test_lines_that_were_written_before_a_failure_are_not_written_again(
+    place: Place,
+) -> None:
+    async def write(batch: Batch) -> None:
+        place.lines.append(batch.lines[0])
+        batch.done = 1
+
+    outlet = Outlet("file", "n", write)
+    for number in range(3):
+        outlet.put(entry(number))
+    for _ in range(3):
+        await outlet.drain()
+    assert place.resources == ["Topic:0", "Topic:1", "Topic:2"]
+
+
+async def test_at_the_end_what_does_not_work_is_given_up(place: Place) -> None:
+    outlet = Outlet("file", "n", place.write)
+    outlet.put(entry(1))
+    place.works = False
+    await outlet.drain()
+    assert place.tries == 1
