@@ -14,7 +14,7 @@ _NOT_FOR_OTHERS = stat.S_IWGRP | stat.S_IRWXO  # a group may read, as of mounted
 
 def cautions(config: Config) -> list[str]:
     """What is not safe, each with what to do. Files are looked at, and may be gone."""
-    return [*_plain_ports(config), *_key_files(config)]
+    return [*_plain_ports(config), *_key_files(config), *_audit(config)]
 
 
 def untimely(config: Config, now: datetime) -> list[str]:
@@ -55,6 +55,14 @@ def _who_reads(config: Config) -> str:
     if config.access.key_file is None or config.access.node_proof == "offered":
         return "whoever reaches this port"
     return "whoever can read along on the network"
+
+
+def _audit(config: Config) -> Iterator[str]:
+    if config.audit.topic and config.access.key_file is None:
+        yield (
+            "audit.topic = true: without users, whoever reaches this node can read the audit log: "
+            "set audit.file in its place, or access.key_file"
+        )
 
 
 def _frames_of(config: Config) -> str:

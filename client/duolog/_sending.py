@@ -266,7 +266,8 @@ class _Delivery:
         return int(1000 * min(PATIENCE_SECONDS, self._left * PATIENCE_SHARE))
 
     def _refused(self, error: DuologError, reply: wire.AppendReply, took: float) -> _Failure:
-        self._sender.topics.forget(self._batch.topic)  # it may not be what it was
+        if not isinstance(error, Throttled):
+            self._sender.topics.forget(self._batch.topic)  # it may not be what it was
         unknown = reply.status == wire.UNKNOWN_ERROR
         self._maybe_stored = self._maybe_stored or unknown
         if reply.master == self._connection.endpoint:  # it only pauses

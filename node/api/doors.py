@@ -75,7 +75,7 @@ class FramesDoor:
 
 def _who(principal: object, host: Host) -> Who:
     user = principal.name if isinstance(principal, Principal) else ""
-    return Who(user, host.address)
+    return Who.at(user, host.address)
 
 
 __all__ = ["FramesDoor", "appends_of_call"]

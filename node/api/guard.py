@@ -81,7 +81,7 @@ class Guard:
     ) -> None:
         """Note what no call ends with: a batch that its stream goes on without."""
         if self._audit is not None:
-            who = Who(principal.name, principal.source)
+            who = Who.at(principal.name, principal.source)
             self._audit.denied(who, method, resource, error)
 
     async def _recognise(self, context: Any) -> Principal:
@@ -115,7 +115,7 @@ class Guard:
             self._gate.check(principal, SEES_CLUSTER.needs(None, self.facts))
         except (sdk.Unauthenticated, sdk.NoPermission) as error:
             if self._audit is not None:
-                self._audit.denied(Who(name, source), "GET /metrics", "", error)
+                self._audit.denied(Who.at(name, source), "GET /metrics", "", error)
             raise
 
     def check(self, principal: Principal, needs: Iterable[Need]) -> None:

@@ -80,7 +80,7 @@ class MessagesParts:
 
 def who_calls(context: Caller) -> Who:
     """Who makes the call that runs in this task."""
-    return Who(name_of_caller(), peer_host(context.peer()).address)
+    return Who.at(name_of_caller(), peer_host(context.peer()).address)
 
 
 class MessagesService(stubs.MessagesServicer):

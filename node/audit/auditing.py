@@ -17,6 +17,7 @@ from node.audit.auditlog import AuditLog
 from node.audit.entry import Decision, Entry
 from node.audit.subjects import CHANGES, resource_of, shown_of
 from node.methods import Handler
+from node.quotas.quotas import Who
 from node.wirecodec import peer_host
 
 DENIED = (sdk.Unauthenticated.__name__, sdk.NoPermission.__name__)
@@ -122,8 +123,7 @@ class Auditing:
         self._audit.note(
             Entry(
                 self._audit.wall_ms,
-                name_of_caller(),
-                peer_host(seen.peer()).address,
+                *Who.at(name_of_caller(), peer_host(seen.peer()).address),
                 name,
                 resource_of(name, request) if request is not None else "",
                 decision,

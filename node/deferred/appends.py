@@ -53,30 +53,15 @@ class Appends:
         request: wire.AppendRequest,
         host: Host,
         bodies: bytes | memoryview | None = None,
-        user: str = "",
+        user: str | None = "",
     ) -> tuple[wire.AppendReply, Outcome | None]:
-        """Store a client's batch; the reply, and the future that it must wait for (None: nothing).
+        """Store a batch; the reply, and the future that it must wait for (None: nothing).
 
-        bodies: if they are not in the request; they are not kept. user: empty where there are none.
-        See `settled`.
+        bodies: if they are not in the request; they are not kept. user: whose it is; empty where
+        there are no users; None for a batch that quotas have let in before. See `settled`.
         """
-        who = Who(user, host.address) if self._throttle.on else None
-        return self._append(request, host, request.bodies if bodies is None else bodies, who)
-
-    def append_accepted(
-        self, request: wire.AppendRequest, host: Host
-    ) -> tuple[wire.AppendReply, Outcome | None]:
-        """As `append`, of a batch that was accepted before, and counted then."""
-        return self._append(request, host, request.bodies, None)
-
-    def _append(
-        self,
-        request: wire.AppendRequest,
-        host: Host,
-        bodies: bytes | memoryview,
-        who: Who | None,
-    ) -> tuple[wire.AppendReply, Outcome | None]:
-        """who: whose quotas are asked; None: nobody's."""
+        if bodies is None:
+            bodies = request.bodies
         reply = wire.AppendReply(id=request.id)
         refusal = self._core.admission.put(request, bodies)
         if refusal is not None:
@@ -85,8 +70,9 @@ class Appends:
                 return reply, None
             return reply, self._replication.refusals.told_later(request.patience_ms)
         topic, kind = request.topic, NORMAL
-        if who is not None:
+        if self._throttle.on and user is not None:
             size = len(bodies) + len(request.properties)
+            who = Who.at(user, host.address)
             wait = self._throttle.put(who, topic, size, count_of(request))
             if wait is not None:
                 reply.retry_after_ms = wait.ms

@@ -181,7 +181,7 @@ class PublishService:
         request = _parsed(data)
         count = self._checked_count(request)
         if core.throttle.on:
-            who, size = Who(user, host.address), len(request.bodies) + len(request.properties)
+            who, size = Who.at(user, host.address), len(request.bodies) + len(request.properties)
             wait = core.throttle.put(who, request.topic, size, count)
             if wait is not None:
                 raise throttled(wait)
@@ -415,7 +415,7 @@ class PublishService:
         deadline = loop.time() + PUT_SECONDS
         while True:
             self._core.admission.check_master()
-            reply, future = self._appends.append_accepted(request, host)
+            reply, future = self._appends.append(request, host, user=None)
             if reply.status == wire.PUT_OK:
                 return future
             if reply.status == wire.SEQUENCE_TOO_OLD:

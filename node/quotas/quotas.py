@@ -14,6 +14,7 @@ from node.quotas.quota import EVERY, RATES, Kind, Limit, Quota, Subject
 ACCOUNTS_MAX = 20_000
 WAIT_MS_MAX = 24 * 3_600_000  # that a caller is told
 NAMESPACE = "%"
+MAPPED = "::ffff:"
 
 
 class Who(NamedTuple):
@@ -21,6 +22,11 @@ class Who(NamedTuple):
 
     user: str
     address: str
+
+    @staticmethod
+    def at(user: str, address: str) -> "Who":
+        """By an address as a connection tells it: an IPv4 one within IPv6 counts as IPv4."""
+        return Who(user, address.removeprefix(MAPPED) if "." in address else address)
 
 
 class Wait(NamedTuple):

@@ -78,9 +78,9 @@ class Wrapping:
         )
         if self._audit is not None and denied:
             principal = PRINCIPAL.get()
-            who = Who("", peer_host(str(context.peer())).address)
+            who = Who.at("", peer_host(str(context.peer())).address)
             if principal is not None:
-                who = Who(principal.name, principal.source)
+                who = Who.at(principal.name, principal.source)
             resource = resource_of(name, request) if request is not None else ""
             self._audit.denied(who, f"MessagingService/{name}", resource, error)
 

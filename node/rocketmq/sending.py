@@ -155,7 +155,7 @@ class Sender:
         """Raise Throttled where a request is over a quota: none of its messages is stored."""
         throttle = self._core.throttle
         if throttle.on:
-            who = Who(name_of_caller(), host.address)
+            who = Who.at(name_of_caller(), host.address)
             size = sum(size_of(message.body, message.properties) for message in messages)
             wait = throttle.put(who, topic, size, len(messages))
             if wait is not None:

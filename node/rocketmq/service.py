@@ -206,7 +206,7 @@ class MessagingService(rpc.MessagingServiceServicer):
             self._authenticator.check(metadata)
         except Refused as error:
             if self.broker.audit is not None:
-                who = Who("", peer_host(str(context.peer())).address)
+                who = Who.at("", peer_host(str(context.peer())).address)
                 self.broker.audit.denied(who, "MessagingService", "", error)
             raise
         if reads:
@@ -628,7 +628,7 @@ class MessagingService(rpc.MessagingServiceServicer):
 
 def who_calls(context: Call) -> Who:
     """Who makes the call that runs in this task, to whichever node."""
-    return Who(name_of_caller(), peer_host(peer_of(context)).address)
+    return Who.at(name_of_caller(), peer_host(peer_of(context)).address)
 
 
 def _time_left(context: Call, default: float) -> float:

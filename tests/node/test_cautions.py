@@ -76,6 +76,13 @@ def test_keys_that_are_open_to_others(files: dict[str, str], mode: int, safe: bo
     assert told(tls=tls) == []
 
 
+def test_an_audit_log_that_everybody_reads(files: dict[str, str]) -> None:
+    (one,) = told(audit={"topic": True})
+    assert "whoever reaches this node can read the audit log" in one
+    assert told(audit={"topic": True}, access={"key_file": files["users"]}) == []
+    assert told(audit={"file": "audit.log"}) == []
+
+
 async def test_a_node_tells_how_many_there_are(start_node: StartNode) -> None:
     for listen, expected in (("127.0.0.1:0", 0), ("0.0.0.0:0", 1)):
         node = await start_node(ha={"listen": listen})

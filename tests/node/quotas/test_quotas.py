@@ -111,6 +111,12 @@ def test_the_longest_wait_is_told_with_its_reason() -> None:
     assert refused.text == "over the quota of Client:10.0.0.7: bytes in, 1 a second"
 
 
+def test_an_ipv4_address_within_ipv6_is_the_same_client() -> None:
+    assert Who.at("", "::ffff:10.0.0.7") == Who("", "10.0.0.7")
+    assert Who.at("", "2001:db8::ffff:1") == Who("", "2001:db8::ffff:1")
+    assert Who.at("alice", "10.0.0.7") == ALICE
+
+
 def test_in_and_out_are_counted_apart() -> None:
     found = quotas(quota("Topic:T", messages_in=1, messages_out=1))
     found.outgoing.add(ALICE, "T", (1, 10), 0)
