@@ -23,6 +23,7 @@ IDLE = {
     "duolog_fsync_seconds_count": "5",
     "duolog_append_seconds_count": "5",
     "duolog_metrics_series_dropped": "0",
+    "duolog_audit_entries_lost_total": "0",
     "rocketmq_storage_dispatch_behind_bytes": "0",
 }
 LABELS = {
@@ -37,6 +38,7 @@ LABELS = {
     "storage_type": "local",
     "storage_medium": "disk",
     "version": "1",
+    "to": "file",
 }
 OF_A_MASTER = {
     "duolog_in_sync_replicas": "3",
