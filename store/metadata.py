@@ -22,6 +22,7 @@ LITE_TTL_MINUTES_MAX = 10 * 365 * 24 * 60
 LITE = "LITE"
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", LITE)
 LITE_EXPIRATION = "lite.topic.expiration"  # RocketMQ 5's attribute, minutes
+OWNER = "duolog.owner"  # an attribute that RocketMQ keeps and does not use
 
 Json = dict[str, Any]
 # Errors raised by JSON with an unexpected structure.
@@ -53,6 +54,7 @@ class TopicConfig:
     order: bool = False
     message_type: str = ""  # one of MESSAGE_TYPES; empty: all but LITE
     lite_ttl_minutes: int = 0  # lite topics that got nothing for so long are forgotten; 0: never
+    owner: str = ""  # the user who created it; empty where there were no users
 
     def to_json(self) -> Json:
         """RocketMQ's bean; attributes are those of RocketMQ 5."""
@@ -61,6 +63,8 @@ class TopicConfig:
             attributes["message.type"] = self.message_type
         if self.lite_ttl_minutes:
             attributes[LITE_EXPIRATION] = str(self.lite_ttl_minutes)
+        if self.owner:
+            attributes[OWNER] = self.owner
         return {
             **({"attributes": attributes} if attributes else {}),
             "order": self.order,
@@ -84,6 +88,7 @@ class TopicConfig:
             bool(value.get("order", False)),
             str(attributes.get("message.type", "")),
             max(0, int(attributes.get(LITE_EXPIRATION, 0))),
+            str(attributes.get(OWNER, "")),
         )
 
 

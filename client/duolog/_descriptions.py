@@ -40,6 +40,7 @@ class TopicDescription:
         stats: its queues.
         message_type: what RocketMQ's clients may send to it; empty: everything but LITE.
         lite_ttl_minutes: a lite topic without messages for so long expires; 0: never.
+        owner: the user who created it; empty where there were no users.
     """
 
     topic: str
@@ -49,6 +50,7 @@ class TopicDescription:
     stats: tuple[QueueStats, ...] = ()
     message_type: str = ""
     lite_ttl_minutes: int = 0
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,7 +481,7 @@ class Quota:
         bytes_out: that may be read in a second.
         messages_out: that may be read in a second.
         connections: of a user or a client address, with one node.
-        topics: of a namespace.
+        topics: that a user created, or of a namespace.
         burst_ms: after a pause, so much of each rate passes at once.
     """
 

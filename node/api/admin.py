@@ -88,7 +88,7 @@ class AdminService(stubs.AdminServicer):
     async def CreateTopic(self, request: wire.TopicRequest, context: Caller) -> wire.TopicReply:
         """Create a topic. Repeating a call is no error; other settings for the same topic are."""
         metadata = self._broker.metadata
-        config = metadata.new_topic(request.topic, request.queues, request.perm)
+        config = metadata.new_topic(request.topic, request.queues, request.perm, name_of_caller())
         check_message_type(request.message_type)
         config = replace(
             config,
@@ -191,7 +191,7 @@ class AdminService(stubs.AdminServicer):
         async for name in slices.each(missing):
             if not is_reserved_topic(name):
                 broker.admission.check_master()  # still
-                metadata.make_if_missing(name)
+                metadata.make_if_missing(name, owner=name_of_caller())
 
     def _known(self, name: str) -> TopicConfig:
         known = self._broker.metadata.topics.get(name)
@@ -212,6 +212,7 @@ class AdminService(stubs.AdminServicer):
         reply.group = self._broker.group
         reply.message_type = config.message_type
         reply.lite_ttl_minutes = config.lite_ttl_minutes
+        reply.owner = config.owner
         for queue_id in range(config.queues):
             low, high = self._store.queue_range(config.name, queue_id)
             reply.stats.add(

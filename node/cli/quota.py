@@ -67,7 +67,7 @@ def set_(
     connections: Annotated[
         int | None, _limit("Connections of a user or an address with one node.")
     ] = None,
-    topics: Annotated[int | None, _limit("Topics of a namespace.")] = None,
+    topics: Annotated[int | None, _limit("Topics that a user created, or of a namespace.")] = None,
     burst_ms: Annotated[
         int | None,
         typer.Option(min=1, help="After a pause, so much of a rate passes at once [1000]."),

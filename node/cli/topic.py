@@ -32,6 +32,7 @@ def _row(topic: "TopicDescription") -> dict[str, object]:
         "perm": topic.perm,
         "type": topic.message_type or "any",
         **({"lite_ttl": topic.lite_ttl_minutes} if topic.lite_ttl_minutes else {}),
+        **({"owner": topic.owner} if topic.owner else {}),
         "messages": sum(s.max_offset - s.min_offset for s in topic.stats),
     }
 

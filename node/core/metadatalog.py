@@ -103,7 +103,7 @@ def _body(change: Json) -> bytes:
     return json.dumps(change, separators=(",", ":")).encode()
 
 
-def _none_refused(name: str) -> sdk.DuologError | None:
+def _none_refused(config: TopicConfig) -> sdk.DuologError | None:
     """Topics may be created where there are no quotas."""
 
 
@@ -125,8 +125,8 @@ class MetadataLog:
         self._files = MetadataFiles(self._disk)
         # Why nothing may be changed now, None if it may. Set by the broker.
         self.refused: Callable[[], sdk.DuologError | None] = _nobody_knows
-        # Why a topic of a name may not be created now, None if it may. Set by the throttle.
-        self.topic_refused: Callable[[str], sdk.DuologError | None] = _none_refused
+        # Why a topic may not be created now, None if it may. Set by the throttle.
+        self.topic_refused: Callable[[TopicConfig], sdk.DuologError | None] = _none_refused
         # Called with all quotas when any of them changed.
         self.quotas_changed: list[Callable[[Mapping[str, Json]], None]] = []
         # Called with a deleted topic and the ends of its queues.
@@ -157,6 +157,11 @@ class MetadataLog:
     def names(self) -> Collection[str]:
         """All topics, and those that stored changes will create."""
         return self.topics.keys() | self._creating.keys()
+
+    def owners(self) -> dict[str, str]:
+        """The owners of all of these."""
+        creating = {name: config.owner for name, (_, config) in self._creating.items()}
+        return {**creating, **{name: config.owner for name, config in self.topics.items()}}
 
     def creating(self, name: str) -> TopicConfig | None:
         """A topic that a stored change will create; None if there is no such change."""
@@ -427,24 +432,28 @@ class MetadataLog:
         finally:
             self._waiting.pop(offset, None)
 
-    def new_topic(self, name: str, queues: int, perm: int) -> TopicConfig:
-        """The settings of a topic to be created. Raises BadMessage, Busy, Throttled."""
+    def new_topic(self, name: str, queues: int, perm: int, owner: str = "") -> TopicConfig:
+        """The settings of a topic to be created. Raises BadMessage, Busy, Throttled.
+
+        owner: the user who creates it; empty where there are none.
+        """
         check_topic(name)
         limits = self._limits
         queues = queues or limits.default_topic_queues
         check_queues(queues, perm or 6)
+        made = TopicConfig(name, queues, perm or 6, owner=owner)
         if self.exists(name):
-            return TopicConfig(name, queues, perm or 6)
+            return made
         if len(self.names()) >= limits.topics_max:
             raise sdk.Busy(
                 f"this node has reached its limit of {limits.topics_max} topics (limits.topics_max)"
             )
-        refused = self.topic_refused(name)
+        refused = self.topic_refused(made)
         if refused is not None:
             raise refused
-        return TopicConfig(name, queues, perm or 6)
+        return made
 
-    def auto_create(self, name: str, queues: int = 0) -> TopicConfig:
+    def auto_create(self, name: str, queues: int = 0, owner: str = "") -> TopicConfig:
         """Create a topic on its first use; it can be used at once.
 
         If another call is creating it, it gets the settings of that call.
@@ -453,15 +462,15 @@ class MetadataLog:
         if creating is not None:
             self._tables.topics[name] = creating
             return creating
-        config = self.new_topic(name, queues, 0)
+        config = self.new_topic(name, queues, 0, owner)
         self._put({"op": "topic", "topic": config.to_json()})
         self._tables.topics[name] = config
         return config
 
-    def make_if_missing(self, name: str) -> None:
+    def make_if_missing(self, name: str, owner: str = "") -> None:
         """Create a topic that a message is stored for. Raises as `auto_create`."""
         if name not in self.topics:
-            self.auto_create(name)
+            self.auto_create(name, owner=owner)
 
     async def put_topic(self, config: TopicConfig) -> None:
         """Create or alter a topic.

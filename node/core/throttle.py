@@ -17,7 +17,7 @@ from node.engine.storetimes import StoreTimes
 from node.quotas.connections import Connections
 from node.quotas.quota import BadQuota, Kind, Limit, Quota, Subject
 from node.quotas.quotas import Quotas, Wait, Who
-from store.metadata import Json
+from store.metadata import Json, TopicConfig
 
 log = structlog.get_logger("duolog.node")
 
@@ -123,11 +123,12 @@ class Throttle:
         """It ended."""
         self.connections.leave(who, peer)
 
-    def _topic_refused(self, name: str) -> sdk.DuologError | None:
+    def _topic_refused(self, config: TopicConfig) -> sdk.DuologError | None:
         """Why a topic may not be created."""
         if not self.on:
             return None
-        wait = self._counted(self.quotas.over_topics(name, self._metadata.names()))
+        owners = self._metadata.owners()
+        wait = self._counted(self.quotas.over_topics(config.name, config.owner, owners))
         return throttled(wait) if wait is not None else None
 
 

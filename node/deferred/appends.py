@@ -78,7 +78,7 @@ class Appends:
                 reply.retry_after_ms = wait.ms
                 return self._reject(reply, request, wire.THROTTLED, wait.text), None
         try:
-            self._core.metadata.make_if_missing(topic)
+            self._core.metadata.make_if_missing(topic, user or "")
         except sdk.Throttled as error:
             return self._reject(reply, request, wire.THROTTLED, str(error)), None
         except sdk.DuologError as error:

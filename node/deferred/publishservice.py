@@ -185,7 +185,7 @@ class PublishService:
             wait = core.throttle.put(who, request.topic, size, count)
             if wait is not None:
                 raise throttled(wait)
-        core.metadata.make_if_missing(request.topic)  # its queue must exist by then
+        core.metadata.make_if_missing(request.topic, user)  # its queue must exist by then
         text = f"SINK\x01{sink}\x02COUNT\x01{count}"
         columns = Columns.of([data], [text.encode()])
         batch = PutBatch(STAGED_TOPIC, QUEUE, columns, core.times.wall_ms(), host)

@@ -50,7 +50,7 @@ class Limit(StrEnum):
 
 RATES = frozenset((Limit.BYTES_IN, Limit.MESSAGES_IN, Limit.BYTES_OUT, Limit.MESSAGES_OUT))
 LIMITS_OF: Mapping[Kind, frozenset[Limit]] = {
-    Kind.USER: RATES | {Limit.CONNECTIONS},
+    Kind.USER: RATES | {Limit.CONNECTIONS, Limit.TOPICS},
     Kind.CLIENT: RATES | {Limit.CONNECTIONS},
     Kind.TOPIC: RATES,
     Kind.NAMESPACE: frozenset((Limit.TOPICS,)),

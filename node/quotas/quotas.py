@@ -5,7 +5,7 @@ by itself what passes through it. An account without a debt may be forgotten: a 
 same.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from node.quotas.meter import Meter
@@ -218,16 +218,21 @@ class Quotas:
         most = quota.limit(limit) if quota is not None else 0
         return Wait(0, subject, limit, most) if most and count >= most else None
 
-    def over_topics(self, name: str, topics: Iterable[str]) -> Wait | None:
-        """Why one more topic may not be created beside those that exist."""
+    def over_topics(self, name: str, owner: str, owners: Mapping[str, str]) -> Wait | None:
+        """Why one more topic may not be created beside those that exist.
+
+        owner: the user who creates it; empty for none. owners: of those that exist.
+        """
+        if owner:
+            count = sum(one == owner for one in owners.values())
+            wait = self.over(Limit.TOPICS, Subject(Kind.USER, owner), count)
+            if wait is not None:
+                return wait
         namespace, percent, _ = name.partition(NAMESPACE)
         if not percent or not namespace:
             return None
-        subject = Subject(Kind.NAMESPACE, namespace)
-        if self.over(Limit.TOPICS, subject, 1 << 62) is None:
-            return None
-        prefix = namespace + NAMESPACE
-        return self.over(Limit.TOPICS, subject, sum(one.startswith(prefix) for one in topics))
+        count = sum(one.startswith(namespace + NAMESPACE) for one in owners)
+        return self.over(Limit.TOPICS, Subject(Kind.NAMESPACE, namespace), count)
 
 
 __all__ = ["Direction", "Quotas", "Wait", "Who"]

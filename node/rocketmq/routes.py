@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from duolog import _errors as sdk
 
+from node.access.gate import name_of_caller
 from node.broker import Broker
 from node.rocketmq.sending import accepted_types
 from node.rocketmq.words.stubs import Endpoints, MessageQueue, Resource, definition
@@ -78,7 +79,7 @@ class Routes:
         config = self._broker.metadata.topics.get(name)
         if config is None:
             if self._broker.limits.auto_create_topic and not self._broker.replication.not_master():
-                return self._broker.metadata.auto_create(name)
+                return self._broker.metadata.auto_create(name, owner=name_of_caller())
             self._broker.admission.check_knows()
             raise sdk.UnknownTopic(f"topic {name!r} does not exist")
         return config

@@ -169,7 +169,7 @@ class Sender:
             self._core.admission.check_knows()
             if not self._broker.limits.auto_create_topic:
                 raise sdk.UnknownTopic(f"topic {topic!r} does not exist")
-            config = metadata.auto_create(topic)
+            config = metadata.auto_create(topic, owner=name_of_caller())
         if not config.perm & PERM_WRITE:
             self._core.admission.check_knows()
             raise sdk.NoPermission(f"topic {topic!r} is not writable (its perm has no 2)")

@@ -283,3 +283,34 @@ async def test_users_have_quotas_by_their_names_and_all_transports(
                 )
             for _ in range(3):
                 assert (await append(root, append_request([b"x"]))).status == wire.PUT_OK
+
+
+async def test_a_user_creates_no_more_topics_than_its_quota(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await start_node(
+        access=access_files(tmp_path, PASSWORD), limits={"auto_create_topic": True}
+    )
+    where = f"127.0.0.1:{node.port}"
+    async with duolog.Client(where, user="root", password=PASSWORD, timeout=3) as root:
+        await root.access.create_user("root", PASSWORD, is_super=True)
+        await root.access.create_user("alice", PASSWORD, is_super=True)
+        await root.admin.put_quota("User:alice", topics=3)
+        await root.admin.create_topic("of-root", 1)
+        async with duolog.Client(where, user="alice", password=PASSWORD, timeout=3) as alice:
+            await alice.admin.create_topic("ordered", 1)
+            async with alice.producer() as producer:
+                await producer.send("routed", b"x")
+            reply = await append(alice, append_request([b"x"], topic="appended"))
+            assert reply.status == wire.PUT_OK
+            with pytest.raises(duolog.Throttled, match="quota of User:alice: topics, 3"):
+                await alice.admin.create_topic("one-more", 1)
+            refused = await append(alice, append_request([b"x"], topic="one-more"))
+            assert (refused.status, refused.retry_after_ms) == (wire.THROTTLED, 0)
+            await alice.admin.create_topic("ordered", 1)  # again
+            await alice.admin.alter_topic("ordered", queues=2)
+            owners = {topic.topic: topic.owner for topic in await root.admin.topics()}
+            made = dict.fromkeys(("ordered", "routed", "appended"), "alice")
+            assert owners == {"of-root": "root", **made}
+            await alice.admin.delete_topic("routed")
+            await alice.admin.create_topic("one-more", 1)

@@ -484,7 +484,7 @@ async def test_calls_over_a_quota_are_counted_by_kind_and_limit(
     assert found.value("duolog_throttled_calls_total", **limits) == 1
     others = [value for value in found.rows("duolog_throttled_calls_total").values() if value]
     assert others == [1]
-    assert len(found.rows("duolog_throttled_calls_total")) == 15
+    assert len(found.rows("duolog_throttled_calls_total")) == 16
 
 
 async def test_entries_of_the_audit_log_are_counted(start_node: StartNode, tmp_path: Path) -> None:

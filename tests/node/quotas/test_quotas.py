@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from node.quotas.connections import Connections
 from node.quotas.meter import Meter
 from node.quotas.quota import BadQuota, Kind, Limit, Quota, Subject
-from node.quotas.quotas import ACCOUNTS_MAX, WAIT_MS_MAX, Quotas, Who
+from node.quotas.quotas import ACCOUNTS_MAX, WAIT_MS_MAX, Quotas, Wait, Who
 
 ALICE = Who("alice", "10.0.0.7")
 GAPS = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 5000)), min_size=1, max_size=60)
@@ -178,16 +178,34 @@ def test_accounts_of_addresses_are_bounded_and_debts_are_kept_longest() -> None:
 
 def test_topics_of_a_namespace_are_counted_and_no_others() -> None:
     found = quotas(quota("Namespace:eu", topics=2))
-    assert found.over_topics("eu%c", ["eu%a", "a", "eux%b", "%RETRY%eu%g"]) is None
-    refused = found.over_topics("eu%c", ["eu%a", "eu%b"])
+
+    def over(name: str, topics: list[str], by: Quotas = found) -> Wait | None:
+        return by.over_topics(name, "", dict.fromkeys(topics, ""))
+
+    assert over("eu%c", ["eu%a", "a", "eux%b", "%RETRY%eu%g"]) is None
+    refused = over("eu%c", ["eu%a", "eu%b"])
     assert refused is not None
     assert (refused.limit, refused.ms) == (Limit.TOPICS, 0)
     assert refused.text == "over the quota of Namespace:eu: topics, 2"
-    assert found.over_topics("plain", ["eu%a", "eu%b"]) is None
-    assert found.over_topics("us%c", ["eu%a", "eu%b"]) is None
+    assert over("plain", ["eu%a", "eu%b"]) is None
+    assert over("us%c", ["eu%a", "eu%b"]) is None
     every = quotas(quota("Namespace:*", topics=1))
-    assert every.over_topics("us%c", ["eu%a"]) is None
-    assert every.over_topics("eu%c", ["eu%a"]) is not None
+    assert over("us%c", ["eu%a"], every) is None
+    assert over("eu%c", ["eu%a"], every) is not None
+
+
+def test_topics_of_a_user_are_those_that_it_created() -> None:
+    found = quotas(quota("User:alice", topics=2), quota("Namespace:eu", topics=1))
+    owners = {"a": "alice", "b": "bob", "c": "", "eu%d": "bob"}
+    assert found.over_topics("x", "alice", owners) is None
+    refused = found.over_topics("x", "alice", {**owners, "e": "alice"})
+    assert refused is not None
+    assert refused.text == "over the quota of User:alice: topics, 2"
+    assert found.over_topics("x", "bob", owners) is None
+    assert found.over_topics("x", "", owners) is None
+    refused = found.over_topics("eu%x", "alice", owners)
+    assert refused is not None
+    assert refused.subject.text == "Namespace:eu"
 
 
 # -- connections -----------------------------------------------------------------------------------
@@ -249,7 +267,7 @@ def test_what_is_no_subject_is_refused(text: str) -> None:
     ("subject", "limits", "reason"),
     [
         ("Topic:T", {"connections": 1}, "Topic has no limit connections"),
-        ("User:alice", {"topics": 1}, "User has no limit topics"),
+        ("Client:*", {"topics": 1}, "Client has no limit topics"),
         ("Namespace:eu", {"bytes_in": 1}, "Namespace has no limit bytes_in"),
         ("User:alice", {"bytes_in": -1}, "bytes_in is -1"),
         ("User:alice", {"bytes_in": 1 << 60}, "it must be 1 to"),
