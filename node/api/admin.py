@@ -338,7 +338,7 @@ class AdminService(stubs.AdminServicer):
         async with self._quota_turn:
             broker.admission.check_current()
             await broker.metadata.all_applied()
-            rows = broker.metadata.tables.quotas
+            rows = broker.metadata.quotas
             try:
                 row = rows.get(subject.text)
                 known = Quota.from_row(row) if row is not None else Quota(subject)
@@ -363,7 +363,7 @@ class AdminService(stubs.AdminServicer):
         async with self._quota_turn:
             broker.admission.check_current()
             await broker.metadata.all_applied()
-            if subject.text not in broker.metadata.tables.quotas:
+            if subject.text not in broker.metadata.quotas:
                 raise sdk.BadRequest(f"{subject.text} has no quota")
             await broker.metadata.change({"op": "delete_quota", "subject": subject.text})
         log.info("quota deleted", subject=subject.text, by=name_of_caller())
@@ -375,7 +375,7 @@ class AdminService(stubs.AdminServicer):
     ) -> wire.ListQuotasReply:
         """All quotas, by subject. Only a node that has the newest ones answers."""
         self._broker.admission.check_current()
-        rows = self._broker.metadata.tables.quotas
+        rows = self._broker.metadata.quotas
         try:
             quotas = [Quota.from_row(row) for _, row in sorted(rows.items())]
         except BadQuota as error:  # written by a newer version

@@ -154,6 +154,11 @@ class MetadataLog:
         """Users and their rights."""
         return self._tables.access
 
+    @property
+    def quotas(self) -> Mapping[str, Json]:
+        """The quotas, by what they limit."""
+        return self._tables.quotas
+
     def names(self) -> Collection[str]:
         """All topics, and those that stored changes will create."""
         return self.topics.keys() | self._creating.keys()

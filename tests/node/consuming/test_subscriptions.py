@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duolog
@@ -121,7 +122,7 @@ async def test_a_stream_cancelled_while_it_ends_watches_no_queue(
         await over.wait()
 
     service = messages_of(broker)
-    context: Any = None  # nothing is answered
+    context: Any = SimpleNamespace(peer=lambda: "ipv4:127.0.0.1:1")  # nothing is answered
     call = asyncio.ensure_future(service.Subscribe(requests(), context))
     for _ in range(2):
         await reading.wait()
