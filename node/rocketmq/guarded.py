@@ -65,7 +65,9 @@ class Admitted:
 class Wrapping:
     """Wraps methods, so that each is served to those only who may call it."""
 
-    def __init__(self, guard: RocketmqGuard, forwarder: Forwarder, audit: AuditLog | None = None) -> None:
+    def __init__(
+        self, guard: RocketmqGuard, forwarder: Forwarder, audit: AuditLog | None = None
+    ) -> None:
         """audit: None where there is none."""
         self._guard = guard
         self._forwarder = forwarder
