@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from duolog._connection import Connection
 from duolog._router import Router
 from duolog.wire import duolog_pb2 as wire
 
@@ -103,18 +104,24 @@ class Access:
         )
 
     async def _put(self, request: wire.PutUserRequest) -> User:
-        answers: list[wire.UserReply] = await self._router.everywhere(
-            lambda connection, left: connection.access.PutUser(request, timeout=left),
-            self._timeout,
+        answers: list[wire.UserReply] = await self._everywhere(
+            lambda connection, left: connection.access.PutUser(request, timeout=left)
         )
         return _user(answers[0])
+
+    async def _everywhere(self, change: Callable[[Connection, float], Awaitable[T]]) -> list[T]:
+        """Make a change in every replica group; it fails where one of them cannot be reached, as
+        who was disabled could go on there.
+        """
+        reached = await self._router.groups(self._timeout)
+        groups = [*reached, *self._router.unreachable()]
+        return await self._router.everywhere(change, self._timeout, groups=groups)
 
     async def delete_user(self, name: str) -> None:
         """Delete a user and its rights. Raises BadRequest if there is none of that name."""
         request = wire.DeleteUserRequest(user=name)
-        await self._router.everywhere(
-            lambda connection, left: connection.access.DeleteUser(request, timeout=left),
-            self._timeout,
+        await self._everywhere(
+            lambda connection, left: connection.access.DeleteUser(request, timeout=left)
         )
 
     async def users(self) -> list[User]:
@@ -140,9 +147,8 @@ class Access:
             expected: as `rights` told them: if somebody changed them since, nothing is replaced.
         """
         request = wire.PutRightsRequest(user=name, rights=rights, expected=expected)
-        answers: list[wire.RightsReply] = await self._router.everywhere(
-            lambda connection, left: connection.access.PutRights(request, timeout=left),
-            self._timeout,
+        answers: list[wire.RightsReply] = await self._everywhere(
+            lambda connection, left: connection.access.PutRights(request, timeout=left)
         )
         return answers[0].rights
 
