@@ -14,6 +14,7 @@ from node.api.groups import GroupsService
 from node.api.guard import Guard
 from node.api.messages import MessagesParts, MessagesService
 from node.api.recovery import RecoveryService
+from node.api.replicationstatus import group_route
 from node.audit.auditing import Auditing
 from node.broker import Broker
 from node.methods import Methods
@@ -40,11 +41,22 @@ def groups_of(broker: Broker) -> GroupsService:
     return GroupsService(broker.core, broker.log, broker.filters, broker.groups, broker.retries)
 
 
+def _other_groups(broker: Broker) -> dict[str, list[str]]:
+    """Endpoints of the nodes of the cluster's other replica groups."""
+    failover, own = broker.failover, broker.node.group
+    routes = failover.routes if failover is not None else {}
+    return {
+        name: [row.endpoint for row in group_route(name, view).replicas if row.endpoint]
+        for name, view in routes.items()
+        if name != own
+    }
+
+
 def _recovery(broker: Broker, access: Access, users: AccessService) -> Methods:
     """The Recovery service: no guard is before it, as it asks for the key itself."""
     node, methods = broker.node, Methods()
     place = Place(node.cluster, node.group, node.name)
-    service = RecoveryService(users, access.recovery, place)
+    service = RecoveryService(users, access.recovery, place, lambda: _other_groups(broker))
     recovery_pb2_grpc.add_RecoveryServicer_to_server(service, methods.as_server())
     return methods
 

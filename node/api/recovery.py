@@ -3,6 +3,8 @@
 No user is asked for: the proof of the key takes its place. It is served over gRPC alone.
 """
 
+from collections.abc import Callable, Mapping, Sequence
+
 from node.access.recovery import Claim, Place, Recovery
 from node.api.access import AccessService
 from node.api.calls import Caller, unary
@@ -10,15 +12,24 @@ from node.wire import recovery_pb2 as wire
 from node.wire import recovery_pb2_grpc as stubs
 from node.wirecodec import peer_host
 
+Groups = Mapping[str, Sequence[str]]  # endpoints of their nodes, by name
+
 
 class RecoveryService(stubs.RecoveryServicer):
     """Checks the proof; the change itself is made as all of users."""
 
-    def __init__(self, users: AccessService, recovery: Recovery, place: Place) -> None:
-        """place: this node."""
+    def __init__(
+        self,
+        users: AccessService,
+        recovery: Recovery,
+        place: Place,
+        others: Callable[[], Groups],
+    ) -> None:
+        """place: this node. others: the other replica groups of the cluster."""
         self._users = users
         self._recovery = recovery
         self._place = place
+        self._others = others
         self.caught_up = users.caught_up
 
     @unary
@@ -38,7 +49,10 @@ class RecoveryService(stubs.RecoveryServicer):
         self._recovery.check(claim, self._place, request.mark)
         source = peer_host(context.peer()).address
         created = await self._users.recover(claim.user, claim.password_hash, source)
-        return wire.RecoverReply(created=created)
+        reply = wire.RecoverReply(created=created)
+        for name, endpoints in self._others().items():
+            reply.others.add(name=name, endpoints=endpoints)
+        return reply
 
 
 __all__ = ["RecoveryService"]

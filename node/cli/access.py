@@ -50,16 +50,12 @@ def current_way() -> Way:
     return _current.get(_PLAIN)
 
 
-def client_of(endpoints: str, timeout: float, login: tuple[str, str] | None = None) -> "Client":
-    """A client of some nodes, as the user that the command runs as.
-
-    login: another user and its password.
-    """
+def client_of(endpoints: str, timeout: float) -> "Client":
+    """A client of some nodes, as the user that the command runs as."""
     from duolog import Client
 
     way = current_way()
-    user, password = login or (way.user, way.password)
-    return Client(endpoints, user=user, password=password, tls=way.tls, timeout=timeout)
+    return Client(endpoints, user=way.user, password=way.password, tls=way.tls, timeout=timeout)
 
 
 def caller() -> "Caller":

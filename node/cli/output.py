@@ -108,6 +108,7 @@ _HINTS = {
     "ResultUnknown": "duolog msg find TOPIC --unique-key KEY",
     "Unauthenticated": "--user NAME --password-file FILE   (or: duolog context add NAME --help)",
 }
+_NO_HINTS: Mapping[str, str] = {}
 # Errors that may come from the way to the nodes that a context describes; they name it.
 context_in_use: ContextVar[str] = ContextVar("context", default="")
 _OF_THE_WAY = ("Unavailable", "Timeout", "Unauthenticated", "NoPermission")
@@ -119,9 +120,11 @@ def help_of() -> str:
     return " ".join(["duolog", *words, "--help"])
 
 
-def run(work: Coroutine[object, None, T]) -> T:
+def run(work: Coroutine[object, None, T], hints: Mapping[str, str] = _NO_HINTS) -> T:
     """Run a client's work; its errors become messages with a hint, and so do words that cannot be
     sent.
+
+    hints: by the name of the error, in the place of the usual ones.
     """
     from duolog import DuologError
 
@@ -131,7 +134,8 @@ def run(work: Coroutine[object, None, T]) -> T:
         name = type(error).__name__
         context = context_in_use.get() if name in _OF_THE_WAY else ""
         where = f" (context {context!r})" if context else ""
-        fail(f"{name}: {error}{where}", help_of() if name == "BadRequest" else _HINTS.get(name, ""))
+        usual = help_of() if name == "BadRequest" else _HINTS.get(name, "")
+        fail(f"{name}: {error}{where}", hints.get(name, usual))
     except UnicodeEncodeError:
         fail("an argument is not valid UTF-8", help_of())
     except KeyboardInterrupt:

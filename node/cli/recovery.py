@@ -1,26 +1,31 @@
 """What `duolog user recover` does: a super user with a new password, in every replica group."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+import grpc
+from duolog import Unauthenticated, Unavailable
 from duolog._connection import Connection
+from duolog._errors import error_of
 from duolog._runtime import Runtime
 
 from node.access.recovery import Claims, Place
-from node.cli.access import runtime_of
 from node.wire import recovery_pb2 as wire
 from node.wire import recovery_pb2_grpc as stubs
-
-if TYPE_CHECKING:
-    from duolog import Client
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A user that was recovered in a replica group. node: the master that did it."""
+    """A user that was recovered in a replica group.
+
+    Attributes:
+        place: the master that did it.
+        created: there was no user of that name.
+        others: endpoints of the cluster's other groups, by name.
+    """
 
     place: Place
     created: bool
+    others: dict[str, tuple[str, ...]]
 
 
 async def recover_at(
@@ -40,7 +45,15 @@ async def recover_at(
             password_hash=claim.password_hash,
             mark=mark,
         )
-        return Recovered(place, (await stub.Recover(request, timeout=left)).created)
+        try:
+            reply = await stub.Recover(request, timeout=left)
+        except grpc.RpcError as failure:
+            error = error_of(failure)
+            if isinstance(error, Unauthenticated):
+                raise error from None  # it is about the key, and names no user
+            raise
+        others = {group.name: tuple(group.endpoints) for group in reply.others}
+        return Recovered(place, reply.created, others)
 
     try:
         return await connection.call(ask, timeout)
@@ -49,20 +62,22 @@ async def recover_at(
 
 
 async def recover_everywhere(
-    endpoints: str, client: "Client", claims: Claims, timeout: float
+    endpoints: tuple[str, ...], runtime: Runtime, claims: Claims, timeout: float
 ) -> list[Recovered]:
     """Recover a user in the group of some nodes, then in the others of their cluster.
 
-    client: calls as that user, with its new password; it is made before, and used after the first.
+    No call is made as that user: its new password does not travel. Raises Unavailable where
+    another group has no node that can be reached.
     """
-    given = tuple(word.strip() for word in endpoints.split(",") if word.strip())
-    runtime = runtime_of(client)
-    found = [await recover_at(given, runtime, claims, timeout)]
-    router = client._router
-    for group in await router.groups(timeout):
-        if group != found[0].place.group:
-            others = router.connection(group).endpoints
-            found.append(await recover_at(others, runtime, claims, timeout))
+    first = await recover_at(endpoints, runtime, claims, timeout)
+    found = [first]
+    for group, nodes in sorted(first.others.items()):
+        if not nodes:
+            raise Unavailable(
+                f"user {claims.user!r} is not recovered in replica group {group!r}, of which no "
+                "node can be reached now: start one, and repeat the command"
+            )
+        found.append(await recover_at(nodes, runtime, claims, timeout))
     return found
 
 

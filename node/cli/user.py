@@ -12,6 +12,7 @@ from node.cli.access import (
     asked_password,
     client_of,
     read_password,
+    runtime_of,
 )
 from node.cli.output import (
     Json,
@@ -190,6 +191,8 @@ def recover(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Make a super user with a new password, by the key file: where all super users' are lost."""
+    from duolog._client import parse_endpoints
+
     from node.access.recovery import Claims
     from node.access.secrets import BadKeyFile, read_key
     from node.cli.recovery import recover_everywhere
@@ -204,8 +207,9 @@ def recover(
         fail(error.reason, help_of())
 
     async def ask() -> "list[Recovered]":
-        async with client_of(endpoints, timeout, (name, password)) as client:
-            return await recover_everywhere(endpoints, client, claims, timeout)
+        async with client_of(endpoints, timeout) as client:  # it calls nobody
+            nodes = parse_endpoints(endpoints)
+            return await recover_everywhere(nodes, runtime_of(client), claims, timeout)
 
     rows = [
         {
@@ -214,7 +218,7 @@ def recover(
             "node": one.place.node,
             "result": "created" if one.created else "has a new password",
         }
-        for one in run(ask())
+        for one in run(ask(), {"Unauthenticated": "--key-file FILE, with the key of the nodes"})
     ]
     print_rows(rows, ["user", "group", "node", "result"], as_json)
 

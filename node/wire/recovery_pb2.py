@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18node/wire/recovery.proto\x12\x12\x64uolog.recovery.v1\"\x0e\n\x0c\x42\x65ginRequest\"M\n\nBeginReply\x12\x11\n\tchallenge\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x0c\n\x04node\x18\x04 \x01(\t\"V\n\x0eRecoverRequest\x12\x11\n\tchallenge\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\x12\x15\n\rpassword_hash\x18\x03 \x01(\t\x12\x0c\n\x04mark\x18\x04 \x01(\t\"\x1f\n\x0cRecoverReply\x12\x0f\n\x07\x63reated\x18\x01 \x01(\x08\x32\xa6\x01\n\x08Recovery\x12I\n\x05\x42\x65gin\x12 .duolog.recovery.v1.BeginRequest\x1a\x1e.duolog.recovery.v1.BeginReply\x12O\n\x07Recover\x12\".duolog.recovery.v1.RecoverRequest\x1a .duolog.recovery.v1.RecoverReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18node/wire/recovery.proto\x12\x12\x64uolog.recovery.v1\"\x0e\n\x0c\x42\x65ginRequest\"M\n\nBeginReply\x12\x11\n\tchallenge\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x0c\n\x04node\x18\x04 \x01(\t\"V\n\x0eRecoverRequest\x12\x11\n\tchallenge\x18\x01 \x01(\t\x12\x0c\n\x04user\x18\x02 \x01(\t\x12\x15\n\rpassword_hash\x18\x03 \x01(\t\x12\x0c\n\x04mark\x18\x04 \x01(\t\"J\n\x0cRecoverReply\x12\x0f\n\x07\x63reated\x18\x01 \x01(\x08\x12)\n\x06others\x18\x02 \x03(\x0b\x32\x19.duolog.recovery.v1.Group\"(\n\x05Group\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tendpoints\x18\x02 \x03(\t2\xa6\x01\n\x08Recovery\x12I\n\x05\x42\x65gin\x12 .duolog.recovery.v1.BeginRequest\x1a\x1e.duolog.recovery.v1.BeginReply\x12O\n\x07Recover\x12\".duolog.recovery.v1.RecoverRequest\x1a .duolog.recovery.v1.RecoverReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,7 +38,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECOVERREQUEST']._serialized_start=143
   _globals['_RECOVERREQUEST']._serialized_end=229
   _globals['_RECOVERREPLY']._serialized_start=231
-  _globals['_RECOVERREPLY']._serialized_end=262
-  _globals['_RECOVERY']._serialized_start=265
-  _globals['_RECOVERY']._serialized_end=431
+  _globals['_RECOVERREPLY']._serialized_end=305
+  _globals['_GROUP']._serialized_start=307
+  _globals['_GROUP']._serialized_end=347
+  _globals['_RECOVERY']._serialized_start=350
+  _globals['_RECOVERY']._serialized_end=516
 # @@protoc_insertion_point(module_scope)

@@ -1,6 +1,8 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -33,7 +35,17 @@ class RecoverRequest(_message.Message):
     def __init__(self, challenge: _Optional[str] = ..., user: _Optional[str] = ..., password_hash: _Optional[str] = ..., mark: _Optional[str] = ...) -> None: ...
 
 class RecoverReply(_message.Message):
-    __slots__ = ("created",)
+    __slots__ = ("created", "others")
     CREATED_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     created: bool
-    def __init__(self, created: _Optional[bool] = ...) -> None: ...
+    others: _containers.RepeatedCompositeFieldContainer[Group]
+    def __init__(self, created: _Optional[bool] = ..., others: _Optional[_Iterable[_Union[Group, _Mapping]]] = ...) -> None: ...
+
+class Group(_message.Message):
+    __slots__ = ("name", "endpoints")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    endpoints: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., endpoints: _Optional[_Iterable[str]] = ...) -> None: ...

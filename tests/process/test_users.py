@@ -232,5 +232,7 @@ def test_the_commands_for_a_lost_password_work_as_documented(tmp_path: Path) -> 
     refused = run_cli("user", "recover", "root", *key, *new, "-e", place.node.endpoint)
     assert refused.returncode == 1
     assert "another key" in refused.stderr
+    assert "without a user" not in refused.stderr
+    assert "--key-file FILE" in refused.stderr
     assert place.node.stop() == 0
     assert "a super user was recovered with the key file" in (tmp_path / "log").read_text()

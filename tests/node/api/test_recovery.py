@@ -1,21 +1,28 @@
 """The Recovery service of a node: what it does for whom."""
 
+import asyncio
+import base64
+import contextlib
 from pathlib import Path
 
 import duolog
 import grpc
 import grpc.aio
 import pytest
+from duolog._runtime import MACHINE
+from typer.testing import CliRunner
 
 from node.access.recovery import Claims, Place
 from node.access.secrets import read_key
+from node.api.native import _other_groups
+from node.cli import user
 from node.cli.recovery import recover_at, recover_everywhere
 from node.server import Node
 from node.wire import recovery_pb2 as wire
 from node.wire import recovery_pb2_grpc as stubs
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
-from tests.node.replicas import Group, caught_up, following, start_groups
+from tests.node.replicas import Group, broker_of, caught_up, following, start_groups, until
 
 PASSWORD = "a password of the test"
 NEW = "a brand new word"
@@ -107,7 +114,8 @@ async def test_a_user_is_recovered_on_the_master_and_listed_until_its_next_passw
         await root.access.create_user("root", PASSWORD, is_super=True)
         await root.access.create_user("alice", PASSWORD, disabled=True, signs=True)
         async with client_of(slave, "alice", NEW) as alice:
-            (found,) = await recover_everywhere(endpoint, alice, claims, 30)
+            runtime = alice._router.runtime
+            (found,) = await recover_everywhere((endpoint,), runtime, claims, 30)
             assert (found.place.node, found.created) == ("m", False)
             me = await alice.access.who_am_i()
             assert (me.is_super, me.disabled, me.signs) == (True, False, False)
@@ -127,8 +135,7 @@ async def test_a_user_is_recovered_in_every_group_of_the_cluster(
     nodes = await start_groups(start_node, tmp_path, access=access)
     claims = Claims(read_key(Path(access["key_file"])), "operator", NEW)
     one = nodes["broker-b"]
-    async with client_of(one, "operator", NEW) as client:
-        found = await recover_everywhere(f"127.0.0.1:{one.port}", client, claims, 30)
+    found = await recover_everywhere((f"127.0.0.1:{one.port}",), MACHINE, claims, 30)
     assert [(each.place.group, each.created) for each in found] == [
         ("broker-b", True),
         ("broker-a", True),
@@ -136,6 +143,57 @@ async def test_a_user_is_recovered_in_every_group_of_the_cluster(
     for node in nodes.values():
         async with client_of(node, "operator", NEW) as client:
             assert (await client.access.who_am_i()).is_super
+
+
+async def test_a_group_without_a_node_that_can_be_reached_is_not_passed_over(
+    start_node: StartNode, tmp_path: Path, access: dict[str, str]
+) -> None:
+    nodes = await start_groups(start_node, tmp_path, access=access)
+    claims = Claims(read_key(Path(access["key_file"])), "operator", NEW)
+    await nodes["broker-a"].stop()
+    await until(lambda: _other_groups(broker_of(nodes["broker-b"])) == {"broker-a": []})
+    endpoint = f"127.0.0.1:{nodes['broker-b'].port}"
+    with pytest.raises(duolog.Unavailable, match="replica group 'broker-a'"):
+        await recover_everywhere((endpoint,), MACHINE, claims, 30)
+    async with client_of(nodes["broker-b"], "operator", NEW) as client:
+        assert (await client.access.who_am_i()).is_super
+        with pytest.raises(duolog.Unavailable, match="replica group 'broker-a'"):
+            await client.access.create_user("alice", NEW)
+        with pytest.raises(duolog.Unavailable, match="replica group 'broker-a'"):
+            await client.access.delete_user("operator")
+
+
+async def test_neither_the_key_nor_the_password_travels(node: Node, access: dict[str, str]) -> None:
+    """Nor anything that a caller could use again, as its password in base64."""
+    seen = bytearray()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            seen.extend(data)
+            writer.write(data)
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            theirs, ours = await asyncio.open_connection("127.0.0.1", node.port)
+            await asyncio.gather(copy(reader, ours), copy(theirs, writer))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    done = await asyncio.to_thread(
+        CliRunner().invoke,
+        user.app,
+        ["recover", "root", "--key-file", access["key_file"], "-e", f"127.0.0.1:{port}"],
+        input=f"{NEW}\n",
+    )
+    server.close()
+    assert done.exit_code == 0, done.output
+    assert b"scrypt$" in seen
+    assert b"authorization" not in seen
+    key = Path(access["key_file"]).read_text().strip()
+    for secret in (NEW, key, base64.b64encode(f"root:{NEW}".encode()).decode()):
+        assert secret.encode() not in seen
+    assert (await users_of(node, NEW))[1].recovered_ms > 0
 
 
 async def test_another_key_recovers_nobody_and_a_node_without_users_has_no_recovery(
