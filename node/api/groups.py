@@ -47,7 +47,7 @@ class GroupsService(stubs.GroupsServicer):
         self, request: wire.HeartbeatRequest, context: Caller
     ) -> wire.HeartbeatReply:
         """Renew a member; the reply names its queues."""
-        epoch, before = self._admission.masterships()
+        self._admission.check_current()
         check_group(request.group)
         if not request.member_id or len(request.member_id) > 255 or not request.topics:
             raise sdk.BadRequest(
@@ -71,6 +71,8 @@ class GroupsService(stubs.GroupsServicer):
         }
         strategy, rooms = check_strategy(request.strategy), tuple(request.rooms)
         wish = Wish(strategy, rooms, _queues(request.wanted))
+        # Nothing is waited for from here on: the mastership may change meanwhile.
+        epoch, before = self._admission.masterships()
         assignment = self._groups.heartbeat(
             request.group,
             request.member_id,

@@ -440,6 +440,33 @@ async def test_a_master_believes_claims_of_the_mastership_before_it_and_no_older
     await connection.close()
 
 
+async def test_a_claim_is_judged_by_the_mastership_that_answers_it(
+    client: duolog.Client, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group is created first, and meanwhile the node is made the master twice more."""
+    broker = broker_of(node)
+    master = broker.replication.master
+    assert master is not None
+    began = master.epoch
+    ensure_group = broker.metadata.ensure_group
+
+    async def slowly(name: str) -> None:
+        await ensure_group(name)
+        entries = master.history.entries
+        newer = [replace(entries[-1], epoch=Epoch(began + more)) for more in (1, 2)]
+        master.history.entries, master.epoch = (*entries, *newer), newer[-1].epoch
+
+    monkeypatch.setattr(broker.metadata, "ensure_group", slowly)
+    connection = Connection((f"127.0.0.1:{node.port}",))
+    owned = [wire.QueueRef(topic="T", queue_id=0)]
+    request = wire.HeartbeatRequest(
+        group="G", member_id="m", topics=["T"], owned=owned, epoch=began
+    )
+    reply = await connection.groups.Heartbeat(request)
+    assert (reply.epoch, list(reply.foreign)) == (began + 2, owned)
+    await connection.close()
+
+
 async def test_the_owner_of_a_queue_is_checked_when_the_commit_is_written(
     client: duolog.Client, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
