@@ -160,6 +160,8 @@ class ReplicationService:
 
     def _ended(self, session: int, error: Exception) -> None:
         """Log a stream that broke while it was read or written; its slave reconnects."""
+        if isinstance(error, grpc.aio.AbortError):
+            return  # a slave was refused, which was logged
         if type(error).__module__.startswith("grpc") or isinstance(error, _BROKEN):
             log.warning("a replication connection broke", session=session)
         else:

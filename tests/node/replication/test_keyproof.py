@@ -101,6 +101,13 @@ def test_a_proof_is_good_for_one_connection_one_role_and_one_name() -> None:
         opening.first_message({**headers, NODE: "n"})
 
 
+def test_a_slave_says_its_name() -> None:
+    """Without one, it could follow under any."""
+    for headers in (proof_of(KEY, "").opening().headers, proof_of(KEY).opening().headers[1:]):
+        with pytest.raises(Unproven, match="name"):
+            proof_of(KEY).answer(dict(headers))
+
+
 def test_a_node_without_a_key_is_refused_by_either_end_unless_the_key_is_introduced() -> None:
     with pytest.raises(Unproven, match=r"access\.key_file"):
         proof_of(KEY).answer({})
@@ -186,7 +193,10 @@ KINDS = ("nothing", "another key's", "replayed", "its master's", "a Hello alone"
 
 
 async def test_every_method_of_the_port_asks_for_the_key(
-    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_node: StartNode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(masterstream, "PROOF_SECONDS", 0.5)
     access = keyed(tmp_path / "keys")
@@ -209,6 +219,8 @@ async def test_every_method_of_the_port_asks_for_the_key(
                 assert not machine.sessions, said
         other = await outcome(master, path, proof_of(key, "somebody else"), "right")
         assert other is grpc.StatusCode.UNAUTHENTICATED  # its Hello names another node
+    _, logged = capsys.readouterr().out.split("only 'somebody else' was proved as its name")
+    assert "a replication connection broke" not in logged, "one line says it"
 
 
 async def test_a_method_without_a_rule_cannot_be_served(start_node: StartNode) -> None:
