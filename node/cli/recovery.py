@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 import grpc
-from duolog import Unauthenticated, Unavailable
+from duolog import BadRequest, Unauthenticated, Unavailable
 from duolog._connection import Connection
 from duolog._errors import error_of
 from duolog._runtime import Runtime
@@ -36,29 +36,38 @@ async def recover_at(
 
     async def ask(left: float) -> Recovered:
         stub = stubs.RecoveryStub(connection.channel)  # type: ignore[arg-type]
-        begun = await stub.Begin(wire.BeginRequest(), timeout=left)
-        place = Place(begun.cluster, begun.group, begun.node)
-        claim, mark = claims.answer(begun.challenge, place)
-        request = wire.RecoverRequest(
-            challenge=claim.challenge,
-            user=claim.user,
-            password_hash=claim.password_hash,
-            mark=mark,
-        )
         try:
-            reply = await stub.Recover(request, timeout=left)
+            return await _recover(stub, claims, left)
         except grpc.RpcError as failure:
             error = error_of(failure)
-            if isinstance(error, Unauthenticated):
-                raise error from None  # it is about the key, and names no user
+            if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
+                error = BadRequest(
+                    f"the node at {connection.endpoint} has no users to recover: it has no "
+                    "access.key_file, or its version is an earlier one"
+                )
+            if isinstance(error, BadRequest | Unauthenticated):
+                raise error from None  # it is about the key, and not about who calls
             raise
-        others = {group.name: tuple(group.endpoints) for group in reply.others}
-        return Recovered(place, reply.created, others)
 
     try:
         return await connection.call(ask, timeout)
     finally:
         await connection.close()
+
+
+async def _recover(stub: stubs.RecoveryStub, claims: Claims, timeout: float) -> Recovered:
+    begun = await stub.Begin(wire.BeginRequest(), timeout=timeout)
+    place = Place(begun.cluster, begun.group, begun.node)
+    claim, mark = claims.answer(begun.challenge, place)
+    request = wire.RecoverRequest(
+        challenge=claim.challenge,
+        user=claim.user,
+        password_hash=claim.password_hash,
+        mark=mark,
+    )
+    reply = await stub.Recover(request, timeout=timeout)
+    others = {group.name: tuple(group.endpoints) for group in reply.others}
+    return Recovered(place, reply.created, others)
 
 
 async def recover_everywhere(

@@ -205,5 +205,5 @@ async def test_another_key_recovers_nobody_and_a_node_without_users_has_no_recov
         with pytest.raises(duolog.Unauthenticated, match="another key"):
             await recover_at((f"127.0.0.1:{node.port}",), runtime, others, 10)
         plain = await start_node(tmp_path / "plain")
-        with pytest.raises(duolog.DuologError):
+        with pytest.raises(duolog.BadRequest, match=r"no users to recover.*access\.key_file"):
             await recover_at((f"127.0.0.1:{plain.port}",), runtime, others, 5)
