@@ -452,8 +452,8 @@ def _replication(seen: Seen, where: str, node: NodeStatus, drained: bool) -> Ite
             WARNING,
             "etcd-slow",
             where,
-            f"etcd took up to {part.renewal_ms_max} ms to renew its lease of "
-            f"{part.lease_seconds} s: a little more, and another master is elected",
+            f"etcd took up to {part.renewal_ms_max} ms to renew this node's lease of "
+            f"{part.lease_seconds} s: a master that cannot renew it in time steps down",
             "look at the disks of etcd's members and at the way to them, or set a longer lease",
             "elections",
         )
