@@ -37,8 +37,10 @@ PASSWORD = "a password of the test"
 Stream = grpc.aio.StreamStreamCall[bytes, bytes]
 
 
-def proof_of(key: bytes, node: str = "peer", cluster: str = "DefaultCluster") -> KeyProof:
-    return KeyProof(Vouching(key, PURPOSE), Member(cluster, "broker-a", node, ""))
+def proof_of(
+    key: bytes, node: str = "peer", cluster: str = "DefaultCluster", group: str = "broker-a"
+) -> KeyProof:
+    return KeyProof(Vouching(key, PURPOSE), Member(cluster, group, node, ""))
 
 
 def keyed(directory: Path, **more: str) -> dict[str, str]:
@@ -67,9 +69,15 @@ def test_nodes_with_the_same_key_believe_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [proof_of(OTHER, "m"), proof_of(KEY, "m", "AnotherCluster")], ids=["key", "cluster"]
+    "other",
+    [
+        proof_of(OTHER, "m"),
+        proof_of(KEY, "m", "AnotherCluster"),
+        proof_of(KEY, "m", group="broker-b"),
+    ],
+    ids=["key", "cluster", "group"],
 )
-def test_another_key_or_cluster_is_found_by_either_end(other: KeyProof) -> None:
+def test_another_key_cluster_or_group_is_found_by_either_end(other: KeyProof) -> None:
     with pytest.raises(Unproven, match="the master has another key"):
         exchange(proof_of(KEY), other)
     opening = proof_of(KEY).opening()
@@ -106,6 +114,13 @@ def test_a_slave_says_its_name() -> None:
     for headers in (proof_of(KEY, "").opening().headers, proof_of(KEY).opening().headers[1:]):
         with pytest.raises(Unproven, match="name"):
             proof_of(KEY).answer(dict(headers))
+
+
+def test_a_challenge_has_its_length() -> None:
+    name, (header, challenge) = proof_of(KEY).opening().headers
+    for other in (challenge[:-1], challenge + "0"):
+        with pytest.raises(Unproven, match="length"):
+            proof_of(KEY).answer(dict((name, (header, other))))
 
 
 def test_a_node_without_a_key_is_refused_by_either_end_unless_the_key_is_introduced() -> None:
@@ -287,6 +302,26 @@ async def test_a_slave_with_a_key_takes_nothing_from_a_master_without_one(
     await until(lambda: machine.state is ConnectionState.SUSPEND)
     assert "the master does not prove" in machine.reason
     assert broker_of(slave).store.log.max_offset == 0
+
+
+async def test_a_master_that_cannot_be_reached_is_not_told_of_as_one_without_the_key(
+    start_node: StartNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = Group(start_node, tmp_path)
+    master = await group.start_master(access=keyed(tmp_path / "keys"))
+    await master.stop()
+    slave = await group.start_slave(access=keyed(tmp_path / "keys"))
+    shown: list[str] = []
+
+    def told() -> bool:
+        shown.append(capsys.readouterr().out)
+        return "not following the master" in "".join(shown)
+
+    await until(told)
+    assert "UNAUTHORIZED" not in "".join(shown)
+    machine = broker_of(slave).replication.slave
+    assert machine is not None
+    assert machine.state is not ConnectionState.SUSPEND
 
 
 async def test_the_key_is_introduced_node_by_node(start_node: StartNode, tmp_path: Path) -> None:
