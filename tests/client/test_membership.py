@@ -140,6 +140,10 @@ async def test_a_member_tells_which_master_it_counts_on(node: Node) -> None:
     await one.commit({("T", 2): 7}, forward=True)  # heard by the next master only now
     await one.share(OURS)
     assert node.epochs_told == [0, 3, 3, 5]
+    node.epoch = 0  # a node of an earlier version, which does not say
+    await one.share(OURS)
+    await one.share(OURS)
+    assert node.epochs_told[4:] == [5, 0], "the next master must not judge by one before it"
 
 
 async def test_what_was_not_claimed_for_a_commit_is_not_claimed_later(node: Node) -> None:

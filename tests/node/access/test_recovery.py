@@ -6,8 +6,9 @@ from dataclasses import replace
 import duolog
 import pytest
 
-from node.access.recovery import Claim, Claims, Place, Recovery
+from node.access.recovery import PURPOSE, Claim, Claims, Place, Recovery
 from node.access.secrets import hash_password, is_hash, is_password
+from node.access.vouching import Vouching
 from store.errors import BadMessage
 
 KEY, OTHER = b"k" * 32, b"o" * 32
@@ -40,6 +41,8 @@ def test_a_proof_is_good_once_within_a_minute_and_for_what_it_says(claims: Claim
         lambda: (replace(claim, password_hash=hash_password("x")), HERE, mark),
         lambda: (replace(claim, challenge=node.begin()), HERE, mark),
         lambda: (claim, Place("c", "g", "another"), mark),
+        lambda: (claim, Place("c", "another", "n"), mark),
+        lambda: (claim, Place("another", "g", "n"), mark),
         lambda: (claim, HERE, ""),
         lambda: (claim, HERE, "ü" * 64),
     ]
@@ -73,6 +76,20 @@ def test_a_challenge_of_another_process_or_key_is_of_no_use(claims: Claims) -> N
 def claims_at(node: Recovery, claims: Claims) -> tuple[Claim, Place, str]:
     claim, mark = claims.answer(node.begin(), HERE)
     return claim, HERE, mark
+
+
+def test_a_node_checks_names_and_hashes_of_who_has_the_key(claims: Claims) -> None:
+    """A program of its own may send any."""
+    node, marks = Recovery(KEY), Vouching(KEY, PURPOSE)
+    good, _ = claims.answer(node.begin(), HERE)
+    for claim, error in (
+        (replace(good, user="a:b"), BadMessage),
+        (replace(good, password_hash=good.password_hash.replace("16384", "1073741824")),
+         duolog.BadRequest),
+    ):  # fmt: skip
+        with pytest.raises(error):
+            node.check(claim, HERE, marks.mark(claim.words(HERE)))
+    node.check(good, HERE, marks.mark(good.words(HERE)))
 
 
 def test_only_hashes_as_nodes_make_them_are_taken(claims: Claims) -> None:
