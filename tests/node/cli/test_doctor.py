@@ -2,10 +2,14 @@
 
 import asyncio
 import re
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import duolog
 import pytest
+from duolog._runtime import MACHINE
 
 from demo.certificates import Authority
 from demo.ports import free_endpoint
@@ -121,6 +125,23 @@ async def test_clocks_and_certificates_of_real_nodes(start_node: StartNode, tmp_
     )
     assert told is not None
     assert 1 < float(told[1]) <= 7
+
+
+async def test_how_long_an_answer_took_is_no_difference_of_clocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The node may have looked at its clock at any time in between."""
+
+    async def status_of(address: str, timeout: float, runtime: Any) -> SimpleNamespace:
+        if address == "slow":
+            await asyncio.sleep(0.1)
+        return SimpleNamespace(name=address, wall_ms=time.time_ns() // 1_000_000)
+
+    monkeypatch.setattr("duolog._admin.status_of", status_of)
+    for _, clock in await doctor._all_at(["quick", "slow"], MACHINE):
+        assert clock is not None
+        assert clock.least_ms <= 0 <= clock.most_ms, clock
+        assert (clock.most_ms - clock.least_ms >= 100) == (clock.node == "slow"), clock
 
 
 async def test_what_passes_in_a_moment_is_not_told(

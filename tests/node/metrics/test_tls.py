@@ -12,6 +12,7 @@ import pytest
 
 from demo.certificates import Authority, Issued
 from node import certificates
+from node.metrics import endpoint
 from node.server import Node
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
@@ -94,6 +95,18 @@ async def test_a_plain_client_gets_nothing(start_node: StartNode, tmp_path: Path
             found = b""
     writer.close()
     assert b"HTTP" not in found
+
+
+async def test_a_client_that_begins_no_handshake_is_hung_up_on(
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "DEADLINE_SECONDS", 0.2)
+    node = await start_node(tls=Files(tmp_path / "files").section(only=True), metrics=METRICS)
+    assert node.metrics is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.metrics.port)
+    async with asyncio.timeout(20):
+        assert await reader.read() == b""
+    writer.close()
 
 
 async def test_metrics_are_for_clients_with_a_certificate_where_one_is_required(

@@ -324,6 +324,30 @@ async def test_a_master_that_cannot_be_reached_is_not_told_of_as_one_without_the
     assert machine.state is not ConnectionState.SUSPEND
 
 
+async def test_a_slave_follows_as_soon_as_its_master_has_the_key(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    """It keeps its log meanwhile, and is not restarted."""
+    ours, others = keyed(tmp_path / "keys"), keyed(tmp_path / "other keys")
+    group = Group(start_node, tmp_path)
+    master = await group.start_master(access=ours)
+    slave = await group.start_slave(access=ours)
+    await following(slave)
+    await caught_up(master, slave)
+    before = log_bytes(slave)
+    await master.stop()
+    master = await group.start_master(access=others)
+    machine = broker_of(slave).replication.slave
+    assert machine is not None
+    await until(lambda: "the master has another key" in machine.reason)
+    assert log_bytes(slave) == before
+    await master.stop()
+    master = await group.start_master(access=ours)
+    await following(slave)
+    await caught_up(master, slave)
+    assert machine.reason == ""
+
+
 async def test_the_key_is_introduced_node_by_node(start_node: StartNode, tmp_path: Path) -> None:
     offered = keyed(tmp_path / "keys", node_proof="offered")
     required = keyed(tmp_path / "keys")
