@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 import grpc
-from duolog import BadRequest, Unauthenticated, Unavailable
+from duolog import BadRequest, NotMaster, Timeout, Unauthenticated, Unavailable
 from duolog._connection import Connection
 from duolog._errors import error_of
 from duolog._runtime import Runtime
@@ -76,17 +76,20 @@ async def recover_everywhere(
     """Recover a user in the group of some nodes, then in the others of their cluster.
 
     No call is made as that user: its new password does not travel. Raises Unavailable where
-    another group has no node that can be reached.
+    another group has no master.
     """
     first = await recover_at(endpoints, runtime, claims, timeout)
     found = [first]
     for group, nodes in sorted(first.others.items()):
-        if not nodes:
+        try:
+            if not nodes:
+                raise Unavailable("no node of it can be reached")
+            found.append(await recover_at(nodes, runtime, claims, timeout))
+        except (Unavailable, NotMaster, Timeout) as error:
             raise Unavailable(
-                f"user {claims.user!r} is not recovered in replica group {group!r}, of which no "
-                "node can be reached now: start one, and repeat the command"
-            )
-        found.append(await recover_at(nodes, runtime, claims, timeout))
+                f"user {claims.user!r} is not recovered in replica group {group!r}: {error}: "
+                "repeat the command as soon as that group has a master"
+            ) from None
     return found
 
 
