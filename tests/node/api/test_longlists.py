@@ -4,15 +4,19 @@ import asyncio
 import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import duolog
 import grpc
 import pytest
+from duolog._connection import Connection
 from duolog.wire import duolog_pb2 as wire
 
+from ha.epochs import Epoch
 from node.access.gate import Principal
+from node.api.admin import AdminService
 from node.api.native import native_methods
 from node.core import slices
 from node.core.slices import Slices
@@ -107,6 +111,32 @@ async def test_a_list_of_very_many_topics_holds_nobody_up(
     assert all(name.startswith("T") and len(row.stats) == 1
                for name, row in zip(names, reply.topics, strict=True))  # fmt: skip
     _check(held)
+
+
+async def test_a_list_during_which_the_mastership_changes_is_made_anew(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next mastership may have truncated the log, and with it what was told first."""
+    node = await start_node()
+    broker = broker_of(node)
+    for name in ("A", "B"):
+        broker.metadata.topics[name] = TopicConfig(name, 1, 6)
+    fill, filled = AdminService._fill, []
+
+    def noting(self: AdminService, reply: wire.TopicReply, config: TopicConfig) -> None:
+        fill(self, reply, config)
+        filled.append(config.name)
+        if len(filled) == 1:
+            history = broker.replication.history
+            last = history.entries[-1]
+            history.entries = (*history.entries, replace(last, epoch=Epoch(last.epoch + 1)))
+
+    monkeypatch.setattr(AdminService, "_fill", noting)
+    connection = Connection((f"127.0.0.1:{node.port}",))
+    reply = await connection.admin.ListTopics(wire.ListTopicsRequest())
+    assert [row.topic for row in reply.topics] == ["A", "B"]
+    assert filled == ["A", "B", "A", "B"]
+    await connection.close()
 
 
 def _check(held: list[float]) -> None:
