@@ -95,7 +95,8 @@ class Recovery:
         BadRequest, BadMessage where the user cannot be."""
         if not self._vouching.is_mark(mark, claim.words(place)):
             raise sdk.Unauthenticated(
-                "a user is recovered with the key file of the nodes, and this is another key"
+                "the proof was made with another key: a user is recovered with the "
+                "access.key_file of the nodes"
             )
         check_user_name(claim.user)
         if not is_hash(claim.password_hash):

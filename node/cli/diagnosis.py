@@ -516,7 +516,7 @@ def _clocks(clocks: Sequence[Clock]) -> Iterator[Finding]:
             "the cluster",
             f"the clock of node {ahead.node} is {differ_ms / 1000:.1f} s or more ahead of that of "
             f"node {behind.node}",
-            "see that a time service, as chrony, runs on both machines: store times, delays, "
+            "see that a time service such as chrony runs on both machines: store times, delays, "
             "retention and signatures go by these clocks",
         )
 

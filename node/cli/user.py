@@ -190,7 +190,7 @@ def recover(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Make a super user with a new password, by the key file: where all super users' are lost."""
+    """Make a super user by the key file, where the passwords of all super users are lost."""
     from duolog._client import parse_endpoints
 
     from node.access.recovery import Claims
