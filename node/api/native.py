@@ -6,19 +6,16 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.access.access import Access
 from node.access.guarding import GuardedMethods
-from node.access.recovery import Place
 from node.api.access import AccessService
 from node.api.admin import AdminService
 from node.api.doors import appends_of_call
 from node.api.groups import GroupsService
 from node.api.guard import Guard
 from node.api.messages import MessagesParts, MessagesService
-from node.api.recovery import RecoveryService
 from node.api.replicationstatus import group_route
 from node.audit.auditing import Auditing
 from node.broker import Broker
 from node.methods import Methods
-from node.wire import recovery_pb2_grpc
 
 
 def messages_of(broker: Broker, guard: Guard | None = None) -> MessagesService:
@@ -54,6 +51,10 @@ def _other_groups(broker: Broker) -> dict[str, list[str]]:
 
 def _recovery(broker: Broker, access: Access, users: AccessService) -> Methods:
     """The Recovery service: no guard is before it, as it asks for the key itself."""
+    from node.access.recovery import Place  # nodes without users need none of this
+    from node.api.recovery import RecoveryService
+    from node.wire import recovery_pb2_grpc
+
     node, methods = broker.node, Methods()
     place = Place(node.cluster, node.group, node.name)
     service = RecoveryService(users, access.recovery, place, lambda: _other_groups(broker))

@@ -18,11 +18,12 @@ SCOPES: dict[str, tuple[str, ...]] = {
 }
 # Where a metric appears, if not on every node.
 MASTER, AUTO, SLAVES, CLIENTS = "master", "auto", "slaves", "clients"
-TRACED, MEASURED = "traced", "measured"
+TRACED, MEASURED, AUDITED = "traced", "measured", "audited"
 WHERE = {
     MASTER: "Of a master.",
     AUTO: "Of a node whose role is elected.",
     CLIENTS: "Of a node that they call.",
+    AUDITED: "Of a node with `audit.file` or `audit.topic`.",
     MEASURED: "Of a node with `rocketmq.client_metrics`.",
     TRACED: "Of a node with `traces.endpoint`.",
     SLAVES: "Of a slave; of a master for each slave that follows it.",
@@ -183,11 +184,13 @@ DUOLOG = (
         "audit_entries_total",
         "Entries of the audit log that were written, to `file` or `topic`.",
         labels="to",
+        where=AUDITED,
     ),
     _own(
         "audit_entries_lost_total",
         "Entries that found no room, since too many waited to be written.",
         labels="to",
+        where=AUDITED,
     ),
     _own("metrics_series_dropped", "Series left out of this scrape: see `metrics.series_max`."),
 )

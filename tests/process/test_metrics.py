@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from demo.ports import free_endpoint
-from node.metrics.table import AUTO, MEASURED, METRICS, SCOPES, SLAVES, TRACED
+from node.metrics.table import AUDITED, AUTO, MEASURED, METRICS, SCOPES, SLAVES, TRACED
 from node.rocketmq.words.stubs import rpc
 from tests.process.measured import Measured, official
 from tests.process.support import run_cli
@@ -20,7 +20,7 @@ from tests.process.support import run_cli
 pytestmark = pytest.mark.process
 
 # Tested with elected nodes and slaves, in tests/node/metrics; where they are told of, beside that.
-ELSEWHERE = (AUTO, SLAVES, TRACED, MEASURED)
+ELSEWHERE = (AUTO, SLAVES, TRACED, MEASURED, AUDITED)
 
 
 @pytest.fixture
