@@ -25,8 +25,10 @@ from duolog._errors import (
     BadRequest,
     DuologError,
     Fatal,
+    NoPermission,
     NoSuchMessage,
     NotMaster,
+    Unauthenticated,
     UnknownGroup,
     UnknownTopic,
     error_of,
@@ -470,9 +472,11 @@ class Admin:
         told = joined([first, *(answer for answer in answers if answer is not None)])
         unanswered = [node.listen for node in told.nodes if node.stale and node.listen]
         own = await all_of(
-            *(status_of(endpoint, MASTER_SECONDS, runtime) for endpoint in unanswered)
+            *(status_or_refusal(endpoint, MASTER_SECONDS, runtime) for endpoint in unanswered)
         )
-        alone = [ClusterStatus(told.cluster, (node,)) for node in own if node is not None]
+        alone = [
+            ClusterStatus(told.cluster, (node,)) for node in own if isinstance(node, NodeStatus)
+        ]
         return joined([told, *alone])
 
 
@@ -513,6 +517,24 @@ async def status_of(endpoint: str, seconds: float, runtime: Runtime = MACHINE) -
     reply = await ask_one(
         endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), seconds, runtime
     )
+    return None if reply is None else fromwire.node_of(reply)
+
+
+async def status_or_refusal(
+    endpoint: str, seconds: float, runtime: Runtime = MACHINE
+) -> NodeStatus | DuologError | None:
+    """As `status_of`; the error of a node that answers, and refuses to say it."""
+    request = wire.NodeStatusRequest()
+    try:
+        reply = await ask_one(
+            endpoint,
+            lambda admin, left: admin.NodeStatus(request, timeout=left),
+            seconds,
+            runtime,
+            (Unauthenticated, NoPermission, NotMaster),
+        )
+    except DuologError as error:
+        return error
     return None if reply is None else fromwire.node_of(reply)
 
 

@@ -64,19 +64,20 @@ async def ask_one(
     make: Callable[[stubs.AdminStub, float], Awaitable[T]],
     timeout: float,
     runtime: Runtime = MACHINE,
+    raised: tuple[type[DuologError], ...] = (Unauthenticated, NoPermission),
 ) -> T | None:
     """Ask one node, and no other; None if it does not answer within `timeout` seconds.
 
-    Raises Unauthenticated, NoPermission: the node answers, and what is wrong is not its state.
+    Raises the errors `raised`: the node answers, and what is wrong is not its state.
     """
     connection = Connection((endpoint,), replace(runtime, frames=False))  # not worth a greeting
     try:
         return await connection.call(
             lambda left: make(connection.admin, left), timeout, others=Others.NONE
         )
-    except (Unauthenticated, NoPermission):
-        raise
-    except DuologError:
+    except DuologError as error:
+        if isinstance(error, raised):
+            raise
         return None
     finally:
         await connection.close()

@@ -1,8 +1,8 @@
 """What is wrong with a cluster, by what its nodes say: pure, for `duolog doctor`."""
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from duolog import (
     GroupDescription,
@@ -67,7 +67,8 @@ class Seen:
     nodes: in their own words; of those that do not answer, what others know. unreachable: the
     latter, by replica group and name, where their master is connected to them. silent: addresses
     that were named and do not answer. groups, topics: empty where they could not be read; unread
-    says why. now_ms: wall clock. clocks: of the nodes that say what time it is.
+    says why. now_ms: wall clock. clocks: of the nodes that say what time it is. refusing: addresses
+    of nodes that answer and refuse to say how they are, and why.
     """
 
     route: Route
@@ -79,6 +80,7 @@ class Seen:
     silent: tuple[str, ...] = ()
     unread: str = ""
     clocks: tuple[Clock, ...] = ()
+    refusing: Mapping[str, str] = field(default_factory=dict)
 
 
 def diagnose(seen: Seen) -> list[Finding]:
@@ -87,6 +89,7 @@ def diagnose(seen: Seen) -> list[Finding]:
         *itertools.chain.from_iterable(_replica_group(seen, one) for one in seen.route.groups),
         *itertools.chain.from_iterable(_node(seen, node) for node in seen.nodes),
         *(_down(f"node at {address}", "it does not answer", True) for address in seen.silent),
+        *(_refuses(address, reason) for address, reason in seen.refusing.items()),
         *_leases(seen.nodes),
         *_versions(seen.nodes),
         *_clocks(seen.clocks),
@@ -257,7 +260,7 @@ def _node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             f"duolog cluster undrain {node.name}, after the maintenance",
         )
     if node.stale:
-        if not drained:
+        if not drained and node.listen not in seen.refusing:
             yield _down(where, f"it does not answer{at}", _elected(_members(seen, group)))
         return
     if (group, node.name) in seen.unreachable:
@@ -299,6 +302,17 @@ def _node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             f"settings that work and are not safe, as ports without TLS: {unsafe}",
             "run `duolog config check` on its machine, or look at the beginning of its log",
         )
+
+
+def _refuses(address: str, reason: str) -> Finding:
+    return Finding(
+        WARNING,
+        "node-refuses",
+        f"node at {address}",
+        f"it answers, and refuses to say how it is: {reason}",
+        "see its log: its key file or its users may differ from those of its group; or name a user "
+        "that may Get the cluster",
+    )
 
 
 def _down(where: str, what: str, elected: bool) -> Finding:

@@ -85,24 +85,26 @@ async def look(endpoints: str, timeout: float) -> "Seen":
             _consumption(client),
         )
     nodes = {(node.replication.group, node.name): node for node in status.nodes}
-    clocks = [clock for _, clock in told]
+    refusing = {one.address: one.refusal for one in told if one.refusal}
     unreachable = set()
-    for node, (own, _) in zip(status.nodes[1:], told[1:], strict=True):  # the first one answered
+    for node, one in zip(status.nodes[1:], told[1:], strict=True):  # the first one answered
         key = (node.replication.group, node.name)
+        own = one.status
         if own is not None and (own.replication.group, own.name) == key:
             nodes[key] = own
-        elif not node.stale and _address_of(node, route):
+        elif not node.stale and one.address and not one.refusal:
             unreachable.add(key)
     silent = []
     known = {node.listen for node in nodes.values()}
-    addresses = sorted(set(parse_endpoints(endpoints)) - known)
-    for address, (own, clock) in zip(addresses, await _all_at(addresses, runtime), strict=True):
-        clocks.append(clock)
-        if own is None:
-            silent.append(address)
+    more = await _all_at(sorted(set(parse_endpoints(endpoints)) - known), runtime)
+    for one in more:
+        if one.refusal:
+            refusing[one.address] = one.refusal
+        elif one.status is None:
+            silent.append(one.address)
         else:
-            key = (own.replication.group, own.name)
-            nodes[key] = own  # it may be reached at this address only
+            key = (one.status.replication.group, one.status.name)
+            nodes[key] = one.status  # it may be reached at this address only
             unreachable.discard(key)
     return Seen(
         route,
@@ -113,7 +115,8 @@ async def look(endpoints: str, timeout: float) -> "Seen":
         frozenset(unreachable),
         tuple(silent),
         unread,
-        tuple(clock for clock in clocks if clock is not None),
+        tuple(one.clock for one in (*told, *more) if one.clock is not None),
+        refusing,
     )
 
 
@@ -143,27 +146,38 @@ def _address_of(node: "NodeStatus", route: "Route") -> str:
     return node.listen or (replica.endpoint if replica is not None else "")
 
 
-async def _all_at(
-    addresses: "Sequence[str]", runtime: "Runtime"
-) -> "list[tuple[NodeStatus | None, Clock | None]]":
-    """What the nodes at some addresses say of themselves, and their clocks.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Told:
+    """What the node at an address says of itself: its status, or why it refuses to tell it.
 
-    None for a node that does not answer, or does not say what time it is.
+    clock: None where it does not say what time it is.
     """
-    from duolog._admin import status_of
+
+    address: str
+    status: "NodeStatus | None" = None
+    clock: "Clock | None" = None
+    refusal: str = ""
+
+
+async def _all_at(addresses: "Sequence[str]", runtime: "Runtime") -> list[_Told]:
+    """What the nodes at some addresses say of themselves; nothing of one that does not answer."""
+    from duolog import DuologError
+    from duolog._admin import status_or_refusal
 
     from node.cli.diagnosis import Clock
 
-    async def at(address: str) -> "tuple[NodeStatus | None, Clock | None]":
+    async def at(address: str) -> _Told:
         if not address:
-            return None, None
+            return _Told(address)
         before, began = _wall_ms(), time.monotonic()
-        status = await status_of(address, NODE_SECONDS, runtime)
+        status = await status_or_refusal(address, NODE_SECONDS, runtime)
         took = int((time.monotonic() - began) * 1000) + 1
+        if isinstance(status, DuologError):
+            return _Told(address, refusal=f"{type(status).__name__}: {status}")
         if status is None or not status.wall_ms:
-            return status, None
+            return _Told(address, status)
         ahead = status.wall_ms - before
-        return status, Clock(status.name, ahead - took, ahead)
+        return _Told(address, status, Clock(status.name, ahead - took, ahead))
 
     return await asyncio.gather(*map(at, addresses))
 

@@ -195,6 +195,11 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
         "the cluster",
         lambda: replace(HEALTHY, clocks=(Clock("a", 100, 700), Clock("b", -900, -401))),
     ),
+    "node-refuses": (
+        WARNING,
+        "node at b:1",
+        lambda: replace(with_node("b", stale=True), refusing={"b:1": "Unauthenticated: no"}),
+    ),
     "drained": (NOTE, "node b of g", lambda: with_replica("b", drained=True)),
     "not-in-sync": (WARNING, "node b of g", lambda: with_part("a", sync_state_set=("a", "c"))),
     "versions-differ": (NOTE, "the cluster", lambda: with_node("b", version="1.1")),

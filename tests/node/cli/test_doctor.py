@@ -18,6 +18,7 @@ from node.cli.diagnosis import NOTE, Finding, Seen, diagnose
 from node.cli.doctor import examine, look
 from node.cli.output import show_findings
 from store.status import RunningFlags
+from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
 from tests.node.test_clocks import jumping
@@ -137,11 +138,39 @@ async def test_how_long_an_answer_took_is_no_difference_of_clocks(
             await asyncio.sleep(0.1)
         return SimpleNamespace(name=address, wall_ms=time.time_ns() // 1_000_000)
 
-    monkeypatch.setattr("duolog._admin.status_of", status_of)
-    for _, clock in await doctor._all_at(["quick", "slow"], MACHINE):
+    monkeypatch.setattr("duolog._admin.status_or_refusal", status_of)
+    for one in await doctor._all_at(["quick", "slow"], MACHINE):
+        clock = one.clock
         assert clock is not None
         assert clock.least_ms <= 0 <= clock.most_ms, clock
         assert (clock.most_ms - clock.least_ms >= 100) == (clock.node == "slow"), clock
+
+
+async def test_a_node_that_answers_and_refuses_is_not_down(
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new slave has another key file, and no users yet."""
+    port = free_endpoint()
+    files = {}
+    for name in ("m", "s"):
+        (tmp_path / f"key-{name}").mkdir()
+        files[name] = access_files(tmp_path / f"key-{name}", "pw")
+    ha = {"listen": port}
+    master = await start_node(
+        tmp_path / "m", name="m", broker_role="SYNC_MASTER", ha=ha, access=files["m"]
+    )
+    slave = await start_node(
+        tmp_path / "s", name="s", broker_role="SLAVE", ha={"master": port}, access=files["s"]
+    )
+    endpoints = f"127.0.0.1:{master.port},127.0.0.1:{slave.port}"
+
+    def client_of(endpoints: str, timeout: float) -> duolog.Client:
+        return duolog.Client(endpoints, user="root", password="pw", timeout=timeout)
+
+    monkeypatch.setattr(doctor, "client_of", client_of)
+    found = await causes_with(endpoints, "node-refuses")
+    assert found["node-refuses"].where == f"node at 127.0.0.1:{slave.port}"
+    assert "node-down" not in found
 
 
 async def test_what_passes_in_a_moment_is_not_told(
