@@ -19,9 +19,10 @@ from bench.usage import CpuOf
 from demo import measure
 from demo.measure import Load
 from demo.ports import free_endpoint
-from node.core.traffic import Flows
+from node.core.traffic import Traffic
 from node.engine.log import APPEND_BOUNDS
 from node.histogram import Histogram
+from store.columns import Columns
 
 ROUNDS = 6
 TOPICS = 1000
@@ -62,13 +63,14 @@ async def one_round(node: Node, client: duolog.Client, address: str, scrapes: bo
 
 
 def counting_seconds() -> float:
-    """What is counted for each batch: its time and its flow."""
-    histogram, flows = Histogram(APPEND_BOUNDS), Flows[tuple[str, str]]()
+    """What is counted for each batch: its time, its flow and its size."""
+    histogram, traffic = Histogram(APPEND_BOUNDS), Traffic()
+    columns = Columns.of([b"x" * LOAD.size])
 
     def count() -> None:
         began = time.perf_counter()
         histogram.observe(time.perf_counter() - began)
-        flows.add(("bench", "normal"), BATCH, BATCH * LOAD.size)
+        traffic.receive("bench", "normal", 1, columns)
 
     times = 200_000
     return min(timeit.repeat(count, number=times, repeat=5)) / times

@@ -197,7 +197,7 @@ class Expiries:
         """The one that expires first, as of the last files that could be read; None: none."""
         for files in self._files:
             self._look(files)
-        found = [expiry for _, expiry in self._known.values()]
+        found = [expiry for _, expiry in list(self._known.values())]  # asked in threads, too
         return min(found, key=lambda expiry: expiry.until, default=None)
 
     def _look(self, files: CertificateFiles) -> None:

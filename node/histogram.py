@@ -1,11 +1,15 @@
 """A histogram with fixed bounds: what takes how long, counted where it happens."""
 
 from bisect import bisect_left
+from collections.abc import Iterator
+
+COUNT, SUM = "_count", "_sum"
 
 
 class Histogram:
-    """Counts of durations in seconds. bounds: inclusive upper ones, ascending; above is one more.
+    """Counts of durations in seconds, or of other numbers.
 
+    bounds: inclusive upper ones, ascending; above is one more.
     One `observe` of a batch is all that it costs: whoever shows it adds up the counts.
     """
 
@@ -26,3 +30,12 @@ class Histogram:
         made = Histogram(self.bounds)
         made.counts, made.sum = list(self.counts), self.sum
         return made
+
+    def parts(self) -> Iterator[tuple[str, float]]:
+        """The series that it is shown as: up to each bound, then the count and the sum."""
+        count = 0
+        for bound, more in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            count += more
+            yield bound, count
+        yield COUNT, count
+        yield SUM, self.sum

@@ -24,6 +24,7 @@ from node.api.doors import FramesDoor
 from node.api.guard import Guard
 from node.api.native import guard_of, native_methods
 from node.api.reservedport import IN_USE, ListenError, ReservedPort
+from node.api.timing import timed_methods
 from node.broker import EXIT_FENCED, Broker, make_store
 from node.cautions import cautions
 from node.clienttls import ClientTls
@@ -209,6 +210,8 @@ class Node:
             broker.frames_keys = access.keys
             broker.replication.prove(access.replication)
         native = native_methods(broker, access, guard)
+        if self.config.metrics.listen:
+            native = timed_methods(native, broker.core.traffic.calls)
         door = FramesDoor(broker.frames_keys, broker.appends, guard, broker.core.throttle)
         frames = FramesServer(door, broker.log.answered, limits, broker.give_up, native.by_path)
         others = Methods()
@@ -351,6 +354,10 @@ class Node:
             ).generic
         else:
             stubs.rpc.add_MessagingServiceServicer_to_server(self.rocketmq, methods.as_server())
+        if self.config.metrics.listen:
+            from node.rocketmq.timing import timed_methods
+
+            methods.generic = timed_methods(methods, broker.core.traffic.rpcs).generic
         if broker.measures is None:
             return [stubs.SERVICE_NAME]
         try:

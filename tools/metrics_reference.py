@@ -82,9 +82,22 @@ scrape_configs:
 FOOT = """
 ## What differs from RocketMQ
 
-- RocketMQ 5's `rocketmq_processor_watermark`, `rocketmq_rpc_latency`, `rocketmq_message_size`,
-  `rocketmq_finish_message_latency`, `rocketmq_timer_*` and `rocketmq_pop_revive_*` are missing: a
-  node has no thread pools and no revive topics, and counts by batch, not by message.
+- Of RocketMQ 5's metrics, `rocketmq_processor_watermark`, `rocketmq_pop_*` and
+  `rocketmq_tiered_store_*` are missing: a node has no thread pools, no revive topics and no tiers
+  of its own. `rocketmq_timing_messages` (by topic), `rocketmq_timer_enqueue_latency` and
+  `rocketmq_delay_message_latency` are missing, too: of a message that waits, a node knows the time,
+  and reads the rest when it is due. `duolog_timers_waiting` is the sum of the first.
+  `rocketmq_*_create_execution_time` is in `duolog_call_seconds` of `Admin/CreateTopic`.
+- `rocketmq_rpc_latency` is of RocketMQ's gRPC API (`protocol_type="grpc"`), for which RocketMQ has
+  no such metric: `request_code` is the method in RocketMQ's spelling of codes, such as
+  `send_message`, and `response_code` the code of the answer, such as `ok`. A call that this node
+  forwards to its master counts on both. Telemetry streams are not measured.
+- `rocketmq_message_size` counts each message by the size of its body. RocketMQ counts each batch
+  once, by the average of its records.
+- `rocketmq_timer_*` is of messages with a time of delivery. Those of RocketMQ's 18 levels of delay
+  wait elsewhere, and are not among them.
+- Histograms of topics, methods and transactions count as so many series, one for each of their
+  bounds, for `metrics.series_max`.
 - `rocketmq_consumer_inflight_messages` counts leases of POP. What members of the SDK have fetched
   ahead, a node does not know: it counts as ready.
 - Lite topics have no figures of their own: messages count under their topic, and groups that read

@@ -1,5 +1,8 @@
 """Append requests: a batch is stored in its queue, or where it waits for its delivery."""
 
+from functools import partial
+from time import perf_counter
+
 import structlog
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
@@ -124,9 +127,19 @@ class Appends:
             return self._reject(reply, request, status, result.reason), None
         if result.count:
             self._core.log.count_in(result.count, len(bodies))
-            self._core.traffic.received.add((topic, kind), result.count, len(bodies))
+            self._core.traffic.receive(topic, kind, result.count, batch.columns)
+            if kind is DELAY:
+                self._delays.count(topic, batch, result.count)
         self._fill(reply, result)
-        return reply, self._core.log.settle(result.end_offset, request.no_wait)
+        waiting = self._core.log.settle(result.end_offset, request.no_wait)
+        if waiting is not None:
+            waiting.add_done_callback(partial(self._waited, perf_counter()))
+        return reply, waiting
+
+    def _waited(self, began: float, outcome: Outcome) -> None:
+        """What a batch waited for is known."""
+        if not outcome.cancelled():
+            self._core.traffic.wait_seconds.observe(perf_counter() - began)
 
     def settled(self, reply: wire.AppendReply, status: PutMessageStatus) -> None:
         """Set the status of a reply that waited; a refusal that did names who takes puts now."""
@@ -134,6 +147,8 @@ class Appends:
             reply.master, reply.master_epoch = self._replication.next_master
         else:
             reply.status = PUT_STATUS[status]
+            if status is not PutMessageStatus.PUT_OK:
+                self._core.traffic.failures.add(status.value, 1)
 
     def _repeat_of(self, request: wire.AppendRequest) -> int | None:
         """The log offset above which the first attempt of a repeat lies; None for a first attempt.
@@ -162,6 +177,7 @@ class Appends:
             status=wire.PutStatus.Name(status),
             reason=reason,
         )
+        self._core.traffic.failures.add(wire.PutStatus.Name(status), 1)
         reply.status = status
         reply.reason = reason
         if status == wire.NOT_MASTER:

@@ -11,7 +11,7 @@ by that clock.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -135,6 +135,11 @@ class DelayService:
         words = {"TIMER_DELIVER_MS": when, "TIMER_OUT_MS": when}
         return redirected(batch, TIMER_TOPIC, QUEUE, words)
 
+    def count(self, topic: str, batch: PutBatch, messages: int) -> None:
+        """Count messages of a topic that were stored, if they wait for a time."""
+        if batch.topic == TIMER_TOPIC:
+            self._core.traffic.timed.add(topic, messages)
+
     # -- life ----------------------------------------------------------------------------------
 
     def role_changed(self) -> None:
@@ -180,6 +185,25 @@ class DelayService:
     def waiting(self) -> int:
         """The number of pending timed messages, as far as known."""
         return self._timers.count if self._timers is not None else 0
+
+    @property
+    def unread(self) -> int:
+        """Timed messages in their queue that are not pending yet: only once read are they."""
+        if self._timers is None:
+            return 0
+        low, high = self._core.store.queue_range(TIMER_TOPIC, QUEUE)
+        return max(0, high - max(low, self._timers.end))
+
+    def waiting_until(self, times_ms: Sequence[int]) -> list[int]:
+        """How many pending timed messages are due at each of these times or before, as far as
+        known. A recalled one counts until its time.
+        """
+        return self._timers.due_by(times_ms) if self._timers is not None else [0] * len(times_ms)
+
+    def overdue_ms(self, wall_ms: WallMs) -> int:
+        """For how long the first pending timed message has been due; 0 for none."""
+        first = self._timers.first_ms() if self._timers is not None else None
+        return max(0, wall_ms - first) if first is not None else 0
 
     async def run(self) -> None:
         """Deliver, until cancelled."""
@@ -381,10 +405,19 @@ class DelayService:
         if delivered:
             self._note_done(timers, np.concatenate(delivered))
         if failed:
-            timers.put_back(np.concatenate(failed), wall_ms)
+            for offsets in failed:
+                timers.put_back(offsets, self._times(offsets, wall_ms))
             self._again = MonoMs(self._core.times.mono_ms() + AGAIN_MS)  # others would fail too
             return False
         return True
+
+    def _times(self, offsets: I64, wall_ms: WallMs) -> I64:
+        """When messages at consecutive offsets were due; now for those that cannot be told."""
+        times = self._core.store.entries(TIMER_TOPIC, QUEUE, int(offsets[0]), len(offsets))[2]
+        if len(times) != len(offsets):
+            return np.full(len(offsets), wall_ms, np.int64)
+        found: I64 = np.minimum(times, wall_ms)
+        return found
 
     def _deliver_run(self, offsets: I64) -> bool:
         """Deliver messages at consecutive offsets."""
@@ -397,6 +430,7 @@ class DelayService:
             for batch in restored(result, _TIMER, store.born_host, without=left_out):
                 if not self._store(batch):
                     return False
+                self._core.traffic.timed_out.add(batch.topic, batch.columns.count)
             if reached <= first:
                 return True  # damaged or deleted
             first = reached

@@ -19,7 +19,7 @@ DECISIONS_MAX = 20_000
 class Half:
     """One half message. origin: its first offset in the half queue; offset: its current one.
 
-    topic: the one that it is sent to.
+    topic: the one that it is sent to. stored_ms: when it was stored first, as far as known.
     """
 
     origin: int
@@ -28,6 +28,7 @@ class Half:
     checks: int
     check_ms: MonoMs  # time of the next check
     topic: str = ""
+    stored_ms: int = 0
 
 
 class HalfMessages:
@@ -106,6 +107,10 @@ class HalfMessages:
     def get(self, origin: int) -> Half | None:
         """One of them."""
         return self._halves.get(origin)
+
+    def all(self) -> list[Half]:
+        """All of them."""
+        return list(self._halves.values())
 
     def origin_at(self, offset: int) -> int:
         """The first offset of the undecided half message at a current offset."""

@@ -6,7 +6,7 @@ first.
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -132,10 +132,25 @@ class PendingTimers:
         offsets = offsets[offsets >= self.low]  # a recalled message has no flag any more
         return np.sort(offsets[self._waits[offsets - self._base] == 1])
 
-    def put_back(self, offsets: I64, at_ms: int) -> None:
-        """Make messages that could not be delivered due again at a time."""
-        for offset in offsets:
-            heapq.heappush(self._heap, (at_ms, int(offset)))
+    def put_back(self, offsets: I64, times_ms: I64) -> None:
+        """Make messages that could not be delivered due again at their times."""
+        for offset, at_ms in zip(offsets.tolist(), times_ms.tolist(), strict=True):
+            heapq.heappush(self._heap, (at_ms, offset))
+
+    def first_ms(self) -> int | None:
+        """When the first pending message is due; of recalled ones, too. None: there are none."""
+        if not self.count:
+            return None
+        firsts = [int(run.times[run.at]) for run in self._runs if len(run)]
+        return min((*firsts, *(at_ms for at_ms, _ in self._heap[:1])), default=None)
+
+    def due_by(self, times_ms: Sequence[int]) -> list[int]:
+        """How many messages are due at each of these times or before; of recalled ones, too."""
+        early = np.sort(np.fromiter((at_ms for at_ms, _ in self._heap), np.int64, len(self._heap)))
+        found = np.searchsorted(early, times_ms, side="right")
+        for run in self._runs:
+            found += np.searchsorted(run.times[run.at :], times_ms, side="right")
+        return [int(number) for number in found]
 
     def done(self, offsets: I64) -> None:
         """Remove messages."""

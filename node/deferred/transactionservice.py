@@ -136,6 +136,10 @@ class TransactionService:
         """The number of half messages without a decision, as far as known."""
         return len(self._halves) if self._halves is not None else 0
 
+    def pending(self) -> list[Half]:
+        """The half messages without a decision, as far as known."""
+        return self._halves.all() if self._halves is not None else []
+
     async def run(self) -> None:
         """Check half messages that wait for long, until cancelled."""
         loop = asyncio.get_running_loop()
@@ -208,8 +212,11 @@ class TransactionService:
         # Its age is measured by the clock that gave it its store time.
         waited = max(0, self._core.times.store_ms() - store_time)
         check_ms = self._in(max(0, wait - waited))
-        topic = properties.get("REAL_TOPIC", "")
-        return Half(origin, offset, properties.get("PGROUP", ""), checks, check_ms, topic)
+        topic, group = properties.get("REAL_TOPIC", ""), properties.get("PGROUP", "")
+        if origin != offset:  # stored again for a check, after its first record
+            first = self._core.positions.store_time(HALF_TOPIC, QUEUE, origin)
+            store_time = first if first > 0 else store_time
+        return Half(origin, offset, group, checks, check_ms, topic, store_time)
 
     def _in(self, delay_ms: int) -> MonoMs:
         return MonoMs(self._core.times.mono_ms() + delay_ms)
@@ -397,7 +404,7 @@ class TransactionService:
     def _decide(self, halves: HalfMessages, offsets: list[int], commit: bool) -> int:
         """Store the committed messages, then the note; the log offset after it."""
         origins = [halves.origin_at(offset) for offset in offsets]
-        topics = [half.topic if (half := halves.get(origin)) else "" for origin in origins]
+        found = [half for origin in origins if (half := halves.get(origin)) is not None]
         stored: list[int] = []
         try:
             if commit:
@@ -410,10 +417,12 @@ class TransactionService:
                 if self._record(at).physical_offset in committed:
                     self._unnoted[at] = True
             raise
-        decided = self._core.traffic.committed if commit else self._core.traffic.rolled_back
-        for origin, topic in zip(origins, topics, strict=True):
+        for origin in origins:
             self._decisions.add(origin, Decision(commit, end_offset))
-            decided.add(topic, 1)
+        now = self._core.times.store_ms()
+        for half in found:
+            age_ms = max(0, now - half.stored_ms)
+            self._core.traffic.finish(half.topic, commit, age_ms / 1000)
         return end_offset
 
     def _note_ended(self, halves: HalfMessages, offsets: list[int]) -> None:

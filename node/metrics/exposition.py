@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 
-from node.histogram import Histogram
+from node.histogram import COUNT, SUM, Histogram
 from node.metrics.samples import PAUSE_SECONDS, Sample
 from node.metrics.table import METRICS, Metric
 
@@ -75,16 +75,25 @@ class Exposition:
 
     def _add(self, family: Family, metric: Metric, sample: Sample) -> None:
         _, values, value = sample
-        labels = {**self._labels[metric.scope], **dict(zip(metric.labels, values, strict=True))}
-        if not isinstance(value, Histogram):
+        part = values[-1] if len(values) > len(metric.labels) else ""  # of a histogram
+        labels = {**self._labels[metric.scope], **dict(zip(metric.labels, values, strict=not part))}
+        if isinstance(value, Histogram):
+            for word, number in value.parts():
+                self._add_part(family, metric, labels, word, number)
+        elif part:
+            self._add_part(family, metric, labels, part, value)
+        else:
             family.add_sample(metric.name, labels, value)
-            return
-        count = 0
-        for bound, more in zip((*map(str, value.bounds), "+Inf"), value.counts, strict=True):
-            count += more
-            family.add_sample(f"{metric.name}_bucket", {**labels, "le": bound}, count)
-        family.add_sample(f"{metric.name}_count", labels, count)
-        family.add_sample(f"{metric.name}_sum", labels, value.sum)
+
+    @staticmethod
+    def _add_part(
+        family: Family, metric: Metric, labels: dict[str, str], part: str, value: float
+    ) -> None:
+        """One series of a histogram."""
+        if part in (COUNT, SUM):
+            family.add_sample(f"{metric.name}{part}", labels, value)
+        else:
+            family.add_sample(f"{metric.name}_bucket", {**labels, "le": part}, value)
 
 
 __all__ = ["CONTENT_TYPE", "Exposition", "Overdue"]

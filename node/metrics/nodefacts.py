@@ -39,6 +39,7 @@ class NodeFacts:
         """Add all of them, in a few steps. Reads memory, and a record when retention moved on."""
         node = samples.node
         node.add("duolog_build_info", 1, __version__)
+        node.add("duolog_wall_time_seconds", self._broker.times.wall_ms() / 1000)
         self._replication(node)
         yield
         self._log(node)
@@ -53,6 +54,10 @@ class NodeFacts:
 
     def read_late(self, samples: Samples) -> None:
         """What the operating system tells, which may take long; runs in a thread."""
+        expiry = self._broker.certificates.first()
+        if expiry is not None:
+            until = expiry.until.timestamp()
+            samples.node.add("duolog_certificate_expiry_timestamp_seconds", until)
         try:
             usage = shutil.disk_usage(self._broker.node.data)
         except OSError:  # where a disk has failed, the other figures are wanted most
@@ -93,6 +98,8 @@ class NodeFacts:
         if broker.failover is not None:
             node.add("duolog_elections_total", status.elections)
             node.add("duolog_lease_margin_seconds", status.lease_left_ms / 1000)
+            node.add("duolog_lease_renewal_seconds_max", status.renewal_ms_max / 1000)
+            node.add("duolog_drained", broker.node.name in broker.failover.machine.view.drained)
 
     def _copy(self, node: Bundle, slave: Slave) -> None:
         """How far this node is behind. Before it followed a master, it does not know the bytes."""
@@ -142,6 +149,10 @@ class NodeFacts:
     def _histograms(self, node: Bundle) -> None:
         log = self._broker.log
         node.add("duolog_append_seconds", log.append_seconds.copy())
+        traffic = self._broker.core.traffic
+        node.add("duolog_append_wait_seconds", traffic.wait_seconds.copy())
+        for status, flow in traffic.failures.table.items():
+            node.add("duolog_append_failures_total", flow.messages, status)
         node.add("duolog_fsync_seconds", log.group_commit.sync_seconds.copy())
         node.add("duolog_dispatch_behind_seconds_max", log.counters.dispatch_behind_ms_max / 1000)
 

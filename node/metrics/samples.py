@@ -29,13 +29,17 @@ class Bundle:
     """The samples of one topic, one group in a topic, or one kind of client; or of the node."""
 
     samples: list[Sample] = field(default_factory=list)
-    histograms: bool = True  # may be among them; without them, a sample is one series
+    # Whether histograms stay whole. Otherwise a sample is one series: that of a bucket has its
+    # bound as one more label, those of the count and the sum a word (`Histogram.parts`).
+    histograms: bool = True
 
     def add(self, name: str, value: Value, *labels: str) -> None:
         """Add a sample of a metric of the table; of a histogram, all that it consists of."""
         assert len(labels) == len(BY_NAME[name].labels), f"{name} has other labels than {labels}"
-        assert self.histograms or not isinstance(value, Histogram), f"{name} is many series"
-        self.samples.append((name, labels, value))
+        if self.histograms or not isinstance(value, Histogram):
+            self.samples.append((name, labels, value))
+            return
+        self.samples += [(name, (*labels, part), number) for part, number in value.parts()]
 
 
 @dataclass(slots=True)

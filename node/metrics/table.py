@@ -17,11 +17,12 @@ SCOPES: dict[str, tuple[str, ...]] = {
     EXPORTED_RUNTIME: ("cluster", "brokerIP", "brokerHost", "des", "boottime", "broker_version"),
 }
 # Where a metric appears, if not on every node.
-MASTER, AUTO, SLAVES, CLIENTS = "master", "auto", "slaves", "clients"
+MASTER, AUTO, SLAVES, CLIENTS, CERTIFIED = "master", "auto", "slaves", "clients", "certified"
 TRACED, MEASURED, AUDITED = "traced", "measured", "audited"
 WHERE = {
     MASTER: "Of a master.",
     AUTO: "Of a node whose role is elected.",
+    CERTIFIED: "Of a node that has certificates.",
     CLIENTS: "Of a node that they call.",
     AUDITED: "Of a node with `audit.file` or `audit.topic`.",
     MEASURED: "Of a node with `rocketmq.client_metrics`.",
@@ -48,8 +49,12 @@ def _own(name: str, help_: str, unit: str = "", labels: str = "", where: str = "
     return Metric(f"duolog_{name}", kind, help_, unit, tuple(labels.split()), OWN, where)
 
 
-def _duration(name: str, help_: str) -> Metric:
-    return Metric(f"duolog_{name}", "histogram", help_, "seconds")
+def _duration(name: str, help_: str, labels: str = "") -> Metric:
+    return Metric(f"duolog_{name}", "histogram", help_, "seconds", tuple(labels.split()))
+
+
+def _native_histogram(name: str, help_: str, unit: str, labels: str) -> Metric:
+    return Metric(f"rocketmq_{name}", "histogram", help_, unit, tuple(labels.split()), NATIVE)
 
 
 def _native(name: str, help_: str, unit: str = "", labels: str = "", where: str = "") -> Metric:
@@ -96,8 +101,23 @@ PUT_TIMES = (
 DUOLOG = (
     _own("build_info", "1, with the version as label.", labels="version"),
     _own("role", "1 for the role that the node has now, 0 for the others.", labels="role"),
+    _own("wall_time_seconds", "The node's wall clock, since the Unix epoch.", "seconds"),
+    _own(
+        "certificate_expiry_timestamp_seconds",
+        "When the first of the node's certificates expires, since the Unix epoch.",
+        "seconds",
+        where=CERTIFIED,
+    ),
     _own("epoch", "Epoch of the newest mastership that the node knows of."),
     _own("elections_total", "Elections that the node won.", where=AUTO),
+    _own("drained", "1 if an operator has drained the node.", where=AUTO),
+    _own(
+        "lease_renewal_seconds_max",
+        "How long the slowest of the last 20 renewals of the node's lease took, those that failed "
+        "included.",
+        "seconds",
+        where=AUTO,
+    ),
     _own(
         "lease_margin_seconds",
         "Time until the node's lease ends, unless it is renewed; a master stops then.",
@@ -135,6 +155,22 @@ DUOLOG = (
         "seconds",
     ),
     _duration("append_seconds", "Time to store one batch in the commit log, without its waits."),
+    _duration(
+        "append_wait_seconds",
+        "Time that a stored batch of a duolog client waited for disk and slaves before its answer; "
+        "those that wait for nothing are not counted.",
+    ),
+    _own(
+        "append_failures_total",
+        "Batches of duolog clients that were not stored, or not known to be safe in time.",
+        labels="status",
+    ),
+    _duration(
+        "call_seconds",
+        "Time of a call of the native API that has one reply, over gRPC or frames; long_polling: "
+        "whether it may wait for messages.",
+        "method code long_polling",
+    ),
     _duration("fsync_seconds", "Time of one sync of the commit log."),
     _own("recovery_seconds", "Time that recovery took at the last start.", "seconds"),
     _own("recovery_abnormal", "1 if the process before this one was killed or crashed."),
@@ -151,6 +187,19 @@ DUOLOG = (
     _own("pop_leases", "Messages that are delivered by POP and not acknowledged yet."),
     _own("waiting_polls", "Calls that wait for messages."),
     _own("timers_waiting", "Timed messages that wait for their time."),
+    _own(
+        "timer_overdue_seconds",
+        "For how long the first timed message has been due that is not delivered; 0 for none.",
+        "seconds",
+        where=MASTER,
+    ),
+    _own(
+        "half_message_age_seconds",
+        "Age of the oldest half message without a decision.",
+        "seconds",
+        "topic",
+        MASTER,
+    ),
     _own("frames_connections", "Connections of SDK clients by frames."),
     _own(
         "frames_buffered_bytes",
@@ -226,9 +275,64 @@ TRAFFIC = (
         "Messages given up: stored in the group's dead-letter topic.",
         labels="consumer_group topic is_system",
     ),
+    _native_histogram(
+        "message_size",
+        "Bytes of the bodies of messages from clients, each counted by itself.",
+        "bytes",
+        "topic message_type is_system",
+    ),
     _native("half_messages", "Half messages without a decision.", labels="topic", where=MASTER),
     _native("commit_messages_total", "Half messages that producers committed.", labels="topic"),
     _native("rollback_messages_total", "Half messages that producers rolled back.", labels="topic"),
+    _native_histogram(
+        "finish_message_latency",
+        "Age of half messages when their producers decide them.",
+        "seconds",
+        "topic",
+    ),
+)
+
+_TIMER = f"topic {_STORAGE}"
+
+TIMERS = (
+    _native("timer_enqueue_total", "Messages that began to wait for a time.", labels=_TIMER),
+    _native("timer_dequeue_total", "Messages delivered at their times.", labels=_TIMER),
+    _native(
+        "timer_enqueue_lag",
+        "Timed messages that are stored, and not yet among those that wait.",
+        labels=_STORAGE,
+        where=MASTER,
+    ),
+    _native(
+        "timer_dequeue_lag",
+        "Timed messages that are due and not delivered.",
+        labels=_STORAGE,
+        where=MASTER,
+    ),
+    _native(
+        "timer_dequeue_latency",
+        "For how long the first of them has been due; 0 for none.",
+        "milliseconds",
+        _STORAGE,
+        MASTER,
+    ),
+    _native(
+        "timer_message_snapshot",
+        "Timed messages that are due within timer_bound_s seconds, and not within the bound before "
+        "it; one that was recalled counts until its time.",
+        labels=f"timer_bound_s {_STORAGE}",
+        where=MASTER,
+    ),
+)
+
+CALLS = (
+    _native_histogram(
+        "rpc_latency",
+        "Time of a call of RocketMQ's gRPC API; request_code is its method, is_long_polling says "
+        "whether it may wait for messages.",
+        "milliseconds",
+        "protocol_type request_code response_code is_long_polling result",
+    ),
 )
 
 CONSUMERS = (
@@ -399,6 +503,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     "The node": DUOLOG,
     "RocketMQ 5's: the broker": RUNNING,
     "RocketMQ 5's: messages": TRAFFIC,
+    "RocketMQ 5's: timed messages": TIMERS,
+    "RocketMQ 5's: calls": CALLS,
     "RocketMQ 5's: consumers and producers": CONSUMERS,
     "RocketMQ 5's: measured by clients": MEASURES,
     "rocketmq-exporter's": EXPORTER,

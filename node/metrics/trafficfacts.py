@@ -1,11 +1,17 @@
-"""Messages by topic and group, and half messages, under RocketMQ 5's names."""
+"""Messages by topic and group, half and timed messages, and calls, under RocketMQ 5's names."""
 
 from collections.abc import Iterator
 
 from node.broker import Broker
+from node.core.traffic import SIZE_BOUNDS
+from node.histogram import Histogram
+from node.metrics.nodefacts import STORAGE
 from node.metrics.samples import Samples
 from node.metrics.words import is_system_group, truth
 from store.metadata import is_reserved_topic
+
+AT_ONCE = 1000
+BOUNDS_SECONDS = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)  # of RocketMQ's snapshot of timers
 
 
 class TrafficFacts:
@@ -21,6 +27,9 @@ class TrafficFacts:
         yield from self._delivered(samples)
         yield from self._dead(samples)
         yield from self._decided(samples)
+        yield from self._halves(samples)
+        yield from self._timers(samples)
+        yield from self._calls(samples)
 
     def _received(self, samples: Samples) -> Iterator[None]:
         topics = self._broker.metadata.topics
@@ -30,6 +39,9 @@ class TrafficFacts:
                 bundle = samples.bundle(flow.messages)
                 bundle.add("rocketmq_messages_in_total", flow.messages, *labels)
                 bundle.add("rocketmq_throughput_in_total", flow.body_bytes, *labels)
+                sizes = Histogram(SIZE_BOUNDS)
+                sizes.counts, sizes.sum = flow.sizes, flow.body_bytes
+                bundle.add("rocketmq_message_size", sizes, *labels)
             yield
 
     def _delivered(self, samples: Samples) -> Iterator[None]:
@@ -61,6 +73,54 @@ class TrafficFacts:
                 if topic in topics:
                     samples.bundle(flow.messages).add(name, flow.messages, topic)
                 yield
-        for topic, count in self._broker.transactions.waiting_by_topic.items():
-            samples.bundle(count).add("rocketmq_half_messages", count, topic)
+        for topic, ages in list(traffic.finished.items()):
+            if topic in topics:
+                samples.bundle(sum(ages.counts)).add("rocketmq_finish_message_latency", ages, topic)
+            yield
+
+    def _halves(self, samples: Samples) -> Iterator[None]:
+        transactions, now = self._broker.transactions, self._broker.times.store_ms()
+        first: dict[str, int] = {}
+        for number, half in enumerate(transactions.pending()):
+            first[half.topic] = min(first.get(half.topic, now), half.stored_ms)
+            if number % AT_ONCE == 0:
+                yield
+        for topic, count in transactions.waiting_by_topic.items():
+            bundle = samples.bundle(count)
+            bundle.add("rocketmq_half_messages", count, topic)
+            age = max(0, now - first.get(topic, now)) / 1000
+            bundle.add("duolog_half_message_age_seconds", age, topic)
+            yield
+
+    def _timers(self, samples: Samples) -> Iterator[None]:
+        topics = self._broker.metadata.topics
+        for name, flows in (("enqueue", self._traffic.timed), ("dequeue", self._traffic.timed_out)):
+            for topic, flow in list(flows.table.items()):
+                if topic in topics:
+                    bundle = samples.bundle(flow.messages)
+                    bundle.add(f"rocketmq_timer_{name}_total", flow.messages, topic, *STORAGE)
+                yield
+        if self._broker.replication.master is None:
+            return
+        delays, now, node = self._broker.delays, self._broker.times.wall_ms(), samples.node
+        overdue = delays.overdue_ms(now)
+        node.add("duolog_timer_overdue_seconds", overdue / 1000)
+        node.add("rocketmq_timer_dequeue_latency", overdue, *STORAGE)
+        node.add("rocketmq_timer_enqueue_lag", delays.unread, *STORAGE)
+        yield
+        before, *later = delays.waiting_until([now, *(now + 1000 * one for one in BOUNDS_SECONDS)])
+        node.add("rocketmq_timer_dequeue_lag", before, *STORAGE)
+        for bound, until in zip(BOUNDS_SECONDS, later, strict=True):
+            node.add("rocketmq_timer_message_snapshot", until - before, str(bound), *STORAGE)
+            before = until
+        yield
+
+    def _calls(self, samples: Samples) -> Iterator[None]:
+        for (method, code, waits), times in list(self._traffic.calls.table.items()):
+            bundle = samples.bundle(sum(times.counts))
+            bundle.add("duolog_call_seconds", times, method, code, truth(waits))
+            yield
+        for (request, code, waits, result), times in list(self._traffic.rpcs.table.items()):
+            labels = "grpc", request, code, truth(waits), result
+            samples.bundle(sum(times.counts)).add("rocketmq_rpc_latency", times, *labels)
             yield

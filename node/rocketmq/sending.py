@@ -291,8 +291,10 @@ class Sender:
                 return before, None
         result, waiting = self._broker.log.put(batch)
         if result.count:
-            key = (topic, _KINDS[message.kind])
-            self._core.traffic.received.add(key, result.count, len(message.body))
+            kind = _KINDS[message.kind]
+            self._core.traffic.receive(topic, kind, result.count, batch.columns)
+            if message.kind == DELAY:
+                self._broker.delays.count(topic, batch, result.count)
         return result, waiting
 
     async def _put(

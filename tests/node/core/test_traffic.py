@@ -1,6 +1,9 @@
 """Flows: what passed, by topic and group, in bounded memory."""
 
+import pytest
+
 from node.core.traffic import Flows, Traffic
+from store.columns import Columns
 
 
 def test_a_flow_adds_up_messages_and_bytes() -> None:
@@ -27,3 +30,44 @@ def test_reads_are_counted_by_whether_they_found_messages() -> None:
     for found in (0, 1, 5, 0, 0):
         traffic.read(found)
     assert (traffic.reads_found, traffic.reads_missed) == (2, 3)
+
+
+def sizes_of(*batches: tuple[int, list[int]]) -> list[int]:
+    """What is counted of batches: messages stored now, and the sizes of all bodies."""
+    traffic = Traffic()
+    for stored, lengths in batches:
+        traffic.receive("T", "normal", stored, Columns.of([b"x" * length for length in lengths]))
+    flow = traffic.received.table["T", "normal"]
+    assert sum(flow.sizes) == flow.messages
+    return flow.sizes
+
+
+def test_each_message_of_a_batch_is_counted_by_its_size() -> None:
+    kib = 1 << 10
+    assert sizes_of((1, [0])) == [1, 0, 0, 0, 0, 0, 0]
+    assert sizes_of((1, [kib])) == [1, 0, 0, 0, 0, 0, 0], "bounds are inclusive"
+    assert sizes_of((1, [kib + 1])) == [0, 1, 0, 0, 0, 0, 0]
+    assert sizes_of((1, [5 << 20])) == [0, 0, 0, 0, 0, 0, 1]
+    assert sizes_of((3, [kib] * 3), (1, [10])) == [4, 0, 0, 0, 0, 0, 0]
+    many = [10, kib, kib + 1, 4 * kib, 513 * kib]
+    assert sizes_of((5, many)) == [2, 2, 0, 1, 0, 0, 0]
+
+
+def test_of_a_batch_whose_first_messages_were_stored_before_the_others_are_counted() -> None:
+    assert sizes_of((1, [5000, 10, 2000])) == [0, 1, 0, 0, 0, 0, 0]
+    assert sizes_of((2, [5000, 10, 2000])) == [1, 1, 0, 0, 0, 0, 0]
+
+
+def test_the_ages_of_decided_half_messages_are_kept_for_so_many_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("node.core.traffic.FLOWS_MAX", 2)
+    traffic = Traffic()
+    for topic in ("A", "B", "B", "C"):
+        traffic.finish(topic, commit=topic != "C", age_seconds=61.0)
+    assert {topic: ages.counts for topic, ages in traffic.finished.items()} == {
+        "B": [0, 0, 2, 0, 0, 0, 0],
+        "C": [0, 0, 1, 0, 0, 0, 0],
+    }
+    assert list(traffic.committed.table) == ["A", "B"]
+    assert list(traffic.rolled_back.table) == ["C"]

@@ -50,7 +50,7 @@ def test_due_messages_match_those_of_a_model(steps: list[tuple[str, object]], lo
                     given_away.discard(int(offset))
             else:
                 back = sorted(given_away)[:3]
-                timers.put_back(np.array(back, np.int64), int(what))  # type: ignore[call-overload]
+                timers.put_back(np.array(back, np.int64), np.full(len(back), what, np.int64))
                 for offset in back:
                     given_away.discard(offset)
                     waiting[offset] = int(what)  # type: ignore[call-overload]

@@ -55,6 +55,20 @@ async def test_messages_are_counted_by_topic_and_kind(node: Node, client: duolog
     }
 
 
+async def test_messages_are_counted_by_size(node: Node, client: duolog.Client) -> None:
+    async with client.producer() as producer:
+        await producer.send_batch("T", [b"x" * 100] * 3 + [b"x" * 5000])
+    api = Api(node)
+    await api.send(message(b"x" * 2000))
+    await api.close()
+    found = await of(node)
+    rows = found.rows("rocketmq_message_size_bucket", topic="T", message_type="normal")
+    by_bound = {dict(key[1])["le"]: value for key, value in rows.items()}
+    assert (by_bound["1024"], by_bound["4096"], by_bound["524288"]) == (3, 4, 5)
+    assert found.value("rocketmq_message_size_sum", topic="T") == 7300
+    assert found.value("rocketmq_message_size_count", topic="T") == 5
+
+
 async def test_a_repeated_send_is_counted_once(node: Node, client: duolog.Client) -> None:
     async with client.producer() as producer:
         await producer.send("T", b"x")
@@ -406,6 +420,33 @@ async def test_elected_nodes_tell_their_elections_and_the_margin_of_their_lease(
     replicas = {dict(key[1])["replica"] for key in found[master].rows("duolog_in_sync_replica")}
     assert replicas == {"a", "b", "c"}
     assert found[master].value("duolog_in_sync_replicas") == 3
+
+
+async def test_a_drained_node_and_the_renewals_of_its_lease_are_told(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    elected = await Elected.start(start_node, tmp_path, metrics=METRICS)
+    master = elected.the_master()
+    (other, *_) = [node for node in elected.nodes if node is not master]
+    failover = other.failover
+    assert failover is not None
+    found = await of(other)
+    assert found.value("duolog_drained") == 0
+    assert found.value("duolog_lease_renewal_seconds_max") < 3
+    async with duolog.Client(elected.endpoints, timeout=10) as client:
+        await client.admin.drain(other.config.node.name)
+    await until(lambda: other.config.node.name in failover.machine.view.drained)
+    assert (await of(other)).value("duolog_drained") == 1
+    assert (await of(master)).value("duolog_drained") == 0
+    failover._keeper._took.append(1.5)
+    assert (await of(other)).value("duolog_lease_renewal_seconds_max") == 1.5
+
+
+async def test_a_node_tells_its_wall_clock(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_of(node).times, "wall_ms", lambda: 1_700_000_000_500)
+    found = await of(node)
+    assert found.value("duolog_wall_time_seconds") == 1_700_000_000.5
+    assert found.rows("duolog_certificate_expiry_timestamp_seconds") == {}, "it has none"
 
 
 async def test_a_fenced_node_says_so(node: Node) -> None:

@@ -239,3 +239,27 @@ async def test_a_histogram_has_cumulative_buckets_with_inclusive_bounds() -> Non
     assert by_bound == {"0.001": 2, "0.01": 3, "0.1": 4, "+Inf": 6}
     assert found.value("duolog_fsync_seconds_count") == 6
     assert found.value("duolog_fsync_seconds_sum") == pytest.approx(5.3021)
+
+
+async def test_a_histogram_of_a_topic_is_so_many_series() -> None:
+    def facts(samples: Samples) -> Iterator[None]:
+        for topic, sizes in (("A", (10, 3000)), ("B", (10,))):
+            histogram = Histogram((1024, 4096))
+            for size in sizes:
+                histogram.observe(size)
+            bundle = samples.bundle(len(sizes))
+            bundle.add("rocketmq_message_size", histogram, topic, "normal", "false")
+        yield
+
+    for series_max, dropped in ((10, 0), (9, 5), (4, 10)):
+        made = scrapes(facts, series_max)
+        found = await text_of(made)
+        made.stop()
+        assert found.value("duolog_metrics_series_dropped") == dropped
+        if dropped < 10:
+            assert found.value("rocketmq_message_size_bucket", topic="A", le="1024") == 1
+            assert found.value("rocketmq_message_size_bucket", topic="A", le="4096") == 2
+            assert found.value("rocketmq_message_size_bucket", topic="A", le="+Inf") == 2
+            assert found.value("rocketmq_message_size_count", topic="A") == 2
+            assert found.value("rocketmq_message_size_sum", topic="A") == 3010
+        assert bool(found.rows("rocketmq_message_size_count", topic="B")) == (dropped == 0)

@@ -1,0 +1,79 @@
+"""How long calls of clients took, by method and how they ended; only a node with metrics asks.
+
+Keys are names that this node gives, not its clients: there are as many as methods and codes.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import grpc
+
+from node.histogram import Histogram
+from node.methods import Handler, Methods
+
+K = TypeVar("K")
+Wrap = Callable[[str, Handler], Handler]  # of a path
+
+# Seconds; and RocketMQ's bounds, milliseconds.
+CALL_BOUNDS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+RPC_BOUNDS = (1.0, 3.0, 5.0, 7.0, 10.0, 100.0, 1000.0, 2000.0, 3000.0)
+_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
+
+
+class CallTimes(Generic[K]):
+    """A histogram for each kind of call."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.table: dict[K, Histogram] = {}
+        self._bounds = bounds
+
+    def note(self, key: K, took: float) -> None:
+        """Count a call. took: in the unit of the bounds."""
+        times = self.table.get(key)
+        if times is None:
+            times = self.table[key] = Histogram(self._bounds)
+        times.observe(took)
+
+
+class _Timed(grpc.GenericRpcHandler):
+    """A service whose methods are wrapped as they are looked up."""
+
+    def __init__(
+        self, service: grpc.GenericRpcHandler, known: Mapping[str, Handler], wrap: Wrap
+    ) -> None:
+        self._service = service
+        self._found = dict(known)
+        self._wrap = wrap
+
+    def service(self, handler_call_details: Any) -> Any:
+        """See grpc.GenericRpcHandler."""
+        path = handler_call_details.method
+        handler: Any = self._service.service(handler_call_details)
+        if handler is None:
+            return None
+        found = self._found.get(path)
+        if found is None:
+            found = self._found[path] = self._wrap(path, handler)
+        return found
+
+
+def timed(methods: Methods, wrap: Wrap) -> Methods:
+    """The same methods, each wrapped once."""
+    made = Methods()
+    made.by_path = {path: wrap(path, handler) for path, handler in methods.by_path.items()}
+    made.generic = [_Timed(service, made.by_path, wrap) for service in methods.generic]
+    return made
+
+
+def code_of(error: BaseException, context: Any) -> str:
+    """The name of the status that a call ends with, which raised an error."""
+    if isinstance(error, asyncio.CancelledError):
+        return "CANCELLED"
+    code = getattr(error, "code", None)  # of a call over frames
+    if not isinstance(code, grpc.StatusCode):
+        code = context.code()
+    return code.name if isinstance(code, grpc.StatusCode) else _NAMES.get(code, "UNKNOWN")
+
+
+__all__ = ["CALL_BOUNDS", "RPC_BOUNDS", "CallTimes", "code_of", "timed"]
