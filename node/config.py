@@ -12,6 +12,7 @@ import re
 import socket
 import tomllib
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -515,6 +516,7 @@ class Config(_Section):
         if self.metrics.tls and not self.metrics.listen:
             raise ConfigError("metrics.tls needs metrics.listen")
         self.tls.check(metrics=self.metrics.tls)
+        self._check_ports()
         role = self.store.broker_role
         if role is BrokerRole.SLAVE and not self.ha.master:
             raise ConfigError("ha.master must be set: a SLAVE needs the HOST:PORT of its master")
@@ -537,6 +539,34 @@ class Config(_Section):
             raise ConfigError("registry.tls_cert needs registry.tls_ca")
         if registry is not None:
             _check_files("registry.tls_*", registry.files)
+
+    def _check_ports(self) -> None:
+        serves_slaves = self.store.broker_role is not BrokerRole.SLAVE
+        ports = {
+            "node.listen": self.node.listen,
+            "node.frames_listen": self.node.frames_address,
+            "tls.listen": self.tls.listen,
+            "ha.listen": self.ha.listen if serves_slaves else "",
+            "metrics.listen": self.metrics.listen,
+        }
+        for (key, one), (other_key, other) in combinations(ports.items(), 2):
+            if one and other and _clash(one, other):
+                raise ConfigError(
+                    f"{key} = {one} and {other_key} = {other} are the same port: give each its own"
+                )
+
+
+def _clash(one: str, other: str) -> bool:
+    """Whether two addresses cannot both be listened on, as far as that shows without names."""
+    (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
+    if int(port) != int(other_port) or int(port) == 0:
+        return False
+    hosts = {host, other_host}
+    return (
+        len(hosts) == 1
+        or ("0.0.0.0" in hosts and not any(one.startswith("[") for one in hosts))
+        or ("[::]" in hosts and all(one.startswith("[") for one in hosts))
+    )
 
 
 def _check_files(keys: str, files: CertificateFiles) -> None:

@@ -1,20 +1,24 @@
 """The HTTP port of the metrics: `GET /metrics`, one answer per connection.
 
 Rules: few connections, short requests, one deadline for all of a connection, whatever its client
-does. An error of a scrape is logged and answered; it never ends the node. Where the node has users,
-one of them asks.
+does. A connection whose request has not come gives way to a new one; a scrape ends when its client
+is gone. An error of a scrape is logged and answered; it never ends the node. Where the node has
+users, one of them asks.
 """
 
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import structlog
 from duolog import _errors as sdk
-from duolog._background import Background, report
+from duolog._background import Background, report, together
 
 log = structlog.get_logger("duolog.node")
+
+T = TypeVar("T")
 
 CONNECTIONS_MAX = 16
 REQUEST_BYTES_MAX = 8192
@@ -46,7 +50,8 @@ class Endpoint:
         self._admit = admit
         self._content_type = content_type
         self._connections = Background(report)
-        self._count = 0
+        self._open: set[asyncio.StreamWriter] = set()
+        self._idle: dict[asyncio.StreamWriter, None] = {}  # whose requests have not come, by age
         self._server: asyncio.Server | None = None
         self.port = 0
 
@@ -70,11 +75,20 @@ class Endpoint:
         await self._connections.stop()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._count >= CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
-        self._count += 1
+        if len(self._open) >= CONNECTIONS_MAX:
+            oldest = next(iter(self._idle), writer)
+            self._forget(oldest)
+            if oldest is writer:
+                return
+        self._open.add(writer)
+        self._idle[writer] = None
         self._connections.start(self._serve(reader, writer))
+
+    def _forget(self, writer: asyncio.StreamWriter) -> None:
+        """A connection ends; this does nothing where all was sent."""
+        self._open.discard(writer)
+        self._idle.pop(writer, None)
+        writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         deadline = asyncio.get_running_loop().time() + DEADLINE_SECONDS
@@ -85,33 +99,37 @@ class Endpoint:
                     writer.close()
                     await writer.wait_closed()
         finally:
-            self._count -= 1
-            writer.transport.abort()  # does nothing where all was sent
+            self._forget(writer)
 
     async def _answer(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deadline: float
     ) -> None:
         source = str((writer.get_extra_info("peername") or ("",))[0])
-        status, pieces = await self._reply(reader, source, deadline)
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            head = None
+        self._idle.pop(writer, None)
+        status, pieces = await _unless_gone(reader, self._reply(head, source, deadline))
         kind = self._content_type if status == 200 else "text/plain; charset=utf-8"
-        head = (
+        answer = (
             f"HTTP/1.1 {status} {_REASONS[status]}\r\n"
             f"Content-Type: {kind}\r\n"
             f"Content-Length: {sum(map(len, pieces))}\r\n"
             f"{CHALLENGE if status == 401 else ''}Connection: close\r\n\r\n"
         )
-        writer.write(head.encode())
+        writer.write(answer.encode())
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
 
     async def _reply(
-        self, reader: asyncio.StreamReader, source: str, deadline: float
+        self, head: bytes | None, source: str, deadline: float
     ) -> tuple[int, list[bytes]]:
-        """The status and the body. source: the client's address."""
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.LimitOverrunError:
+        """The status and the body. head: None for one that is too long. source: the client's
+        address.
+        """
+        if head is None:
             return 431, [b"the request is too long\n"]
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
@@ -132,6 +150,30 @@ class Endpoint:
         except Exception as error:
             log.error("metrics could not be collected", exc_info=error)
             return 500, [b"the metrics could not be collected; see the node's log\n"]
+
+
+async def _unless_gone(reader: asyncio.StreamReader, work: Coroutine[Any, Any, T]) -> T:
+    """What the work returns. Raises ConnectionResetError, and cancels it, once the client is gone.
+
+    A client that ends its own side of the connection is gone, too: scrapers do neither before they
+    have the answer.
+    """
+    async with together() as tasks:
+        working = tasks.create_task(work)
+        watching = tasks.create_task(_end_of(reader))
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            working.cancel()
+            raise ConnectionResetError("the client is gone")
+        watching.cancel()
+    return working.result()
+
+
+async def _end_of(reader: asyncio.StreamReader) -> None:
+    """Wait until nothing more comes; what comes is of no interest."""
+    with contextlib.suppress(OSError):
+        while await reader.read(REQUEST_BYTES_MAX):
+            pass
 
 
 def _authorization(head: bytes) -> str:

@@ -4,6 +4,7 @@ It runs in a thread beside the event loop, which can do nothing while Python run
 pauses after every few samples, and stops at its deadline.
 """
 
+import threading
 import time
 from collections.abc import Iterable, Iterator
 
@@ -16,11 +17,12 @@ from node.metrics.table import METRICS, Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 AT_ONCE = 100  # samples written between two pauses: about half a millisecond
+SORTED_AT_ONCE = 1000  # samples taken before it looks whether anybody waits for them
 HEADER_LINES = 2  # HELP and TYPE
 
 
 class Overdue(Exception):
-    """The deadline of a scrape has passed, or the node stops."""
+    """The deadline of a scrape has passed, its client is gone, or the node stops."""
 
 
 class _Families:
@@ -44,16 +46,23 @@ class Exposition:
         self._process = ProcessCollector(registry=None)
         self._stopped = False
 
-    def text(self, samples: Iterable[Sample], deadline: float) -> list[bytes]:
-        """The text, in pieces. deadline: of the monotonic clock. Raises Overdue."""
+    def text(
+        self, samples: Iterable[Sample], deadline: float, abandoned: threading.Event | None = None
+    ) -> list[bytes]:
+        """The text, in pieces. deadline: of the monotonic clock. abandoned: set from any thread
+        once nobody wants it. Raises Overdue.
+        """
         found: dict[str, list[Sample]] = {}
-        for sample in samples:
+        abandoned = abandoned or threading.Event()
+        for number, sample in enumerate(samples):
             found.setdefault(sample[0], []).append(sample)
+            if number % SORTED_AT_ONCE == 0 and abandoned.is_set():
+                raise Overdue
         pieces = []
         for metric in METRICS:
             for piece in self._pieces(metric, found.pop(metric.name, [])):
                 pieces.append(piece)
-                if self._stopped or time.monotonic() > deadline:
+                if self._stopped or abandoned.is_set() or time.monotonic() > deadline:
                     raise Overdue
                 time.sleep(PAUSE_SECONDS)
         pieces.append(generate_latest(_Families(self._process.collect())))

@@ -4,6 +4,7 @@ One at a time: others wait for their turn, up to their deadline.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -44,15 +45,21 @@ class Scrapes:
                 if loop.time() >= until:
                     await asyncio.sleep(0)
                     until = loop.time() + STEP_SECONDS
-            return await loop.run_in_executor(self._thread, self._write, samples, deadline)
+            abandoned = threading.Event()
+            try:
+                return await loop.run_in_executor(
+                    self._thread, self._write, samples, deadline, abandoned
+                )
+            finally:
+                abandoned.set()  # where nobody waits for the text, the thread ends
 
-    def _write(self, samples: Samples, deadline: float) -> list[bytes]:
+    def _write(self, samples: Samples, deadline: float, abandoned: threading.Event) -> list[bytes]:
         """In the thread. asyncio's clock is the monotonic one. Raises TimeoutError."""
         self._late(samples)
         left_out, count = samples.over(self._series_max)
         samples.node.add("duolog_metrics_series_dropped", count)
         try:
-            return self._exposition.text(samples.taken(left_out), deadline)
+            return self._exposition.text(samples.taken(left_out), deadline, abandoned)
         except Overdue:
             raise TimeoutError from None
 

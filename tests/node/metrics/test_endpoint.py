@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from node.api.reservedport import ListenError
 from node.config import Config, ConfigError, load
 from node.metrics import endpoint
 from node.metrics.endpoint import Endpoint
+from node.server import Node
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
+from tests.node.replicas import until
 from tests.scraping import get, scraped
 
 
@@ -79,19 +82,76 @@ async def test_a_silent_client_is_left_at_the_deadline(
     assert await raw(made.port, b"GET /metrics HTTP/1.1\r\n") == b""
 
 
-async def test_only_so_many_connections_are_open(made: Endpoint) -> None:
-    open_ones = [
+async def test_only_so_many_connections_are_open_and_the_oldest_idle_one_gives_way(
+    made: Endpoint,
+) -> None:
+    idle = [
         await asyncio.open_connection("127.0.0.1", made.port)
         for _ in range(endpoint.CONNECTIONS_MAX)
     ]
+    idle[1][1].write(b"GET /metrics HTTP/1.1\r\nX: half of a head")
     try:
-        assert await raw(made.port, b"GET /metrics HTTP/1.1\r\n\r\n") == b""
+        for number in range(3):
+            answer = await raw(made.port, b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert answer.endswith(b"a 1\n"), number
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionResetError):
+                assert await idle[0][0].read() == b""
+        _, second = idle[2]
+        second.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(10):
+            assert (await idle[2][0].read()).endswith(b"a 1\n"), "no more than one had to go"
     finally:
-        for _, writer in open_ones:
+        for _, writer in idle:
             writer.close()
-    async with asyncio.timeout(10):
-        while not (await raw(made.port, b"GET /metrics HTTP/1.1\r\n\r\n")).endswith(b"a 1\n"):
-            await asyncio.sleep(0.01)
+
+
+async def test_a_connection_that_is_being_answered_gives_way_to_none() -> None:
+    begun, answer = 0, asyncio.Event()
+
+    async def scrape(deadline: float) -> list[bytes]:
+        nonlocal begun
+        begun += 1
+        await answer.wait()
+        return [b"a 1\n"]
+
+    busy = Endpoint(scrape, "text/plain")
+    await busy.start("127.0.0.1", 0)
+    request = b"GET /metrics HTTP/1.1\r\n\r\n"
+    asking = [asyncio.ensure_future(raw(busy.port, request)) for _ in range(16)]
+    try:
+        await until(lambda: begun == endpoint.CONNECTIONS_MAX == len(asking))
+        assert await raw(busy.port, request) == b"", "refused at once"
+        answer.set()
+        assert all(found.endswith(b"a 1\n") for found in await asyncio.gather(*asking))
+    finally:
+        await busy.stop()
+
+
+@pytest.mark.parametrize("more", [b"", b"what follows is not read as another request\r\n\r\n"])
+async def test_a_scrape_ends_when_its_client_is_gone(more: bytes) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def scrape(deadline: float) -> list[bytes]:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return []
+
+    slow = Endpoint(scrape, "text/plain")
+    await slow.start("127.0.0.1", 0)
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", slow.port)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n" + more)
+        async with asyncio.timeout(5):
+            await begun.wait()
+            assert not ended.is_set()
+            writer.close()
+            await ended.wait()
+    finally:
+        await slow.stop()
 
 
 @pytest.mark.parametrize(("error", "status"), [(TimeoutError(), 503), (ValueError("bug"), 500)])
@@ -142,9 +202,55 @@ async def test_an_address_in_use_is_reported_before_the_directory_is_created(
     taken = f"127.0.0.1:{made.port}"
     with pytest.raises(ListenError, match=f"cannot listen on {taken}"):
         await start_node(metrics={"listen": taken})
-    listen = free_endpoint()
-    with pytest.raises(ListenError, match=f"cannot listen on {listen}"):
-        await start_node(listen=listen, metrics={"listen": listen})
+
+
+@pytest.mark.parametrize(
+    ("key", "clash"),
+    [
+        ("node", {"listen": "127.0.0.1:5557", "frames_listen": ""}),
+        ("node", {"frames_listen": "127.0.0.1:05557"}),
+        ("ha", {"listen": "0.0.0.0:5557"}),
+    ],
+)
+async def test_a_port_that_another_key_has_is_a_fault_of_the_configuration(
+    key: str, clash: dict[str, str], tmp_path: Path
+) -> None:
+    config = Config.model_validate(
+        {
+            key: {"data": tmp_path / "data", **clash} if key == "node" else clash,
+            "metrics": {"listen": "127.0.0.1:5557"},
+        }
+    )
+    with pytest.raises(ConfigError, match=r"metrics\.listen = 127\.0\.0\.1:5557 are the same port"):
+        await Node(config).start()
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "clash"),
+    [
+        ("a:1", "a:1", True),
+        ("a:1", "a:2", False),
+        ("a:0", "a:0", False),
+        ("a:1", "b:1", False),
+        ("0.0.0.0:1", "10.0.0.1:1", True),
+        ("a:1", "0.0.0.0:1", True),
+        ("0.0.0.0:1", "[::1]:1", False),
+        ("[::]:1", "[::1]:1", True),
+        ("[::]:1", "0.0.0.0:1", False),
+    ],
+)
+def test_two_addresses_clash_where_one_contains_the_other(
+    one: str, other: str, clash: bool
+) -> None:
+    config = Config.model_validate(
+        {"node": {"listen": one, "frames_listen": ""}, "metrics": {"listen": other}}
+    )
+    if clash:
+        with pytest.raises(ConfigError, match="are the same port"):
+            config.check()
+    else:
+        config.check()
 
 
 @pytest.mark.parametrize("listen", ["5557", "localhost", ":5557", "localhost:70000"])

@@ -167,6 +167,37 @@ async def test_a_stop_ends_what_is_being_written(monkeypatch: pytest.MonkeyPatch
     assert pieces == 1
 
 
+async def test_what_nobody_waits_for_any_more_is_not_written_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writing, going_on = threading.Event(), threading.Event()
+    pieces = 0
+
+    def pause(seconds: float) -> None:
+        nonlocal pieces
+        pieces += 1
+        writing.set()
+        assert going_on.wait(10)
+
+    def some(samples: Samples) -> Iterator[None]:
+        for number in range(20 * AT_ONCE):
+            samples.node.add("rocketmq_half_messages", 1, str(number))
+        yield
+
+    monkeypatch.setattr("node.metrics.exposition.time.sleep", pause)
+    made = scrapes(some)
+    scrape = asyncio.ensure_future(text_of(made))
+    await asyncio.to_thread(writing.wait, 10)
+    scrape.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await scrape
+    going_on.set()
+    found = await text_of(made)
+    made.stop()
+    assert found.value("duolog_metrics_series_dropped") == 0, "the next scrape has its turn"
+    assert pieces == 1 + 21, "one of the abandoned scrape, all of the next one"
+
+
 def test_the_garbage_collector_has_nothing_to_follow_in_samples() -> None:
     """A run of it stops the node for as long as it takes to look at all objects."""
     samples = Samples()
