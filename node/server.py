@@ -7,6 +7,7 @@ import gc
 import ipaddress
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("duolog.node")
 
 GRACE_SECONDS = 2.0
+NOTE_SECONDS = 0.5
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 SERVICES = (
@@ -447,6 +449,21 @@ def tune_allocator() -> None:
         mallopt(M_TRIM_THRESHOLD, 64 << 20)
 
 
+async def _note_fence(broker: Broker) -> None:
+    """Leave word that the node was fenced, if its disk takes it within a moment."""
+
+    def write() -> None:
+        with contextlib.suppress(OSError):
+            broker.store.note_fence()
+
+    # No pool: the end of a process waits for its threads, however long their disk takes.
+    writing = threading.Thread(target=write, name="duolog-fenced", daemon=True)
+    writing.start()
+    until = asyncio.get_running_loop().time() + NOTE_SECONDS
+    while writing.is_alive() and asyncio.get_running_loop().time() < until:
+        await asyncio.sleep(0.01)
+
+
 async def serve(config: Config) -> int:
     """Run a node until a signal comes or its disk fails; the exit status."""
     configure_logging(config.node.log_level, config.node.log_json)
@@ -474,6 +491,8 @@ async def serve(config: Config) -> int:
         for wait in waits:
             wait.cancel()
     failed = node.broker.failed.is_set()
+    if failed:
+        await _note_fence(node.broker)
     with contextlib.suppress(StoreError):
         await node.stop()
     return EXIT_FENCED if failed else 0

@@ -51,6 +51,7 @@ from store.status import BrokerRole, PutMessageStatus, RunningFlags
 from store.steps import at_once
 
 ABORT = "abort"
+FENCED = b"fenced\n"  # what a process writes into it that is fenced
 _PAST_THE_END = (
     GetMessageStatus.OFFSET_OVERFLOW_BADLY,
     GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
@@ -116,6 +117,7 @@ class MessageStore:
         )
         self.lend: Lend | None = None  # lends a thread to recovery, where it is set before `start`
         self.fence_reason = ""
+        self.fenced_before = False  # the process before this one was fenced, and could say so
         self.replicated_offset: PhyOffset | None = None  # confirmed by replicas; None: not required
         self._closed = True
         self.lookups = Lookups(self.index, self.get_message, options.max_msgs_num_batch)
@@ -133,6 +135,7 @@ class MessageStore:
         self.disk.lock(LOCK)
         try:
             abnormal = self.disk.size(ABORT) >= 0
+            self.fenced_before = abnormal and self._noted_fence()
             self.log.queue.load()
             self.checkpoint.load()
             same_boot = not abnormal or self.checkpoint.note.is_of(self.boot_id)
@@ -273,6 +276,20 @@ class MessageStore:
         with contextlib.suppress(OSError):
             self.disk.reclaim()  # what cannot be unlinked is unlinked at the next start
         self.disk.unlock()
+
+    def _noted_fence(self) -> bool:
+        try:
+            return self.disk.read(ABORT) == FENCED
+        except OSError:
+            return False
+
+    def note_fence(self) -> None:
+        """Leave word for the next start that this process was fenced.
+
+        Its disk may have failed: this may raise OSError, and may not return.
+        """
+        assert self.fence_reason, "only of a fenced store"
+        self.disk.write(ABORT, FENCED)
 
     def fence(self, reason: str) -> None:
         """Stop writing for good: after an IO error, nothing may be acknowledged any more."""

@@ -15,6 +15,7 @@ from node.metrics.samples import Bundle, Samples
 from node.quotas.quota import LIMITS_OF
 
 ROLES = ("master", "slave", "standing")
+STOPS = ("clean", "fenced", "killed")
 STORAGE = ("local", "disk")
 
 
@@ -98,6 +99,7 @@ class NodeFacts:
         if broker.failover is not None:
             node.add("duolog_elections_total", status.elections)
             node.add("duolog_lease_margin_seconds", status.lease_left_ms / 1000)
+            node.add("duolog_lease_seconds", status.lease_seconds)
             node.add("duolog_lease_renewal_seconds_max", status.renewal_ms_max / 1000)
             node.add("duolog_drained", broker.node.name in broker.failover.machine.view.drained)
 
@@ -162,6 +164,10 @@ class NodeFacts:
         node.add("duolog_recovery_seconds", self._broker.recovery_seconds)
         node.add("duolog_recovery_abnormal", recovered.abnormal)
         node.add("duolog_recovery_cut_bytes", recovered.bytes_cut)
+        fenced = self._broker.store.fenced_before
+        stopped = "fenced" if fenced else "killed" if recovered.abnormal else "clean"
+        for how in STOPS:
+            node.add("duolog_last_stop", how == stopped, how)
 
     def _throttled(self, node: Bundle) -> None:
         throttle = self._broker.core.throttle

@@ -110,6 +110,7 @@ DUOLOG = (
     ),
     _own("epoch", "Epoch of the newest mastership that the node knows of."),
     _own("elections_total", "Elections that the node won.", where=AUTO),
+    _own("lease_seconds", "Length of the leases that etcd grants.", "seconds", where=AUTO),
     _own("drained", "1 if an operator has drained the node.", where=AUTO),
     _own(
         "lease_renewal_seconds_max",
@@ -174,6 +175,11 @@ DUOLOG = (
     _duration("fsync_seconds", "Time of one sync of the commit log."),
     _own("recovery_seconds", "Time that recovery took at the last start.", "seconds"),
     _own("recovery_abnormal", "1 if the process before this one was killed or crashed."),
+    _own(
+        "last_stop",
+        "1 for how the process before this one ended (clean, fenced or killed), 0 for the others.",
+        labels="how",
+    ),
     _own("recovery_cut_bytes", "Bytes of a torn tail that recovery cut off.", "bytes"),
     _own("damaged_ranges", "Ranges of the commit log that cannot be read."),
     _own("refused_records", "Records that got no queue entry because entries before it lack."),

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import duolog
 import pytest
 
+from node import server
 from node.consuming.groups import Heartbeat
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
@@ -433,6 +435,7 @@ async def test_a_drained_node_and_the_renewals_of_its_lease_are_told(
     found = await of(other)
     assert found.value("duolog_drained") == 0
     assert found.value("duolog_lease_renewal_seconds_max") < 3
+    assert found.value("duolog_lease_seconds") == 3
     async with duolog.Client(elected.endpoints, timeout=10) as client:
         await client.admin.drain(other.config.node.name)
     await until(lambda: other.config.node.name in failover.machine.view.drained)
@@ -504,6 +507,45 @@ async def test_a_start_after_a_kill_is_told(start_node: StartNode, tmp_path: Pat
     assert found.value("duolog_recovery_abnormal") == 1
     assert found.value("duolog_recovery_seconds") > 0
     assert found.value("rocketmq_topic_number") == 1
+
+
+async def test_how_the_process_before_ended_is_told(start_node: StartNode, tmp_path: Path) -> None:
+    async def told() -> str:
+        node = await start_node(metrics=METRICS)
+        rows = (await of(node)).rows("duolog_last_stop")
+        (how,) = [dict(key[1])["how"] for key, value in rows.items() if value]
+        assert sorted(rows.values()) == [0, 0, 1]
+        await node.stop()
+        return how
+
+    assert await told() == "clean", "there was none"
+    assert await told() == "clean"
+    (tmp_path / "data" / "abort").write_bytes(b"")  # as a kill leaves it
+    assert await told() == "killed"
+    assert await told() == "clean"
+    fenced = await start_node()
+    broker_of(fenced).store.fence("test")
+    await server._note_fence(broker_of(fenced))
+    await fenced.stop()
+    assert await told() == "fenced"
+    assert await told() == "clean"
+
+
+async def test_a_disk_that_does_not_take_the_note_of_a_fence_holds_nothing_up(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, answers = broker_of(node), threading.Event()
+
+    def stuck() -> None:
+        answers.wait(20)
+        raise OSError(errno.EIO, "it has failed")
+
+    monkeypatch.setattr(server, "NOTE_SECONDS", 0.05)
+    monkeypatch.setattr(broker.store, "note_fence", stuck)
+    async with asyncio.timeout(10):
+        await server._note_fence(broker)
+        answers.set()
+        await server._note_fence(broker)  # which fails at once
 
 
 async def test_names_of_a_node_are_escaped(start_node: StartNode) -> None:
