@@ -15,6 +15,9 @@ NODES = ("a", "b", "c")
 IDLE = {
     "duolog_lease_margin_seconds": "2.2",
     "duolog_in_sync_replicas_required": "2",
+    "duolog_lease_seconds": "3",
+    "duolog_lease_renewal_seconds_max": "0.004",
+    "duolog_certificate_expiry_timestamp_seconds": "8000000",
     "duolog_fenced": "0",
     "duolog_disk_full": "0",
     "duolog_disk_used_bytes": "300",
@@ -42,6 +45,7 @@ LABELS = {
 }
 OF_A_MASTER = {
     "duolog_in_sync_replicas": "3",
+    "duolog_timer_overdue_seconds": "0",
     "rocketmq_consumer_lag_messages": "12",
     "rocketmq_consumer_lag_latency": "40",
     "rocketmq_topic_dlq_offset": "5",
@@ -107,6 +111,8 @@ class _Node:
         return [
             *(self._row(metric, always(figure)) for metric, figure in IDLE.items()),
             self._row("duolog_build_info", always(1)),
+            self._row("duolog_wall_time_seconds", lambda scrape: str(INTERVAL_SECONDS * scrape)),
+            self._row("duolog_last_stop", always(0), how="fenced"),
             self._row("duolog_epoch", lambda scrape: str(self.story.epoch(scrape))),
             self._row("duolog_writable", holds(self._leads)),
             self._row("duolog_recovery_abnormal", holds(self._restarted)),
