@@ -59,14 +59,15 @@ scrape_configs:
       - targets: ["n1.example:5557"]
 ```
 
-- **Cost.** Counters are plain numbers, kept per batch. State is read when it is asked for, in steps
-  of a millisecond, and written by a thread. One scrape runs at a time, for at most 10 s: after
-  that, the answer is status 503.
+- **Cost.** Counters are plain numbers, kept per batch and per call. State is read when it is asked
+  for, in steps of a millisecond, and written by a thread. One scrape runs at a time, for at most
+  10 s: after that, the answer is status 503. It ends earlier if its client leaves.
+- **Connections.** At most 16. One whose request has not come gives way to a new one.
 - **A scrape changes nothing.** It creates no topic and no group, and wakes no call that waits.
 - **Counters** (`_total`) begin at 0 with each process, as Prometheus expects.
-- **Cardinality.** `metrics.series_max` limits the series of topics, groups and clients. Those with
-  the fewest messages, passed or waiting, are left out; `duolog_metrics_series_dropped` says how
-  many series those are.
+- **Cardinality.** `metrics.series_max` limits the series of topics, groups, clients and methods.
+  Those with the fewest messages, passed or waiting, or the fewest calls, are left out;
+  `duolog_metrics_series_dropped` says how many series those are.
 - **Labels of all series**, not repeated below. `node_id` is the name of the node, `broker` its
   replica group, and `brokerIP` its HOST:PORT for clients:
 

@@ -22,6 +22,7 @@ import grpc
 import pytest
 
 from cluster.chaos.localetcd import LocalEtcd
+from demo.certificates import Authority
 from demo.childprocess import ChildProcess
 from demo.ports import free_endpoint
 from node.rocketmq.words.stubs import rpc
@@ -114,8 +115,14 @@ def monitored(directory: Path) -> Iterator[Prometheus]:
         *("--role", "AUTO", "--registry", *etcd.endpoints),
         *("--set", "store.flush_disk_type=SYNC_FLUSH", "--set", "registry.lease_seconds=10"),
     )
+    certificate = Authority(directory / "tls").issue("node")
+    flags += ("--set", f"tls.cert={certificate.cert}", "--set", f"tls.key={certificate.key}")
     nodes = [
-        Measured(directory / name, *flags, "--ha-listen", free_endpoint()) for name in ("a", "b")
+        Measured(
+            directory / name,
+            *(*flags, "--ha-listen", free_endpoint(), "--set", f"tls.listen={free_endpoint()}"),
+        )
+        for name in ("a", "b")
     ]
     prometheus = Prometheus(directory, [node.metrics for node in nodes])
     try:
@@ -153,21 +160,27 @@ def working(nodes: list[Measured], prometheus: Prometheus) -> Iterator[None]:
             for done in (1, 2):
                 producer.send_batch("T", [b"12345"] * 20)
                 producer.send_batch("T", [b"later"] * 2, delay_level=18)
+                producer.send("T", b"timed", delay=0.05)
+                with pytest.raises(duolog.DuologError):
+                    producer.send("T", b"never", delay=10 * 86_400)
+                with pytest.raises(duolog.DuologError):
+                    client.admin.delete_topic("absent")
                 for _ in range(10):
                     assert consumer.get(10) is not None
                 official(stub(channel))
                 receive_again(stub(channel), master)
-                wait_half_and_dead(master, done)
+                wait_for_each(master, done)
                 prometheus.go_to_next_scrape(len(nodes))
             yield
 
 
-def wait_half_and_dead(master: Measured, count: int) -> None:
-    """Wait until half messages and dead letters have come as often as clients made them."""
+def wait_for_each(master: Measured, count: int) -> None:
+    """Wait until half messages, dead letters and timed ones came as often as clients made them."""
 
     def total(metric: str) -> float:
         return sum(master.scrape().rows(metric).values())
 
+    until(lambda: total("rocketmq_timer_dequeue_total") == count, f"timed message {count}")
     until(lambda: total("rocketmq_half_messages") == count, f"half message {count}")
     until(lambda: total("rocketmq_topic_dlq_offset") == count, f"dead letter {count}")
 

@@ -12,7 +12,16 @@ import grpc
 import pytest
 
 from demo.ports import free_endpoint
-from node.metrics.table import AUDITED, AUTO, MEASURED, METRICS, SCOPES, SLAVES, TRACED
+from node.metrics.table import (
+    AUDITED,
+    AUTO,
+    CERTIFIED,
+    MEASURED,
+    METRICS,
+    SCOPES,
+    SLAVES,
+    TRACED,
+)
 from node.rocketmq.words.stubs import rpc
 from tests.process.measured import Measured, official
 from tests.process.support import run_cli
@@ -20,7 +29,7 @@ from tests.process.support import run_cli
 pytestmark = pytest.mark.process
 
 # Tested with elected nodes and slaves, in tests/node/metrics; where they are told of, beside that.
-ELSEWHERE = (AUTO, SLAVES, TRACED, MEASURED, AUDITED)
+ELSEWHERE = (AUTO, SLAVES, TRACED, MEASURED, AUDITED, CERTIFIED)
 
 
 @pytest.fixture
@@ -37,6 +46,11 @@ def work(node: Measured) -> None:
         client.admin.create_topic("T", 2)
         with client.producer() as producer:
             producer.send_batch("T", [b"12345"] * 10)
+            producer.send("T", b"timed", delay=0.05)
+            with pytest.raises(duolog.DuologError):
+                producer.send("T", b"never", delay=10 * 86_400)
+        with client.transactions("p") as transactions, transactions.begin("T", b"12"):
+            pass
         with client.consumer("g", "T") as consumer:
             for _ in range(10):
                 consumer.get(10)
@@ -44,7 +58,12 @@ def work(node: Measured) -> None:
         stub: Any = rpc.MessagingServiceStub  # typed for asyncio alone
         official(stub(channel))
     until = time.monotonic() + 20
-    for name in ("rocketmq_half_messages", "rocketmq_topic_retry_offset"):  # in a moment
+    # In a moment:
+    for name in (
+        "rocketmq_half_messages",
+        "rocketmq_topic_retry_offset",
+        "rocketmq_timer_dequeue_total",
+    ):
         while not node.scrape().rows(name):
             assert time.monotonic() < until, name
 

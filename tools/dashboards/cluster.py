@@ -218,6 +218,71 @@ DISK = Row(
     ),
 )
 
+CALLS = Row(
+    "Calls",
+    (
+        graph(
+            "Waits of batches",
+            "Time that stored batches of duolog clients waited for disk and slaves before their "
+            "answers.",
+            SECONDS,
+            (quantile(0.5, "duolog_append_wait_seconds"), "{{node_id}} p50"),
+            (quantile(0.99, "duolog_append_wait_seconds"), "{{node_id}} p99"),
+        ),
+        graph(
+            "Time of calls of duolog clients, p99",
+            "By method, without those that may wait for messages.",
+            SECONDS,
+            (
+                "histogram_quantile(0.99, sum by (le, method) (rate(duolog_call_seconds_bucket"
+                f'{{{OWN}, long_polling="false"}}{INTERVAL})))',
+                "{{method}}",
+            ),
+        ),
+        graph(
+            "Time of calls of RocketMQ's clients, p99",
+            "By request, without those that may wait for messages.",
+            MILLISECONDS,
+            (
+                "histogram_quantile(0.99, sum by (le, request_code) "
+                f"(rate(rocketmq_rpc_latency_bucket"
+                f'{{{NATIVE}, is_long_polling="false"}}{INTERVAL})))',
+                "{{request_code}}",
+            ),
+        ),
+        graph(
+            "Calls",
+            "Calls that ended in a second: of duolog clients by method, of RocketMQ's by request.",
+            PER_S,
+            (f"sum by (method) (rate(duolog_call_seconds_count{{{OWN}}}{INTERVAL}))", "{{method}}"),
+            (
+                f"sum by (request_code) (rate(rocketmq_rpc_latency_count{{{NATIVE}}}{INTERVAL}))",
+                "{{request_code}}",
+            ),
+        ),
+        graph(
+            "Failed calls",
+            "Calls of duolog clients in a second that ended with another code than OK.",
+            PER_S,
+            (
+                "sum by (method, code) "
+                f'(rate(duolog_call_seconds_count{{{OWN}, code!="OK"}}{INTERVAL}))',
+                "{{method}} {{code}}",
+            ),
+        ),
+        graph(
+            "Failed batches",
+            "Batches of duolog clients in a second that were not stored, or not known to be safe "
+            "in time.",
+            PER_S,
+            (
+                f"sum by (status) (rate(duolog_append_failures_total{{{OWN}}}{INTERVAL}))",
+                "{{status}}",
+            ),
+        ),
+    ),
+)
+
 HELD = Row(
     "Clients and what waits",
     (
@@ -276,6 +341,30 @@ PROCESSES = Row(
             (of_processes("time() - process_start_time_seconds"), "{{node_id}}"),
         ),
         graph(
+            "Clocks",
+            "How far a node's clock is ahead of Prometheus'. A slow scrape adds its time.",
+            SECONDS,
+            (
+                f"duolog_wall_time_seconds{{{OWN}}} - timestamp(duolog_wall_time_seconds{{{OWN}}})",
+                "{{node_id}}",
+            ),
+        ),
+        graph(
+            "Certificates",
+            "Time until the first certificate of a node expires.",
+            SECONDS,
+            (f"duolog_certificate_expiry_timestamp_seconds{{{OWN}}} - time()", "{{node_id}}"),
+        ),
+        graph(
+            "Late timed messages",
+            "For how long the first timed message has been due that is not delivered.",
+            SECONDS,
+            (
+                f"max by (replica_group) (duolog_timer_overdue_seconds{{{OWN}}})",
+                "{{replica_group}}",
+            ),
+        ),
+        graph(
             "Queues",
             "Queues that have or had messages, and those of lite topics among them.",
             COUNT,
@@ -296,5 +385,5 @@ DASHBOARD = Dashboard(
     "duolog: cluster",
     "Whether the cluster is well, how much goes through it, and what it uses.",
     (CLUSTER, REPLICA_GROUP),
-    (HEALTH, TRAFFIC, DISK, HELD, PROCESSES),
+    (HEALTH, TRAFFIC, CALLS, DISK, HELD, PROCESSES),
 )

@@ -118,6 +118,30 @@ ROLES = Row(
     ),
 )
 
+LEASES = Row(
+    "Leases",
+    (
+        graph(
+            "Slowest renewal",
+            "The slowest of the last 20 renewals of a lease: how slow etcd is.",
+            SECONDS,
+            (f"duolog_lease_renewal_seconds_max{{{OWN}}}", "{{node_id}}"),
+        ),
+        graph(
+            "Length of leases",
+            "As etcd grants them.",
+            SECONDS,
+            (f"duolog_lease_seconds{{{OWN}}}", "{{node_id}}"),
+        ),
+        graph(
+            "Drained nodes",
+            "1 for a node that is drained: it is not elected, and no put waits for it.",
+            COUNT,
+            (f"duolog_drained{{{OWN}}}", "{{node_id}}"),
+        ),
+    ),
+)
+
 COPIES = Row(
     "Copies",
     (
@@ -226,5 +250,5 @@ DASHBOARD = Dashboard(
     "duolog: replication",
     "Who leads each replica group, which replicas are in sync, and what recovery found.",
     (CLUSTER, REPLICA_GROUP),
-    (ROLES, COPIES, RECOVERY),
+    (ROLES, LEASES, COPIES, RECOVERY),
 )

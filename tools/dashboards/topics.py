@@ -6,6 +6,7 @@ from tools.dashboards.panels import (
     COUNT,
     MESSAGES_PER_S,
     MILLISECONDS,
+    SECONDS,
     Dashboard,
     Row,
     graph,
@@ -134,7 +135,7 @@ TRAFFIC = Row(
 )
 
 SPECIAL = Row(
-    "Transactions and dead letters",
+    "Sizes, transactions, timed messages and dead letters",
     (
         graph(
             "Half messages",
@@ -148,6 +149,32 @@ SPECIAL = Row(
             MESSAGES_PER_S,
             (rate("rocketmq_commit_messages_total", which=PLAIN), "{{topic}} committed"),
             (rate("rocketmq_rollback_messages_total", which=PLAIN), "{{topic}} rolled back"),
+        ),
+        graph(
+            "Age of the oldest half message",
+            "How long a transaction has been open.",
+            SECONDS,
+            (
+                'max by (topic) (duolog_half_message_age_seconds{cluster=~"$cluster", '
+                'topic=~"$topic"})',
+                "{{topic}}",
+            ),
+        ),
+        graph(
+            "Timed messages",
+            "Messages in a second that began to wait for a time, and that were delivered at it.",
+            MESSAGES_PER_S,
+            (rate("rocketmq_timer_enqueue_total", which=PLAIN), "{{topic}} stored"),
+            (rate("rocketmq_timer_dequeue_total", which=PLAIN), "{{topic}} delivered"),
+        ),
+        graph(
+            "Size of a body, p99",
+            "One in a hundred messages from clients is larger, within the bounds of the histogram.",
+            BYTES,
+            (
+                f"histogram_quantile(0.99, {rate('rocketmq_message_size_bucket', 'le, topic')})",
+                "{{topic}}",
+            ),
         ),
         graph(
             "Dead letters",
