@@ -88,7 +88,9 @@ FOOT = """
   of its own. `rocketmq_timing_messages` (by topic), `rocketmq_timer_enqueue_latency` and
   `rocketmq_delay_message_latency` are missing, too: of a message that waits, a node knows the time,
   and reads the rest when it is due. `duolog_timers_waiting` is the sum of the first.
-  `rocketmq_*_create_execution_time` is in `duolog_call_seconds` of `Admin/CreateTopic`.
+  `rocketmq_*_create_execution_time` is in `duolog_call_seconds` of `Admin/CreateTopic`. There are
+  no metrics of a proxy or a controller, which a node is as well: `duolog_role` and
+  `duolog_elections_total` tell of elections.
 - `rocketmq_rpc_latency` is of RocketMQ's gRPC API (`protocol_type="grpc"`), for which RocketMQ has
   no such metric: `request_code` is the method in RocketMQ's spelling of codes, such as
   `send_message`, and `response_code` the code of the answer, such as `ok`. A call that this node

@@ -15,6 +15,7 @@ from node.rocketmq.words.stubs import SERVICE_NAME, Code
 
 Key = tuple[str, str, bool, str]  # request code, response code, long polling, result
 WAITING = ("ReceiveMessage", "PullMessage")
+_NAMES: dict[int, str] = {code: name.lower() for name, code in Code.items()}
 SUCCESS, CANCELLED, FAILED = "success", "cancelled", "process_request_failed"
 
 
@@ -77,7 +78,7 @@ class _Timing:
 def _name(reply: Any) -> str:
     """The code of a reply, as a label; a number for one that this version does not know."""
     code: int = reply.status.code
-    return Code.Name(code).lower() if code in Code.values() else str(code)
+    return _NAMES.get(code) or str(code)
 
 
 def timed_methods(methods: Methods, times: CallTimes[Key]) -> Methods:

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import grpc
 import pytest
 
 from demo.ports import free_endpoint
+from node.broker import EXIT_FENCED
 from node.metrics.table import (
     AUDITED,
     AUTO,
@@ -30,6 +32,27 @@ pytestmark = pytest.mark.process
 
 # Tested with elected nodes and slaves, in tests/node/metrics; where they are told of, beside that.
 ELSEWHERE = (AUTO, SLAVES, TRACED, MEASURED, AUDITED, CERTIFIED)
+
+# A node that is fenced as soon as it answers.
+FENCED = """
+import asyncio, sys
+from node import server
+from node.config import Config
+
+class Node(server.Node):
+    async def start(self):
+        await super().start()
+        asyncio.get_running_loop().call_soon(self.broker.give_up, ValueError("a test"))
+
+server.Node = Node
+config = Config.model_validate(
+    {
+        "node": {"data": sys.argv[1], "listen": sys.argv[2]},
+        "store": {"mapped_file_size_commit_log": 4 << 20},
+    }
+)
+sys.exit(asyncio.run(server.serve(config)))
+"""
 
 
 @pytest.fixture
@@ -128,6 +151,18 @@ def test_a_node_is_scraped_while_it_takes_messages(node: Measured) -> None:
                 sent += 1000
                 found = node.scrape()
                 assert found.value("rocketmq_messages_in_total", topic="T") == sent
+
+
+def test_a_node_that_was_fenced_says_so_after_its_restart(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    command = [sys.executable, "-c", FENCED, str(data), free_endpoint()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == EXIT_FENCED, done.stderr
+    for how in ("fenced", "clean"):
+        made = Measured(data)
+        made.start()
+        assert made.scrape().value("duolog_last_stop", how=how) == 1
+        assert made.stop() == 0
 
 
 def test_an_address_in_use_is_an_error_of_the_start(node: Measured, tmp_path: Path) -> None:
