@@ -10,7 +10,7 @@ from duolog import _errors as sdk
 from node.server import Node
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
-from tests.node.metrics.test_figures import METRICS, of
+from tests.node.metrics.test_figures import METRICS, in_sync, of
 from tests.node.replicas import Group, broker_of, until
 from tests.node.rocketmq.api import Api, message
 
@@ -69,6 +69,7 @@ async def test_the_wait_for_a_slave_is_timed(start_node: StartNode, tmp_path: Pa
     group = Group(start_node, tmp_path)
     master = await group.start_master(metrics=METRICS)
     slave = await group.start_slave()
+    await in_sync(master)
     async with group.client(master, slave) as client:
         await client.admin.create_topic("T", 1)
         async with client.producer() as producer:

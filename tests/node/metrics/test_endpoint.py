@@ -5,6 +5,7 @@ import base64
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import duolog
 import pytest
@@ -215,12 +216,12 @@ async def test_an_address_in_use_is_reported_before_the_directory_is_created(
 async def test_a_port_that_another_key_has_is_a_fault_of_the_configuration(
     key: str, clash: dict[str, str], tmp_path: Path
 ) -> None:
-    config = Config.model_validate(
-        {
-            key: {"data": tmp_path / "data", **clash} if key == "node" else clash,
-            "metrics": {"listen": "127.0.0.1:5557"},
-        }
-    )
+    sections: dict[str, Any] = {
+        "node": {"data": tmp_path / "data"},
+        "metrics": {"listen": "127.0.0.1:5557"},
+    }
+    sections[key] = {**sections.get(key, {}), **clash}
+    config = Config.model_validate(sections)
     with pytest.raises(ConfigError, match=r"metrics\.listen = 127\.0\.0\.1:5557 are the same port"):
         await Node(config).start()
     assert not (tmp_path / "data").exists()

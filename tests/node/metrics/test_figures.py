@@ -34,6 +34,13 @@ async def of(node: Node) -> Scrape:
     return await scraped(node.metrics.port)
 
 
+async def in_sync(master: Node) -> None:
+    """Wait until a slave is in sync: before, a put is refused."""
+    machine = broker_of(master).replication.master
+    assert machine is not None
+    await until(lambda: machine.in_sync() == 2)
+
+
 async def test_messages_are_counted_by_topic_and_kind(node: Node, client: duolog.Client) -> None:
     async with client.producer() as producer:
         await producer.send_batch("T", [b"12345"] * 10)
@@ -337,9 +344,7 @@ async def test_a_slave_tells_how_far_it_is_behind_and_nothing_of_groups(
     group = Group(start_node, tmp_path)
     master = await group.start_master(metrics=METRICS)
     slave = await group.start_slave(metrics=METRICS)
-    machine, now = broker_of(master).replication.master, broker_of(master).times.mono_ms
-    assert machine is not None
-    await until(lambda: machine.in_sync() == 2)
+    await in_sync(master)
     async with group.client(master, slave) as client:
         await client.admin.create_topic("T", 1)
         async with client.producer() as producer:
