@@ -352,6 +352,8 @@ async def test_a_slave_tells_how_far_it_is_behind_and_nothing_of_groups(
         await client.admin.reset_group("g", "T", offset=0)
     await caught_up(master, slave)
     end = broker_of(master).store.max_offset
+    machine, now = broker_of(master).replication.master, broker_of(master).times.mono_ms
+    assert machine is not None
     await until(lambda: machine.in_sync() == 2 and machine.rows(now())[0].lag_bytes == 0)
     found, other = await of(master), await of(slave)
     assert found.value("duolog_role", role="master") == 1
