@@ -56,6 +56,8 @@ def _recovery(broker: Broker, access: Access, users: AccessService) -> Methods:
     from node.wire import recovery_pb2_grpc
 
     node, methods = broker.node, Methods()
+    if broker.audit is not None:
+        methods = GuardedMethods(Auditing(broker.audit, None))
     place = Place(node.cluster, node.group, node.name)
     service = RecoveryService(users, access.recovery, place, lambda: _other_groups(broker))
     recovery_pb2_grpc.add_RecoveryServicer_to_server(service, methods.as_server())

@@ -22,7 +22,6 @@ from node.wirecodec import peer_host
 
 DENIED = (sdk.Unauthenticated.__name__, sdk.NoPermission.__name__)
 ELSEWHERE = sdk.NotMaster.__name__
-PACKAGE = "/duolog.v1."
 APPEND = "Messages/Append"
 GONE = "the call ended before its answer: its client left, or the node stopped"
 
@@ -56,14 +55,14 @@ class Auditing:
     """Wraps methods, so that their calls are noted."""
 
     def __init__(self, audit: AuditLog, guard: Wraps | None) -> None:
-        """guard: None where there are no users."""
+        """guard: None where there are no users, or the methods ask for a proof themselves."""
         self._audit = audit
         self._guard = guard
 
     def wrap(self, path: str, handler: Handler) -> Handler:
         """A method, and the guard before it, with their ends noted."""
         inner = self._guard.wrap(path, handler) if self._guard is not None else handler
-        name = path.removeprefix(PACKAGE)
+        name = path.rpartition(".")[2]  # without the package
         if inner.request_streaming:
             return with_method(inner, self._both(inner, name))
         made = self._streamed if inner.response_streaming else self._unary

@@ -30,8 +30,13 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     "Access/DeleteUser": ("user",),
     "Access/PutRights": ("user", "rights"),
     "Access/IssueToken": ("user", "seconds"),
+    "Recovery/Recover": ("user",),
 }
-HIDDEN = {"Access/PutUser": ("password",), "Access/PutRights": ("expected",)}
+HIDDEN = {
+    "Access/PutUser": ("password",),
+    "Access/PutRights": ("expected",),
+    "Recovery/Recover": ("challenge", "password_hash", "mark"),
+}
 _RESOURCES = (("topic", "Topic"), ("group", "Group"), ("user", "User"), ("sink", "Group"))
 
 

@@ -12,6 +12,9 @@ import pytest
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
+from node.access.recovery import Claims, Place
+from node.access.secrets import read_key
+from node.cli.recovery import recover_everywhere
 from node.server import Node
 from tests.keyfiles import access_files
 from tests.node.api.test_messages import append, append_request
@@ -122,6 +125,29 @@ async def test_a_refused_login_is_noted_and_no_secret_ever(node: Node, log_file:
     told = log_file.read_text()
     for secret in (PASSWORD, wrong, "quite a new one", token, words("root", PASSWORD)[0][1]):
         assert secret not in told
+
+
+async def test_a_recovery_is_noted_and_so_is_one_with_another_key(
+    node: Node, tmp_path: Path, log_file: Path
+) -> None:
+    """No guard is before it, and whoever has the key becomes a super user."""
+    key = read_key(Path(access_files(tmp_path, PASSWORD)["key_file"]))
+    new, address = "a brand new word", f"127.0.0.1:{node.port}"
+    ours = Claims(key, "alice", new)
+    async with client_of(node, "alice", new) as alice:
+        with pytest.raises(duolog.Unauthenticated):
+            await recover_everywhere(address, alice, Claims(b"o" * 32, "alice", new), 20)
+        await recover_everywhere(address, alice, ours, 20)
+    denied = await noted(log_file, method="Recovery/Recover", decision="denied")
+    assert (denied["user"], denied["source"]) == ("", "127.0.0.1")
+    assert (denied["resource"], "request" in denied) == ("User:alice", False)
+    assert "another key" in denied["reason"]
+    done = await noted(log_file, method="Recovery/Recover", decision="allowed")
+    assert (done["user"], done["source"], done["resource"]) == ("", "127.0.0.1", "User:alice")
+    assert done["request"] == {"user": "alice"}
+    told = log_file.read_text()
+    assert new not in told
+    assert ours.answer("", Place("", "", ""))[0].password_hash not in told
 
 
 async def test_a_stream_that_is_refused_is_noted(node: Node, log_file: Path) -> None:

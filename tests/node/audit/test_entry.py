@@ -18,6 +18,7 @@ from node.audit.entry import (
     Repeats,
 )
 from node.audit.subjects import CHANGES, HIDDEN, resource_of, shown_of
+from node.wire import recovery_pb2
 
 DENIED = Entry(0, "alice", "10.0.0.7", "Messages/Pull", "Topic:T", Decision.DENIED, "no entry")
 CALLS = st.lists(
@@ -110,8 +111,9 @@ def test_what_is_remembered_is_bounded() -> None:
 
 def request_of(method: str) -> type:
     service, name = method.split("/")
-    found = wire.DESCRIPTOR.services_by_name[service].methods_by_name[name]
-    return getattr(wire, found.input_type.name)  # type: ignore[no-any-return]
+    of = recovery_pb2 if service == "Recovery" else wire
+    found = of.DESCRIPTOR.services_by_name[service].methods_by_name[name]
+    return getattr(of, found.input_type.name)  # type: ignore[no-any-return]
 
 
 def test_each_field_of_a_change_is_named_as_shown_or_hidden() -> None:
@@ -127,11 +129,13 @@ def test_what_changes_something_is_noted_and_what_reads_is_not() -> None:
         *("Admin/ListTopics", "Admin/ListGroups", "Admin/DescribeGroup", "Admin/Track"),
         *("Admin/NodeStatus", "Admin/ClusterStatus", "Admin/Route", "Admin/ListQuotas"),
         *("Access/WhoAmI", "Access/ListUsers", "Access/GetRights", "Access/TestAccess"),
+        "Recovery/Begin",
     }
+    found = {**wire.DESCRIPTOR.services_by_name, **recovery_pb2.DESCRIPTOR.services_by_name}
     methods = {
         f"{service}/{method.name}"
-        for service in ("Admin", "Access")
-        for method in wire.DESCRIPTOR.services_by_name[service].methods
+        for service in ("Admin", "Access", "Recovery")
+        for method in found[service].methods
     }
     assert methods == reads | CHANGES.keys()
 
@@ -149,6 +153,7 @@ def test_a_resource_is_what_the_request_is_about() -> None:
         ("Admin/PutQuota", wire.PutQuotaRequest(subject="User:alice"), "User:alice"),
         ("Admin/Drain", wire.DrainRequest(node="n"), "Cluster:"),
         ("Access/PutRights", wire.PutRightsRequest(user="alice"), "User:alice"),
+        ("Recovery/Recover", recovery_pb2.RecoverRequest(user="alice"), "User:alice"),
         ("Messages/Pull", wire.PullRequest(topic="T"), "Topic:T"),
         ("Groups/Commit", wire.CommitRequest(group="g"), "Group:g"),
         (
