@@ -11,8 +11,9 @@ WORD_MAX = 1000  # characters of one word
 SHOWN_MAX = 4000  # and of what a request says
 SPAN_MS = 10_000
 REMEMBERED_MAX = 1000
-STRANGERS_MAX = 20  # different denials of one address, of callers who are no users
-Key = tuple[str, str, str, str, str]
+# Different denials at one time, from one address: of all callers who are no users, and of a user.
+STRANGERS_MAX, USERS_MAX = 20, 100
+Key = tuple[str, str, str, str, str]  # user, source, method, resource, reason
 
 
 class Decision(StrEnum):
@@ -95,14 +96,14 @@ class _Later:
 class Repeats:
     """Denials that are repeated: the first is written at once, the others as one after a while.
 
-    So nobody fills the log by trying again: neither a user, nor an address from which many names
-    are tried. Each call is in exactly one entry.
+    So nobody fills the log: not by trying again, nor a user by trying many things, nor an address
+    from which many names are tried. Each call is in exactly one entry.
     """
 
     def __init__(self) -> None:
         # What came since the first, and when it is written; in the order of these times.
         self._later: OrderedDict[Key, _Later] = OrderedDict()
-        self._strangers: Counter[str] = Counter()  # keys, by source
+        self._distinct: Counter[tuple[str, str]] = Counter()  # keys, by user and source
 
     def __len__(self) -> int:
         return len(self._later)
@@ -110,26 +111,24 @@ class Repeats:
     def taken(self, entry: Entry, now_ms: int) -> list[Entry]:
         """A denial comes: what is to be written now. now_ms: monotonic."""
         key: Key = (entry.user, entry.source, entry.method, entry.resource, entry.reason)
-        if key not in self._later and self._strangers[entry.source] >= STRANGERS_MAX:
-            key = ("", entry.source, "", "", "")
+        most = USERS_MAX if entry.user else STRANGERS_MAX
+        if key not in self._later and self._distinct[key[:2]] >= most:
+            key = (entry.user, entry.source, "", "", "")  # one for all others
         known = self._later.get(key)
         if known is not None:
             known.entry = replace(entry, times=known.entry.times + 1)
             return []
         found = self._forgotten() if len(self._later) >= REMEMBERED_MAX else []
         self._later[key] = _Later(replace(entry, times=0), now_ms + SPAN_MS)
-        if not entry.user:
-            self._strangers[entry.source] += 1
+        self._distinct[key[:2]] += 1
         return [*found, entry]
 
     def _forgotten(self) -> list[Entry]:
         """Forget the oldest; what is to be written of it."""
         key, later = self._later.popitem(last=False)
-        if not later.entry.user:
-            source = key[1]
-            self._strangers[source] -= 1
-            if not self._strangers[source]:
-                del self._strangers[source]
+        self._distinct[key[:2]] -= 1
+        if not self._distinct[key[:2]]:
+            del self._distinct[key[:2]]
         return [later.entry] if later.entry.times else []
 
     def due(self, now_ms: int) -> list[Entry]:

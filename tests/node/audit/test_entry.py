@@ -12,6 +12,7 @@ from node.audit.entry import (
     SHOWN_MAX,
     SPAN_MS,
     STRANGERS_MAX,
+    USERS_MAX,
     WORD_MAX,
     Decision,
     Entry,
@@ -70,7 +71,7 @@ def test_each_denied_call_is_in_exactly_one_entry(calls: list[tuple[int, str, in
     for user in ("a", "b"):
         of_user = sum(entry.times for entry in written if entry.user == user)
         assert of_user == sum(one == user for _, one, _ in calls)
-    assert not repeats._strangers
+    assert not repeats._distinct
     assert not repeats
 
 
@@ -96,11 +97,35 @@ def test_an_address_that_tries_many_names_makes_few_entries() -> None:
     assert sum(entry.times for entry in written) == 5000
 
 
+def test_the_denials_of_a_user_are_not_told_as_those_of_strangers_at_its_address() -> None:
+    repeats = Repeats()
+    for number in range(3 * STRANGERS_MAX):
+        repeats.taken(replace(DENIED, user="", reason=f"user 'u{number}': wrong"), 0)
+    assert repeats.taken(DENIED, 0) == [DENIED]
+    assert repeats.taken(DENIED, 0) == []
+    rest = repeats.rest()
+    assert [entry.times for entry in rest if entry.user] == [1]
+    assert sum(entry.times for entry in rest if not entry.user) == 2 * STRANGERS_MAX - 1
+
+
+def test_a_user_that_is_denied_many_things_makes_few_entries() -> None:
+    """Else it would fill the files until those from before are gone."""
+    repeats, written = Repeats(), []
+    for number in range(5000):
+        written += repeats.taken(replace(DENIED, resource=f"Topic:{number}"), 0)
+    assert USERS_MAX <= len(written) <= USERS_MAX + 1
+    assert repeats.taken(replace(DENIED, user="bob"), 0), "others are noted"
+    assert repeats.taken(replace(DENIED, user=""), 0), "others are noted"
+    written += repeats.rest()
+    assert sum(entry.times for entry in written) == 5000
+    assert not repeats._distinct
+
+
 def test_what_is_remembered_is_bounded() -> None:
     repeats, written = Repeats(), []
     for number in range(3 * REMEMBERED_MAX):
         for _ in range(2):
-            written += repeats.taken(replace(DENIED, resource=f"Topic:{number}"), 0)
+            written += repeats.taken(replace(DENIED, user=f"u{number}"), 0)
         assert len(repeats) <= REMEMBERED_MAX
     written += repeats.rest()
     assert sum(entry.times for entry in written) == 6 * REMEMBERED_MAX
