@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-TAIL_BYTES = 64 << 10  # more than a line
+TAIL_BYTES = 128 << 10  # more than a line
 
 
 class AuditFile:

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 WORD_MAX = 1000  # characters of one word
 SHOWN_MAX = 4000  # and of what a request says
+_WORDS = ("user", "source", "method", "resource", "reason")
 SPAN_MS = 10_000
 REMEMBERED_MAX = 1000
 # Different denials at one time, from one address: of all callers who are no users, and of a user.
@@ -27,7 +28,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One call.
+    """One call. Words that are too long are cut.
 
     Attributes:
         at_ms: wall-clock ms.
@@ -50,19 +51,23 @@ class Entry:
     shown: Mapping[str, object] = field(default_factory=dict)
     times: int = 1
 
+    def __post_init__(self) -> None:
+        for name in _WORDS:  # at once: denials are remembered for a while
+            object.__setattr__(self, name, getattr(self, name)[:WORD_MAX])
+
     def to_line(self, node: str) -> bytes:
         """As JSON, without a line's end. node: the name of the one that writes it."""
         row: dict[str, object] = {
             "time": _iso(self.at_ms),
             "node": node,
-            "user": self.user[:WORD_MAX],
+            "user": self.user,
             "source": self.source,
             "method": self.method,
-            "resource": self.resource[:WORD_MAX],
+            "resource": self.resource,
             "decision": self.decision,
         }
         if self.reason:
-            row["reason"] = self.reason[:WORD_MAX]
+            row["reason"] = self.reason
         if self.shown:
             row["request"] = _shortened(self.shown)
         if self.times != 1:
@@ -76,12 +81,14 @@ def _iso(at_ms: int) -> str:
 
 
 def _shortened(shown: Mapping[str, object]) -> dict[str, object]:
-    left, found = SHOWN_MAX, {}
+    left, found = SHOWN_MAX, dict(shown)
     for name, value in shown.items():
-        if isinstance(value, str) and len(value) > left:
-            value = value[:left] + "…"
-        left -= len(value) if isinstance(value, str) else 0
-        found[name] = value
+        if isinstance(value, int):
+            continue
+        text = value if isinstance(value, str) else json.dumps(value)
+        if len(text) > left:
+            found[name] = text[:left] + "…"
+        left = max(0, left - len(text))
     return found
 
 

@@ -7,6 +7,7 @@ from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.audit.auditfile import TAIL_BYTES
 from node.audit.entry import (
     REMEMBERED_MAX,
     SHOWN_MAX,
@@ -55,6 +56,37 @@ def test_a_line_is_one_line_of_bounded_length_whatever_a_client_says() -> None:
     assert len(found["reason"]) == WORD_MAX
     assert len(found["request"]["rights"]) == SHOWN_MAX + 1
     assert found["request"]["n"] == 1
+
+
+def test_a_request_is_cut_as_a_whole() -> None:
+    """Not field by field, and lists too: the topic takes no message of any size."""
+    delays = list(range(1_000_000))
+    for shown in (
+        {"a": "x" * 5000, "b": "y" * 100_000, "c": "z" * 100_000},
+        {"retry_delays_ms": delays},
+        {"retry_delays_ms": delays, "rights": "x" * 100_000, "retries": delays, "n": 1},
+    ):
+        entry = replace(DENIED, shown=shown)
+        assert len(entry.to_line("n1")) < 2 * SHOWN_MAX
+    found = json.loads(entry.to_line("n1"))["request"]
+    assert found["n"] == 1
+    few = {"retry_delays_ms": [1, 2], "rights": "x", "topic": "T"}
+    assert json.loads(replace(DENIED, shown=few).to_line("n1"))["request"] == few
+
+
+def test_the_longest_line_is_shorter_than_what_is_looked_at_for_a_torn_one() -> None:
+    """Each character is twelve in JSON."""
+    face = "\N{GRINNING FACE}" * 100_000
+    entry = replace(DENIED, user=face, resource=face, reason=face, shown={"rights": face})
+    assert len(entry.to_line("n" * 255)) < TAIL_BYTES
+
+
+def test_nothing_of_a_huge_request_is_remembered() -> None:
+    """Whoever is no user may send one."""
+    huge = "x" * 1_000_000
+    entry = Entry(0, huge, huge, huge, huge, Decision.DENIED, huge)
+    kept = (entry.user, entry.source, entry.method, entry.resource, entry.reason)
+    assert [len(word) for word in kept] == [WORD_MAX] * 5
 
 
 @given(CALLS)
