@@ -71,16 +71,17 @@ class Throttle:
         return wait if again else self._counted(wait)
 
     async def may_read(self, who: Who, topic: str, deadline: float) -> Wait | None:
-        """Wait while a reader is over a quota; why it still is, where it would be at the deadline.
+        """Wait while a reader is over a quota, until the deadline; why it still is then.
 
+        Not less where the wait is known to be longer: whoever is told at once asks again at once.
         deadline: loop time.
         """
         loop, again = asyncio.get_running_loop(), False
         while (wait := self.read(who, topic, again=again)) is not None:
-            seconds, again = wait.ms / 1000, True
-            if loop.time() + seconds > deadline:
+            left, again = deadline - loop.time(), True
+            if left <= 0:
                 return wait
-            await asyncio.sleep(min(seconds, LOOK_AGAIN_SECONDS))
+            await asyncio.sleep(min(wait.ms / 1000, left, LOOK_AGAIN_SECONDS))
         return None
 
     def at_once(self, who: Who, topic: str, size: int, count: int) -> tuple[int, int]:

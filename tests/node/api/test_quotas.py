@@ -142,6 +142,25 @@ async def test_a_pull_over_a_quota_waits_in_its_time_or_is_refused(
     assert caught.value.retry_after_ms > 50_000
 
 
+async def test_a_pull_waits_as_long_as_for_messages_also_where_that_is_not_enough(
+    client: duolog.Client,
+) -> None:
+    """And goes on where the quota is raised meanwhile."""
+    await client.admin.put_quota("Topic:T", bytes_out=1)
+    assert (await append(client, append_request([b"x" * 10_000] * 2))).status == wire.PUT_OK
+    await client.pull("T", 0, 0, max_messages=1)
+    stub, loop = client._router.seed.messages, asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(Exception, match="quota of Topic:T"):
+        await stub.Pull(wire.PullRequest(topic="T", queue_offset=1, wait_ms=500), timeout=10)
+    assert loop.time() - began >= 0.4, "it would ask again at once"
+    request = wire.PullRequest(topic="T", queue_offset=1, wait_ms=10_000)
+    waiting = asyncio.ensure_future(stub.Pull(request, timeout=20))
+    await asyncio.sleep(0.1)
+    await client.admin.delete_quota("Topic:T")
+    assert (await waiting).count == 1
+
+
 async def test_what_a_sink_stages_counts_and_its_publication_does_not(
     node: Node, client: duolog.Client
 ) -> None:

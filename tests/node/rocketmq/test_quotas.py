@@ -66,25 +66,28 @@ async def test_receives_over_a_quota_are_delayed_and_get_all(
         found += (await api.receive("g", timeout=10, poll_ms=5000)).bodies
     assert sorted(found) == [b"%d" % number for number in range(8)]
     assert loop.time() - began >= 1.2
-    await admin.put_quota("Client:127.0.0.1", messages_out=1, burst_ms=1)
-    for _ in range(2):
-        none = await api.receive("g2", timeout=1.8)
+    await admin.put_quota("Client:127.0.0.1", messages_out=0, bytes_out=1, burst_ms=1)
+    await api.receive("g2", timeout=1.8)
+    began = loop.time()
+    none = await api.receive("g3", timeout=10, poll_ms=500)
     assert none.code == Code.MESSAGE_NOT_FOUND
+    assert loop.time() - began >= 0.4, "it would ask again at once"
     assert broker_of(node).core.throttle.refused[Kind.CLIENT, Limit.MESSAGES_OUT] > 0
 
 
 async def test_pulls_over_a_quota_are_delayed_or_refused(api: Api, admin: duolog.Admin) -> None:
     for number in range(8):
         await api.send(message(b"%d" % number))
-    await admin.put_quota("Topic:T", messages_out=1, burst_ms=1)
+    await admin.put_quota("Topic:T", bytes_out=1, burst_ms=1)
 
-    async def pull() -> list[service.PullMessageResponse]:
+    async def pull(wait_ms: int = 0) -> list[service.PullMessageResponse]:
         request = service.PullMessageRequest(
             group=resource("g"),
             message_queue=definition.MessageQueue(topic=resource("T"), id=0),
             filter_expression=definition.FilterExpression(expression="*"),
             batch_size=32,
         )
+        request.long_polling_timeout.FromMilliseconds(wait_ms)
         call = api.stub.PullMessage(request, timeout=10, metadata=api.metadata)
         return [reply async for reply in call]
 
@@ -93,6 +96,11 @@ async def test_pulls_over_a_quota_are_delayed_or_refused(api: Api, admin: duolog
     assert sum(reply.HasField("message") for reply in first) == 1
     (refused,) = await pull()
     assert refused.status.code == Code.TOO_MANY_REQUESTS
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    (refused,) = await pull(800)
+    assert refused.status.code == Code.TOO_MANY_REQUESTS
+    assert loop.time() - began >= 0.4, "it would ask again at once"
 
 
 async def test_a_telemetry_stream_over_the_quota_of_connections_is_refused(
