@@ -129,6 +129,7 @@ class MetadataLog:
         self.topic_refused: Callable[[TopicConfig], sdk.DuologError | None] = _none_refused
         # Called with all quotas when any of them changed.
         self.quotas_changed: list[Callable[[Mapping[str, Json]], None]] = []
+        self._quotas_told = True
         # Called with a deleted topic and the ends of its queues.
         self.topic_deleted: list[Callable[[str, dict[int, int]], Awaitable[None]]] = []
         # Called with forgotten light queues and their ends.
@@ -303,6 +304,8 @@ class MetadataLog:
                 break
             self._read = result.next_offset
             tables.applied = max(tables.applied, self._read)
+        if not self._quotas_told:  # once for all changes, and before their callers go on
+            self._tell_quotas()
         for name, (offset, _) in list(self._creating.items()):
             if offset < tables.applied:
                 del self._creating[name]
@@ -320,9 +323,10 @@ class MetadataLog:
             # Before a topic of the same name is created: the old queues may still exist.
             self._apply_floors_of(change["topic"])
         elif change["op"] in QUOTA_CHANGES:
-            self._tell_quotas()
+            self._quotas_told = False
 
     def _tell_quotas(self) -> None:
+        self._quotas_told = True
         for tell in self.quotas_changed:
             tell(self._tables.quotas)
 

@@ -39,18 +39,21 @@ class Throttle:
         self.quotas = Quotas()
         self.connections = Connections()
         self.on = False
+        # Those that were read, by subject; a row is never altered, but replaced.
+        self._quota_rows: dict[str, tuple[Json, Quota | None]] = {}
         self.refused: Counter[tuple[Kind, Limit]] = Counter()
         metadata.quotas_changed.append(self._refresh)
         metadata.topic_refused = self._topic_refused
 
     def _refresh(self, rows: Mapping[str, Json]) -> None:
-        found = []
+        before, self._quota_rows = self._quota_rows, {}
         for subject, row in rows.items():
-            try:
-                found.append(Quota.from_row(row))
-            except BadQuota as error:  # written by a newer version
-                log.warning("cannot use a quota", subject=subject, reason=str(error))
-        self.quotas.replace(found)
+            known = before.get(subject)
+            if known is None or known[0] is not row:
+                known = row, _quota_of(subject, row)
+            self._quota_rows[subject] = known
+        found = (quota for _, quota in self._quota_rows.values())
+        self.quotas.replace(quota for quota in found if quota is not None)
         self.on = self.quotas.on
 
     def _counted(self, wait: Wait | None) -> Wait | None:
@@ -131,6 +134,15 @@ class Throttle:
         owners = self._metadata.owners()
         wait = self._counted(self.quotas.over_topics(config.name, config.owner, owners))
         return throttled(wait) if wait is not None else None
+
+
+def _quota_of(subject: str, row: Json) -> Quota | None:
+    """The quota of a row; None for one that this version cannot use."""
+    try:
+        return Quota.from_row(row)
+    except BadQuota as error:  # written by a newer version
+        log.warning("cannot use a quota", subject=subject, reason=str(error))
+        return None
 
 
 def throttled(wait: Wait) -> sdk.Throttled:

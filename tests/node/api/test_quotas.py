@@ -1,6 +1,7 @@
 """Quotas on a node: what is over one is refused or delayed, typed, and nothing is lost."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from node.quotas.quota import Kind, Limit
+from node.quotas.quota import Kind, Limit, Quota
 from node.server import Node
 from tests.keyfiles import access_files
 from tests.node.api.test_messages import append, append_request
@@ -194,6 +195,40 @@ async def test_quotas_outlive_a_restart_from_the_log_and_from_the_snapshot(
         async with duolog.Client(f"127.0.0.1:{node.port}") as client:
             assert await client.admin.quotas() == before
         await node.stop()
+
+
+async def test_a_change_and_a_restart_read_each_quota_once(
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else ten thousand of them stop a node for half a second at each change, and its start for
+    half an hour."""
+    read: list[str] = []
+    from_row = Quota.from_row
+
+    def counting(row: Mapping[str, Any]) -> Quota:
+        read.append(row["subject"])
+        return from_row(row)
+
+    monkeypatch.setattr(Quota, "from_row", counting)
+    node = await start_node()
+    metadata = broker_of(node).metadata
+    for number in range(500):
+        metadata.note({"op": "quota", "quota": {"subject": f"User:u{number}", "bytes_in": 1}})
+    await metadata.all_applied()
+    assert len(read) == 500
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.put_quota("User:u7", bytes_in=2)
+        assert read[500:] == ["User:u7"] * len(read[500:])
+        await client.admin.delete_quota("User:u7")
+        assert len(read) < 510
+    assert broker_of(node).core.throttle.quotas.count == 499
+    await node.stop()
+    for file in (tmp_path / "data" / "config").glob("duologMetadata.json*"):
+        file.unlink()
+    read.clear()
+    node = await start_node()
+    assert broker_of(node).core.throttle.quotas.count == 499
+    assert len(read) == 499
 
 
 async def test_limits_are_altered_one_by_one_and_deleted(client: duolog.Client) -> None:
