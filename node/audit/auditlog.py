@@ -58,7 +58,7 @@ class Outlet:
         self._write = write
         self._waiting: deque[tuple[bytes, str]] = deque()
         self._some = asyncio.Event()
-        self._left_out = 0  # since the last one that found room
+        self._left_out = self._left_out_ms = 0  # since the last one that found room; the last of it
         self.lost = 0
         self.written = 0
 
@@ -68,17 +68,22 @@ class Outlet:
     def put(self, entry: Entry) -> None:
         """Take an entry, or count it."""
         if len(self._waiting) >= WAITING_MAX:
+            if not self._left_out:
+                log.warning("audit entries are lost: too many wait to be written", to=self._to)
             self._left_out += 1
+            self._left_out_ms = entry.at_ms
             self.lost += 1
-            log.warning("audit entries are lost: too many wait to be written", to=self._to)
             return
-        if self._left_out:
-            reason = "entries before this one are lost: too many waited to be written"
-            at, count = entry.at_ms, self._left_out
-            self._append(Entry(at, "", "", "", "", Decision.LOST, reason, times=count))
-            self._left_out = 0
         self._append(entry)
         self._some.set()
+
+    def _tell_lost(self) -> None:
+        """As soon as there is room: it may be long before the next entry comes."""
+        if self._left_out:
+            reason = "entries before this one are lost: too many waited to be written"
+            at, count = self._left_out_ms, self._left_out
+            self._append(Entry(at, "", "", "", "", Decision.LOST, reason, times=count))
+            self._left_out = 0
 
     def _append(self, entry: Entry) -> None:
         self._waiting.append((entry.to_line(self._node), entry.decision))
@@ -106,6 +111,8 @@ class Outlet:
             self.written += batch.done
             for _ in range(batch.done):
                 self._waiting.popleft()
+            if batch.done:
+                self._tell_lost()
         return batch.done == len(batch.lines)
 
     async def drain(self) -> None:

@@ -5,10 +5,15 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from node.audit import auditlog as module
 from node.audit.auditlog import WAITING_MAX, Batch, Outlet
 from node.audit.entry import Decision, Entry
+from tests.node.replicas import until
+
+
+LOST = "audit entries are lost: too many wait to be written"
 
 
 def entry(number: int) -> Entry:
@@ -85,6 +90,7 @@ async def test_what_finds_no_room_is_counted_and_told_in_its_place(
     assert outlet.lost == 7
     place.works = True
     await turns()
+    assert json.loads(place.lines[-1])["decision"] == "lost", "also where none comes after it"
     outlet.put(entry(-1))
     await turns()
     assert len(place.lines) == WAITING_MAX + 2
@@ -92,6 +98,21 @@ async def test_what_finds_no_room_is_counted_and_told_in_its_place(
     assert (told["decision"], told["times"]) == ("lost", 7)
     assert last["resource"] == "Topic:-1"
     assert outlet.lost == 7
+
+
+async def test_many_lost_entries_are_few_lines_of_the_nodes_log(
+    place: Place, outlet: Outlet
+) -> None:
+    with capture_logs() as logged:
+        for _ in range(3):
+            place.works = False
+            for number in range(WAITING_MAX + 1000):
+                outlet.put(entry(number))
+            place.works = True
+            await until(lambda: not len(outlet))
+    assert [one["event"] for one in logged].count(LOST) == 3
+    counts = [row.get("times", 1) for row in map(json.loads, place.lines)]
+    assert sum(counts) == outlet.lost + outlet.written - 3 == 3 * (WAITING_MAX + 1000)
 
 
 async def test_one_batch_is_bounded(place: Place) -> None:
