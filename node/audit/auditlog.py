@@ -39,13 +39,17 @@ QUEUE = 0
 
 @dataclass(slots=True)
 class Batch:
-    """Lines that are written together. done: so many of them are, whatever becomes of the task
-    that waits for it.
+    """Lines that are written together.
+
+    Attributes:
+        done: so many of them are, whatever becomes of the task that waits for it.
+        dropped: they are not for this place, and done without being written.
     """
 
     lines: list[bytes]
     tags: list[str]
     done: int = 0
+    dropped: bool = False
 
 
 class Outlet:
@@ -108,7 +112,7 @@ class Outlet:
         try:
             await self._write(batch)
         finally:
-            self.written += batch.done
+            self.written += 0 if batch.dropped else batch.done
             for _ in range(batch.done):
                 self._waiting.popleft()
             if batch.done:
@@ -201,7 +205,7 @@ class AuditLog:
         try:
             core.admission.check_master()
         except sdk.NotMaster:
-            batch.done = len(batch.lines)
+            batch.done, batch.dropped = len(batch.lines), True
             return
         if not core.admission.may_store():
             return

@@ -36,6 +36,13 @@ def is_written(node: Node) -> bool:
     return broker_of(node).status()["audit_waiting"] == 0
 
 
+def written(node: Node, to: str) -> int:
+    """Entries that the metric counts as written to a place."""
+    audit = broker_of(node).audit
+    assert audit is not None
+    return audit.outlets[to].written
+
+
 async def noted(path: Path, **wanted: Any) -> Row:
     """The one entry with these fields, once it is written."""
 
@@ -231,6 +238,8 @@ async def test_a_slave_notes_in_its_file_alone_and_has_its_masters_topic(
     assert (await noted(tmp_path / "m.log", method="Admin/CreateTopic"))["node"] == "m"
     assert (await noted(tmp_path / "s.log", method="Admin/NodeStatus"))["node"] == "s"
     await until(lambda: is_written(master) and is_written(slave))
+    assert [written(slave, to) > 0 for to in ("file", "topic")] == [True, False]
+    assert written(master, "topic") == written(master, "file") == 1
     await caught_up(master, slave)
     async with group.client(slave) as client:
         batch = await client.pull(TOPIC, 0, 0)
