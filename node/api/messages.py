@@ -20,7 +20,7 @@ from node.consuming.longpoll import NOTHING_NEW, check_place, poll
 from node.consuming.reading import Reader, Selection
 from node.core.core import Core
 from node.core.ports import Answers
-from node.core.throttle import LOOK_AGAIN_SECONDS, throttled
+from node.core.throttle import LOOK_AGAIN_SECONDS
 from node.deferred.publishservice import PublishService
 from node.deferred.transactionservice import HALF_WORDS, Check, TransactionService
 from node.engine.log import Outcome
@@ -153,16 +153,9 @@ class MessagesService(stubs.MessagesServicer):
         size = min(request.max_bytes or limits.pull_bytes_max, limits.pull_bytes_max)
         now = asyncio.get_running_loop().time()
         deadline = now + min(request.wait_ms, limits.poll_ms_max) / 1000
-        selection, who = Selection(chosen, count, size), self._parts.reader_of(context)
-        if who is not None:
-            wait = await self._parts.core.throttle.may_read(who, request.topic, deadline)
-            if wait is not None:
-                raise throttled(wait)
-            selection = reader.share(who, request.topic, selection)
+        selection = Selection(chosen, count, size, who=self._parts.reader_of(context))
         offset, result = await poll(reader, key, request.queue_offset, selection, deadline)
         self._parts.count_out(key, "", result)
-        if who is not None:
-            reader.sent(who, request.topic, result)
         columns = frozenset(request.columns)
         reply = batch_to_wire(key, offset, result, columns=columns)
         if result.count:

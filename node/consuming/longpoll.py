@@ -29,8 +29,26 @@ async def poll(
 ) -> tuple[int, GetResult]:
     """The first read with a result from `offset` on, and the offset at which it was made.
 
-    deadline: loop time; with a past one the queue is read once. Raises Busy if too many calls wait.
+    deadline: loop time; with a past one the queue is read once. Raises Busy if too many calls wait,
+    Throttled where the reader is over a quota until the deadline.
     """
+    who, topic = selection.who, key[0]
+    if who is None:
+        return await _poll(reader, key, offset, selection, deadline)
+    while True:
+        await reader.may_read(who, topic, deadline)
+        share = reader.share(who, topic, selection)
+        offset, result = await _poll(reader, key, offset, share, deadline)
+        # Of many that waited for the same messages, the first one may have used the quota up.
+        if not result.count or reader.may_go_out(who, topic):
+            reader.sent(who, topic, result)
+            return offset, result
+
+
+async def _poll(
+    reader: Reader, key: QueueKey, offset: int, selection: Selection, deadline: float
+) -> tuple[int, GetResult]:
+    """As `poll`, whoever reads."""
     loop = asyncio.get_running_loop()
     result = reader.read(key, offset, selection)
     if _says_something(result, offset) or loop.time() >= deadline:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from duolog import _errors as sdk
 
 from node.core.core import Core
+from node.core.throttle import throttled
 from node.core.waitingcalls import WaitingCalls
 from node.filters.consumerfilters import ConsumerFilters
 from node.filters.tagfilter import MessageFilter
@@ -20,13 +21,15 @@ from store.reader import GetMessageStatus, GetResult, Wanted
 class Selection:
     """What one read of a consumer may return: messages that its filter selects, up to two limits.
 
-    bytes_max: of bodies. group: whose bits in the extension units are used; empty for none.
+    bytes_max: of bodies. group: whose bits in the extension units are used; empty for none. who:
+    whose quotas a poll asks; None where there are none.
     """
 
     filter: MessageFilter
     messages_max: int
     bytes_max: int
     group: str = ""
+    who: Who | None = None
 
 
 def physical_memory() -> int:
@@ -82,6 +85,16 @@ class Reader:
         return result.where_behind(start)
 
     # -- quotas --------------------------------------------------------------------------------
+
+    async def may_read(self, who: Who, topic: str, deadline: float) -> None:
+        """Wait while a reader is over a quota. Raises Throttled at the deadline."""
+        wait = await self._core.throttle.may_read(who, topic, deadline)
+        if wait is not None:
+            raise throttled(wait)
+
+    def may_go_out(self, who: Who, topic: str) -> bool:
+        """Whether a reader, who waited since it was asked, is still not over a quota."""
+        return self._core.throttle.read(who, topic, again=True) is None
 
     def share(self, who: Who, topic: str, selection: Selection) -> Selection:
         """A selection of no more than passes the reader's quotas at once."""

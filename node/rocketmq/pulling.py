@@ -9,7 +9,6 @@ from node.consuming.longpoll import check_place, poll
 from node.consuming.offsets import offset_at
 from node.consuming.reading import Reader, Selection
 from node.core.core import Core
-from node.core.throttle import throttled
 from node.quotas.quotas import Who
 from node.rocketmq.receiving import filter_of
 from node.rocketmq.words.codes import OK, Refused, status
@@ -63,12 +62,8 @@ class Puller:
         wait = min(wait, WAIT_SECONDS_MAX, WAIT_SECONDS_MAX if left is None else left)
         deadline = asyncio.get_running_loop().time() + max(0.0, wait - MARGIN_SECONDS)
         count = min(request.batch_size, RECEIVE_BATCH)
-        selection, throttle = Selection(chosen, count, BYTES_MAX), self._core.throttle
-        if throttle.on:
-            over = await throttle.may_read(who, key[0], deadline)
-            if over is not None:
-                raise throttled(over)
-            selection = self._reader.share(who, key[0], selection)
+        asked = who if self._core.throttle.on else None
+        selection = Selection(chosen, count, BYTES_MAX, who=asked)
         _, result = await poll(self._reader, key, request.offset, selection, deadline)
         going_on = service.PullMessageResponse(next_offset=result.next_offset)
         if result.status in _OUT_OF_RANGE:
@@ -82,8 +77,6 @@ class Puller:
         self._core.traffic.deliver(key[0], group, result.count, len(result.bodies))
         if self._core.traces is not None:
             self._core.traces.delivered(*key, group, result)
-        if throttle.on:
-            self._reader.sent(who, key[0], result)
         host = self._core.store.born_host
         topic = request.message_queue.topic
         messages = [

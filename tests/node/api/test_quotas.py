@@ -162,6 +162,20 @@ async def test_a_pull_waits_as_long_as_for_messages_also_where_that_is_not_enoug
     assert (await waiting).count == 1
 
 
+async def test_of_many_pulls_that_wait_for_a_message_one_gets_it_at_a_time(
+    node: Node, client: duolog.Client
+) -> None:
+    await client.admin.put_quota("Topic:T", bytes_out=10_000, burst_ms=1)
+    stub = client._router.seed.messages
+    request = wire.PullRequest(topic="T", wait_ms=5000)
+    waiting = [asyncio.ensure_future(stub.Pull(request, timeout=20)) for _ in range(5)]
+    await until(lambda: len(broker_of(node).log.board) == 5)
+    began = asyncio.get_running_loop().time()
+    assert (await append(client, append_request([b"x" * 2000]))).status == wire.PUT_OK
+    assert [(await pull).count for pull in waiting] == [1] * 5
+    assert asyncio.get_running_loop().time() - began >= 0.7
+
+
 async def test_what_a_sink_stages_counts_and_its_publication_does_not(
     node: Node, client: duolog.Client
 ) -> None:
