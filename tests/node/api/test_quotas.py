@@ -158,8 +158,10 @@ async def test_a_pull_waits_as_long_as_for_messages_also_where_that_is_not_enoug
     request = wire.PullRequest(topic="T", queue_offset=1, wait_ms=10_000)
     waiting = asyncio.ensure_future(stub.Pull(request, timeout=20))
     await asyncio.sleep(0.1)
+    began = loop.time()
     await client.admin.delete_quota("Topic:T")
     assert (await waiting).count == 1
+    assert loop.time() - began < 5
 
 
 async def test_of_many_pulls_that_wait_for_a_message_one_gets_it_at_a_time(

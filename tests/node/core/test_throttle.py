@@ -1,0 +1,67 @@
+"""The throttle: who may connect, and what it counts."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from duolog import _errors as sdk
+
+from node.core.metadatalog import MetadataLog
+from node.core.throttle import CONNECTION_AGAIN_MS, Throttle
+from node.engine.storetimes import StoreTimes
+from node.quotas.quota import Kind, Limit
+from node.quotas.quotas import Who
+
+ALICE, ANYBODY = Who("alice", "10.0.0.7"), Who("", "10.0.0.7")
+
+
+def throttle(**connections: int) -> Throttle:
+    """With quotas of connections: User_alice=1."""
+    metadata: Any = SimpleNamespace(quotas_changed=[], topic_refused=None)
+    times = SimpleNamespace(mono_ms=lambda: 0)
+    made = Throttle(cast(MetadataLog, metadata), cast(StoreTimes, times))
+    subjects = {name.replace("_", ":"): most for name, most in connections.items()}
+    rows = {name: {"subject": name, "connections": most} for name, most in subjects.items()}
+    (tell,) = metadata.quotas_changed
+    tell(rows)
+    return made
+
+
+def test_a_user_has_no_more_connections_than_its_quota_from_whatever_address() -> None:
+    made = throttle(User_alice=2)
+    made.joined(ALICE, "10.0.0.7:1")
+    made.joined(Who("alice", "10.0.0.8"), "10.0.0.8:1")
+    with pytest.raises(sdk.Throttled, match="quota of User:alice: connections, 2") as caught:
+        made.joined(ALICE, "10.0.0.7:2")
+    assert caught.value.retry_after_ms == CONNECTION_AGAIN_MS
+    assert made.refused == {(Kind.USER, Limit.CONNECTIONS): 1}
+    made.joined(Who("bob", "10.0.0.7"), "10.0.0.7:3")
+    made.left(ALICE, "10.0.0.7:1")
+    made.joined(ALICE, "10.0.0.7:2")
+
+
+def test_another_stream_of_a_connection_may_begin_however_many_connections_there_are() -> None:
+    made = throttle(**{"User_alice": 1, "Client_*": 1})
+    for _ in range(3):
+        made.joined(ALICE, "1")
+    for _ in range(3):
+        with pytest.raises(sdk.Throttled):
+            made.joined(ALICE, "2")
+        made.left(ALICE, "1")
+    made.joined(ALICE, "2")
+
+
+def test_without_a_user_there_is_no_quota_of_users() -> None:
+    made = throttle(**{"User_*": 1})
+    for port in "123":
+        made.joined(ANYBODY, port)
+
+
+def test_an_address_counts_for_users_too_and_what_was_refused_is_not_held() -> None:
+    made = throttle(**{"Client_*": 1, "User_*": 5})
+    with made.joining(ALICE, "1"), pytest.raises(sdk.Throttled, match=r"Client:10\.0\.0\.7"):
+        made.joined(Who("bob", "10.0.0.7"), "2")
+    with pytest.raises(ZeroDivisionError), made.joining(ALICE, "3"):
+        raise ZeroDivisionError
+    assert made.connections.of_address("10.0.0.7") == 0
+    assert made.connections.validate() == ""
