@@ -73,19 +73,19 @@ class Appends:
                 return reply, None
             return reply, self._replication.refusals.told_later(request.patience_ms)
         topic, kind = request.topic, NORMAL
-        if self._throttle.on and user is not None:
-            size = len(bodies) + len(request.properties)
-            who = Who.at(user, host.address)
-            wait = self._throttle.put(who, topic, size, count_of(request))
-            if wait is not None:
-                reply.retry_after_ms = wait.ms
-                return self._reject(reply, request, wire.THROTTLED, wait.text), None
         try:
             self._core.metadata.make_if_missing(topic, user or "")
         except sdk.Throttled as error:
             return self._reject(reply, request, wire.THROTTLED, str(error)), None
         except sdk.DuologError as error:
             return self._reject(reply, request, wire.SERVICE_NOT_AVAILABLE, str(error)), None
+        if self._throttle.on and user is not None:  # last: what is refused uses nothing
+            size = len(bodies) + len(request.properties)
+            who = Who.at(user, host.address)
+            wait = self._throttle.put(who, topic, size, count_of(request))
+            if wait is not None:
+                reply.retry_after_ms = wait.ms
+                return self._reject(reply, request, wire.THROTTLED, wait.text), None
         try:
             batch = PutBatch(
                 topic,

@@ -180,12 +180,12 @@ class PublishService:
         _check_sink(sink)
         request = _parsed(data)
         count = self._checked_count(request)
-        if core.throttle.on:
+        core.metadata.make_if_missing(request.topic, user)  # its queue must exist by then
+        if core.throttle.on:  # last: what is refused uses nothing
             who, size = Who.at(user, host.address), len(request.bodies) + len(request.properties)
             wait = core.throttle.put(who, request.topic, size, count)
             if wait is not None:
                 raise throttled(wait)
-        core.metadata.make_if_missing(request.topic, user)  # its queue must exist by then
         text = f"SINK\x01{sink}\x02COUNT\x01{count}"
         columns = Columns.of([data], [text.encode()])
         batch = PutBatch(STAGED_TOPIC, QUEUE, columns, core.times.wall_ms(), host)

@@ -299,6 +299,27 @@ async def test_a_namespace_has_no_more_topics_than_its_quota(
     assert counted(node, Kind.NAMESPACE, Limit.TOPICS) >= 2
 
 
+async def test_a_message_for_a_topic_that_may_not_be_created_uses_nothing_of_a_rate(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await start_node(
+        access=access_files(tmp_path, PASSWORD), limits={"auto_create_topic": True}
+    )
+    where = f"127.0.0.1:{node.port}"
+    async with duolog.Client(where, user="root", password=PASSWORD, timeout=10) as root:
+        await root.access.create_user("root", PASSWORD, is_super=True)
+        await root.admin.create_topic("T", 1)
+        await root.admin.put_quota("User:root", topics=1, messages_in=1, burst_ms=1)
+        for topic in ("new", "newer"):
+            reply = await append(root, append_request([b"x"], topic=topic))
+            assert (reply.status, reply.retry_after_ms) == (wire.THROTTLED, 0)
+            staged = append_request([b"x"], topic=topic, producer_id=b"p" * 10)
+            request = wire.StageRequest(sink="s", batch=staged.SerializeToString())
+            with pytest.raises(Exception, match="User:root: topics, 1"):
+                await root._router.seed.messages.Stage(request, timeout=10)
+        assert (await append(root, append_request([b"x"]))).status == wire.PUT_OK
+
+
 async def test_a_connection_over_the_quota_is_refused_and_may_begin_when_another_ends(
     node: Node, client: duolog.Client
 ) -> None:
