@@ -1,6 +1,7 @@
 """Quotas for RocketMQ's clients: what is over one is answered with its code, nothing is lost."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import duolog
@@ -10,8 +11,10 @@ import pytest
 from node.quotas.quota import Kind, Limit
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
+from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
 from tests.node.rocketmq.api import Api, message, resource
+from tests.node.rocketmq.users import Users, as_user, first_code, with_users
 
 
 @pytest.fixture
@@ -126,3 +129,22 @@ async def test_a_telemetry_stream_over_the_quota_of_connections_is_refused(
     assert await told(third) == Code.OK
     third.cancel()
     await other.close()
+
+
+async def test_topics_that_a_user_creates_by_a_message_or_a_route_are_its_own_and_counted(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await start_node(access=with_users(tmp_path), limits={"auto_create_topic": True})
+    users, metadata = Users(node), broker_of(node).metadata
+    await users.new("root", super=True)
+    await metadata.change({"op": "quota", "quota": {"subject": "User:root", "topics": 2}})
+    api = as_user(node, "root")
+    sends = [service.SendMessageRequest(messages=[message(b"x", topic=one)]) for one in "ac"]
+    routes = [service.QueryRouteRequest(topic=resource(one)) for one in "bd"]
+    for name, request in (("SendMessage", sends[0]), ("QueryRoute", routes[0])):
+        assert await first_code(api, name, request) == Code.OK
+    assert metadata.owners() == {"a": "root", "b": "root"}
+    for name, request in (("SendMessage", sends[1]), ("QueryRoute", routes[1])):
+        assert await first_code(api, name, request) == Code.TOO_MANY_REQUESTS
+    assert metadata.owners().keys() == {"a", "b"}
+    await api.close()
