@@ -15,7 +15,7 @@ from node.server import Node
 from tests.keyfiles import access_files
 from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import Group, broker_of, caught_up, following, until
 
 PASSWORD = "a password of the test"
 
@@ -211,6 +211,21 @@ async def test_quotas_outlive_a_restart_from_the_log_and_from_the_snapshot(
         async with duolog.Client(f"127.0.0.1:{node.port}") as client:
             assert await client.admin.quotas() == before
         await node.stop()
+
+
+async def test_a_slave_that_joins_goes_by_the_quotas_that_there_are(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    """It reads no record of them, but takes its master's tables."""
+    group = Group(start_node, tmp_path)
+    master = await group.start_master("ASYNC_MASTER")
+    metadata = broker_of(master).metadata
+    await metadata.change({"op": "quota", "quota": {"subject": "Topic:T", "bytes_out": 5}})
+    slave = await group.start_slave()
+    await following(slave)
+    await caught_up(master, slave)
+    throttle = broker_of(slave).core.throttle
+    assert (throttle.on, throttle.quotas.count) == (True, 1)
 
 
 async def test_a_change_and_a_restart_read_each_quota_once(

@@ -12,7 +12,7 @@ from node.quotas.quota import Kind, Limit
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import Group, broker_of, caught_up, following, until
 from tests.node.rocketmq.api import Api, message, resource
 from tests.node.rocketmq.users import Users, as_user, first_code, with_users
 
@@ -147,4 +147,31 @@ async def test_topics_that_a_user_creates_by_a_message_or_a_route_are_its_own_an
     for name, request in (("SendMessage", sends[1]), ("QueryRoute", routes[1])):
         assert await first_code(api, name, request) == Code.TOO_MANY_REQUESTS
     assert metadata.owners().keys() == {"a", "b"}
+    await api.close()
+
+
+async def test_a_telemetry_stream_counts_at_the_node_of_its_client_and_not_at_the_master_too(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    """There it would be one of the slave's address, as those of all clients of the slave."""
+    group = Group(start_node, tmp_path)
+    master = await group.start_master("ASYNC_MASTER")
+    slave = await group.start_slave()
+    metadata = broker_of(master).metadata
+    await metadata.put_topic(metadata.new_topic("T", 1, 6))
+    await following(slave)
+    await caught_up(master, slave)
+    api = Api(slave)
+    stream = api.stub.Telemetry(metadata=api.metadata)
+    settings = service.TelemetryCommand()
+    settings.settings.publishing.topics.append(resource("T"))
+    await stream.write(settings)
+    assert await told(stream) == Code.OK
+
+    def streams(node: Node) -> int:
+        return broker_of(node).core.throttle.connections.of_address("127.0.0.1")
+
+    assert [streams(node) for node in (slave, master)] == [1, 0]
+    stream.cancel()
+    await until(lambda: not streams(slave))
     await api.close()
