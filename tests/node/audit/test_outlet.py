@@ -12,7 +12,6 @@ from node.audit.auditlog import WAITING_MAX, Batch, Outlet
 from node.audit.entry import Decision, Entry
 from tests.node.replicas import until
 
-
 LOST = "audit entries are lost: too many wait to be written"
 
 
