@@ -3,13 +3,17 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
 from node.audit import auditlog as module
-from node.audit.auditlog import WAITING_MAX, Batch, Outlet
+from node.audit.auditlog import WAITING_MAX, AuditLog, Batch, Outlet
 from node.audit.entry import Decision, Entry
+from node.config import AuditSection
+from node.core.core import Core
 from tests.node.replicas import until
 
 LOST = "audit entries are lost: too many wait to be written"
@@ -166,3 +170,16 @@ async def test_at_the_end_what_does_not_work_is_given_up(place: Place) -> None:
     place.works = False
     await outlet.drain()
     assert place.tries == 1
+
+
+async def test_nothing_is_stored_in_the_topic_while_the_node_may_be_behind() -> None:
+    """Its predecessor may have stored the topic already, and batches that are not known here."""
+    may_store = False
+    refused: Any = SimpleNamespace(check_master=lambda: None, may_store=lambda: may_store)
+    audit = AuditLog(AuditSection(topic=True), "n", cast(Core, SimpleNamespace(admission=refused)))
+    batch = Batch([b"{}"], ["denied"])
+    await audit._to_topic(batch)
+    assert (batch.done, batch.dropped) == (0, False)
+    may_store = True
+    with pytest.raises(AttributeError, match="metadata"):  # it goes on
+        await audit._to_topic(batch)
