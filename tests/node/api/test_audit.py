@@ -234,9 +234,13 @@ async def test_a_slave_notes_in_its_file_alone_and_has_its_masters_topic(
     async with group.client(master, slave) as client:
         await client.admin.create_topic("T", 1)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{slave.port}") as channel:
-        await stubs.AdminStub(channel).NodeStatus(wire.NodeStatusRequest())
+        admin = stubs.AdminStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="FAILED_PRECONDITION"):
+            await admin.CreateTopic(wire.TopicRequest(topic="U"))
+        await admin.NodeStatus(wire.NodeStatusRequest())
     assert (await noted(tmp_path / "m.log", method="Admin/CreateTopic"))["node"] == "m"
     assert (await noted(tmp_path / "s.log", method="Admin/NodeStatus"))["node"] == "s"
+    assert {row["method"] for row in rows_of(tmp_path / "s.log")} == {"Admin/NodeStatus"}
     await until(lambda: is_written(master) and is_written(slave))
     assert [written(slave, to) > 0 for to in ("file", "topic")] == [True, False]
     assert written(master, "topic") == written(master, "file") == 1

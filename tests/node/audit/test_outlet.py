@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,9 +12,10 @@ from structlog.testing import capture_logs
 
 from node.audit import auditlog as module
 from node.audit.auditlog import WAITING_MAX, AuditLog, Batch, Outlet
-from node.audit.entry import Decision, Entry
+from node.audit.entry import SPAN_MS, Decision, Entry
 from node.config import AuditSection
 from node.core.core import Core
+from node.quotas.quotas import Who
 from tests.node.replicas import until
 
 LOST = "audit entries are lost: too many wait to be written"
@@ -183,3 +185,22 @@ async def test_nothing_is_stored_in_the_topic_while_the_node_may_be_behind() -> 
     may_store = True
     with pytest.raises(AttributeError, match="metadata"):  # it goes on
         await audit._to_topic(batch)
+
+
+async def test_repeated_denials_are_written_while_the_node_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TICK_SECONDS", 0.0)
+    now = 0
+    core: Any = SimpleNamespace(times=SimpleNamespace(mono_ms=lambda: now, wall_ms=lambda: 0))
+    path = tmp_path / "audit.log"
+    audit = AuditLog(AuditSection(file=path), "n", cast(Core, core))
+    running = asyncio.ensure_future(audit.run())
+    for _ in range(3):
+        audit.denied(Who("alice", ""), "Messages/Pull", "Topic:T", Exception("no entry"))
+    await until(lambda: audit.outlets["file"].written == 1)
+    now = SPAN_MS
+    await until(lambda: audit.outlets["file"].written == 2)
+    running.cancel()
+    await audit.close()
+    assert [json.loads(line).get("times") for line in path.read_text().splitlines()] == [None, 2]
