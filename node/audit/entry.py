@@ -12,8 +12,8 @@ SHOWN_MAX = 4000  # and of what a request says
 _WORDS = ("user", "source", "method", "resource", "reason")
 SPAN_MS = 10_000
 REMEMBERED_MAX = 1000
-# Different denials at one time, from one address: of all callers who are no users, and of a user.
-STRANGERS_MAX, USERS_MAX = 20, 100
+# Different denials at one time: of a user; of callers who are no users, from one address and all.
+USERS_MAX, STRANGERS_MAX, ADDRESSES_MAX = 100, 20, 500
 Key = tuple[str, str, str, str, str]  # user, source, method, resource, reason
 
 
@@ -92,6 +92,12 @@ def _shortened(shown: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
+def _scope(key: Key) -> tuple[str, str]:
+    """Within which denials are told apart up to a limit: a user, or an address without one."""
+    user, source = key[:2]
+    return user, "" if user else source
+
+
 @dataclass(slots=True)
 class _Later:
     """Stands for the denials after the first, and is written then."""
@@ -103,14 +109,16 @@ class _Later:
 class Repeats:
     """Denials that are repeated: the first is written at once, the others as one after a while.
 
-    So nobody fills the log: not by trying again, nor a user by trying many things, nor an address
-    from which many names are tried. Each call is in exactly one entry.
+    So nobody fills the log: not by trying again, nor a user by trying many things, nor a stranger
+    by trying many names, or from many addresses. Each call is in exactly one entry.
     """
 
     def __init__(self) -> None:
         # What came since the first, and when it is written; in the order of these times.
         self._later: OrderedDict[Key, _Later] = OrderedDict()
-        self._distinct: Counter[tuple[str, str]] = Counter()  # keys, by user and source
+        # Keys: by user, or by source of those without one; and of all of these.
+        self._distinct: Counter[tuple[str, str]] = Counter()
+        self._strangers = 0
 
     def __len__(self) -> int:
         return len(self._later)
@@ -119,23 +127,27 @@ class Repeats:
         """A denial comes: what is to be written now. now_ms: monotonic."""
         key: Key = (entry.user, entry.source, entry.method, entry.resource, entry.reason)
         most = USERS_MAX if entry.user else STRANGERS_MAX
-        if key not in self._later and self._distinct[key[:2]] >= most:
-            key = (entry.user, entry.source, "", "", "")  # one for all others
+        if key not in self._later and self._distinct[_scope(key)] >= most:
+            key = (*_scope(key), "", "", "")  # one for all others
+        if key not in self._later and not entry.user and self._strangers >= ADDRESSES_MAX:
+            key = ("", "", "", "", "")
         known = self._later.get(key)
         if known is not None:
             known.entry = replace(entry, times=known.entry.times + 1)
             return []
         found = self._forgotten() if len(self._later) >= REMEMBERED_MAX else []
         self._later[key] = _Later(replace(entry, times=0), now_ms + SPAN_MS)
-        self._distinct[key[:2]] += 1
+        self._distinct[_scope(key)] += 1
+        self._strangers += not key[0]
         return [*found, entry]
 
     def _forgotten(self) -> list[Entry]:
         """Forget the oldest; what is to be written of it."""
         key, later = self._later.popitem(last=False)
-        self._distinct[key[:2]] -= 1
-        if not self._distinct[key[:2]]:
-            del self._distinct[key[:2]]
+        self._strangers -= not key[0]
+        self._distinct[_scope(key)] -= 1
+        if not self._distinct[_scope(key)]:
+            del self._distinct[_scope(key)]
         return [later.entry] if later.entry.times else []
 
     def due(self, now_ms: int) -> list[Entry]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from node.audit.auditfile import TAIL_BYTES
 from node.audit.entry import (
+    ADDRESSES_MAX,
     REMEMBERED_MAX,
     SHOWN_MAX,
     SPAN_MS,
@@ -104,6 +105,7 @@ def test_each_denied_call_is_in_exactly_one_entry(calls: list[tuple[int, str, in
         of_user = sum(entry.times for entry in written if entry.user == user)
         assert of_user == sum(one == user for _, one, _ in calls)
     assert not repeats._distinct
+    assert not repeats._strangers
     assert not repeats
 
 
@@ -151,6 +153,20 @@ def test_a_user_that_is_denied_many_things_makes_few_entries() -> None:
     written += repeats.rest()
     assert sum(entry.times for entry in written) == 5000
     assert not repeats._distinct
+
+
+def test_who_has_many_addresses_makes_few_entries() -> None:
+    for user, most in (("", ADDRESSES_MAX), ("alice", USERS_MAX)):
+        repeats, written = Repeats(), []
+        for number in range(5000):
+            source = f"2001:db8::{number:x}"
+            written += repeats.taken(replace(DENIED, user=user, source=source), 0)
+        assert most <= len(written) <= most + 1
+        assert repeats.taken(replace(DENIED, user="bob"), 0), "users are noted"
+        written += repeats.rest()
+        assert sum(entry.times for entry in written) == 5000
+        written = repeats.taken(replace(DENIED, user=user), 0)
+        assert len(written) == 1, "nothing counts on"
 
 
 def test_what_is_remembered_is_bounded() -> None:
