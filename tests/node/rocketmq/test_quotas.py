@@ -9,6 +9,7 @@ import grpc.aio
 import pytest
 
 from node.quotas.quota import Kind, Limit
+from node.quotas.quotas import Who
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from tests.node.conftest import StartNode
@@ -44,14 +45,20 @@ async def test_a_send_over_a_quota_is_too_many_requests_and_not_stored(
     node: Node, api: Api, admin: duolog.Admin
 ) -> None:
     await admin.put_quota("Topic:T", messages_in=1, burst_ms=1)
-    assert (await api.send(message(b"a"), message(b"b"))).status.code == Code.OK
+    assert (
+        await api.send(*(message(b"%d" % number) for number in range(5)))
+    ).status.code == Code.OK
     refused = await api.send(message(b"c"))
     assert refused.status.code == Code.TOO_MANY_REQUESTS
     assert "over the quota of Topic:T" in refused.status.message
-    assert stored(node) == 2
+    assert stored(node) == 5
+    now = broker_of(node).times.mono_ms()
+    wait = broker_of(node).core.throttle.quotas.incoming.wait(Who("", ""), "T", now)
+    assert wait is not None
+    assert wait.ms > 1000, "each message counts"
     await admin.delete_quota("Topic:T")
     assert (await api.send(message(b"c"))).status.code == Code.OK
-    assert stored(node) == 3
+    assert stored(node) == 6
 
 
 async def test_receives_over_a_quota_are_delayed_and_get_all(
