@@ -6,14 +6,16 @@ continues the message's trace unless the program has a span of its own there, an
 `send` span in any case.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from time import time_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from opentelemetry import trace
-from opentelemetry.context import Context, attach, get_current
+from opentelemetry.context import Context, attach, create_key, get_current, get_value, set_value
 from opentelemetry.trace import (
+    INVALID_SPAN,
     Link,
     NonRecordingSpan,
     Span,
@@ -32,6 +34,8 @@ from duolog._receipts import Receipt
 from duolog._terms import PLAIN, Terms
 from duolog._tracecontext import MARK, TraceContext, context_in
 
+log = logging.getLogger("duolog")
+
 # Topics, groups and messages are RocketMQ's, and its clients read and write the same ones: with
 # another value, the two ends of a topic would look like two systems.
 SYSTEM = "rocketmq"
@@ -39,6 +43,8 @@ SCHEMA = "https://opentelemetry.io/schemas/1.37.0"
 LINKS_MAX = 128  # as many as OpenTelemetry's SDK keeps of a span
 CONSUMER_GROUP, PRODUCER_GROUP = "messaging.consumer.group.name", "duolog.producer.group"
 _OFFSET = "duolog.queue.offset"  # the conventions have no name for it
+# In a context that `Processing` made: by which one, with which span, and what was current before.
+_MADE = create_key("duolog.processing")
 
 
 def context_from(span: Span) -> TraceContext | None:
@@ -55,6 +61,10 @@ def span_context(carried: TraceContext) -> SpanContext:
     state = TraceState.from_header([carried.state]) if carried.state else None
     flags = TraceFlags(carried.flags)
     return SpanContext(carried.trace_id, carried.span_id, True, flags, state)
+
+
+# The parent of a span (None: what is current), and its links.
+Origins = tuple[Context | None, list[Link]]
 
 
 class Sending:
@@ -80,21 +90,19 @@ class Sending:
 
     def stored(self, receipt: Receipt) -> Receipt:
         """It is over: where the message is."""
+        found: dict[str, Any] = {}
         if self._span.is_recording():
-            self._span.set_attributes(
-                {
-                    "messaging.message.id": receipt.unique_key,
-                    "messaging.destination.partition.id": str(receipt.queue_id),
-                    _OFFSET: receipt.queue_offset,
-                }
-            )
-        self._span.end()
+            found = {
+                "messaging.message.id": receipt.unique_key,
+                "messaging.destination.partition.id": str(receipt.queue_id),
+                _OFFSET: receipt.queue_offset,
+            }
+        _end(self._span, found)
         return receipt
 
     def failed(self, error: BaseException) -> None:
         """It is over: why the messages may not be stored."""
-        _fail(self._span, error)
-        self._span.end()
+        _end(self._span, error=error)
 
     def __enter__(self) -> "Sending":
         """On their way."""
@@ -102,10 +110,8 @@ class Sending:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """It is over."""
-        if error is not None:
-            _fail(self._span, error)
         if self._span.is_recording():  # it was not told yet
-            self._span.end()
+            _end(self._span, error=error)
 
 
 class Processing:
@@ -119,18 +125,16 @@ class Processing:
         self._spans = spans
         self._group = group
         self._span: Span | None = None
-        self._made: Context | None = None
-        self._before: Context = get_current()
 
     def end(self, error: BaseException | None = None) -> int:
         """The program is done with what it has; the time, from which it waits for more."""
         span, self._span = self._span, None
         if span is not None:
-            if error is not None:
-                _fail(span, error)
-            span.end()
-            if get_current() is self._made:  # not in another task or thread
-                attach(self._before)
+            _end(span, error=error)
+        # A span that another task or thread ended may still be current here.
+        made = get_value(_MADE)
+        if isinstance(made, _Made) and made.by is self and trace.get_current_span() is made.span:
+            attach(made.before)
         return time_ns()
 
     def begin_first(self, message: Message, asked_ns: int) -> None:
@@ -153,17 +157,11 @@ class Processing:
         """A batch came for a program that asked for one. Messages without a context have none."""
         if MARK not in batch.properties:
             return
-        parent, links = self._spans.origins(batch)
+        origins = self._spans.origins(batch)
         attributes = self._attributes("receive", batch[0].topic, batch[0].queue_id)
         attributes["messaging.batch.message_count"] = batch.count
-        self._spans.tracer.start_span(
-            f"receive {batch[0].topic}",
-            parent,
-            SpanKind.CLIENT,
-            attributes,
-            links,
-            asked_ns,
-        ).end()
+        name = f"receive {batch[0].topic}"
+        _end(self._spans.start(name, SpanKind.CLIENT, attributes, origins, asked_ns))
 
     def over(self, messages: Iterator[Message]) -> Iterator[Message]:
         """Each of the messages, in its own span."""
@@ -180,25 +178,51 @@ class Processing:
         }
 
     def _begin(self, topic: str, messages: Batch | Sequence[Message], more: dict[str, Any]) -> None:
-        self._before = get_current()
-        parent, links = self._spans.origins(messages)
+        self.end()  # another task may have been given a message while this one waited
+        origins = self._spans.origins(messages)
         first = messages[0]
         attributes = {**self._attributes("process", topic, first.queue_id), **more}
         if len(messages) == 1:
             attributes[_OFFSET] = first.queue_offset
             attributes["duolog.reconsume_times"] = first.reconsume_times
-        self._span = self._spans.tracer.start_span(
-            f"process {topic}", parent, SpanKind.CONSUMER, attributes, links
-        )
-        self._made = trace.set_span_in_context(self._span, self._before)
-        attach(self._made)
+        name, before = f"process {topic}", get_current()
+        span = self._spans.start(name, SpanKind.CONSUMER, attributes, origins)
+        if span is INVALID_SPAN:  # the program's own one stays current
+            return
+        self._span = span
+        made = set_value(_MADE, _Made(self, span, before), before)
+        attach(trace.set_span_in_context(span, made))
+
+
+class _Made(NamedTuple):
+    """A context with a `process` span: by which consumer's, and what was current before."""
+
+    by: Processing
+    span: Span
+    before: Context
 
 
 class Spans:
     """Makes the spans of a client."""
 
     def __init__(self, provider: TracerProvider, version: str) -> None:
-        self.tracer: Tracer = provider.get_tracer("duolog", version, schema_url=SCHEMA)
+        self._tracer: Tracer = provider.get_tracer("duolog", version, schema_url=SCHEMA)
+
+    def start(
+        self,
+        name: str,
+        kind: SpanKind,
+        attributes: Mapping[str, Any],
+        origins: Origins = (None, []),
+        began_ns: int | None = None,
+    ) -> Span:
+        """A span that has begun; one that records nothing where the program's provider fails."""
+        parent, links = origins
+        try:
+            return self._tracer.start_span(name, parent, kind, attributes, links, began_ns)
+        except Exception as error:
+            _tell(error)
+            return INVALID_SPAN
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -211,9 +235,7 @@ class Spans:
             attributes.update(_terms(terms))
         own = context_in(text) if MARK in text else None
         links = [Link(span_context(own))] if own is not None else []
-        span = self.tracer.start_span(
-            f"send {topic}", kind=SpanKind.PRODUCER, attributes=attributes, links=links
-        )
+        span = self.start(f"send {topic}", SpanKind.PRODUCER, attributes, (None, links))
         return Sending(span, own)
 
     # -- deciding ------------------------------------------------------------------------------
@@ -243,18 +265,14 @@ class Spans:
         """
         found = [one for one in origins if one is not None][:LINKS_MAX]
         attributes = {**_attributes(operation, "settle", topic), group[0]: group[1]}
-        parent = _parent(found)
-        links = _links(found)
-        span = self.tracer.start_span(
-            f"{operation} {topic}", parent, SpanKind.CLIENT, attributes, links
-        )
+        name, found_origins = f"{operation} {topic}", (_parent(found), _links(found))
+        span = self.start(name, SpanKind.CLIENT, attributes, found_origins)
         try:
             yield
         except BaseException as error:
-            _fail(span, error)
+            _end(span, error=error)
             raise
-        finally:
-            span.end()
+        _end(span)
 
     # -- consuming -----------------------------------------------------------------------------
 
@@ -263,7 +281,7 @@ class Spans:
         return Processing(self, group)
 
     @staticmethod
-    def origins(messages: Batch | Sequence[Message]) -> tuple[Context | None, list[Link]]:
+    def origins(messages: Batch | Sequence[Message]) -> Origins:
         """The parent of a span that has to do with messages, and its links to their senders."""
         if isinstance(messages, Batch) and MARK not in messages.properties:
             return None, []
@@ -311,9 +329,30 @@ def _parent(found: Sequence[TraceContext]) -> Context | None:
     return trace.set_span_in_context(NonRecordingSpan(span_context(found[0])))
 
 
-def _fail(span: Span, error: BaseException) -> None:
-    span.set_attribute("error.type", type(error).__qualname__)
-    span.set_status(Status(StatusCode.ERROR, str(error)))
+def _end(
+    span: Span, found: Mapping[str, Any] | None = None, error: BaseException | None = None
+) -> None:
+    """End a span. A fault of the program's provider must not look like one of the messages."""
+    try:
+        if found:
+            span.set_attributes(found)
+        if error is not None:
+            span.set_attribute("error.type", type(error).__qualname__)
+            span.set_status(Status(StatusCode.ERROR, str(error)))
+        span.end()
+    except Exception as fault:
+        _tell(fault)
+
+
+_told: set[str] = set()
+
+
+def _tell(fault: Exception) -> None:
+    """Log a kind of fault when it comes first: it may come with each message."""
+    kind = type(fault).__qualname__
+    level = logging.DEBUG if kind in _told else logging.WARNING
+    _told.add(kind)
+    log.log(level, "the tracer provider failed; spans are missing", exc_info=fault)
 
 
 __all__ = ["Processing", "Sending", "Spans"]

@@ -512,10 +512,11 @@ class Consumer:
 
     def close(self) -> None:
         """Commit and leave the group. In a forked process it does nothing: it is the parent's."""
+        if self._loop.forked:
+            return
         if self._consumer.processing is not None:
             self._consumer.processing.end()
-        if not self._loop.forked:
-            self._loop.run(self._consumer.close())
+        self._loop.run(self._consumer.close())
 
     def __enter__(self) -> "Consumer":
         """Join the group."""
@@ -524,10 +525,11 @@ class Consumer:
 
     def __exit__(self, kind: object, value: BaseException | None, trace: object) -> None:
         """Leave; after an error the message in hand does not count as consumed."""
+        if self._loop.forked:
+            return
         if self._consumer.processing is not None:
             self._consumer.processing.end(value)
-        if not self._loop.forked:
-            self._loop.run(self._consumer.__aexit__(kind, value, trace))
+        self._loop.run(self._consumer.__aexit__(kind, value, trace))
 
 
 class Access:

@@ -9,6 +9,7 @@ import duolog
 import duolog.sync
 import pytest
 from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -159,6 +160,95 @@ async def test_a_context_that_the_program_gives_a_message_is_kept(
     assert sorted(map(parent_of, taken.named("process T"))) == [0, 0xB7AD6B7169203331]
 
 
+@pytest.mark.parametrize("size", [31_600, 31_700, 32_590, 32_640, 32_700])
+async def test_properties_of_any_size_are_stored_as_without_spans(
+    traced: duolog.Client, taken: Taken, size: int
+) -> None:
+    properties = {"a": "v" * size}
+    async with traced.producer() as producer:
+        await producer.send("T", b"x", properties=properties)
+    async with traced.consumer("g", "T") as consumer:
+        message = await consumer.get(10)
+        assert message is not None
+        assert message.properties["a"] == properties["a"]
+        assert ("traceparent" in message.properties) == (size < 31_650)
+        if "traceparent" in message.properties:  # there is room for what copies have in addition
+            await consumer.send_back(message, delay_level=1)
+            assert await consumer.get(10) is not None
+
+
+class Faulty(SpanProcessor):
+    """A processor of the program that fails where it is told to."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def on_start(self, span: object, parent_context: object = None) -> None:
+        if self._where == "start":
+            raise RuntimeError("cannot start")
+
+    def on_end(self, span: object) -> None:
+        if self._where == "end":
+            raise RuntimeError("cannot end")
+
+
+@pytest.mark.parametrize("where", ["start", "end"])
+async def test_a_tracer_provider_that_fails_costs_spans_and_no_message(
+    traced: duolog.Client, taken: Taken, where: str
+) -> None:
+    taken.provider.add_span_processor(Faulty(where))
+    async with traced.producer() as producer, asyncio.timeout(10):
+        await producer.send("T", b"0")
+        await producer.send("T", b"1", key="k")
+        await producer.post("T", b"2")
+        await producer.post("T", b"3", key="k")
+        await producer.send_batch("T", [b"4"])
+        missing = producer.post("T", b"x", queue_id=77)
+        with pytest.raises(duolog.BadRequest):
+            await missing
+    async with traced.transactions("pg") as transactions, transactions.begin("T", b"5"):
+        pass
+    found: set[bytes] = set()
+    async with traced.consumer("g", "T") as consumer:
+        async for message in consumer:
+            found.add(message.body)
+            if len(found) == 6:
+                break
+        await consumer.send_back(message, delay_level=1)
+    assert found == {b"%d" % k for k in range(6)}
+
+
+async def test_a_span_that_another_task_ended_is_nobodys_parent(
+    traced: duolog.Client, taken: Taken
+) -> None:
+    async with traced.producer() as producer:
+        for k in range(6):
+            await producer.send("T", b"%d" % k)
+    async with traced.consumer("g", "T") as consumer:
+
+        async def take_three() -> None:
+            for _ in range(3):
+                assert await consumer.get(10) is not None
+                await asyncio.sleep(0)
+
+        await asyncio.gather(take_three(), take_three())
+        assert await consumer.get(0) is None
+        await producer_of_one(traced)
+        assert await consumer.get(10) is not None
+        await asyncio.create_task(consumer.get(0))
+        assert await consumer.get(0) is None
+        assert not trace.get_current_span().get_span_context().is_valid
+    sent, processed = taken.named("send T"), taken.named("process T")
+    assert len(processed) == 7
+    assert set(map(parent_of, processed)) == set(map(id_of, sent))
+
+
+async def producer_of_one(client: duolog.Client) -> None:
+    """Send one message."""
+    async with client.producer() as producer:
+        await producer.send("T", b"last")
+
+
 async def test_another_attempt_continues_the_trace(traced: duolog.Client, taken: Taken) -> None:
     async with traced.producer() as producer:
         await producer.send("T", b"x")
@@ -258,6 +348,20 @@ async def test_the_spans_of_posted_messages_end_wherever_they_wait(taken: Taken)
     assert len(taken.all) == 11
     by_id = {attributes(span).get("messaging.message.id") for span in taken.all}
     assert by_id == {None, *(receipt.unique_key for receipt in receipts)}
+
+
+def test_a_forked_process_does_not_end_its_parents_spans(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[None] = []
+    with duolog.sync.Client("127.0.0.1:1", tracer_provider=taken.provider) as client:
+        consumer = client.consumer("g", "T")
+        monkeypatch.setattr(consumer._consumer.processing, "end", lambda *_: ended.append(None))
+        monkeypatch.setattr(consumer._loop, "forked", True)
+        consumer.close()
+        consumer.__exit__(None, None, None)
+        monkeypatch.undo()
+    assert not ended
 
 
 def _synchronously(endpoint: str, taken: Taken) -> None:
