@@ -72,26 +72,28 @@ class ClientMeasures:
         self._mono_ms = mono_ms
         self._wall_ms = wall_ms
         self._histograms: dict[tuple[str, Labels], Histogram] = {}
+        self._told_ms: dict[tuple[str, Labels], MonoMs] = {}  # when a histogram was told last
         self._gauges: set[tuple[str, Labels]] = set()
         self._clients: dict[str, _Client] = {}
         self._told = 0  # series of all clients
+        self._cleaned_ms = MonoMs(-SAME_MS)
         self.refused = 0  # points that are not valid, or of too many series
 
     def add(self, series: Series, told: Distribution) -> None:
         """A client tells a histogram."""
         key = series.name, series.labels
         found = self._histograms.get(key) or self._begun(told.bounds)
-        client = self._client(series.client)
         if (
             found is None
-            or client is None
             or found.bounds != told.bounds
             or len(told.counts) != len(found.counts)
+            or (client := self._client(series.client)) is None
             or not self._room(client.totals, key)
         ):
             self.refused += 1
             return
         self._histograms[key] = found
+        self._told_ms[key] = client.last_ms
         counts, total = told.counts, told.sum
         if told.cumulative:
             before = client.totals.get(key)
@@ -108,9 +110,11 @@ class ClientMeasures:
     def put(self, series: Series, value: float) -> None:
         """A client tells what it holds now."""
         key = series.name, series.labels
-        client = self._client(series.client)
-        known = key in self._gauges or len(self._histograms) + len(self._gauges) < SERIES_MAX
-        if client is None or not known or not self._room(client.gauges, key):
+        if (
+            (key not in self._gauges and self._is_full())
+            or (client := self._client(series.client)) is None
+            or not self._room(client.gauges, key)
+        ):
             self.refused += 1
             return
         self._gauges.add(key)
@@ -119,8 +123,25 @@ class ClientMeasures:
     def _begun(self, bounds: tuple[float, ...]) -> Histogram | None:
         """A new histogram, if there may be one more."""
         ascending = all(low < high for low, high in itertools.pairwise(bounds))
-        full = len(self._histograms) + len(self._gauges) >= SERIES_MAX
-        return None if full or len(bounds) > BOUNDS_MAX or not ascending else Histogram(bounds)
+        if len(bounds) > BOUNDS_MAX or not ascending or self._is_full():
+            return None
+        return Histogram(bounds)
+
+    def _is_full(self) -> bool:
+        """Whether there may be no more series."""
+        if len(self._histograms) + len(self._gauges) >= SERIES_MAX:
+            self._make_room()
+        return len(self._histograms) + len(self._gauges) >= SERIES_MAX
+
+    def _make_room(self) -> None:
+        """Forget what nobody tells any more; not for each of many points that are refused."""
+        now = self._mono_ms()
+        if now - self._cleaned_ms < SAME_MS:
+            return
+        self._cleaned_ms = now
+        self._forget_gone()
+        for key in [key for key, ms in self._told_ms.items() if ms < now - LIVING_MS]:
+            del self._histograms[key], self._told_ms[key]
 
     def _client(self, name: str) -> _Client | None:
         """A client that tells something now; None where there are too many."""
@@ -128,7 +149,7 @@ class ClientMeasures:
         client = self._clients.get(name)
         if client is None:
             if self._told >= TOLD_MAX:
-                self._forget_gone()
+                self._make_room()
             if self._told >= TOLD_MAX:
                 return None
             client = self._clients[name] = _Client(now, now)
@@ -174,8 +195,10 @@ class ClientMeasures:
 
 def _continues(before: Distribution, told: Distribution) -> bool:
     """Whether a client went on counting; otherwise it began again."""
+    if before.since_ns != told.since_ns or before.bounds != told.bounds:
+        return False
     grown = all(a >= b for a, b in zip(told.counts, before.counts, strict=True))
-    return before.since_ns == told.since_ns and grown and len(before.counts) == len(told.counts)
+    return grown and told.sum >= before.sum
 
 
 __all__ = [

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import grpc
 from duolog import _errors as sdk
+from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as stubs
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as metrics
 
 from node.access.rules import Facts, Needs, group_sub, pub
@@ -28,9 +28,11 @@ from node.rocketmq.auth import Authenticator
 from node.rocketmq.words.codes import Refused
 
 SERVICE_NAME: str = otlp.DESCRIPTOR.services_by_name["MetricsService"].full_name
+PUSH_BYTES_MAX = 256 << 10  # of one call: the event loop reads it at once
 POINTS_MAX = 1000  # of one call
 LABEL_MAX = 255  # characters
-COUNT_MAX = 1 << 62
+NUMBER_MAX = 1 << 62  # of what is counted, and of sums
+STATUSES = ("success", "failure")  # as RocketMQ's clients call how something ended
 
 
 class Guarding(Protocol):
@@ -47,7 +49,7 @@ class Guarding(Protocol):
         """Raise Unauthenticated or NoPermission unless a caller may do all of it."""
 
 
-class ClientMetricsService(stubs.MetricsServiceServicer):
+class ClientMetricsService:
     """OTLP's service, for RocketMQ's clients alone."""
 
     def __init__(
@@ -59,11 +61,9 @@ class ClientMetricsService(stubs.MetricsServiceServicer):
         self._guard = guard
 
     async def Export(
-        self,
-        request: otlp.ExportMetricsServiceRequest,
-        context: "grpc.aio.ServicerContext[Any, Any]",
+        self, pushed: bytes, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> otlp.ExportMetricsServiceResponse:
-        """Take what a client measured."""
+        """Take what a client measured, which is read only once it is known who calls."""
         principal = None
         try:
             if self._guard is not None:
@@ -72,6 +72,17 @@ class ClientMetricsService(stubs.MetricsServiceServicer):
                 self._authenticator.check(dict(context.invocation_metadata() or ()))
         except (Refused, sdk.DuologError) as error:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        if len(pushed) > PUSH_BYTES_MAX:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"a push of {len(pushed)} bytes of metrics; the limit is {PUSH_BYTES_MAX}",
+            )
+        try:
+            request = otlp.ExportMetricsServiceRequest.FromString(pushed)
+        except DecodeError:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, "no ExportMetricsServiceRequest of OTLP"
+            )
         refused = self._measures.refused
         may: dict[tuple[str, ...], bool] = {}
         for number, (metric, point) in enumerate(_points(request)):
@@ -102,8 +113,11 @@ class ClientMetricsService(stubs.MetricsServiceServicer):
 
     def _add(self, series: Series, histogram: Any, point: Any) -> None:
         counts, bounds = tuple(point.bucket_counts), tuple(point.explicit_bounds)
-        finite = math.isfinite(point.sum) and all(map(math.isfinite, bounds))
-        if not finite or point.sum < 0 or sum(counts) > COUNT_MAX:
+        if not (
+            all(map(math.isfinite, bounds))
+            and 0 <= point.sum <= NUMBER_MAX
+            and sum(counts) <= NUMBER_MAX
+        ):
             self._measures.refused += 1
             return
         delta = histogram.aggregation_temporality == metrics.AGGREGATION_TEMPORALITY_DELTA
@@ -113,7 +127,7 @@ class ClientMetricsService(stubs.MetricsServiceServicer):
 
     def _put(self, series: Series, point: Any) -> None:
         value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
-        if not math.isfinite(value):
+        if not 0 <= value <= NUMBER_MAX:
             self._measures.refused += 1
             return
         self._measures.put(series, float(value))
@@ -122,7 +136,13 @@ class ClientMetricsService(stubs.MetricsServiceServicer):
 def methods_of(service: ClientMetricsService) -> Methods:
     """Its methods."""
     made = Methods()
-    stubs.add_MetricsServiceServicer_to_server(service, made.as_server())  # type: ignore[no-untyped-call]
+    response = otlp.ExportMetricsServiceResponse
+    export: Any = grpc.unary_unary_rpc_method_handler(
+        service.Export, response_serializer=response.SerializeToString
+    )
+    made.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler(SERVICE_NAME, {"Export": export})]
+    )
     return made
 
 
@@ -149,6 +169,8 @@ def _series(name: str, point: Any) -> Series | None:
     labels = tuple(told.get(label, "") for label in _labels_of(name))
     client = told.get("client_id", "")
     if not all(0 < len(text) <= LABEL_MAX and text.isprintable() for text in (*labels, client)):
+        return None
+    if "invocation_status" in _labels_of(name) and told["invocation_status"] not in STATUSES:
         return None
     return Series(name, labels, client)
 

@@ -41,9 +41,10 @@ def tell(
     since_ms: int = WALL_MS,
     labels: tuple[str, ...] = LABELS,
     cumulative: bool = True,
+    total: float | None = None,
 ) -> None:
     series = Series(NAME, labels, client)
-    total = float(sum(counts))
+    total = float(sum(counts)) if total is None else total
     measures.add(series, Distribution(since_ms * 10**6, (1.0, 5.0), counts, total, cumulative))
 
 
@@ -125,3 +126,48 @@ def test_series_are_bounded(
     clock.ms += LIVING_MS + 1
     tell(measures, (1, 0, 0), "client 9", labels=("T0", "g", "success"))
     assert measures.refused == 7
+
+
+def test_clients_whose_points_are_refused_are_not_kept(measures: ClientMeasures) -> None:
+    tell(measures, (1, 0, 0))
+    for k in range(100):
+        tell(measures, (1, 0), f"client {k}")
+        measures.add(Series(NAME, ("U", "g", "success"), f"{k}"), Distribution(0, (2, 1), (), 0))
+    assert measures.refused == 200
+    assert list(measures._clients) == ["a"]
+
+
+def test_a_sum_never_falls(measures: ClientMeasures) -> None:
+    tell(measures, (1, 0, 0), total=9.0)
+    tell(measures, (2, 0, 0), total=3.0)  # it began again
+    ((_, _, histogram),) = measures.histograms()
+    assert (histogram.counts, histogram.sum) == ([3, 0, 0], 12.0)
+
+
+def test_series_that_nobody_tells_any_more_make_room(
+    measures: ClientMeasures, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clientmeasures, "SERIES_MAX", 2)
+    for topic in ("old", "kept"):
+        tell(measures, (1, 0, 0), labels=(topic, "g", "success"), cumulative=False)
+    tell(measures, (2, 0, 0), "b", labels=("old", "g", "success"))
+    clock.ms += LIVING_MS + 1
+    tell(measures, (1, 0, 0), labels=("kept", "g", "success"), cumulative=False)
+    tell(measures, (1, 0, 0), "b", labels=("new", "g", "success"))
+    assert [labels[0] for _, labels, _ in measures.histograms()] == ["kept", "new"]
+    tell(measures, (1, 0, 0), labels=("another", "g", "success"))
+    assert measures.refused == 1
+
+
+def test_a_series_that_comes_back_with_other_bounds_begins_anew(
+    measures: ClientMeasures, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clientmeasures, "SERIES_MAX", 1)
+    tell(measures, (1, 0, 0))
+    clock.ms += LIVING_MS
+    measures._client("a")  # it tells something else meanwhile
+    clock.ms += 1
+    tell(measures, (1, 0, 0), labels=("U", "g", "success"))
+    monkeypatch.setattr(clientmeasures, "SERIES_MAX", 2)
+    measures.add(Series(NAME, LABELS, "a"), Distribution(WALL_MS * 10**6, (1.0,), (4, 0), 4.0))
+    assert [one.counts for _, _, one in measures.histograms()] == [[1, 0, 0], [4, 0]]

@@ -19,6 +19,7 @@ from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, V
 from node.config import Config, ConfigError
 from node.metrics.table import MEASURED as WHERE_MEASURED
 from node.metrics.table import METRICS
+from node.rocketmq.clientmetrics import PUSH_BYTES_MAX, SERVICE_NAME
 from node.rocketmq.words import settings
 from node.rocketmq.words.stubs import definition
 from node.server import Node
@@ -131,6 +132,58 @@ def _request(group: str, value: int = 1) -> otlp.ExportMetricsServiceRequest:
     for name, text in {**ATTRIBUTES, "consumer_group": group}.items():
         point.attributes.add(key=name).value.string_value = text
     return request
+
+
+async def test_pushes_that_are_too_large_or_no_metrics_are_refused(start_node: StartNode) -> None:
+    node = await start_node(**MEASURED)
+    path = f"/{SERVICE_NAME}/Export"
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+        export: Any = channel.unary_unary(path)
+        for pushed in (bytes(PUSH_BYTES_MAX + 1), b"\xff"):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await export(pushed)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def _hostile() -> otlp.ExportMetricsServiceRequest:
+    """Points whose numbers are none of a client."""
+    request = otlp.ExportMetricsServiceRequest()
+    metrics = request.resource_metrics.add().scope_metrics.add().metrics
+    gauge = metrics.add(name="rocketmq_consumer_cached_bytes").gauge
+    histogram = metrics.add(name="rocketmq_process_time").histogram
+    points: list[Any] = [
+        *(gauge.data_points.add(as_double=value) for value in (-1.0, 1e300, float("nan"))),
+        *(
+            histogram.data_points.add(sum=total, explicit_bounds=[1.0], bucket_counts=[1, 0])
+            for total in (-1.0, 1e300, float("inf"))
+        ),
+        histogram.data_points.add(sum=1, explicit_bounds=[1.0], bucket_counts=[1 << 62, 1]),
+        histogram.data_points.add(sum=1, explicit_bounds=[float("nan")], bucket_counts=[1, 0]),
+    ]
+    for point in points:
+        for name, text in ATTRIBUTES.items():
+            point.attributes.add(key=name).value.string_value = text
+    return request
+
+
+async def test_numbers_and_labels_that_clients_cannot_mean_are_refused(
+    start_node: StartNode,
+) -> None:
+    node = await start_node(**MEASURED)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+        export = _stub(channel).Export
+        assert (await export(_hostile())).partial_success.rejected_data_points == 8
+        good = otlp.ExportMetricsServiceRequest()
+        metric = good.resource_metrics.add().scope_metrics.add().metrics.add()
+        metric.name = "rocketmq_process_time"
+        for status in ("success", "failure", "so so", 'a"b', "x" * 256, "a\nb"):
+            point = metric.histogram.data_points.add(explicit_bounds=[1.0], bucket_counts=[1, 0])
+            for name, text in {**ATTRIBUTES, "invocation_status": status}.items():
+                point.attributes.add(key=name).value.string_value = text
+        assert (await export(good)).partial_success.rejected_data_points == 4
+    measures = broker_of(node).measures
+    assert measures is not None
+    assert [labels[2] for _, labels, _ in measures.histograms()] == ["success", "failure"]
 
 
 async def test_with_users_a_series_needs_the_right_to_its_group(
