@@ -18,6 +18,7 @@ from node.cli.output import (
     Timeout,
     fail,
     iso,
+    plain,
     print_json,
     print_rows,
     run,
@@ -85,7 +86,8 @@ def _printer(as_json: bool, template: str | None) -> "Callable[[Shown], None]":
         if sys.stdout.isatty():
             tags = f" [{fields['tags']}]" if fields["tags"] else ""
             place = f"{fields['topic']}/{fields['queue_id']}@{fields['queue_offset']}"
-            print(f"{iso(message.store_time_ms)} {place}{tags} {fields['body']}")
+            line = f"{iso(message.store_time_ms)} {place}{tags} {fields['body']}"
+            print(plain(line, kept="\n\t"))
         else:
             print(fields["body"])
 

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import re
 import sys
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -24,6 +25,16 @@ EXIT_ERROR = 1
 USAGE = 2  # the command cannot be carried out as it was given
 INT_MAX = (1 << 31) - 1  # largest number that a queue id, a count or a number of minutes may be
 LONG_MAX = (1 << 63) - 1  # largest queue offset, epoch or time
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def plain(text: str, kept: str = "") -> str:
+    """A text for a terminal or a table: what others wrote must not move the cursor, colour what
+    follows or look like another line. Control characters are escaped. kept: those that are not.
+    """
+    return _CONTROL.sub(lambda found: found[0] if found[0] in kept else repr(found[0])[1:-1], text)
 
 
 def say(text: str) -> None:
@@ -53,7 +64,7 @@ def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], as_
         return
 
     def text(value: object) -> str:
-        return "unknown" if value is None else str(value)
+        return "unknown" if value is None else plain(str(value))
 
     if not sys.stdout.isatty():
         print("\t".join(columns))
@@ -62,12 +73,14 @@ def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], as_
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, header_style="bold")
     for column in columns:
         table.add_column(column.replace("_", " "))
     for row in rows:
-        table.add_row(*(text(row.get(column)) for column in columns))
+        # As Text: brackets in it are no markup.
+        table.add_row(*(Text(text(row.get(column))) for column in columns))
     Console().print(table)
 
 
@@ -80,7 +93,8 @@ def print_facts(facts: Mapping[str, object], as_json: bool) -> None:
     for name, value in facts.items():
         if isinstance(value, list):
             value = ", ".join(map(str, value)) or "none"
-        print(f"{name.replace('_', ' '):<{width}}  {'unknown' if value is None else value}")
+        shown = "unknown" if value is None else plain(str(value))
+        print(f"{name.replace('_', ' '):<{width}}  {shown}")
 
 
 def show_findings(findings: "Iterable[Finding]") -> None:
@@ -161,7 +175,11 @@ def when(text: str) -> int:
 
 
 def iso(time_ms: int | None) -> str | None:
-    """A time for people."""
+    """A time for people; the number, where a client told one that no calendar has."""
     if not time_ms:
         return None
-    return datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(timespec="milliseconds")
+    try:
+        found = datetime.fromtimestamp(time_ms / 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms since 1970"
+    return found.isoformat(timespec="milliseconds")

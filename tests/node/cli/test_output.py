@@ -1,0 +1,40 @@
+"""What commands print of what others wrote."""
+
+import sys
+
+import pytest
+from duolog import TrackedMessage, TrackStep
+
+from node.cli import way
+from node.cli.output import iso, plain, print_facts, print_rows
+from node.cli.tracerecords import parse
+
+HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x9b2J\ttab\nline[/bold][link=http://x]y"
+SHOWN = r"a\x1b[31mred\x1b]0;title\x07\x9b2J\ttab\nline[/bold][link=http://x]y"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_rows_and_facts_show_control_characters_and_obey_none(
+    terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+    print_rows([{"x": HOSTILE}], ["x"], False)
+    print_facts({"x": HOSTILE}, False)
+    out = capsys.readouterr().out
+    assert out.count(SHOWN) == 2
+    assert not {"\x07", "\x9b"} & set(out)
+
+
+def test_what_is_kept_is_not_escaped() -> None:
+    assert plain("a\n\x1bb\t", kept="\n\t") == "a\n\\x1bb\t"
+
+
+@pytest.mark.parametrize("time_ms", [-(1 << 62), 10**15, (1 << 63) - 1, 10**40])
+def test_a_time_that_no_calendar_has_is_shown_as_its_number(time_ms: int) -> None:
+    assert iso(time_ms) == f"{time_ms} ms since 1970"
+    record = f"Pub\x01{time_ms}\x01r\x01g\x01t\x01K\x01\x01\x01h\x01s\x011\x010\x01true\x02"
+    step = TrackStep("STORED", "t", 0, 1, 2, 1_700_000_000_000, None)
+    message = TrackedMessage("K", time_ms % (1 << 63), "h", "", (step,), ())
+    shown = list(way.rows(message, parse(record.encode())))
+    assert [row["step"] for row in shown if row["time"] == iso(time_ms)][-1:] == ["client sent"]
