@@ -95,6 +95,9 @@ class SpanExport:
         while not ending:
             ending = self._ending.wait(self._interval)
             try:
+                if self._recorder.fault:
+                    self._tell(self._recorder.fault)
+                    self._recorder.fault = ""
                 spans = self._maker.spans(self._recorder.take())
                 for first in range(0, len(spans), SPANS_PER_EXPORT):
                     self._export(spans[first : first + SPANS_PER_EXPORT])
@@ -102,13 +105,17 @@ class SpanExport:
                 self._tell(f"{type(error).__name__}: {error}")
 
     def _export(self, spans: Sequence[ReadableSpan]) -> None:
-        if self._exporter.export(spans) is SpanExportResult.SUCCESS:
-            self.exported += len(spans)
-            self._failing = 0
-            return
+        reason = "the collector did not answer, or refused them"
+        try:
+            if self._exporter.export(spans) is SpanExportResult.SUCCESS:
+                self.exported += len(spans)
+                self._failing = 0
+                return
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
         self.refused += len(spans)
         self._failing += len(spans)
-        self._tell("the collector did not answer, or refused them")
+        self._tell(reason)
 
     def _tell(self, reason: str) -> None:
         now = time.monotonic()

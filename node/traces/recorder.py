@@ -5,10 +5,12 @@ does not fit the queue is counted and forgotten.
 """
 
 import asyncio
+import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Concatenate, ParamSpec
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from store.offsets import PhyOffset
 from store.reader import GetResult
 from store.status import PutMessageStatus
 
+P = ParamSpec("P")
 MARK = b"traceparent\x01"  # in the properties of a message that carries a context
 QUEUED_MAX = 4096  # batches that the exporter has not taken yet,
 QUEUED_BYTES_MAX = 16 << 20  # and what they hold
@@ -90,6 +93,24 @@ class Delivery:
     properties: dict[str, str]
 
 
+def _harmless(
+    taking: "Callable[Concatenate[Recorder, P], None]",
+) -> "Callable[Concatenate[Recorder, P], None]":
+    """A way to take notes whose faults cost notes: what is noted has happened already, and whoever
+    does it must not be told that it failed.
+    """
+
+    @functools.wraps(taking)
+    def take(self: "Recorder", /, *args: P.args, **words: P.kwargs) -> None:
+        try:
+            taking(self, *args, **words)
+        except Exception as error:
+            self.lost += 1
+            self.fault = f"{type(error).__name__}: {error}"
+
+    return take
+
+
 class Recorder:
     """Takes notes on the event loop; the exporter's thread takes them away."""
 
@@ -103,8 +124,10 @@ class Recorder:
         self._taken_bytes = 0  # and by the exporter's thread only
         self._last: Sighting | None = None  # stored, and not yet settled
         self._last_end = PhyOffset(-1)
-        self.lost = 0  # batches that did not fit the queue
+        self.lost = 0  # batches that did not fit the queue, or that a fault kept from it
+        self.fault = ""  # the last one: a bug
 
+    @_harmless
     def stored(self, batch: PutBatch, result: PutResult, seconds: float) -> None:
         """A batch was put into the log, which took so long."""
         columns = batch.columns
@@ -140,9 +163,10 @@ class Recorder:
         outcome.add_done_callback(lambda done: self._confirmed(what, stored, done))
 
     def _confirmed(self, what: str, of: Sighting, done: "asyncio.Future[PutMessageStatus]") -> None:
-        if not done.cancelled():
+        if not done.cancelled() and done.exception() is None:  # a disk that fails ends the node
             self._note(Confirmed(what, of, done.result(), self._wall_ns()))
 
+    @_harmless
     def delivered(self, topic: str, queue_id: int, group: str, result: GetResult) -> None:
         """A batch goes to a consumer."""
         if MARK not in result.properties:
@@ -163,6 +187,7 @@ class Recorder:
         )
         self._note(sighting)
 
+    @_harmless
     def popped(self, topic: str, group: str, found: Iterable[Delivery]) -> None:
         """Messages go to a consumer one by one."""
         now = self._wall_ns()

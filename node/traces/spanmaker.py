@@ -29,14 +29,15 @@ from store.status import PutMessageStatus
 
 # The texts of a batch follow one another without anything in between.
 _SAMPLED = re.compile(
-    rb"traceparent\x01(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f][13579bdf])"
+    rb"traceparent\x01((?!ff)[0-9a-f]{2})-((?!0{32})[0-9a-f]{32})-((?!0{16})[0-9a-f]{16})"
+    rb"-([0-9a-f][13579bdf])"
 )
-_STATE = re.compile(rb"(?:\A|(?<=\x02))tracestate\x01([^\x02]{1,512})")
+_STATE = re.compile(rb"(?:\A|(?<=\x02))tracestate\x01([^\x02]{1,512})(?=\x02|\Z)")
 _REAL_TOPIC = re.compile(rb"(?:\A|(?<=\x02))REAL_TOPIC\x01([^\x02]{1,255})")
 
 
-_BETWEEN = 2  # the byte between two properties
-_BEHIND = b"-\x02"  # a later version of the context says more; or another property follows
+_BETWEEN = b"\x02"  # between two properties
+_MORE = b"-"  # a later version of the context may say more
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +148,25 @@ def _attributes(what: str, sighting: Sighting) -> dict[str, str | int]:
 
 
 def _carried(sighting: Sighting) -> Iterator[_Carried]:
-    """The sampled contexts of messages, in the order of these."""
+    """The sampled contexts of messages, in the order of these; of each message one at most."""
     text, ends = sighting.text, sighting.ends
     found = list(_SAMPLED.finditer(text))
     places = ends.searchsorted([match.start() for match in found], "right")
+    last = -1
     for match, place in zip(found, places.tolist(), strict=True):
         begin, end = (int(ends[place - 1]) if place else 0), int(ends[place])
-        begins = match.start() == begin or text[match.start() - 1] == _BETWEEN
-        if begins and (match.end() == end or text[match.end()] in _BEHIND):
-            yield _Carried(place, text[begin:end], (match[1], match[2]), int(match[3], 16))
+        begins = match.start() == begin or text[match.start() - 1 : match.start()] == _BETWEEN
+        if place != last and begins and _is_whole(match, end):
+            last = place
+            yield _Carried(place, text[begin:end], (match[2], match[3]), int(match[4], 16))
+
+
+def _is_whole(match: re.Match[bytes], end: int) -> bool:
+    """Whether a context ends where its property does. end: of the message's text."""
+    if match.end() >= end:
+        return match.end() == end  # otherwise a part of it is the next message's
+    behind = match.string[match.end() : match.end() + 1]
+    return behind == _BETWEEN or (behind == _MORE and match[1] != b"00")
 
 
 def _remote(carried: _Carried) -> Context:

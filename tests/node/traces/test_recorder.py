@@ -79,6 +79,46 @@ def test_senders_that_are_not_sampled_have_no_span() -> None:
     assert [parent_of(span) for span in spans(taken)] == [3]
 
 
+PARENT = b"traceparent\x0100-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [PARENT[:20], PARENT[20:]],  # two messages that look like one context
+        [b"", PARENT[:-1], PARENT[-1:]],
+        [PARENT[:-1], PARENT[-1:] + b"\x02k\x01v"],
+        [PARENT.replace(b"a", b"0")],
+        [PARENT.replace(b"b", b"0")],
+        [PARENT + b"-more"],
+        [PARENT.replace(b"\x0100", b"\x01ff")],
+        [PARENT + b"x"],
+        [PARENT[1:]],
+    ],
+)
+def test_what_is_no_context_makes_no_span(texts: list[bytes]) -> None:
+    taken = recorder()
+    put(taken, texts)
+    assert spans(taken) == []
+
+
+def test_a_later_version_may_say_more_and_the_first_of_two_contexts_counts() -> None:
+    taken = recorder()
+    put(taken, [PARENT.replace(b"\x0100", b"\x0101") + b"-more\x02" + text(7), text(8)])
+    assert [parent_of(span) for span in spans(taken)] == [0xBBBBBBBBBBBBBBBB, 8]
+
+
+@pytest.mark.parametrize(("size", "kept"), [(512, 3), (513, 0)])
+def test_a_long_state_is_dropped_not_cut(size: int, kept: int) -> None:
+    taken = recorder()
+    value = b"v" * 200
+    state = b"\x02tracestate\x01a=" + value + b",b=" + value + b",c=" + b"v" * (size - 408)
+    put(taken, [PARENT + state, PARENT])
+    parent = spans(taken)[0].parent
+    assert parent is not None
+    assert len(parent.trace_state) == kept
+
+
 def test_a_batch_has_so_many_spans_at_most() -> None:
     taken = recorder()
     put(taken, [text(k) for k in range(1, 101)])
@@ -142,6 +182,33 @@ def test_what_does_not_fit_the_queue_is_counted(monkeypatch: pytest.MonkeyPatch)
     put(taken, [text(1, before=b"k\x01" + b"v" * 4000)])
     assert taken.lost == 2
     assert len(taken.take()) == 1
+
+
+async def test_a_fault_of_the_recorder_costs_spans_and_nothing_else() -> None:
+    def no_standing() -> Standing:
+        raise RuntimeError("no role")
+
+    taken = Recorder(no_standing)
+    put(taken, [text(1)])
+    taken.popped("T", "p", [Delivery(1, 5, {"traceparent": "x"})])
+    taken.delivered("T", 1, "g", None)  # type: ignore[arg-type]
+    assert taken.lost == 3
+    assert "AttributeError" in taken.fault
+    assert taken.take() == []
+
+
+async def test_a_flush_that_fails_is_no_error_of_the_recorder() -> None:
+    taken, errors = recorder(), list[object]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    outcome: asyncio.Future[PutMessageStatus] = loop.create_future()
+    taken.awaits("flush", put(taken, [text(1)]), outcome)
+    outcome.set_exception(OSError("disk"))
+    await asyncio.sleep(0)
+    assert errors == []
+    assert [span.name for span in spans(taken)] == ["store T"]
+    with pytest.raises(OSError, match="disk"):
+        await outcome
 
 
 def test_a_note_of_an_unknown_batch_makes_no_span() -> None:
