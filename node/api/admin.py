@@ -443,10 +443,10 @@ class AdminService(stubs.AdminServicer):
         """
         topic = self._known(request.topic)
         if request.key:
-            return self._tracking.with_key(request.topic, request.key)
+            return await self._tracking.with_key(request.topic, request.key)
         if not 0 <= request.queue_id < topic.queues:
             raise sdk.BadRequest(f"{request.topic} has queues 0..{topic.queues - 1}")
-        return self._tracking.at(request.topic, request.queue_id, request.queue_offset)
+        return await self._tracking.at(request.topic, request.queue_id, request.queue_offset)
 
     # -- status --------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from duolog._tracecontext import TRACEPARENT
 from duolog.wire import duolog_pb2 as wire
 
 from node.broker import Broker
+from node.core.slices import Slices
 from node.deferred.delayservice import TIMER_TOPIC
 from node.deferred.transactionservice import HALF_TOPIC
 from node.pop.retrytopics import dead_letter_topic, group_retry_topic, retry_topic
@@ -20,6 +21,7 @@ from store.places import places_of
 from store.record import Record
 
 MESSAGES_MAX = 32
+TIME_DIGITS_MAX = 18  # of a time in ms that fits the answer
 _WAITING = {
     HALF_TOPIC: wire.HALF,
     SCHEDULE_TOPIC: wire.DELAYED,
@@ -36,15 +38,16 @@ class Tracking:
         self._store = broker.core.store
         self._lookups = broker.core.store.lookups
 
-    def at(self, topic: str, queue_id: int, queue_offset: int) -> wire.TrackReply:
+    async def at(self, topic: str, queue_id: int, queue_offset: int) -> wire.TrackReply:
         """The state in every group of the message at a place. Raises NoSuchMessage, BadRequest."""
         self._broker.admission.check_index()  # finds copies in retry and dead-letter topics
         record = self._store.record_at(topic, queue_id, QueueOffset(queue_offset))
         if record is None:
             raise sdk.NoSuchMessage(f"{topic}/{queue_id} has no message at this offset")
-        return wire.TrackReply(groups=self._groups(record, (topic, queue_id, queue_offset)))
+        place = topic, queue_id, queue_offset
+        return wire.TrackReply(groups=await self._groups(record, place, Slices()))
 
-    def with_key(self, topic: str, key: str) -> wire.TrackReply:
+    async def with_key(self, topic: str, key: str) -> wire.TrackReply:
         """The way of messages that were sent to a topic with a key, also of those that wait.
 
         Raises NoSuchMessage, BadRequest.
@@ -57,8 +60,10 @@ class Tracking:
             copies.setdefault(name, []).append(record)
         if not copies:
             raise sdk.NoSuchMessage(f"{topic} has no message with the key {key!r}")
-        some = list(copies.values())[:MESSAGES_MAX]
-        return wire.TrackReply(messages=[self._message(topic, records) for records in some])
+        reply, slices = wire.TrackReply(), Slices()
+        for records in list(copies.values())[:MESSAGES_MAX]:
+            reply.messages.append(await self._message(topic, records, slices))
+        return reply
 
     def _copies(self, topic: str, key: str) -> Iterator[Record]:
         """Records of messages that were sent to a topic, those that waited first."""
@@ -68,7 +73,9 @@ class Tracking:
                     yield record
         yield from self._lookups.by_key(topic, key)
 
-    def _message(self, topic: str, records: list[Record]) -> wire.TrackedMessage:
+    async def _message(
+        self, topic: str, records: list[Record], slices: Slices
+    ) -> wire.TrackedMessage:
         first = records[0]
         made = wire.TrackedMessage(
             unique_key=first.properties.get("UNIQ_KEY", ""),
@@ -81,12 +88,14 @@ class Tracking:
         stored = next((record for record in records if record.topic == topic), None)
         if stored is not None:
             place = (stored.topic, stored.queue_id, stored.queue_offset)
-            made.groups.extend(self._groups(stored, place))
+            made.groups.extend(await self._groups(stored, place, slices))
         return made
 
     # -- groups --------------------------------------------------------------------------------
 
-    def _groups(self, record: Record, where: tuple[str, int, int]) -> list[wire.MessageTrack]:
+    async def _groups(
+        self, record: Record, where: tuple[str, int, int], slices: Slices
+    ) -> list[wire.MessageTrack]:
         """What each group that reads it did with a message at a place."""
         broker = self._broker
         unique = record.properties.get("UNIQ_KEY", "")
@@ -97,6 +106,7 @@ class Tracking:
             groups = {group for name, group in offsets if name == place[0]}
             for group in sorted(groups | (readers if place == where else set())):
                 found.append(self._track(group, place, unique))
+                await slices.turn()  # each group costs several searches of the index
         return found
 
     def _track(self, group: str, where: tuple[str, int, int], unique: str) -> wire.MessageTrack:
@@ -144,7 +154,7 @@ def _step(record: Record) -> wire.TrackStep:
         store_time=record.store_time,
     )
     when = record.properties.get("TIMER_OUT_MS", "")
-    if made.kind == wire.DELAYED and when.isdecimal():
+    if record.topic == TIMER_TOPIC and when.isdecimal() and len(when) <= TIME_DIGITS_MAX:
         made.deliver_time = int(when)
     return made
 

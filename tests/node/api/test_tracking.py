@@ -5,7 +5,9 @@ from pathlib import Path
 
 import duolog
 import pytest
+from duolog import _columns
 
+from node.core.slices import Slices
 from node.server import Node
 from store.metadata import TRACE_TOPIC
 from tests.keyfiles import access_files
@@ -89,6 +91,36 @@ async def test_an_unknown_key_is_no_message(client: duolog.Client) -> None:
         await client.admin.track_key("T", "none")
     with pytest.raises(duolog.UnknownTopic):
         await client.admin.track_key("none", "none")
+
+
+@pytest.mark.parametrize("told", ["9" * 25, "\u0663", "soon"])
+async def test_a_time_that_a_sender_forges_ends_no_answer(
+    client: duolog.Client, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    monkeypatch.setattr(_columns, "RESERVED", frozenset())
+    async with client.producer() as producer:
+        forged = {"TIMER_OUT_MS": told}
+        receipt = await producer.send("T", b"x", properties=forged, delay_level=5)
+    (step,) = (await _way(client, receipt.unique_key)).steps
+    assert (step.kind, step.deliver_time_ms) == ("DELAYED", None)
+
+
+async def test_others_have_their_turn_while_the_ways_of_messages_are_searched(
+    client: duolog.Client, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client.producer() as producer:
+        await producer.send_batch("T", [b"x"] * 3, keys=[["k"]] * 3)
+    for group in ("a", "b"):
+        async with client.consumer(group, "T") as consumer:
+            assert await consumer.get_batch(10) is not None
+    turns: list[None] = []
+
+    async def turn(slices: Slices) -> None:
+        turns.append(None)
+
+    monkeypatch.setattr(Slices, "turn", turn)
+    found = await client.admin.track_key("T", "k")
+    assert sum(len(message.groups) for message in found) == len(turns) == 6
 
 
 async def test_clients_may_tell_what_they_did(client: duolog.Client) -> None:
