@@ -23,6 +23,7 @@ def test_a_context_is_read_from_the_text_that_it_was_added_to(
     whole = context.added_to(text)
     assert MARK in whole
     assert context_in(whole) == context
+    assert b"\x02\x02" not in whole
     assert parse_properties(text).items() <= parse_properties(whole).items()
 
 

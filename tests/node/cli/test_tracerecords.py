@@ -101,3 +101,15 @@ def test_a_way_has_a_line_for_each_step_and_group() -> None:
     told = way.as_json(message, parse(PUB))
     assert told["trace_id"] == "0af7651916cd43dd8448eb211c80319c"
     assert [one["kind"] for one in told["client_records"]] == ["Pub"]  # type: ignore[attr-defined]
+
+
+def test_what_clients_tell_is_a_line_of_the_way() -> None:
+    told = record("SubBefore", 5, "r", "billing", "request-1", ID, 2, "order-7")
+    told += record("SubAfter", "request-1", ID, 40, "false", "order-7", 4, 45, "billing")
+    stored = TrackStep("STORED", "orders", 2, 17, 2000, 4)
+    message = TrackedMessage(ID, 1, "10.0.0.5:555", "", (stored,), ())
+    lines = [(row["step"], row["place"], row["detail"]) for row in way.rows(message, parse(told))]
+    assert lines[2:] == [
+        ("client began", "billing", "attempt 3"),
+        ("client ended", "billing", "40 ms, failed, FAILED"),
+    ]

@@ -171,3 +171,15 @@ def test_a_series_that_comes_back_with_other_bounds_begins_anew(
     monkeypatch.setattr(clientmeasures, "SERIES_MAX", 2)
     measures.add(Series(NAME, LABELS, "a"), Distribution(WALL_MS * 10**6, (1.0,), (4, 0), 4.0))
     assert [one.counts for _, _, one in measures.histograms()] == [[1, 0, 0], [4, 0]]
+
+
+def test_gauges_of_clients_that_are_gone_make_room(
+    measures: ClientMeasures, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clientmeasures, "SERIES_MAX", 1)
+    name = "rocketmq_consumer_cached_bytes"
+    measures.put(Series(name, ("old", "g"), "a"), 1)
+    clock.ms += LIVING_MS + 1
+    measures.put(Series(name, ("new", "g"), "b"), 2)
+    assert list(measures.gauges()) == [(name, ("new", "g"), 2)]
+    assert measures.refused == 0

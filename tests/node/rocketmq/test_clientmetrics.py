@@ -12,6 +12,7 @@ from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExp
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as stubs
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
@@ -19,6 +20,7 @@ from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, V
 from node.config import Config, ConfigError
 from node.metrics.table import MEASURED as WHERE_MEASURED
 from node.metrics.table import METRICS
+from node.rocketmq import clientmetrics
 from node.rocketmq.clientmetrics import PUSH_BYTES_MAX, SERVICE_NAME
 from node.rocketmq.words import settings
 from node.rocketmq.words.stubs import definition
@@ -186,6 +188,41 @@ async def test_numbers_and_labels_that_clients_cannot_mean_are_refused(
     assert [labels[2] for _, labels, _ in measures.histograms()] == ["success", "failure"]
 
 
+async def test_a_push_has_so_many_points_and_labels_have_no_control_characters(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clientmetrics, "POINTS_MAX", 2)
+    node = await start_node(**MEASURED)
+    request = _request('a"\\b')
+    for group in ("c", "d", "e"):
+        request.MergeFrom(_request(group))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+        export = _stub(channel).Export
+        assert (await export(request)).partial_success.rejected_data_points == 2
+        for name in ("a\nb", "a\x1b", "x" * 256, ""):
+            assert (await export(_request(name))).partial_success.rejected_data_points == 1
+    text = await _scraped(node)
+    assert 'consumer_group="a\\"\\\\b"' in text
+    assert "duolog_client_points_refused_total" in text
+
+
+async def test_what_a_client_tells_as_new_is_added(start_node: StartNode) -> None:
+    node = await start_node(**MEASURED)
+    request = otlp.ExportMetricsServiceRequest()
+    metric = request.resource_metrics.add().scope_metrics.add().metrics.add()
+    metric.name = "rocketmq_await_time"
+    metric.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
+    point = metric.histogram.data_points.add(explicit_bounds=[1.0], bucket_counts=[1, 2], sum=3)
+    for name, text in ATTRIBUTES.items():
+        point.attributes.add(key=name).value.string_value = text
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+        for _ in range(3):
+            await _stub(channel).Export(request)
+    measures = broker_of(node).measures
+    assert measures is not None
+    assert [(one.counts, one.sum) for _, _, one in measures.histograms()] == [([3, 6], 9)]
+
+
 async def test_with_users_a_series_needs_the_right_to_its_group(
     start_node: StartNode, tmp_path: Path
 ) -> None:
@@ -205,8 +242,16 @@ async def test_with_users_a_series_needs_the_right_to_its_group(
         alice = tuple((k.replace("_", "-"), v) for k, v in headers("alice", PASSWORD).items())
         mine = await export(_request("g"), metadata=alice)
         others = await export(_request("h"), metadata=alice)
+        sent = otlp.ExportMetricsServiceRequest()
+        metric = sent.resource_metrics.add().scope_metrics.add().metrics.add()
+        metric.name = "rocketmq_send_cost_time"
+        point = metric.histogram.data_points.add(explicit_bounds=[1.0], bucket_counts=[1, 0])
+        for name, text in ATTRIBUTES.items():
+            point.attributes.add(key=name).value.string_value = text
+        sends = await export(sent, metadata=alice)
     assert mine.partial_success.rejected_data_points == 0
     assert others.partial_success.rejected_data_points == 1
+    assert sends.partial_success.rejected_data_points == 1  # she may not send to the topic
     measures = broker_of(node).measures
     assert measures is not None
     assert [labels for _, labels, _ in measures.gauges()] == [("T", "g")]

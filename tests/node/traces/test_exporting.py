@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
+import structlog
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -56,6 +57,21 @@ async def test_spans_that_are_not_taken_are_counted(monkeypatch: pytest.MonkeyPa
         "spans_left_out": 0,
     }
     assert len(exporter.taken) == 1
+
+
+def test_lost_spans_are_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("node.traces.exporting.time.monotonic", lambda: now[0])
+    answers = [SpanExportResult.FAILURE] * 3 + [SpanExportResult.SUCCESS, SpanExportResult.FAILURE]
+    notes = recorder()
+    export = SpanExport(notes, SpanMaker({}, "1", 10), Exporter(answers), 1.0)
+    put(notes, [text(1)])
+    spans = SpanMaker({}, "1", 10).spans(notes.take())
+    with structlog.testing.capture_logs() as lines:
+        for seconds in (0.0, 30.0, 31.0, 1.0, 60.0):
+            now[0] += seconds
+            export._export(spans)
+    assert [line["count"] for line in lines] == [1, 3, 1]
 
 
 async def test_the_end_waits_for_an_export_that_hangs_only_so_long(

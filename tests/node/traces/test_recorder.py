@@ -211,6 +211,36 @@ async def test_a_flush_that_fails_is_no_error_of_the_recorder() -> None:
         await outcome
 
 
+def test_what_the_exporter_took_makes_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "QUEUED_BYTES_MAX", 1000)
+    taken = recorder()
+    for _ in range(5):
+        put(taken, [text(1)])
+        assert len(taken.take()) == 1
+    assert taken.lost == 0
+
+
+def test_a_delivery_without_a_context_is_not_noted() -> None:
+    taken, at = recorder(), QueueOffset(0)
+    table = np.zeros((decode.OUT_COLUMNS, 1), np.int64)
+    result = GetResult(GetMessageStatus.FOUND, at, at, at, b"", b"TAGS\x01t", table)
+    taken.delivered("T", 1, "g", result)
+    assert taken.take() == []
+
+
+def test_a_confirmed_put_has_no_error_and_ends_after_its_beginning() -> None:
+    taken = recorder()
+    put(taken, [text(1, before=b"REAL_TOPIC\x01T")])
+    (stored,) = taken.take()
+    assert isinstance(stored, Sighting)
+    early = Confirmed("flush", stored, PutMessageStatus.PUT_OK, stored.ended_ns - 5)
+    of, flushed = SpanMaker({}, "1", 32).spans([stored, early])
+    assert flushed.start_time == flushed.end_time == of.end_time  # the clock went back
+    assert flushed.status.description is None
+    assert "error.type" not in attributes(flushed)
+    assert "duolog.real_topic" not in attributes(of)
+
+
 def test_a_note_of_an_unknown_batch_makes_no_span() -> None:
     none = np.zeros(1, np.int64)
     of = Sighting("store", "T", 0, "", b"", none, none, 0, STANDING, 0, 0)
