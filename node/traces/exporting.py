@@ -1,7 +1,8 @@
 """The thread that makes spans of a node's notes and gives them to a collector (OTLP).
 
 A collector that does not answer costs spans and nothing else: the notes wait in a bounded queue,
-and what does not fit is counted. The end is bounded, too.
+and what does not fit is counted. The end is bounded, too. The event loop can do nothing while
+Python runs here: so the thread pauses after every few notes, and exports few spans at a time.
 """
 
 import asyncio
@@ -14,13 +15,15 @@ import structlog
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from node.traces.recorder import Recorder
+from node.traces.recorder import Confirmed, Recorder, Sighting
 from node.traces.spanmaker import SpanMaker
 
 log = structlog.get_logger("duolog.node")
 
 EXPORT_SECONDS = 5.0  # that one request may take, attempts included
-SPANS_PER_EXPORT = 2000
+SPANS_PER_EXPORT = 250
+PAUSE_SECONDS = 0.0002
+NOTES_AT_ONCE = 10  # made into spans between two pauses: about half a millisecond
 END_SECONDS = 2.0  # for the last export
 TELL_SECONDS = 60.0  # between two lines of the log about a collector that takes nothing
 
@@ -98,11 +101,20 @@ class SpanExport:
                 if self._recorder.fault:
                     self._tell(self._recorder.fault)
                     self._recorder.fault = ""
-                spans = self._maker.spans(self._recorder.take())
-                for first in range(0, len(spans), SPANS_PER_EXPORT):
-                    self._export(spans[first : first + SPANS_PER_EXPORT])
+                self._export_all(self._recorder.take())
             except Exception as error:  # a bug ends no thread: later spans are wanted
                 self._tell(f"{type(error).__name__}: {error}")
+
+    def _export_all(self, notes: Sequence[Sighting | Confirmed]) -> None:
+        spans: list[ReadableSpan] = []
+        for first in range(0, len(notes), NOTES_AT_ONCE):
+            spans += self._maker.spans(notes[first : first + NOTES_AT_ONCE])
+            while len(spans) >= SPANS_PER_EXPORT:
+                self._export(spans[:SPANS_PER_EXPORT])
+                del spans[:SPANS_PER_EXPORT]
+            time.sleep(PAUSE_SECONDS)
+        if spans:
+            self._export(spans)
 
     def _export(self, spans: Sequence[ReadableSpan]) -> None:
         reason = "the collector did not answer, or refused them"
