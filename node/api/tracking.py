@@ -102,8 +102,9 @@ class Tracking:
         readers = broker.groups.readers_of(where[0], broker.times.mono_ms())
         offsets = broker.admission.group_tables().offsets
         found = []
+        popped = {(topic, group) for topic, _, group in broker.pop.popped}  # also without an offset
         for place in places_of(record):
-            groups = {group for name, group in offsets if name == place[0]}
+            groups = {group for name, group in (*offsets, *popped) if name == place[0]}
             for group in sorted(groups | (readers if place == where else set())):
                 found.append(self._track(group, place, unique))
                 await slices.turn()  # each group costs several searches of the index

@@ -7,12 +7,14 @@ import duolog
 import pytest
 from duolog import _columns
 
+from node.api import tracking
 from node.core.slices import Slices
 from node.server import Node
 from store.metadata import TRACE_TOPIC
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
+from tests.node.rocketmq.api import Api
 
 PASSWORD = "a password of the test"
 
@@ -47,6 +49,41 @@ async def test_a_transaction_shows_its_half_message(client: duolog.Client) -> No
         await transactions.commit(half)
     found = await _way(client, half.unique_key)
     assert [step.kind for step in found.steps] == ["HALF", "STORED"]
+
+
+async def test_messages_for_other_topics_are_not_told(client: duolog.Client) -> None:
+    await client.admin.create_topic("other", 1)
+    async with client.producer() as producer, client.transactions("pg") as transactions:
+        await producer.send("other", b"x", key="k", delay=60)
+        await producer.send("other", b"x", key="k", delay_level=18)
+        await transactions.prepare("other", b"x", key="k")
+    with pytest.raises(duolog.NoSuchMessage):
+        await client.admin.track_key("T", "k")
+    assert len(await client.admin.track_key("other", "k")) == 3
+
+
+async def test_the_first_message_that_a_group_pops_is_in_flight(
+    client: duolog.Client, node: Node
+) -> None:
+    api = Api(node)
+    async with client.producer() as producer:
+        receipt = await producer.send("T", b"x")
+    received = await api.receive("g")
+    (track,) = (await _way(client, receipt.unique_key)).groups
+    assert (track.group, track.state) == ("g", "IN_FLIGHT")
+    await api.ack("g", *received.handles)
+    (track,) = (await _way(client, receipt.unique_key)).groups
+    assert (track.group, track.state) == ("g", "CONSUMED")
+    await api.close()
+
+
+async def test_so_many_messages_of_a_key_are_told(
+    client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "MESSAGES_MAX", 2)
+    async with client.producer() as producer:
+        await producer.send_batch("T", [b"x"] * 3, keys=[["k"]] * 3)
+    assert len(await client.admin.track_key("T", "k")) == 2
 
 
 async def test_another_attempt_is_told_until_the_group_has_consumed_it(
