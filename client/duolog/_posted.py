@@ -25,6 +25,7 @@ MESSAGE_BYTES = 128
 TEXT_BYTES = 64
 TOLD_BYTES = 512  # of one with a callback, or a task that waits for its receipt,
 SEND_BYTES = MESSAGE_BYTES + TOLD_BYTES
+SPAN_BYTES = 3072  # of one whose span is recorded
 ALL = -1  # instead of a place: waiters for all of them
 RUN_SECONDS = 0.001  # messages may end so much later than they asked for
 
@@ -86,6 +87,12 @@ class Posting:
         if len(texts) < place:
             texts.extend([b""] * (place - len(texts)))
         texts.append(text)
+
+    def put_sending(self, place: int, sending: "Sending") -> None:
+        """Keep a message's span. Where it has no room, the next message asks for it too."""
+        self.sendings[place] = sending
+        if sending.records:
+            self.room -= SPAN_BYTES
 
     def text_of(self, place: int) -> bytes:
         """A message's properties."""
@@ -177,7 +184,7 @@ class Posting:
             sending = self.sendings.pop(place, None)
             if sending is not None:
                 posting, at = to[place].at
-                posting.sendings[at] = sending
+                posting.put_sending(at, sending)
         for future, place in list(self._awaited.items()):
             if place in to:
                 posting, at = to[place].at

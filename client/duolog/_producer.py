@@ -367,7 +367,7 @@ class Producer:
                 else:
                     posted = self._unrouted.post(goal, body, text, deadline, on_done)
                 posting, at = posted.at
-                posting.sendings[at] = sending
+                posting.put_sending(at, sending)
         except BaseException as error:
             sending.failed(error)
             raise

@@ -82,6 +82,11 @@ class Sending:
         # For those who refer to the message later.
         self.traceparent = "" if self._carried is None else self._carried.traceparent
 
+    @property
+    def records(self) -> bool:
+        """Whether its span takes memory until it ends."""
+        return self._span.is_recording()
+
     def text(self, text: bytes) -> bytes:
         """A message's properties, with its context."""
         if self._carried is None or MARK in text:  # what the program wrote, valid or not

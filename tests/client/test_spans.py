@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import duolog
 import duolog.sync
 import pytest
+from duolog._posted import SPAN_BYTES
 from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -175,6 +176,29 @@ async def test_properties_of_any_size_are_stored_as_without_spans(
         if "traceparent" in message.properties:  # there is room for what copies have in addition
             await consumer.send_back(message, delay_level=1)
             assert await consumer.get(10) is not None
+
+
+async def test_the_buffer_of_a_producer_counts_recorded_spans(taken: Taken) -> None:
+    bench = Bench()
+    from duolog._spans import Spans
+
+    producer = bench.producer
+    batcher = producer._batcher
+    producer._spans = Spans(taken.provider, "1")
+    bench.queues.let.clear()
+    posted = [producer.post("T", b"x", key=str(k)) for k in range(400)]
+    await asyncio.sleep(0)
+    assert batcher.used > 399 * SPAN_BYTES  # while they wait for their queues,
+    bench.queues.let.set()
+    with batcher.lock:
+        batcher.buffer_bytes = batcher.used
+    with pytest.raises(duolog.BufferFull):
+        for _ in range(10_000):
+            posted.append(producer.post("T", b"x"))
+    await asyncio.gather(*posted)
+    await producer.close()
+    assert batcher.used == 0  # and nothing afterwards
+    assert len(taken.all) == len(posted)
 
 
 class Faulty(SpanProcessor):
