@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 import duolog
 import duolog.sync
 import pytest
+from duolog import _spans
 from duolog._posted import SPAN_BYTES
 from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode
 
 from node.server import Node
 from tests.client.postbench import Bench
@@ -240,6 +241,23 @@ async def test_a_tracer_provider_that_fails_costs_spans_and_no_message(
                 break
         await consumer.send_back(message, delay_level=1)
     assert found == {b"%d" % k for k in range(6)}
+
+
+async def test_where_no_span_can_begin_the_programs_own_one_stays_current(
+    traced: duolog.Client, taken: Taken, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = NonRecordingSpan(SpanContext(1, 2, False))
+    taken.provider.add_span_processor(Faulty("start"))
+    _spans._told.clear()
+    async with traced.producer() as producer:
+        await producer.send_batch("T", [b"x", b"y"])
+    async with traced.consumer("g", "T") as consumer:
+        with trace.use_span(own):
+            for _ in range(2):
+                assert await consumer.get(10) is not None
+                assert trace.get_current_span() is own
+    warned = [one for one in caplog.records if one.levelname == "WARNING" and one.name == "duolog"]
+    assert [one.getMessage() for one in warned] == ["the tracer provider failed; spans are missing"]
 
 
 async def test_a_span_that_another_task_ended_is_nobodys_parent(
