@@ -9,6 +9,7 @@ import duolog
 import grpc
 import grpc.aio
 import pytest
+from duolog._runtime import MACHINE
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
@@ -139,12 +140,11 @@ async def test_a_recovery_is_noted_and_so_is_one_with_another_key(
 ) -> None:
     """No guard is before it, and whoever has the key becomes a super user."""
     key = read_key(Path(access_files(tmp_path, PASSWORD)["key_file"]))
-    new, address = "a brand new word", f"127.0.0.1:{node.port}"
+    new, endpoints = "a brand new word", (f"127.0.0.1:{node.port}",)
     ours = Claims(key, "alice", new)
-    async with client_of(node, "alice", new) as alice:
-        with pytest.raises(duolog.Unauthenticated):
-            await recover_everywhere(address, alice, Claims(b"o" * 32, "alice", new), 20)
-        await recover_everywhere(address, alice, ours, 20)
+    with pytest.raises(duolog.Unauthenticated):
+        await recover_everywhere(endpoints, MACHINE, Claims(b"o" * 32, "alice", new), 20)
+    await recover_everywhere(endpoints, MACHINE, ours, 20)
     denied = await noted(log_file, method="Recovery/Recover", decision="denied")
     assert (denied["user"], denied["source"]) == ("", "127.0.0.1")
     assert (denied["resource"], "request" in denied) == ("User:alice", False)
