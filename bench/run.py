@@ -14,12 +14,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import duolog
 
 from bench import (
+    abuse,
     growth,
     limits,
     manyqueues,
@@ -220,6 +222,11 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "more_consumers": growth.consumers,
     "more_slaves": growth.slaves,
     "very_many_queues": manyqueues.very_many_queues,
+    **{
+        f"abuse_{case.name}_{case.port}".lower(): partial(abuse.abuse, (case,))
+        for case in abuse.CASES
+    },
+    "abuse_repeated": abuse.abuse_repeated,
     "spark_read_small": spark.read_small,
     "spark_read_large": spark.read_large,
     "spark_write": spark.write,

@@ -25,6 +25,7 @@ from node.core.core import Core
 from node.core.metadatalog import MetadataLog
 from node.core.throttle import Throttle
 from node.core.traffic import Traffic
+from node.core.untaken import Untaken
 from node.core.waitingcalls import WaitingCalls
 from node.deferred.appends import Appends
 from node.deferred.delayservice import DelayService
@@ -121,7 +122,8 @@ class Broker:
         self.publishes = PublishService(core, self.appends, self.replication.nonce_at)
         self.retries = RetryTopics(core, self.delays)
         self.waiting_calls = WaitingCalls(config.limits.polls_max)
-        self.reader = Reader(core, self.replication, self.filters, self.waiting_calls)
+        self.untaken = Untaken(config.limits.answers_bytes_max, config.limits.pull_bytes_max)
+        self.reader = Reader(core, self.replication, self.filters, self.waiting_calls, self.untaken)
         self.pop = PopService(core, self.filters, self.retries, self.waiting_calls)
         self.lite = LiteService(core, self.pop, self.removal)
         self.groups = GroupCoordinator(NO_GRACE, config.node.group)
@@ -212,7 +214,7 @@ class Broker:
         """
         commit, board = self.log.group_commit, self.log.board
         found: list[tuple[object, str]] = [(part, part.validate()) for part in self.parts]
-        found += [(one, one.validate()) for one in (self.metadata, commit, board)]
+        found += [(one, one.validate()) for one in (self.metadata, commit, board, self.untaken)]
         found.append((self.groups, self.groups.validate(self.times.mono_ms())))
         return next((f"{type(one).__name__}: {wrong}" for one, wrong in found if wrong), "")
 

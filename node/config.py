@@ -312,6 +312,26 @@ class LimitsSection(_Section):
     polls_max: int = Field(
         20_000, ge=1, description="most pulls and subscriptions waiting at a time"
     )
+    connections_max: int = Field(
+        5000,
+        ge=16,
+        description="most connections of clients to each of the ports; more are closed at once",
+    )
+    connections_per_address_max: int = Field(
+        2500, ge=8, description="most of one address over frames; it may use gRPC beyond"
+    )
+    streams_max: int = Field(
+        2048,
+        ge=16,
+        description="most calls at a time on one connection over gRPC; clients wait, or open "
+        "another connection",
+    )
+    answers_bytes_max: int = Field(
+        16 << 20,
+        ge=1 << 20,
+        description="most bytes of messages in answers that clients have not taken yet; a client's "
+        "address may hold a 4th, or one answer",
+    )
     snapshot_interval_ms: int = Field(
         5000, ge=100, description="interval between metadata snapshots"
     )

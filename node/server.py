@@ -32,6 +32,7 @@ from node.clienttls import ClientTls
 from node.config import Config, ConfigError
 from node.election.failover import Candidate, FailoverService
 from node.frames.server import FramesServer
+from node.grpcoptions import client_port
 from node.logs import configure_logging
 from node.methods import Methods
 from node.openfiles import raise_limit
@@ -189,16 +190,7 @@ class Node:
     async def _recover(self, reserved: ReservedPort) -> None:
         """Make the services and the broker, and recover its store."""
         limits = self.config.limits
-        server = grpc.aio.server(
-            options=(
-                ("grpc.max_receive_message_length", limits.request_bytes_max),
-                ("grpc.max_send_message_length", limits.request_bytes_max),
-                ("grpc.so_reuseport", 0),
-                ("grpc.http2.min_ping_interval_without_data_ms", 5000),
-                ("grpc.http2.max_ping_strikes", 0),  # frequent pings are not an attack
-                ("grpc.keepalive_permit_without_calls", 1),
-            )
-        )
+        server = grpc.aio.server(options=client_port(limits))
         disk = OsDisk(self.config.node.data)
         broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))
         access = self._access = access_of(
@@ -284,7 +276,9 @@ class Node:
         broker, frames = self.broker, self._frames
         assert broker is not None, "recovered"
         assert frames is not None, "recovered"
-        connections = Connections(lambda: frames.connections, lambda: frames.buffered_bytes)
+        connections = Connections(
+            lambda: frames.connections, lambda: frames.refused, lambda: frames.buffered_bytes
+        )
         rocketmq = self.rocketmq
         clients = rocketmq.clients.all if rocketmq is not None else list
         admit = self._guard.admit_status if self._guard is not None else None

@@ -14,7 +14,7 @@ import grpc.aio
 
 from node.certificates import BadCertificate, CertificateFiles, Pem, Renewed
 
-Options = Sequence[tuple[str, int]]
+Options = Sequence[tuple[str, int | str]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -382,6 +382,11 @@ class _Context:
         """None of them uses TLS."""
         return {}
 
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call this once the method is over: here, clients take all answers at once."""
+        assert self._call.task is not None, "a method runs in its task"
+        self._call.task.add_done_callback(callback)
+
     async def abort(self, code: grpc.StatusCode, details: str, trailing: Details = ()) -> None:
         """End the call."""
         raise Aborted(code, details, trailing)

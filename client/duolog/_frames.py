@@ -177,11 +177,15 @@ class FrameReader:
         "frame_bytes_max",
     )
 
-    def __init__(self, frame_bytes_max: int, budget: Budget = UNBOUNDED) -> None:
-        """frame_bytes_max: longest frame, without its header; may be set later."""
+    def __init__(
+        self, frame_bytes_max: int, budget: Budget = UNBOUNDED, base_bytes: int = BASE_BYTES
+    ) -> None:
+        """frame_bytes_max: longest frame, without its header; may be set later. base_bytes: where
+        frames arrive that are no longer; see `widen`.
+        """
         self.frame_bytes_max = frame_bytes_max
         self._budget = budget
-        self._base = self._view = memoryview(bytearray(BASE_BYTES))
+        self._base = self._view = memoryview(bytearray(base_bytes))
         self._begin = self._end = 0
         self._whole = 0  # bytes of the long frame that `_view` is for; 0: it is the base
         self._taken = 0  # of the budget
@@ -190,6 +194,16 @@ class FrameReader:
     def in_the_middle(self) -> bool:
         """Whether a frame has begun to arrive."""
         return self._end > self._begin
+
+    def widen(self) -> None:
+        """Have as much room as is usual, from now on; between two frames."""
+        if len(self._base) >= BASE_BYTES:
+            return
+        held = self._view[self._begin : self._end]
+        self._base = memoryview(bytearray(BASE_BYTES))
+        if not self._whole:
+            self._base[: len(held)] = held
+            self._view, self._begin, self._end = self._base, 0, len(held)
 
     def room(self) -> memoryview:
         """Where the next bytes shall go. Raises FrameError where there is no memory for them."""
@@ -230,7 +244,7 @@ class FrameReader:
         begin, end = self._begin, self._end
         if self._whole or begin + whole <= len(self._view):
             return
-        if whole <= BASE_BYTES:
+        if whole <= len(self._base):
             self._view[: end - begin] = bytes(self._view[begin:end])
             self._begin, self._end = 0, end - begin
             return

@@ -34,6 +34,9 @@ CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # Nodes limit the calls of a connection: more of them take another one.
+    ("grpc.service_config", '{"connectionScaling": {"maxConnectionsPerSubchannel": 32}}'),
+    ("grpc.max_connections_per_subchannel_cap", 32),
 )
 
 

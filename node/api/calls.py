@@ -4,7 +4,7 @@ the trailing metadata.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
 from duolog._errors import DuologError, NotMaster, Throttled, status_of, trailing_of
@@ -39,6 +39,9 @@ class Caller(Protocol):
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
         """What TLS says of the connection; empty without TLS and over frames."""
+
+    def add_done_callback(self, callback: Any, /) -> None:
+        """Call this, with the call, once the client has taken the answer, or is gone."""
 
 
 def is_encrypted(context: Caller) -> bool:

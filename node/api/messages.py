@@ -1,9 +1,10 @@
 """The Messages service: append stream, pull with long polling, subscriptions, lookups."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 from duolog import _errors as sdk
@@ -16,11 +17,12 @@ from node.access.gate import name_of_caller
 from node.api.calls import Caller, Replies, reporting, unary
 from node.appending import Appending
 from node.config import LimitsSection
-from node.consuming.longpoll import NOTHING_NEW, check_place, poll
+from node.consuming.longpoll import NOTHING_NEW, check_place, poll, within_room
 from node.consuming.reading import Reader, Selection
 from node.core.core import Core
 from node.core.ports import Answers
 from node.core.throttle import LOOK_AGAIN_SECONDS
+from node.core.untaken import address_of
 from node.deferred.publishservice import PublishService
 from node.deferred.transactionservice import HALF_WORDS, Check, TransactionService
 from node.engine.log import Outcome
@@ -153,8 +155,11 @@ class MessagesService(stubs.MessagesServicer):
         size = min(request.max_bytes or limits.pull_bytes_max, limits.pull_bytes_max)
         now = asyncio.get_running_loop().time()
         deadline = now + min(request.wait_ms, limits.poll_ms_max) / 1000
-        selection = Selection(chosen, count, size, who=self._parts.reader_of(context))
-        offset, result = await poll(reader, key, request.queue_offset, selection, deadline)
+        offset, result = await self._read(
+            context,
+            Selection(chosen, count, size, who=self._parts.reader_of(context)),
+            lambda selection: poll(reader, key, request.queue_offset, selection, deadline),
+        )
         self._parts.count_out(key, "", result)
         columns = frozenset(request.columns)
         reply = batch_to_wire(key, offset, result, columns=columns)
@@ -162,6 +167,18 @@ class MessagesService(stubs.MessagesServicer):
             newest = int(result.table[decode.OUT_PHY, -1])
             reply.suggest_endpoint = reader.suggested_endpoint(newest)
         return reply
+
+    async def _read(
+        self,
+        context: Caller,
+        selection: Selection,
+        read: Callable[[Selection], Awaitable[tuple[int, GetResult]]],
+    ) -> tuple[int, GetResult]:
+        """A read that counts as not taken until its call is over. Raises Busy."""
+        reader, address = self._parts.reader, address_of(context.peer())
+        offset, result, size = await within_room(reader, address, selection, read)
+        context.add_done_callback(lambda _: reader.untaken.give(address, size))
+        return offset, result
 
     # -- subscribe -----------------------------------------------------------------------------
 
@@ -342,6 +359,13 @@ class _Cursor:
         self._subscription.notify(self.key)
 
 
+class Batches(Replies[wire.MessageBatch], Protocol):
+    """Where a subscription writes, and to whom."""
+
+    def peer(self) -> str:
+        """The client's address as gRPC names it."""
+
+
 class _Subscription:
     """One Subscribe call: cursors, credit, and the queues that may have messages.
 
@@ -349,7 +373,7 @@ class _Subscription:
     queues.
     """
 
-    def __init__(self, parts: MessagesParts, batches: Replies[wire.MessageBatch], who: Who) -> None:
+    def __init__(self, parts: MessagesParts, batches: Batches, who: Who) -> None:
         self._parts = parts
         self._who = who
         self._throttle = parts.core.throttle
@@ -483,21 +507,33 @@ class _Subscription:
         size = min(self._batch_bytes, max(1, self._credit))
         count = self._parts.limits.pull_messages_max
         selection = Selection(self._wanted, count, size, self._group)
-        reader = self._parts.reader
+        reader, address = self._parts.reader, address_of(self._batches.peer())
         if self._throttle.on:
             selection = reader.share(self._who, key[0], selection)
+
+        async def read(narrowed: Selection) -> tuple[int, GetResult]:
+            return cursor.offset, reader.read(key, cursor.offset, narrowed)
+
         try:
-            result = reader.read(key, cursor.offset, selection)
+            _, result, held = await within_room(reader, address, selection, read)
         except StoreError as error:
             raise sdk.Unavailable(str(error)) from error
-        if result.status in NOTHING_NEW and cursor.offset <= result.max_offset:
+        try:
+            return await self._send(key, cursor, result)
+        finally:
+            reader.untaken.give(address, held)
+
+    async def _send(self, key: QueueKey, cursor: _Cursor, result: GetResult) -> bool:
+        """Send what was read, unless it is nothing, or the queue was left while it waited."""
+        nothing = result.status in NOTHING_NEW and cursor.offset <= result.max_offset
+        if nothing or self._cursors.get(key) is not cursor:
             return False
         batch = batch_to_wire(key, cursor.offset, result, cursor.number)
         if result.count:
             newest = int(result.table[decode.OUT_PHY, -1])
-            batch.suggest_endpoint = reader.suggested_endpoint(newest)
+            batch.suggest_endpoint = self._parts.reader.suggested_endpoint(newest)
             if self._throttle.on:
-                reader.sent(self._who, key[0], result)
+                self._parts.reader.sent(self._who, key[0], result)
         cursor.offset = result.next_offset
         self._credit -= len(result.bodies)
         self._cursors[key] = self._cursors.pop(key)  # the other queues come first

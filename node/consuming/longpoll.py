@@ -1,6 +1,12 @@
-"""Long polling: reads a queue, and waits for messages until a deadline."""
+"""Long polling: reads a queue, and waits for messages until a deadline.
+
+A read that has an answer counts it as not taken yet. If there is no room for it by then, it is
+dropped and made again: a call that only waits for messages keeps no room from others.
+"""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from duolog import _errors as sdk
 
@@ -13,6 +19,8 @@ NOTHING_NEW = (
     GetMessageStatus.NO_MESSAGE_IN_QUEUE,
     GetMessageStatus.OFFSET_OVERFLOW_ONE,
 )
+
+MESSAGE_BYTES = 64  # of columns, for each message
 
 
 def check_place(key: QueueKey, queues: int, offset: int) -> None:
@@ -76,6 +84,40 @@ async def _poll(
         finally:
             reader.board.unwatch(key, arrived)
     return offset, result
+
+
+async def within_room(
+    reader: Reader,
+    address: str,
+    selection: Selection,
+    read: Callable[[Selection], Awaitable[tuple[int, GetResult]]],
+) -> tuple[int, GetResult, int]:
+    """What `read` finds, and the bytes it counts for until `reader.untaken` is given them back.
+
+    read: called with as much of the selection as there is room for. Raises Busy where the client
+    takes no answers.
+    """
+    untaken = reader.untaken
+    while True:
+        room = await untaken.some_room(address)
+        offset, result = await read(_narrowed(selection, room))
+        if len(result.bodies) <= untaken.room(address) or result.count <= 1:
+            size = size_of(result)
+            untaken.take(address, size)
+            return offset, result, size
+
+
+def _narrowed(selection: Selection, room: int) -> Selection:
+    if room >= selection.bytes_max:
+        return selection
+    most = max(1, room // MESSAGE_BYTES)
+    count = min(selection.messages_max, most)
+    return replace(selection, messages_max=count, bytes_max=room)
+
+
+def size_of(result: GetResult) -> int:
+    """The memory of an answer, about; 0 where there are no messages."""
+    return len(result.bodies) + len(result.properties) + MESSAGE_BYTES * result.count
 
 
 def _says_something(result: GetResult, offset: int) -> bool:

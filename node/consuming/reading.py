@@ -7,6 +7,7 @@ from duolog import _errors as sdk
 
 from node.core.core import Core
 from node.core.throttle import throttled
+from node.core.untaken import Untaken
 from node.core.waitingcalls import WaitingCalls
 from node.filters.consumerfilters import ConsumerFilters
 from node.filters.tagfilter import MessageFilter
@@ -46,12 +47,18 @@ class Reader:
     """Reads for consumers."""
 
     def __init__(
-        self, core: Core, replication: Replication, filters: ConsumerFilters, calls: WaitingCalls
+        self,
+        core: Core,
+        replication: Replication,
+        filters: ConsumerFilters,
+        calls: WaitingCalls,
+        untaken: Untaken,
     ) -> None:
         self._core = core
         self._replication = replication
         self._filters = filters
         self.calls = calls
+        self.untaken = untaken
         self.board = core.board
         self._in_memory_bytes = (
             physical_memory() * replication.options.access_message_in_memory_max_ratio // 100

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
@@ -37,6 +38,9 @@ class Peer(Protocol):
     def room_for_requests(self) -> None:
         """A call took a request: the connection may be read again."""
 
+    def when_taken(self, callback: Callable[[], None]) -> None:
+        """Call this once the client has taken what was written, or is gone."""
+
 
 class Aborted(Exception):
     """A method ended its call with a status."""
@@ -64,6 +68,7 @@ class Call:
         self._given_up = False  # its number may be that of another call by now
         self.task: asyncio.Task[None] | None = None
         self.deadline: asyncio.TimerHandle | None = None
+        self._done: list[Callable[[Any], None]] = []
 
     # -- from the connection -------------------------------------------------------------------
 
@@ -107,6 +112,11 @@ class Call:
         self.late = True
         self.cancel()
 
+    def over(self) -> None:
+        """Its task is done."""
+        for callback in self._done:
+            self._peer.when_taken(partial(callback, self))
+
     # -- the context ---------------------------------------------------------------------------
 
     def peer(self) -> str:
@@ -126,6 +136,10 @@ class Call:
         """Its connection began with a key, which says who it is."""
         return {}
 
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call this once the client has taken the answer, or is gone."""
+        self._done.append(callback)
+
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Trailing = ()
     ) -> None:
@@ -140,6 +154,7 @@ class Call:
         await self._peer.writable()
         self._ahead += 1
         self._send(message, 0)
+        await self._peer.writable()  # what it holds of the memory of answers is free when it ends
 
     def _send(self, message: Any, flags: int) -> None:
         if self._given_up:

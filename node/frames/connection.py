@@ -30,6 +30,7 @@ from store.record import Host
 
 log = structlog.get_logger("duolog.node")
 
+STRANGER_BYTES = 512  # where frames arrive before the greeting, which is short
 UNWRITTEN_BYTES = 1 << 20  # of answers in the transport, then nothing is read
 GREETING_TICKS = 5
 STALLED_TICKS = 10  # in which hardly anything comes of a frame that has begun
@@ -73,7 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         """joined: is told of its beginning (which it may refuse) and its end."""
         self._terms = terms
         self._joined = joined
-        self._reader = FrameReader(frames.GREETING_BYTES, terms.budget)
+        self._reader = FrameReader(frames.GREETING_BYTES, terms.budget, STRANGER_BYTES)
         self._transport: asyncio.Transport | None = None
         self.peer = ""
         self._host: Host | None = None
@@ -92,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._age = self._silent = self._stalled = 0  # ticks
         self._arrived = 0  # bytes, since the last tick
         self._unsent = 0  # bytes of answers at the last tick
+        self._when_taken: list[Callable[[], None]] = []
 
     # -- the connection ------------------------------------------------------------------------
 
@@ -111,6 +113,11 @@ class Connection(asyncio.BufferedProtocol):
         self._end()
         self._joined(self, False)
 
+    @property
+    def address(self) -> str:
+        """The client's, without its port."""
+        return self.peer.rpartition(":")[0]
+
     def _end(self) -> None:
         """Nothing comes any more, and nothing is answered."""
         if self._lost:
@@ -123,6 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         self._may_write.set()
         for call in list(self._calls.values()):
             call.cancel()
+        self._tell_taken()
 
     def abort(self) -> None:
         """End it at once."""
@@ -131,6 +139,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See asyncio."""
+        if self._lost:  # refused: the transport reads no more
+            return memoryview(bytearray(1))
         try:
             return self._reader.room()
         except FrameError as problem:
@@ -205,6 +215,7 @@ class Connection(asyncio.BufferedProtocol):
             raise FrameError(str(refused)) from None
         self._greeted = True
         self._reader.frame_bytes_max = terms.frame_bytes_max
+        self._reader.widen()
         self._write(frames.welcome(terms.frame_bytes_max, terms.calls_max))
         if self._going:
             self._write(frames.goaway(self._going))
@@ -237,7 +248,20 @@ class Connection(asyncio.BufferedProtocol):
         """See asyncio."""
         self._deaf = False
         self._may_write.set()
+        self._tell_taken()
         self._release("answers")
+
+    def when_taken(self, callback: Callable[[], None]) -> None:
+        """Call this once the client has taken what was written, or is gone."""
+        if self._deaf and not self._lost:
+            self._when_taken.append(callback)
+        else:
+            callback()
+
+    def _tell_taken(self) -> None:
+        waiting, self._when_taken = self._when_taken, []
+        for callback in waiting:
+            callback()
 
     async def writable(self) -> None:
         """Wait while the client takes nothing."""
@@ -339,6 +363,7 @@ class Connection(asyncio.BufferedProtocol):
     def _ended(self, number: int, call: Call, task: "asyncio.Task[None]") -> None:
         if call.deadline is not None:
             call.deadline.cancel()
+        call.over()
         given_up = self._calls.get(number) is not call
         if not given_up:
             del self._calls[number]

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -19,7 +20,6 @@ TICK_SECONDS = 1.0
 POLL_SECONDS = 0.02  # while calls end
 HANDSHAKE_SECONDS = 5.0  # of TLS, before a connection begins
 SHUTDOWN_SECONDS = 2.0
-CONNECTIONS_MAX = 20_000
 HALVES = 8  # longest frames that all connections may hold while they have not arrived whole
 SHORT_CALLS_MAX = 1024  # of one connection, beside those that wait for messages
 STOPPING = "the node is stopping"
@@ -37,6 +37,7 @@ class FramesServer:
 
     Attributes:
         port: where it listens; 0 before.
+        refused: connections that were too many.
     """
 
     def __init__(
@@ -51,9 +52,12 @@ class FramesServer:
         native API, by their paths.
         """
         self.port = 0
+        self.refused = 0
         self._calls = Background(failed)
         self._ticking = Background(failed)
         self._connections: set[Connection] = set()
+        self._of_address: Counter[str] = Counter()
+        self._limits = limits
         self._stopping = False
         self._server: asyncio.Server | None = None
         self._terms = Terms(
@@ -93,13 +97,31 @@ class FramesServer:
 
     def _joined(self, connection: Connection, begins: bool) -> bool:
         """A connection begins, or ends; False where it may not begin."""
+        address = connection.address
         if not begins:
-            self._connections.discard(connection)
+            if connection in self._connections:
+                self._connections.discard(connection)
+                self._of_address[address] -= 1
+                if not self._of_address[address]:
+                    del self._of_address[address]
             return True
         # One may be accepted in the turn in which the server closes.
-        if self._stopping or len(self._connections) >= CONNECTIONS_MAX:
+        if self._stopping or self._refuses(address):
             return False
         self._connections.add(connection)
+        self._of_address[address] += 1
+        return True
+
+    def _refuses(self, address: str) -> bool:
+        limits = self._limits
+        if len(self._connections) >= limits.connections_max:
+            reason = "limits.connections_max"
+        elif self._of_address.get(address, 0) >= limits.connections_per_address_max:
+            reason = "limits.connections_per_address_max"
+        else:
+            return False
+        self.refused += 1
+        log.warning("frames: too many connections", address=address, reason=reason)
         return True
 
     async def _tick(self) -> None:

@@ -21,9 +21,10 @@ STORAGE = ("local", "disk")
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """The frames port's: how many, and the bytes held for them."""
+    """The frames port's: how many, those that were too many, and the bytes held for them."""
 
     count: Callable[[], int]
+    refused: Callable[[], int]
     buffered_bytes: Callable[[], int]
 
 
@@ -198,6 +199,9 @@ class NodeFacts:
             node.add("duolog_spans_left_out_total", counts["spans_left_out"])
             node.add("duolog_span_batches_lost_total", counts["span_batches_lost"])
         node.add("duolog_frames_connections", self._frames.count())
+        node.add("duolog_frames_refused_connections_total", self._frames.refused())
+        node.add("duolog_untaken_answers_bytes", broker.untaken.held_bytes)
+        node.add("duolog_untaken_answers_refused_total", broker.untaken.refused)
         node.add("duolog_frames_buffered_bytes", self._frames.buffered_bytes())
         node.add("rocketmq_topic_number", len(broker.metadata.topics))
         node.add("rocketmq_consumer_group_number", len(broker.metadata.tables.groups))

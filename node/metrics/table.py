@@ -247,6 +247,19 @@ DUOLOG = (
         labels="to",
         where=AUDITED,
     ),
+    _own(
+        "frames_refused_connections_total",
+        "Connections by frames that were closed at once, as there were too many.",
+    ),
+    _own(
+        "untaken_answers_bytes",
+        "Bytes of messages in answers that clients have not taken yet.",
+        "bytes",
+    ),
+    _own(
+        "untaken_answers_refused_total",
+        "Reads refused because their client took no answers for 10 s.",
+    ),
     _own("metrics_series_dropped", "Series left out of this scrape: see `metrics.series_max`."),
 )
 

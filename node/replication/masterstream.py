@@ -13,12 +13,13 @@ import structlog
 from duolog._background import Background, report
 
 from ha import masterevents
-from ha.frames import KIND_AT, BadFrame, Hello, Kind, decode
+from ha.frames import BODY_BYTES_MAX, KIND_AT, BadFrame, Hello, Kind, decode
 from ha.master import Master
+from node.grpcoptions import replication_port
 from node.replication.keyproof import Answer, Unproven
 from node.replication.outgoing import Outgoing
 from node.replication.roles import Connection, Replication
-from node.replication.stream import HA_METHOD, PROOF_SECONDS, STREAM_OPTIONS
+from node.replication.stream import HA_METHOD, PROOF_SECONDS
 from node.tls import Tls
 from store.clocks import MonoMs
 from store.mappedfile import MappedFile
@@ -31,6 +32,7 @@ Served = Callable[[Frames, Context], Coroutine[Any, Any, None]]
 
 log = structlog.get_logger("duolog.ha")
 
+CONNECTIONS_MAX = 256
 LAST_WRITE_SECONDS = 1.0
 _BROKEN = (ConnectionError, asyncio.InvalidStateError)  # also raised for a call that is over
 COLD_BYTES = 32 << 20  # slaves further behind may need pages that are not in memory
@@ -56,7 +58,7 @@ class ReplicationService:
         self._replication = replication
         self._threads = threads
         self._tls = tls
-        self._server = grpc.aio.server(options=STREAM_OPTIONS)
+        self._server = grpc.aio.server(options=replication_port(BODY_BYTES_MAX, CONNECTIONS_MAX))
         self.methods: dict[str, Served] = {}  # by path, each with its rule before it
         self._serve(HA_METHOD, self._stream)
 

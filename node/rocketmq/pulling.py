@@ -5,7 +5,7 @@ import asyncio
 from duolog import Start
 from duolog import _errors as sdk
 
-from node.consuming.longpoll import check_place, poll
+from node.consuming.longpoll import check_place, poll, within_room
 from node.consuming.offsets import offset_at
 from node.consuming.reading import Reader, Selection
 from node.core.core import Core
@@ -17,7 +17,8 @@ from node.rocketmq.words.names import group_of, topic_of
 from node.rocketmq.words.settings import RECEIVE_BATCH
 from node.rocketmq.words.stubs import Code, MessageQueue, definition, service
 from store.offsets import PhyOffset
-from store.reader import GetMessageStatus
+from store.queueends import QueueKey
+from store.reader import GetMessageStatus, GetResult
 
 BYTES_MAX = 4 << 20
 WAIT_SECONDS_MAX = 20.0
@@ -43,13 +44,17 @@ class Puller:
         return key
 
     async def pull(
-        self, request: service.PullMessageRequest, left: float | None, who: Who
-    ) -> list[service.PullMessageResponse]:
-        """The replies of the stream: status, messages, next offset. left: seconds.
+        self,
+        request: service.PullMessageRequest,
+        left: float | None,
+        who: Who,
+    ) -> tuple[list[service.PullMessageResponse], int]:
+        """The replies of the stream: status, messages, next offset; and the bytes that they count
+        for until they are taken. left: seconds.
 
         Raises Throttled where who asks is over a quota until the end of the poll.
         """
-        group = group_of(request.group)
+        group_of(request.group)
         if request.offset < 0:
             raise Refused(Code.ILLEGAL_OFFSET, f"offset {request.offset} is negative")
         if request.batch_size < 1:
@@ -64,7 +69,21 @@ class Puller:
         count = min(request.batch_size, RECEIVE_BATCH)
         asked = who if self._core.throttle.on else None
         selection = Selection(chosen, count, BYTES_MAX, who=asked)
-        _, result = await poll(self._reader, key, request.offset, selection, deadline)
+        _, result, held = await within_room(
+            self._reader,
+            who.address,
+            selection,
+            lambda narrowed: poll(self._reader, key, request.offset, narrowed, deadline),
+        )
+        try:
+            return self._replies(request, key, result), held
+        except BaseException:
+            self._reader.untaken.give(who.address, held)
+            raise
+
+    def _replies(
+        self, request: service.PullMessageRequest, key: QueueKey, result: GetResult
+    ) -> list[service.PullMessageResponse]:
         going_on = service.PullMessageResponse(next_offset=result.next_offset)
         if result.status in _OUT_OF_RANGE:
             bounds = f"{result.min_offset} to {result.max_offset}"
@@ -74,6 +93,7 @@ class Puller:
             code = status(Code.MESSAGE_NOT_FOUND, "no new message")
             going_on.next_offset = max(result.next_offset, request.offset)
             return [service.PullMessageResponse(status=code), going_on]
+        group = group_of(request.group)
         self._core.traffic.deliver(key[0], group, result.count, len(result.bodies))
         if self._core.traces is not None:
             self._core.traces.delivered(*key, group, result)

@@ -21,6 +21,7 @@ from grpc.aio import ServicerContext
 from node import tokens
 from node.access.gate import name_of_caller
 from node.broker import Broker, report
+from node.core.untaken import address_of
 from node.deferred.delayservice import RecallHandle
 from node.deferred.transactionservice import Check
 from node.quotas.quotas import Who
@@ -469,9 +470,13 @@ class MessagingService(rpc.MessagingServiceServicer):
         context: ServicerContext[service.ReceiveMessageRequest, service.ReceiveMessageResponse],
     ) -> None:
         """Messages with leases, or none when the poll times out."""
+        untaken, address = self.broker.untaken, ""
         try:
             called = HeadersOnce(context)
             client = await self.admit(called)
+            address = address_of(peer_of(called))
+            await untaken.some_room(address)
+            untaken.take(address, 0)  # its messages are counted when there are any
             if await self._passed_on(service.ReceiveMessageResponse, request, context):
                 return
             left = context.time_remaining()
@@ -486,7 +491,12 @@ class MessagingService(rpc.MessagingServiceServicer):
         except _FAILURES as error:
             await refuse_forwarded(context, error)
             found, code = [], status_of(error)
-        await self._receiver.write(request, found, code, context.write)
+        held = sum(len(popped.body) for popped in found)
+        untaken.take(address, held)
+        try:
+            await self._receiver.write(request, found, code, context.write)
+        finally:
+            untaken.give(address, held)
 
     @answering(service.AckMessageResponse)
     async def AckMessage(
@@ -594,15 +604,19 @@ class MessagingService(rpc.MessagingServiceServicer):
                 return
             try:
                 who = who_calls(context)
-                replies = await self._puller.pull(request, context.time_remaining(), who)
+                replies, held = await self._puller.pull(request, context.time_remaining(), who)
             except sdk.NotMaster as error:
                 await self._pass_on_late(service.PullMessageResponse, request, context, error)
                 return
         except _FAILURES as error:
             await refuse_forwarded(context, error)
-            replies = [service.PullMessageResponse(status=status_of(error))]
-        for reply in replies:
-            await context.write(reply)
+            await context.write(service.PullMessageResponse(status=status_of(error)))
+            return
+        try:
+            for reply in replies:
+                await context.write(reply)
+        finally:
+            self.broker.untaken.give(who.address, held)
 
     @answering(service.UpdateOffsetResponse)
     async def UpdateOffset(

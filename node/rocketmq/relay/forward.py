@@ -38,6 +38,7 @@ from node.rocketmq.relay.calls import (
     peer_of,
 )
 from node.rocketmq.words.stubs import SERVICE_NAME, Status, rpc, service
+from node.tls import Options
 
 COPY_SECONDS = 1.0
 PAUSE_SECONDS = 0.05
@@ -49,12 +50,15 @@ BYTES_MAX = 64 << 20
 TELEMETRY = f"/{SERVICE_NAME}/Telemetry"
 _KEPT = ("x-mq-", "authorization", USER)
 _ONCE = (service.RecallMessageResponse,)  # a repeated one fails if the answer of the first was lost
-_OPTIONS = [
+_OPTIONS: Options = [
     ("grpc.max_receive_message_length", BYTES_MAX),
     ("grpc.max_send_message_length", BYTES_MAX),
     # A master that restarts is reached at once, however long it was away.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # Nodes limit the calls of a connection: those of more clients take another one.
+    ("grpc.service_config", '{"connectionScaling": {"maxConnectionsPerSubchannel": 32}}'),
+    ("grpc.max_connections_per_subchannel_cap", 32),
 ]
 
 

@@ -48,6 +48,9 @@ class Writes:
     def __init__(self) -> None:
         self.batches: list[wire.MessageBatch] = []
 
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:5555"
+
     async def write(self, batch: wire.MessageBatch) -> None:
         self.batches.append(batch)
 

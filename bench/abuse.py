@@ -1,0 +1,261 @@
+"""What abuse costs: a node's memory, and the sends of a client that does no harm.
+
+A neighbour, in a process of its own, sends one message at a time before, beside and after each
+attack; its times beside are compared with those before, of the same run. Memory is the anonymous
+memory of the node's process, above what it had before the attack.
+"""
+
+import asyncio
+import contextlib
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duolog
+import grpc.aio
+from duolog.wire import duolog_pb2 as wire
+from duolog.wire import duolog_pb2_grpc as stubs
+
+from bench.attacks import Attack, Counts
+from bench.harness import Figure, Node, running
+from bench.neighbour import Neighbour, Sends
+from demo import certificates, measure
+from demo.measure import Load
+from demo.ports import free_endpoint
+
+MIB_MAX = 64
+TIMES_MAX = 2.0
+RATE = 250.0
+ALONE_SECONDS = 5.0
+BESIDE_SECONDS = 8.0
+QUIET_SECONDS = 2.0
+WATCH_SECONDS = 0.02
+REPEATS = 100
+GRPC, FRAMES, METRICS, TLS = "gRPC", "frames", "metrics", "TLS"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An attack on a port. name: of `bench.attacks`."""
+
+    words: str
+    name: str
+    port: str
+    count: int
+
+
+CASES = (
+    Case("10,000 idle connections, gRPC", "idle", GRPC, 10_000),
+    Case("10,000 idle connections with HTTP/2, gRPC", "idle_http2", GRPC, 10_000),
+    Case("10,000 idle connections, frames", "idle", FRAMES, 10_000),
+    Case("10,000 idle connections, metrics", "idle", METRICS, 10_000),
+    Case("1,000 greetings of HTTP/2 at a byte a second", "slow_http2", GRPC, 1000),
+    Case("1,000 greetings of frames at a byte a second", "slow_frame", FRAMES, 1000),
+    Case("1,000 requests for metrics at a byte a second", "slow_http", METRICS, 1000),
+    Case("10,000 streams of Telemetry on a connection", "telemetry_streams", GRPC, 10_000),
+    Case("10,000 streams of Subscribe on a connection", "subscribe_streams", GRPC, 10_000),
+    Case("10,000 pulls that wait on a connection", "poll_streams", GRPC, 10_000),
+    Case("headers of 4 MiB, over and over", "huge_header", GRPC, 1 << 20),
+    Case("calls with 1,048,576 headers, over and over", "many_headers", GRPC, 1 << 20),
+    Case("headers that never end (CONTINUATION)", "continuations", GRPC, 1),
+    Case("calls that are reset at once", "rapid_resets", GRPC, 1),
+    Case("PING and SETTINGS without an end", "pings", GRPC, 1),
+    Case("messages of 1 MiB that are 1 GiB", "bombs", GRPC, 1),
+    Case("100 clients that pull 8 MiB and read nothing, gRPC", "deaf_pulls", GRPC, 100),
+    Case("100 clients that pull 8 MiB and read nothing, frames", "deaf_frames", FRAMES, 100),
+    Case("1,000 handshakes of TLS that do not end", "half_handshakes", TLS, 1000),
+)
+
+
+class Watch:
+    """Looks at the memory of a node all the time."""
+
+    def __init__(self, node: Node) -> None:
+        self._file = Path(f"/proc/{node.pid}/status")
+        self.peak = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def mib(self) -> float:
+        """Anonymous memory now, MiB; the highest seen where the process ended."""
+        with contextlib.suppress(OSError, StopIteration):
+            lines = self._file.read_text().splitlines()
+            return int(next(x for x in lines if x.startswith("RssAnon")).split()[1]) / 1024
+        return self.peak
+
+    def _run(self) -> None:
+        while not self._ended.wait(WATCH_SECONDS):
+            self.peak = max(self.peak, self.mib())
+
+    def end(self) -> None:
+        """Look no more."""
+        self._ended.set()
+        self._thread.join()
+
+
+def quantile_ms(sends: Sends, share: float) -> float:
+    """Of the times of sends; 0 for none."""
+    times = sorted(seconds for _, seconds in sends)
+    return 1000 * times[min(len(times) - 1, int(len(times) * share))] if times else 0.0
+
+
+def between(sends: Sends, begin: float, end: float) -> Sends:
+    """Those that were due in a time."""
+    return [one for one in sends if begin <= one[0] < end]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an attack cost."""
+
+    peak_mib: float
+    after_mib: float
+    alone: Sends
+    beside: Sends
+    did: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A node, the address of each of its ports, and the key that frames begin with."""
+
+    node: Node
+    ports: dict[str, str]
+    key: bytes
+
+    def attack(self, name: str, port: str, count: int) -> Attack:
+        """An attack on a port."""
+        return Attack(name, self.ports[port], count, self.key)
+
+
+async def suffered(target: Target, case: Case) -> Found:
+    """One attack, and the neighbour before and beside it."""
+    node = target.node
+    neighbour = await asyncio.to_thread(Neighbour, node.endpoint, "neighbour", RATE)
+    attack = None
+    try:
+        began = time.monotonic()
+        await asyncio.sleep(ALONE_SECONDS)
+        watch = Watch(node)
+        before = watch.mib()
+        attacked = time.monotonic()
+        attack = await asyncio.to_thread(target.attack, case.name, case.port, case.count)
+        await asyncio.sleep(BESIDE_SECONDS)
+        over = time.monotonic()
+        did = await asyncio.to_thread(attack.finish)
+        await asyncio.sleep(QUIET_SECONDS)
+        watch.end()
+        sends = await asyncio.to_thread(neighbour.finish)
+        alone, beside = between(sends, began, attacked), between(sends, attacked, over)
+        return Found(watch.peak - before, watch.mib() - before, alone, beside, did)
+    finally:
+        neighbour.kill()
+        if attack is not None:
+            attack.kill()
+
+
+def figures_of(case: Case, found: Found) -> list[Figure]:
+    """Memory and times of an attack."""
+    alone, beside = (quantile_ms(sends, 0.99) for sends in (found.alone, found.beside))
+    halves = [quantile_ms(sends, 0.5) for sends in (found.alone, found.beside)]
+    times = beside / alone if alone else float("inf")
+    did = ", ".join(f"{name} {count:,}" for name, count in found.did.items())
+    return [
+        Figure(
+            f"{case.words}: memory",
+            f"<= {MIB_MAX} MiB more",
+            f"{found.peak_mib:.0f} MiB more, {found.after_mib:.0f} MiB after",
+            did,
+            found.peak_mib <= MIB_MAX,
+            {"peak_mib": found.peak_mib, "after_mib": found.after_mib},
+        ),
+        Figure(
+            f"{case.words}: a neighbour's p99",
+            f"<= {TIMES_MAX:g} x of alone",
+            f"{beside:.2f} ms, {times:.2f} x (p50 {halves[1]:.2f} ms)",
+            f"alone {alone:.2f} ms (p50 {halves[0]:.2f} ms)",
+            times <= TIMES_MAX,
+            {"p99_ms": beside, "alone_p99_ms": alone, "ratio": times},
+        ),
+    ]
+
+
+@asynccontextmanager
+async def warm() -> AsyncIterator[Target]:
+    """A node that has stored and served large reads: what is not given back is there already."""
+    ports = {name: free_endpoint() for name in (FRAMES, METRICS, TLS)}
+    with tempfile.TemporaryDirectory(prefix="duolog-bench-") as directory:
+        certificates.main([directory])
+        settings = (
+            f"tls.listen={ports[TLS]}",
+            f"tls.cert={directory}/node.pem",
+            f"tls.key={directory}/node.key",
+            f"node.frames_listen={ports[FRAMES]}",
+            f"metrics.listen={ports[METRICS]}",
+            "store.mapped_file_size_commit_log=67108864",
+        )
+        words = [word for setting in settings for word in ("--set", setting)]
+        async with running(*words) as (node, client):
+            ports[GRPC] = node.endpoint
+            for topic in ("quiet", "neighbour"):
+                await client.admin.create_topic(topic, 1)
+            await measure.produce_batches(client, Load(40_000, 1000), 5000)
+            for _ in range(4):
+                await asyncio.gather(*(_pulled(client, queue) for queue in range(4)))
+            async with grpc.aio.insecure_channel(node.endpoint) as channel:
+                route = await stubs.AdminStub(channel).Route(wire.RouteRequest())
+            yield Target(node, ports, route.frames_key)
+
+
+async def _pulled(client: duolog.Client, queue: int) -> None:
+    await client.pull("bench", queue, 0)
+
+
+async def abuse(cases: tuple[Case, ...] = CASES) -> list[Figure]:
+    """Each attack, on one node after the other: nothing of one shall help or hurt the next."""
+    figures = []
+    for case in cases:
+        async with warm() as target:
+            figures += figures_of(case, await suffered(target, case))
+    return figures
+
+
+async def abuse_repeated() -> list[Figure]:
+    """Connections, streams and resets, again and again on one node: what stays."""
+    names = (
+        ("idle", GRPC, 200),
+        ("idle", FRAMES, 200),
+        ("telemetry_streams", GRPC, 500),
+        ("deaf_pulls", GRPC, 10),
+        ("deaf_frames", FRAMES, 10),
+    )
+    rounds = REPEATS // len(names)
+    found: list[float] = []
+    async with warm() as target:
+        watch = Watch(target.node)
+        for _ in range(rounds):
+            for name, port, count in names:
+                attack = await asyncio.to_thread(target.attack, name, port, count)
+                await asyncio.to_thread(attack.finish)
+            found.append(watch.mib())
+        watch.end()
+    half = len(found) // 2
+    growth = max(found[half:]) - max(found[:half])
+    return [
+        Figure(
+            f"{REPEATS} attacks on one node: growth of the second half",
+            "<= 8 MiB",
+            f"{growth:.0f} MiB",
+            f"the first half ends at {found[half - 1]:.0f} MiB",
+            growth <= 8,
+            {"mib": growth},
+        )
+    ]
+
+
+__all__ = ["CASES", "Case", "Found", "abuse", "abuse_repeated", "figures_of"]

@@ -1,0 +1,479 @@
+"""Clients that mean harm: python -m bench.attacks NAME HOST:PORT COUNT.
+
+Each is a process of its own. It prints a line when its attack is under way, goes on until the end
+of its standard input, and prints what it did as JSON.
+"""
+
+import contextlib
+import json
+import resource
+import select
+import selectors
+import socket
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench import http2bytes as h2
+
+ROOT = Path(__file__).parent.parent
+STOP_SECONDS = 60.0
+READY_SECONDS = 120.0
+SLOW_SECONDS = 1.0  # between two bytes
+ADDRESSES = 250  # of the loopback, from which connections come
+BOMB_BYTES = 1 << 30
+PULL = b"/duolog.v1.Messages/Pull"
+SUBSCRIBE = b"/duolog.v1.Messages/Subscribe"
+APPEND = b"/duolog.v1.Messages/Append"
+TELEMETRY = b"/apache.rocketmq.v2.MessagingService/Telemetry"
+Counts = dict[str, int]
+
+
+def connect(endpoint: str, number: int = 0) -> socket.socket:
+    """A connection; number: chooses one of the loopback's addresses to come from."""
+    host, _, port = endpoint.rpartition(":")
+    made = socket.socket()
+    if number:
+        made.bind((f"127.0.1.{number % ADDRESSES + 1}", 0))
+    made.settimeout(10)
+    made.connect((host, int(port)))
+    return made
+
+
+def told_to_end(seconds: float = 0.0) -> bool:
+    """Whether the standard input ended, looked at for so long."""
+    return bool(select.select([sys.stdin], [], [], seconds)[0])
+
+
+def under_way() -> None:
+    """Say that the attack is on."""
+    print("attacking", flush=True)
+
+
+class Held:
+    """Connections that are held open, and read where they must be."""
+
+    def __init__(self) -> None:
+        self.open: set[socket.socket] = set()
+        self.ended = self.refused = 0
+        self._selector = selectors.EpollSelector()
+
+    def add(self, endpoint: str, first: bytes = b"", number: int = 0) -> socket.socket | None:
+        """One more, that begins with some bytes; None where it is refused."""
+        try:
+            made = connect(endpoint, number)
+            made.setblocking(False)
+            if first:
+                made.send(first)
+        except OSError:
+            self.refused += 1
+            return None
+        self.open.add(made)
+        self._selector.register(made, selectors.EVENT_READ)
+        return made
+
+    def read(self, seconds: float = 0.0) -> None:
+        """Take what came, and count those that the other side ended."""
+        for key, _ in self._selector.select(seconds):
+            made = key.fileobj
+            assert isinstance(made, socket.socket)
+            try:
+                if made.recv(65_536):
+                    continue
+            except BlockingIOError:
+                continue
+            except OSError:
+                pass
+            self.drop(made)
+
+    def drop(self, made: socket.socket) -> None:
+        """It was ended by the other side."""
+        if made in self.open:
+            self.open.discard(made)
+            self._selector.unregister(made)
+            made.close()
+            self.ended += 1
+
+    def send(self, data: Callable[[], bytes]) -> None:
+        """Send some bytes over each."""
+        for made in list(self.open):
+            try:
+                made.send(data())
+            except BlockingIOError:
+                continue
+            except OSError:
+                self.drop(made)
+
+    def counts(self) -> Counts:
+        """For the report."""
+        return {"open": len(self.open), "ended": self.ended, "refused": self.refused}
+
+
+def held(endpoint: str, count: int, first: bytes, trickle: bytes = b"") -> Counts:
+    """Connections that say little: `first` at once, of `trickle` one byte a second."""
+    all_of_them = Held()
+    for number in range(count):
+        all_of_them.add(endpoint, first, number)
+        if number % 500 == 499:
+            all_of_them.read()
+    under_way()
+    at = 0
+    while not told_to_end(SLOW_SECONDS):
+        all_of_them.read()
+        if trickle:
+            one = trickle[at % len(trickle) :][:1]
+            all_of_them.send(lambda one=one: one)  # type: ignore[misc]
+            at += 1
+    return all_of_them.counts()
+
+
+def idle(endpoint: str, count: int) -> Counts:
+    """Connections that say nothing."""
+    return held(endpoint, count, b"")
+
+
+def idle_http2(endpoint: str, count: int) -> Counts:
+    """Connections that greet as HTTP/2 does, and call nothing."""
+    return held(endpoint, count, h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0))
+
+
+def slow_http2(endpoint: str, count: int) -> Counts:
+    """The greeting of HTTP/2, a byte a second."""
+    return held(endpoint, count, b"", h2.greeting())
+
+
+def slow_frame(endpoint: str, count: int) -> Counts:
+    """A greeting of frames, a byte a second."""
+    from duolog import _frames
+
+    return held(endpoint, count, b"", _frames.hello(bytes(16)))
+
+
+def slow_http(endpoint: str, count: int) -> Counts:
+    """A request for metrics, a byte a second."""
+    return held(endpoint, count, b"GET /metrics HTTP/1.1\r\n", b"X-Long: 1" * 1000)
+
+
+def half_handshakes(endpoint: str, count: int) -> Counts:
+    """TLS, whose handshakes end after the client's first message."""
+    import ssl
+
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return held(endpoint, count, outgoing.read())
+
+
+def _streams(endpoint: str, count: int, open_one: Callable[[int], bytes]) -> Counts:
+    """Streams on one connection, held open."""
+    one = Held()
+    made = one.add(endpoint, h2.greeting(0) + h2.frame(h2.SETTINGS, h2.ACK, 0))
+    assert made is not None
+    made.setblocking(True)
+    answers = {"reset": 0, "goaway": 0}
+    reader = Answers(made, answers)
+    with contextlib.suppress(OSError):
+        for number in range(count):
+            made.sendall(open_one(2 * number + 1))
+            if number % 100 == 99:
+                reader.read(0.001)
+    under_way()
+    while not told_to_end(0.1):
+        reader.read(0.1)
+    return {**answers, "ended": reader.ended}
+
+
+class Answers:
+    """Reads frames of a server, answers PING and SETTINGS, and counts what it refuses."""
+
+    def __init__(self, made: socket.socket, counts: Counts) -> None:
+        self._made, self._counts = made, counts
+        self._data = bytearray()
+        self.ended = 0
+        self.windows = {0: h2.WINDOW, 1: h2.WINDOW}  # bytes that the server takes now
+
+    def read(self, seconds: float) -> None:
+        """Take what is there."""
+        while not self.ended and select.select([self._made], [], [], seconds)[0]:
+            seconds = 0.0
+            try:
+                data = self._made.recv(1 << 20)
+            except OSError:
+                data = b""
+            if not data:
+                self.ended = 1
+                return
+            self._data += data
+            self._frames()
+
+    def _frames(self) -> None:
+        data = self._data
+        at = 0
+        while len(data) - at >= 9:
+            length = int.from_bytes(data[at : at + 3], "big")
+            if len(data) - at < 9 + length:
+                break
+            kind, flags = data[at + 3], data[at + 4]
+            if kind == h2.RST_STREAM:
+                self._counts["reset"] += 1
+            elif kind == h2.GOAWAY:
+                self._counts["goaway"] += 1
+            elif kind == h2.WINDOW_UPDATE:
+                stream, more = struct.unpack_from(">II", data, at + 5)
+                self.windows[stream] = self.windows.get(stream, 0) + more
+            elif kind == h2.SETTINGS:
+                for name, value in struct.iter_unpack(">HI", data[at + 9 : at + 9 + length]):
+                    if name == h2.INITIAL_WINDOW:
+                        self.windows[1] += value - h2.WINDOW
+            elif kind == h2.PING and not flags:
+                with contextlib.suppress(OSError):
+                    self._made.sendall(
+                        h2.frame(h2.PING, h2.ACK, 0, bytes(data[at + 9 : at + 9 + length]))
+                    )
+            at += 9 + length
+        del data[:at]
+
+
+def telemetry_streams(endpoint: str, count: int) -> Counts:
+    """Streams of RocketMQ's clients that say who they are and then nothing."""
+
+    def one(stream: int) -> bytes:
+        block = h2.call_block(TELEMETRY, h2.field(b"x-mq-client-id", b"c%d" % stream))
+        return h2.begin(stream, block)
+
+    return _streams(endpoint, count, one)
+
+
+def subscribe_streams(endpoint: str, count: int) -> Counts:
+    """Subscriptions that ask for nothing."""
+    block = h2.call_block(SUBSCRIBE)
+    return _streams(endpoint, count, lambda stream: h2.begin(stream, block))
+
+
+def poll_streams(endpoint: str, count: int) -> Counts:
+    """Pulls that wait for a message of a topic without any."""
+    from duolog.wire import duolog_pb2 as wire
+
+    request = wire.PullRequest(topic="quiet", wait_ms=30_000)
+    data = request.SerializeToString()
+    block = h2.call_block(PULL)
+
+    def one(stream: int) -> bytes:
+        return h2.begin(stream, block) + h2.message(stream, data, h2.END_STREAM)
+
+    return _streams(endpoint, count, one)
+
+
+def _flood(endpoint: str, count: int, pieces: Callable[[], Iterator[bytes]]) -> Counts:
+    """Connections over which pieces are sent as fast as they are taken, and begun anew."""
+    under_way()
+    connections = sent = 0
+    while not told_to_end():
+        with contextlib.suppress(OSError), connect(endpoint) as made:
+            connections += 1
+            made.sendall(h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0))
+            made.settimeout(5)
+            for piece in pieces():
+                made.sendall(piece)
+                sent += len(piece)
+                if told_to_end():
+                    break
+                while select.select([made], [], [], 0)[0] and made.recv(1 << 20):
+                    pass
+    return {"connections": connections, "sent_bytes": sent}
+
+
+def huge_header(endpoint: str, count: int) -> Counts:
+    """Calls with a header of some MiB."""
+    block = h2.call_block(PULL, h2.field(b"x-long", b"a" * (4 << 20)))
+    return _flood(endpoint, count, lambda: (h2.begin(2 * n + 1, block) for n in range(count)))
+
+
+def many_headers(endpoint: str, count: int) -> Counts:
+    """Calls with very many empty headers."""
+    block = h2.call_block(PULL, h2.field(b"x", b"") * (1 << 20))
+    return _flood(endpoint, count, lambda: (h2.begin(2 * n + 1, block) for n in range(count)))
+
+
+def continuations(endpoint: str, count: int) -> Counts:
+    """Headers that never end."""
+
+    def pieces() -> Iterator[bytes]:
+        yield h2.frame(h2.HEADERS, 0, 1, h2.call_block(PULL))
+        more = h2.frame(h2.CONTINUATION, 0, 1, h2.field(b"x", b"y" * 100) * 100) * 10
+        while True:
+            yield more
+
+    return _flood(endpoint, count, pieces)
+
+
+def rapid_resets(endpoint: str, count: int) -> Counts:
+    """Calls that are cancelled at once."""
+    block = h2.call_block(TELEMETRY, h2.field(b"x-mq-client-id", b"c"))
+    cancel = struct.pack(">I", h2.CANCEL)
+
+    def pieces() -> Iterator[bytes]:
+        for first in range(1, 1 << 30, 200):
+            yield b"".join(
+                h2.begin(n, block) + h2.frame(h2.RST_STREAM, 0, n, cancel)
+                for n in range(first, first + 200, 2)
+            )
+
+    return _flood(endpoint, count, pieces)
+
+
+def pings(endpoint: str, count: int) -> Counts:
+    """Frames of HTTP/2 that have to be answered."""
+    some = h2.frame(h2.PING, 0, 0, bytes(8)) * 100 + h2.frame(h2.SETTINGS, 0, 0) * 100
+
+    def pieces() -> Iterator[bytes]:
+        while True:
+            yield some
+
+    return _flood(endpoint, count, pieces)
+
+
+def bombs(endpoint: str, count: int) -> Counts:
+    """Messages that are small until they are decompressed."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    block = bytes(1 << 20)
+    data = b"".join([*(packer.compress(block) for _ in range(BOMB_BYTES >> 20)), packer.flush()])
+    under_way()
+    sent = refused = 0
+    while not told_to_end():
+        with contextlib.suppress(OSError), connect(endpoint) as made:
+            made.sendall(h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0))
+            counts = {"reset": 0, "goaway": 0}
+            answers = Answers(made, counts)
+            block = h2.call_block(PULL, h2.field(b"grpc-encoding", b"gzip"))
+            made.sendall(h2.begin(1, block))
+            whole = bytes((1,)) + struct.pack(">I", len(data)) + data
+            at = 0
+            while at < len(whole) and not answers.ended and not counts["reset"]:
+                size = min(h2.BLOCK_BYTES_MAX, *(answers.windows[one] for one in (0, 1)))
+                if size > 0:
+                    piece = whole[at : at + size]
+                    at += size
+                    for one in (0, 1):
+                        answers.windows[one] -= size
+                    last = h2.END_STREAM if at >= len(whole) else 0
+                    made.sendall(h2.frame(h2.DATA, last, 1, piece))
+                answers.read(0.0 if size > 0 else 0.1)
+                if told_to_end():
+                    break
+            sent += at >= len(whole)
+            answers.read(0.2)
+            refused += counts["reset"] + counts["goaway"]
+    return {"bombs": sent, "refused": refused, "bytes": len(data)}
+
+
+def deaf_pulls(endpoint: str, count: int) -> Counts:
+    """Connections of calls whose large answers nobody takes."""
+    from duolog.wire import duolog_pb2 as wire
+
+    request = wire.PullRequest(topic="bench")
+    data = request.SerializeToString()
+    block = h2.call_block(PULL)
+    calls = b"".join(
+        h2.begin(n, block) + h2.message(n, data, h2.END_STREAM) for n in range(1, 21, 2)
+    )
+    return _deaf(endpoint, count, h2.greeting((1 << 31) - 1) + calls)
+
+
+def deaf_frames(endpoint: str, count: int) -> Counts:
+    """The same over frames, whose key anybody gets where there are no users."""
+    from duolog import _frames as frames
+    from duolog.wire import duolog_pb2 as wire
+
+    key = bytes.fromhex(sys.argv[4]) if len(sys.argv) > 4 else bytes(16)
+    code = frames.NUMBERS["/duolog.v1.Messages/Pull"]
+    data = wire.PullRequest(topic="bench").SerializeToString()
+    calls = (frames.frame(frames.Kind.CALL, n, 60_000, data, code) for n in range(1, 11))
+    return _deaf(endpoint, count, frames.hello(key) + b"".join(calls))
+
+
+def _deaf(endpoint: str, count: int, first: bytes) -> Counts:
+    made = []
+    for number in range(count):
+        with contextlib.suppress(OSError):
+            one = connect(endpoint, number)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.sendall(first)
+            made.append(one)
+    under_way()
+    while not told_to_end(1.0):
+        pass
+    return {"open": len(made)}
+
+
+ATTACKS: dict[str, Callable[[str, int], Counts]] = {
+    one.__name__: one
+    for one in (
+        idle,
+        idle_http2,
+        slow_http2,
+        slow_frame,
+        slow_http,
+        half_handshakes,
+        telemetry_streams,
+        subscribe_streams,
+        poll_streams,
+        huge_header,
+        many_headers,
+        continuations,
+        rapid_resets,
+        pings,
+        bombs,
+        deaf_pulls,
+        deaf_frames,
+    )
+}
+
+
+class Attack:
+    """An attacker's process."""
+
+    def __init__(self, name: str, endpoint: str, count: int, key: bytes = bytes(16)) -> None:
+        """Start it; it attacks when this returns. key: with which frames begin."""
+        command = [sys.executable, "-m", "bench.attacks", name, endpoint, str(count), key.hex()]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert self._process.stdout is not None, "piped"
+        if not self._process.stdout.readline():
+            raise RuntimeError(f"the attacker {name} ended")
+
+    def finish(self) -> Counts:
+        """End it; what it did."""
+        output, _ = self._process.communicate(timeout=STOP_SECONDS)
+        found: Counts = json.loads(output)
+        return found
+
+    def kill(self) -> None:
+        """End it in any case; it may have ended."""
+        self._process.kill()
+        self._process.wait()
+
+
+def raise_limit() -> None:
+    """Allow this process as many connections as the machine does."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1 << 17, max(hard, 1 << 17)))
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    raise_limit()
+    began = time.perf_counter()
+    done = ATTACKS[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
+    print(json.dumps(done))

@@ -1,0 +1,241 @@
+"""Bytes to every port of a node, from peers that nobody knows: `ports.py [SECONDS [SEED]]`.
+
+The node has users, and runs in this process. Each input is a connection of its own: a valid
+beginning of any of the ports' protocols, damaged, cut, repeated or put behind another one, in
+pieces. Afterwards the node must answer a user, and may have kept no more than a few MiB; meanwhile
+its event loop may not stand still.
+"""
+
+import asyncio
+import contextlib
+import gc
+import random
+import socket
+import struct
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duolog
+from duolog import _frames as frames
+from duolog.wire import duolog_pb2 as wire
+
+from bench import http2bytes as h2
+from demo.ports import free_endpoint
+from ha import frames as ha_frames
+from node.config import Config
+from node.logs import configure_logging
+from node.replication.stream import HA_METHOD
+from node.server import Node
+from tests.ha.test_frames import EXAMPLES
+from tests.keyfiles import access_files
+
+READ_SECONDS = 0.002
+PASSWORD = "of the fuzzed node"
+CONNECT_SECONDS = 5.0
+AT_ONCE = 16
+STILL_SECONDS_MAX = 0.5
+GROWTH_MIB_MAX = 48.0
+LENGTH_MAX = 1 << 16
+SMALL_STORE = {
+    "mapped_file_size_commit_log": 1 << 20,
+    "mapped_file_size_consume_queue": 20_000,
+    "max_hash_slot_num": 1000,
+    "max_index_num": 20_000,
+}
+PATHS = (
+    b"/duolog.v1.Messages/Append",
+    b"/duolog.v1.Messages/Pull",
+    b"/duolog.v1.Messages/Subscribe",
+    b"/duolog.v1.Groups/Heartbeat",
+    b"/duolog.v1.Admin/Route",
+    b"/duolog.v1.Access/PutUser",
+    b"/apache.rocketmq.v2.MessagingService/Telemetry",
+    b"/apache.rocketmq.v2.MessagingService/SendMessage",
+    b"/apache.rocketmq.v2.MessagingService/ReceiveMessage",
+    b"/grpc.health.v1.Health/Watch",
+    b"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    HA_METHOD.encode(),
+    b"/none/none",
+)
+
+
+def _call(path: bytes, stream: int, request: bytes, *more: bytes) -> bytes:
+    return h2.begin(stream, h2.call_block(path, *more)) + h2.message(stream, request, h2.END_STREAM)
+
+
+def beginnings() -> list[bytes]:
+    """Valid inputs of each port."""
+    greeting = h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0)
+    pull = wire.PullRequest(topic="T", wait_ms=1).SerializeToString()
+    authorization = h2.field(b"authorization", b"Basic YWxpY2U6eA==")
+    signed = h2.field(
+        b"authorization",
+        b"MQv2-HMAC-SHA1 Credential=a, SignedHeaders=x-mq-date-time, Signature=00",
+    )
+    who = h2.field(b"x-mq-client-id", b"c") + h2.field(b"x-mq-date-time", b"20250101T000000Z")
+    calls = [greeting + _call(path, 1, pull, more) for path in PATHS for more in (b"", who)]
+    calls += [greeting + _call(path, 1, pull, authorization) for path in PATHS[:6]]
+    calls += [greeting + _call(path, 1, pull, who, signed) for path in PATHS[6:9]]
+    of_frames = [
+        frames.hello(bytes(16)),
+        frames.hello(bytes(16)) + frames.frame(frames.Kind.CALL, 1, 100, pull, 2),
+        frames.frame(frames.Kind.PING),
+        frames.message_frame(frames.Kind.APPEND, 1, b"\x08\x01", b"body"),
+    ]
+    slaves = [
+        greeting
+        + h2.begin(1, h2.call_block(HA_METHOD.encode()))
+        + h2.message(1, ha_frames.encode(one))
+        for one in EXAMPLES
+    ]
+    http = [
+        b"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Basic YWxpY2U6eA==\r\n\r\n",
+        b"POST / HTTP/1.0\r\n\r\n",
+    ]
+    tls = [b"\x16\x03\x01\x00\x2e\x01\x00\x00\x2a\x03\x03" + bytes(40)]
+    return [*calls, *of_frames, *slaves, *http, *tls]
+
+
+def damaged(chance: random.Random, seeds: list[bytes]) -> bytes:
+    """An input: mostly one that is valid but for a few bytes."""
+    data = bytearray(chance.choice(seeds))
+    if chance.random() < 0.2:
+        data += chance.choice(seeds)[chance.choice((0, len(h2.PREFACE))) :]
+    for _ in range(chance.choice((0, 1, 1, 2, 4, 16))):
+        at = chance.randrange(len(data) + 1)
+        match chance.randrange(6):
+            case 0 if data:
+                data[at % len(data)] = chance.randrange(256)
+            case 1:
+                del data[at : at + chance.randrange(1, 20)]
+            case 2:
+                data[at:at] = chance.randbytes(chance.randrange(1, 20))
+            case 3:
+                del data[at:]
+            case 4:
+                lengths = (0, 1, 0x7FFFFFFF, 0xFFFFFFFF, chance.getrandbits(32))
+                data[at : at + 4] = struct.pack("<I", chance.choice(lengths))
+            case _:
+                data[at:at] = data[at : at + 200] * chance.randrange(1, 50)
+    return bytes(data[:LENGTH_MAX])
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run was."""
+
+    inputs: dict[str, int] = field(default_factory=dict)
+    still_seconds: float = 0.0
+    grown_mib: float = 0.0
+
+
+def rss_mib() -> float:
+    """Anonymous memory of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(x for x in lines if x.startswith("RssAnon")).split()[1]) / 1024
+
+
+def say(port: int, data: bytes, cuts: list[int]) -> None:
+    """One connection, with what it says in pieces."""
+    with contextlib.suppress(OSError), socket.socket() as made:
+        made.settimeout(CONNECT_SECONDS)
+        made.connect(("127.0.0.1", port))
+        made.settimeout(READ_SECONDS)
+        for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+            made.sendall(data[begin:end])
+            with contextlib.suppress(TimeoutError):
+                if not made.recv(1 << 16):
+                    return
+
+
+class Stands:
+    """The longest time that the event loop did not go on."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    async def run(self) -> None:
+        """Look, until cancelled."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            self.longest = max(self.longest, time.monotonic() - before - 0.01)
+
+
+async def fuzz(seconds: float, seed: int) -> Result:
+    """All ports for so long. Raises AssertionError where the node does not answer afterwards."""
+    with tempfile.TemporaryDirectory(prefix="duolog-fuzz-") as directory:
+        node = Node(_config(Path(directory)))
+        await node.start()
+        stands = Stands()
+        looking = asyncio.ensure_future(stands.run())
+        try:
+            return await _all_ports(node, stands, seconds, random.Random(seed))
+        finally:
+            looking.cancel()
+            await node.stop()
+
+
+def _config(directory: Path) -> Config:
+    return Config.model_validate(
+        {
+            "node": {"data": directory / "data", "listen": free_endpoint(), "name": "fuzzed"},
+            "access": access_files(directory, PASSWORD),
+            "metrics": {"listen": free_endpoint()},
+            "ha": {"listen": free_endpoint()},
+            "store": {**SMALL_STORE, "broker_role": "ASYNC_MASTER"},
+        }
+    )
+
+
+async def _all_ports(node: Node, stands: Stands, seconds: float, chance: random.Random) -> Result:
+    assert node.broker is not None
+    assert node.metrics is not None
+    ports = {
+        "gRPC": node.port,
+        "frames": node.broker.frames_port,
+        "replication": node.ha_port,
+        "metrics": node.metrics.port,
+    }
+    seeds, result = beginnings(), Result(dict.fromkeys(ports, 0))
+    before, end = 0.0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        batch = []
+        for name, port in ports.items():
+            for _ in range(AT_ONCE // len(ports)):
+                data = damaged(chance, seeds)
+                cuts = sorted(
+                    chance.sample(range(len(data) + 1), min(len(data), chance.randrange(3)))
+                )
+                batch.append(asyncio.to_thread(say, port, data, cuts))
+                result.inputs[name] += 1
+        await asyncio.gather(*batch)
+        if not before and sum(result.inputs.values()) >= 500:
+            stands.longest, before = 0.0, rss_mib()  # what is loaded at the first use is there
+    result.still_seconds = stands.longest
+    gc.collect()
+    result.grown_mib = rss_mib() - before if before else 0.0
+    assert not node.broker.failed.is_set(), "the node gave up"
+    assert node.broker.validate() == ""
+    async with duolog.Client(f"127.0.0.1:{node.port}", user="root", password=PASSWORD) as client:
+        await client.admin.create_topic("after", 1)
+    return result
+
+
+def main() -> None:
+    """The long mode: as long as one says."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 32)
+    print(f"ports for {seconds:.0f} s from seed {seed}", flush=True)
+    configure_logging("critical", False)
+    result = asyncio.run(fuzz(seconds, seed))
+    print(result)
+    assert result.still_seconds <= STILL_SECONDS_MAX
+    assert result.grown_mib <= GROWTH_MIB_MAX
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""The memory of answers that clients have not taken."""
+
+import asyncio
+
+import duolog
+import pytest
+
+from node.core import untaken as module
+from node.core.untaken import LITTLE_BYTES, Untaken, address_of
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:10.0.0.7:5555", "ipv4:10.0.0.7"),
+        ("ipv6:[::1]:5555", "ipv6:[::1]"),
+        ("unix", "unix"),
+        ("", ""),
+    ],
+)
+def test_an_address_is_a_peer_without_its_port(peer: str, address: str) -> None:
+    assert address_of(peer) == address
+
+
+def test_an_address_holds_its_share_and_all_together_hold_the_limit() -> None:
+    answers = Untaken(8 * MIB, MIB)
+    answers.take("a", MIB)
+    assert answers.room("a") == MIB
+    answers.take("a", MIB)
+    assert answers.room("a") == 0
+    assert answers.room("b") == 2 * MIB
+    for address in "bcd":
+        answers.take(address, 2 * MIB)
+    assert answers.held_bytes == 8 * MIB
+    assert answers.room("e") == LITTLE_BYTES  # others never keep it from reading
+    answers.take("e", LITTLE_BYTES)
+    assert answers.room("e") == 0
+    answers.give("b", 2 * MIB)
+    assert answers.room("b") == 2 * MIB - LITTLE_BYTES
+    assert answers.validate() == ""
+
+
+def test_one_answer_of_the_largest_size_has_room_however_small_the_share_is() -> None:
+    assert Untaken(8 * MIB, 8 * MIB).room("a") == 8 * MIB
+    assert Untaken(8 * MIB, 64 * MIB).room("a") == 8 * MIB
+
+
+async def test_readers_of_an_address_wait_in_turn_until_it_takes_something() -> None:
+    answers = Untaken(4 * MIB, MIB)
+    answers.take("a", MIB)
+    served: list[int] = []
+
+    async def read(number: int) -> None:
+        await answers.some_room("a")
+        answers.take("a", MIB)
+        served.append(number)
+
+    readers = [asyncio.ensure_future(read(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    assert served == []
+    for number in range(3):
+        answers.give("a", MIB)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert served == list(range(number + 1))
+    await asyncio.gather(*readers)
+    answers.give("a", MIB)
+    assert (answers.held_bytes, answers.validate()) == (0, "")
+
+
+async def test_a_reader_whose_client_takes_nothing_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.0)
+    answers = Untaken(4 * MIB, MIB)
+    answers.take("a", MIB)
+    with pytest.raises(duolog.Busy, match="answers_bytes_max"):
+        await answers.some_room("a")
+    assert answers.refused == 1
+    assert await answers.some_room("b") == MIB
+    assert answers._waiting == {}
