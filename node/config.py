@@ -313,12 +313,13 @@ class LimitsSection(_Section):
         20_000, ge=1, description="most pulls and subscriptions waiting at a time"
     )
     connections_max: int = Field(
-        5000,
+        3500,
         ge=16,
-        description="most connections of clients to each of the ports; more are closed at once",
+        description="most connections of clients to each of the ports; more are closed at once. An "
+        "idle one takes up to 17 KiB",
     )
     connections_per_address_max: int = Field(
-        2500, ge=8, description="most of one address over frames; it may use gRPC beyond"
+        2000, ge=8, description="most of one address over frames; it may use gRPC beyond"
     )
     streams_max: int = Field(
         2048,

@@ -6,7 +6,12 @@ drawn. A node imports this module before any other, so that structlog does witho
 """
 
 import logging
+import os
 import sys
+
+# gRPC's core writes a line for each invalid header of a peer, who decides how many there are. It
+# reads this once, when it is first imported.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 _imported_rich = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 try:
@@ -20,6 +25,7 @@ def configure_logging(level: str, as_json: bool) -> None:
     """Structured lines on stderr. level: lowest that is written."""
     from node.lograte import RateLimiter  # imports structlog, so only after the precautions above
 
+    logging.getLogger("grpc").setLevel(logging.CRITICAL)  # as above, of its Python part
     renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     if as_json:
         renderer = structlog.processors.JSONRenderer()

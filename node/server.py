@@ -33,6 +33,7 @@ from node.config import Config, ConfigError
 from node.election.failover import Candidate, FailoverService
 from node.frames.server import FramesServer
 from node.grpcoptions import client_port
+from node.grpcserver import serve as grpc_server
 from node.logs import configure_logging
 from node.methods import Methods
 from node.openfiles import raise_limit
@@ -190,7 +191,7 @@ class Node:
     async def _recover(self, reserved: ReservedPort) -> None:
         """Make the services and the broker, and recover its store."""
         limits = self.config.limits
-        server = grpc.aio.server(options=client_port(limits))
+        server = grpc_server(client_port(limits))
         disk = OsDisk(self.config.node.data)
         broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))
         access = self._access = access_of(

@@ -16,6 +16,7 @@ from ha import masterevents
 from ha.frames import BODY_BYTES_MAX, KIND_AT, BadFrame, Hello, Kind, decode
 from ha.master import Master
 from node.grpcoptions import replication_port
+from node.grpcserver import serve
 from node.replication.keyproof import Answer, Unproven
 from node.replication.outgoing import Outgoing
 from node.replication.roles import Connection, Replication
@@ -58,7 +59,7 @@ class ReplicationService:
         self._replication = replication
         self._threads = threads
         self._tls = tls
-        self._server = grpc.aio.server(options=replication_port(BODY_BYTES_MAX, CONNECTIONS_MAX))
+        self._server = serve(replication_port(BODY_BYTES_MAX, CONNECTIONS_MAX))
         self.methods: dict[str, Served] = {}  # by path, each with its rule before it
         self._serve(HA_METHOD, self._stream)
 

@@ -17,6 +17,7 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from bench import http2bytes as h2
+from demo.ports import free_endpoint
 from node import grpcoptions
 from node.server import Node
 from tests.node.conftest import StartNode
@@ -245,3 +246,19 @@ async def test_one_address_does_not_take_all_connections_of_frames(
     await until(lambda: server.connections == 7)
     open_raw(port)
     await until(lambda: server.connections == 8)
+
+
+@pytest.mark.parametrize("path", [b"/duolog.v1.Messages/\xff\xfe", b"\xc3\x28", b"/", b""])
+async def test_a_call_of_a_method_whose_name_is_no_text_ends_nothing(
+    start_node: StartNode, open_raw: Any, path: bytes
+) -> None:
+    node = await start_node(ha={"listen": free_endpoint()}, broker_role="ASYNC_MASTER")
+    for port in (node.port, node.ha_port):
+        raw = open_raw(port)
+        await raw.send(h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0))
+        await raw.send(h2.begin(1, h2.call_block(path)) + h2.message(1, b"", h2.END_STREAM))
+        with contextlib.suppress(EOFError):
+            await raw.headers(1)
+        assert await open_raw(port).read()
+    async with duolog.Client(endpoint(node)) as client:
+        await client.admin.create_topic("T", 1)

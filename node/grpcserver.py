@@ -1,0 +1,115 @@
+"""gRPC's asyncio server, without the call that ends it.
+
+grpcio (1.85) reads the name of an unknown method as UTF-8 in the task that takes all calls. A name
+that is none ends that task, and with it the server: one call of anybody closes the port. Here the
+methods of this node are registered with gRPC's core, which compares their names as bytes, and all
+other calls are answered as unknown whatever their names are. Calls are taken by a task for each
+method, so a call costs the same however many methods there are (grpcio waits for all of them anew
+at each call).
+
+This uses parts of grpcio that are not public: where they are not as they were, `serve` says so, and
+gives grpcio's own server.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+import structlog
+from grpc._cython import cygrpc as _cygrpc
+from grpc.aio import _server
+
+from node.grpcoptions import Options
+
+cygrpc: Any = _cygrpc
+log = structlog.get_logger("duolog.node")
+
+UNKNOWN = "/unknown"
+_USED = (
+    "_handle_rpc",
+    "_schedule_rpc_coro",
+    "_MethodResolver",
+    "_RequestCallError",
+)
+_OVERRIDDEN = ("_make_request_call_future", "_request_call", "_request_registered_call")
+
+
+def methods_of(handlers: Iterable[grpc.GenericRpcHandler]) -> dict[str, Any]:
+    """The methods of services, by their paths."""
+    found: dict[str, Any] = {}
+    for handler in handlers:
+        found.update(getattr(handler, "_method_handlers", {}))
+    return found
+
+
+class _Core(cygrpc.AioServer):  # type: ignore[misc]
+    """Takes the calls of each method by itself.
+
+    grpcio's own loop goes on, and waits for calls that never come to it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *rest: Any) -> None:
+        super().__init__(loop, *rest)
+        self._own_loop = loop
+        self._methods: dict[str, Any] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+        self._resolver: Any = None
+
+    def add_registered_method_handlers(self, handlers: dict[str, Any]) -> None:
+        """See grpcio."""
+        self._methods.update(handlers)
+        super().add_registered_method_handlers(handlers)
+
+    def _make_request_call_future(self, method: bytes | None) -> "asyncio.Future[None]":
+        """Called once for each method, and once for all others."""
+        name = UNKNOWN if method is None else method.decode()
+        request = (
+            self._request_call if method is None else partial(self._request_registered_call, method)
+        )
+        if self._resolver is None:
+            self._resolver = cygrpc._MethodResolver([], self._methods)
+        return self._own_loop.create_task(self._take(name, request))
+
+    async def _take(self, name: str, request: Callable[[], Awaitable[Any]]) -> None:
+        """Begin the calls of one method. Raises what grpcio's loop would raise."""
+        loop = self._own_loop
+        while True:
+            try:
+                state = await request()
+            except cygrpc._RequestCallError:
+                if self.is_running():
+                    continue
+                raise
+            serving = cygrpc._handle_rpc(name, self._resolver, (), state, loop, False)
+            task = loop.create_task(cygrpc._schedule_rpc_coro(serving, state, loop, name))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+
+
+class Server(_server.Server):
+    """A server whose generic handlers are those of `grpc.method_handlers_generic_handler`."""
+
+    def __init__(self, options: Options) -> None:
+        self._loop = cygrpc.get_working_loop()
+        arguments = cast(Any, _server)._augment_channel_arguments(options, None)
+        self._server = _Core(self._loop, None, (), (), arguments, None)
+
+    def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[Any]) -> None:
+        """See grpcio: their methods are registered."""
+        self._server.add_registered_method_handlers(methods_of(generic_rpc_handlers))
+
+
+def serve(options: Options) -> grpc.aio.Server:
+    """A server."""
+    lacking = [name for name in _USED if not hasattr(cygrpc, name)]
+    lacking += [name for name in _OVERRIDDEN if not hasattr(cygrpc.AioServer, name)]
+    if lacking:
+        log.warning("this grpcio can be stopped by anybody", reason=f"it lacks {lacking}")
+        return grpc.aio.server(options=options)
+    return cast(grpc.aio.Server, Server(options))
+
+
+__all__ = ["serve"]
