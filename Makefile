@@ -175,9 +175,11 @@ chaos-containers: venv  ## Break the compose cluster: kills, partitions, pauses 
 	@$(CHAOS) --target containers --kill 30 --disconnect 50 --cut-one-way 50 --pause 10 --lasts 5 \
 	  --name containers
 
-fuzz: venv  ## Coverage-guided fuzzing of the decoders, 60 s each.
+SECONDS_EACH ?= 60
+fuzz: venv  ## Coverage-guided fuzzing of the decoders, and a node's ports before a login, $(SECONDS_EACH) s each.
+	@$(BIN)/python -m tests.fuzz.ports $(SECONDS_EACH)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=2.3'
-	@$(BIN)/python tests/fuzz/run.py
+	@$(BIN)/python tests/fuzz/run.py $(SECONDS_EACH)
 
 interop: venv  ## Only the tests against the real RocketMQ 4.9.8 store (Java 17, Maven).
 	@$(BIN)/python -m pytest -q -m interop

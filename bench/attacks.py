@@ -304,15 +304,23 @@ def many_headers(endpoint: str, count: int) -> Counts:
 
 
 def continuations(endpoint: str, count: int) -> Counts:
-    """Headers that never end."""
-
-    def pieces() -> Iterator[bytes]:
-        yield h2.frame(h2.HEADERS, 0, 1, h2.call_block(PULL))
-        more = h2.frame(h2.CONTINUATION, 0, 1, h2.field(b"x", b"y" * 100) * 100) * 10
-        while True:
-            yield more
-
-    return _flood(endpoint, count, pieces)
+    """Headers that never end, on several connections in turn."""
+    begun = h2.greeting() + h2.frame(h2.HEADERS, 0, 1, h2.call_block(PULL))
+    more = h2.frame(h2.CONTINUATION, 0, 1, h2.field(b"x", b"y" * 100) * 100) * 10
+    made = [connect(endpoint) for _ in range(count)]
+    for one in made:
+        one.sendall(begun)
+    under_way()
+    sent = ended = 0
+    while made and not told_to_end():
+        for one in list(made):
+            try:
+                one.sendall(more)
+                sent += len(more)
+            except OSError:
+                made.remove(one)
+                ended += 1
+    return {"connections": count, "ended": ended, "sent_bytes": sent}
 
 
 def rapid_resets(endpoint: str, count: int) -> Counts:

@@ -37,6 +37,17 @@ _USED = (
 _OVERRIDDEN = ("_make_request_call_future", "_request_call", "_request_registered_call")
 
 
+class _Tracebacks:
+    """In the place of the module that grpcio prints to stderr with when a call is gone before it is
+    answered: its peer decides how often.
+    """
+
+    @staticmethod
+    def print_exc() -> None:
+        """Note it where debug lines are asked for."""
+        log.debug("a call was gone before its answer", exc_info=True)
+
+
 def methods_of(handlers: Iterable[grpc.GenericRpcHandler]) -> dict[str, Any]:
     """The methods of services, by their paths."""
     found: dict[str, Any] = {}
@@ -109,6 +120,8 @@ def serve(options: Options) -> grpc.aio.Server:
     if lacking:
         log.warning("this grpcio can be stopped by anybody", reason=f"it lacks {lacking}")
         return grpc.aio.server(options=options)
+    if hasattr(cygrpc, "traceback"):
+        cygrpc.traceback = _Tracebacks
     return cast(grpc.aio.Server, Server(options))
 
 

@@ -20,7 +20,8 @@ def fuzz(name: str, seconds: str) -> None:
     import atheris
 
     with atheris.instrument_imports(
-        include=["store", "ha", "duolog"], enable_loader_override=False
+        include=["store", "ha", "duolog", "node.frames", "node.metrics.endpoint"],
+        enable_loader_override=False,
     ):
         from tests.fuzz.targets import TARGETS
     from tests.fuzz.test_corpus import seeds

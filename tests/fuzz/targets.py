@@ -4,6 +4,7 @@ Each target takes bytes and must end: with a value or one of the errors it docum
 is a bug.
 """
 
+import asyncio
 import functools
 import itertools
 import tempfile
@@ -12,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from duolog import CorruptBatch
+from duolog import CorruptBatch, Unauthenticated
+from duolog import _frames as client_frames
 from duolog._columns import crc32, parse_properties
 from duolog._message import Batch
 from duolog.wire import duolog_pb2 as wire
@@ -22,6 +24,7 @@ from ha.master import Master
 from ha.progress import ConnectionState
 from ha.slave import Slave
 from ha.slaveevents import Connected, Received
+from node.metrics.endpoint import Endpoint
 from store import jsontext
 from store.checkpoint import StoreCheckpoint
 from store.clocks import MonoMs
@@ -38,6 +41,7 @@ from store.osdisk import OsDisk
 from store.queuelayout import QueueLayout
 from store.record import parse_message_id
 from tests.ha.pair import Link, open_master, open_slave, put
+from tests.node.frames.test_connection import KEY, Side, send
 
 
 def record(data: bytes) -> None:
@@ -240,6 +244,58 @@ def slave_hears(data: bytes) -> None:
         machines.cache_clear()
 
 
+def frames_port_hears(data: bytes) -> None:
+    """Whatever comes to the port for frames, before and behind a greeting, in pieces or at once."""
+    _loop().run_until_complete(_frames_port_hears(data))
+
+
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()
+
+
+async def _frames_port_hears(data: bytes) -> None:
+    for greeting in (b"", client_frames.hello(KEY)):
+        for step in (len(data) + len(greeting) or 1, 7):
+            side = Side()
+            connection, line = side.connect(greets=False)
+            whole = greeting + data
+            for begin in range(0, len(whole), step):
+                if line.closing:
+                    break
+                send(connection, whole[begin : begin + step])
+            await asyncio.sleep(0)
+            connection.tick()
+            connection.connection_lost(None)
+            await side.calls.finish(5)
+            assert side.open == set()
+            assert side.terms.budget.taken == 0
+            assert greeting or KEY in data or not side.appends.stored
+
+
+def metrics_port_hears(data: bytes) -> None:
+    """A request for metrics; without a user's password there is none."""
+    _loop().run_until_complete(_metrics_port_hears(data))
+
+
+async def _metrics_port_hears(data: bytes) -> None:
+    async def refuse(authorization: str, source: str) -> None:
+        raise Unauthenticated("nobody")
+
+    async def scrape(deadline: float) -> list[bytes]:
+        raise AssertionError("nobody was let in")
+
+    for request in (data, data + b"\r\n\r\n", b"GET /metrics HTTP/1.1\r\n" + data + b"\r\n\r\n"):
+        reader = asyncio.StreamReader(limit=8192)
+        reader.feed_data(request)
+        reader.feed_eof()
+        try:
+            status, _ = await Endpoint(scrape, "", refuse)._reply(reader, "", 0.0)
+        except asyncio.IncompleteReadError:
+            continue
+        assert status in (400, 401, 404, 405, 431)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "record": record,
     "entries": entries,
@@ -253,4 +309,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "frame": frame,
     "master_hears": master_hears,
     "slave_hears": slave_hears,
+    "frames_port_hears": frames_port_hears,
+    "metrics_port_hears": metrics_port_hears,
 }

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
+from duolog import _frames as client_frames
 from duolog._columns import crc32, pack
 from duolog.wire import duolog_pb2 as wire
 
@@ -11,6 +12,7 @@ from ha import frames
 from tests import oracle
 from tests.fuzz.targets import TARGETS
 from tests.ha.test_frames import EXAMPLES
+from tests.node.frames.test_connection import KEY, a_pull, an_append
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -54,6 +56,10 @@ def seeds() -> list[bytes]:
         table,
         change,
         b"A\x01b\x02C\x01d",
+        client_frames.hello(KEY) + a_pull(1, 10) + an_append(2),
+        a_pull(1, 10) + client_frames.frame(client_frames.Kind.CANCEL, 1),
+        an_append(1, b"x" * 700),
+        b"GET /metrics HTTP/1.1\r\nAuthorization: Basic YWxpY2U6eA==\r\n\r\n",
         *told,
         *(bytes([one[5]]) + one[frames.HEADER_BYTES :] for one in told),
     ]

@@ -23,6 +23,7 @@ from node.server import Node
 from tests.node.conftest import StartNode
 
 PULL = b"/duolog.v1.Messages/Pull"
+TELEMETRY = b"/apache.rocketmq.v2.MessagingService/Telemetry"
 MIB = 1 << 20
 WAIT_SECONDS = 20.0
 
@@ -151,6 +152,24 @@ async def test_a_connection_that_does_not_greet_is_closed(
     async with asyncio.timeout(WAIT_SECONDS):
         while await raw.read():
             pass
+
+
+async def test_calls_that_are_reset_at_once_leave_nothing(
+    start_node: StartNode, open_raw: Any
+) -> None:
+    node = await start_node()
+    raw = open_raw(node.port)
+    await raw.send(h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0))
+    block = h2.call_block(TELEMETRY, h2.field(b"x-mq-client-id", b"c"))
+    cancel = struct.pack(">I", h2.CANCEL)
+    async with duolog.Client(endpoint(node)) as client:
+        await client.admin.create_topic("T", 1)
+        for stream in range(1, 4001, 2):
+            await raw.send(h2.begin(stream, block) + h2.frame(h2.RST_STREAM, 0, stream, cancel))
+        await client.admin.create_topic("U", 1)
+        assert node.rocketmq is not None
+        clients = node.rocketmq.clients
+        await until(lambda: not any(one.streams for one in clients.all()))
 
 
 async def test_more_calls_than_a_connection_may_have_take_another_one(
