@@ -177,7 +177,7 @@ chaos-containers: venv  ## Break the compose cluster: kills, partitions, pauses 
 
 SECONDS_EACH ?= 60
 fuzz: venv  ## Coverage-guided fuzzing of the decoders, and a node's ports before a login, $(SECONDS_EACH) s each.
-	@$(BIN)/python -m tests.fuzz.ports $(SECONDS_EACH)
+	@GRPC_VERBOSITY=NONE $(BIN)/python -m tests.fuzz.ports $(SECONDS_EACH)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=2.3'
 	@$(BIN)/python tests/fuzz/run.py $(SECONDS_EACH)
 

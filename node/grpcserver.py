@@ -66,6 +66,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
         super().__init__(loop, *rest)
         self._own_loop = loop
         self._methods: dict[str, Any] = {}
+        self.calls_max = 0
         self._calls: set[asyncio.Task[None]] = set()
         self._resolver: Any = None
 
@@ -94,7 +95,9 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
                 if self.is_running():
                     continue
                 raise
-            serving = cygrpc._handle_rpc(name, self._resolver, (), state, loop, False)
+            # Counted here, since a call that has no request yet is known to no service.
+            too_many = len(self._calls) >= self.calls_max
+            serving = cygrpc._handle_rpc(name, self._resolver, (), state, loop, too_many)
             task = loop.create_task(cygrpc._schedule_rpc_coro(serving, state, loop, name))
             self._calls.add(task)
             task.add_done_callback(self._calls.discard)
@@ -103,26 +106,27 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
 class Server(_server.Server):
     """A server whose generic handlers are those of `grpc.method_handlers_generic_handler`."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, calls_max: int) -> None:
         self._loop = cygrpc.get_working_loop()
         arguments = cast(Any, _server)._augment_channel_arguments(options, None)
         self._server = _Core(self._loop, None, (), (), arguments, None)
+        self._server.calls_max = calls_max
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[Any]) -> None:
         """See grpcio: their methods are registered."""
         self._server.add_registered_method_handlers(methods_of(generic_rpc_handlers))
 
 
-def serve(options: Options) -> grpc.aio.Server:
-    """A server."""
+def serve(options: Options, calls_max: int) -> grpc.aio.Server:
+    """A server. calls_max: on all connections together; the others get RESOURCE_EXHAUSTED."""
     lacking = [name for name in _USED if not hasattr(cygrpc, name)]
     lacking += [name for name in _OVERRIDDEN if not hasattr(cygrpc.AioServer, name)]
     if lacking:
         log.warning("this grpcio can be stopped by anybody", reason=f"it lacks {lacking}")
-        return grpc.aio.server(options=options)
+        return grpc.aio.server(options=options, maximum_concurrent_rpcs=calls_max)
     if hasattr(cygrpc, "traceback"):
         cygrpc.traceback = _Tracebacks
-    return cast(grpc.aio.Server, Server(options))
+    return cast(grpc.aio.Server, Server(options, calls_max))
 
 
 __all__ = ["serve"]

@@ -53,6 +53,7 @@ log = structlog.get_logger("duolog.node")
 
 GRACE_SECONDS = 2.0
 NOTE_SECONDS = 0.5
+SHORT_CALLS_MAX = 4096  # over gRPC at a time, beside those that wait for messages
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 SERVICES = (
@@ -191,7 +192,7 @@ class Node:
     async def _recover(self, reserved: ReservedPort) -> None:
         """Make the services and the broker, and recover its store."""
         limits = self.config.limits
-        server = grpc_server(client_port(limits))
+        server = grpc_server(client_port(limits), limits.polls_max + SHORT_CALLS_MAX)
         disk = OsDisk(self.config.node.data)
         broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))
         access = self._access = access_of(

@@ -59,7 +59,7 @@ class ReplicationService:
         self._replication = replication
         self._threads = threads
         self._tls = tls
-        self._server = serve(replication_port(BODY_BYTES_MAX, CONNECTIONS_MAX))
+        self._server = serve(replication_port(BODY_BYTES_MAX, CONNECTIONS_MAX), CONNECTIONS_MAX)
         self.methods: dict[str, Served] = {}  # by path, each with its rule before it
         self._serve(HA_METHOD, self._stream)
 

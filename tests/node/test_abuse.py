@@ -18,7 +18,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from bench import http2bytes as h2
 from demo.ports import free_endpoint
-from node import grpcoptions
+from node import grpcoptions, server
 from node.server import Node
 from tests.node.conftest import StartNode
 
@@ -154,6 +154,36 @@ async def test_a_connection_that_does_not_greet_is_closed(
             pass
 
 
+async def test_calls_that_send_no_request_are_bounded_on_all_connections_together(
+    start_node: StartNode, open_raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "SHORT_CALLS_MAX", 7)
+    node = await start_node(limits={"polls_max": 1})
+    begun = h2.call_block(PULL)
+    silent = [open_raw(node.port) for _ in range(2)]
+    for raw in silent:
+        calls = b"".join(h2.begin(stream, begun) for stream in (1, 3, 5, 7))
+        await raw.send(h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0) + calls)
+    async with grpc.aio.insecure_channel(endpoint(node)) as channel:
+        status = stubs.AdminStub(channel).NodeStatus
+
+        async def refused() -> bool:
+            try:
+                await status(wire.NodeStatusRequest(), timeout=WAIT_SECONDS)
+            except grpc.aio.AioRpcError as error:
+                return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            return False
+
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not await refused():
+                await asyncio.sleep(0.01)
+        for raw in silent:
+            raw.close()
+        async with asyncio.timeout(WAIT_SECONDS):
+            while await refused():
+                await asyncio.sleep(0.01)
+
+
 async def test_calls_that_are_reset_at_once_leave_nothing(
     start_node: StartNode, open_raw: Any
 ) -> None:
@@ -256,15 +286,15 @@ async def test_one_address_does_not_take_all_connections_of_frames(
     node = await start_node(limits={"connections_per_address_max": 8})
     assert node.broker is not None
     assert node._frames is not None
-    server, port = node._frames, node.broker.frames_port
+    taking, port = node._frames, node.broker.frames_port
     held = [open_raw(port) for _ in range(8)]
-    await until(lambda: server.connections == 8)
+    await until(lambda: taking.connections == 8)
     assert await open_raw(port).read() == b""
-    assert server.refused == 1
+    assert taking.refused == 1
     held[0].close()
-    await until(lambda: server.connections == 7)
+    await until(lambda: taking.connections == 7)
     open_raw(port)
-    await until(lambda: server.connections == 8)
+    await until(lambda: taking.connections == 8)
 
 
 @pytest.mark.parametrize("path", [b"/duolog.v1.Messages/\xff\xfe", b"\xc3\x28", b"/", b""])
