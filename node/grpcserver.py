@@ -12,7 +12,7 @@ gives grpcio's own server.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from grpc._cython import cygrpc as _cygrpc
 from grpc.aio import _server
 
 from node.grpcoptions import Options
+from node.methods import methods_of
 
 cygrpc: Any = _cygrpc
 log = structlog.get_logger("duolog.node")
@@ -48,14 +49,6 @@ class _Tracebacks:
         log.debug("a call was gone before its answer", exc_info=True)
 
 
-def methods_of(handlers: Iterable[grpc.GenericRpcHandler]) -> dict[str, Any]:
-    """The methods of services, by their paths."""
-    found: dict[str, Any] = {}
-    for handler in handlers:
-        found.update(getattr(handler, "_method_handlers", {}))
-    return found
-
-
 class _Core(cygrpc.AioServer):  # type: ignore[misc]
     """Takes the calls of each method by itself.
 
@@ -70,7 +63,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
         self._calls: set[asyncio.Task[None]] = set()
         self._resolver: Any = None
 
-    def add_registered_method_handlers(self, handlers: dict[str, Any]) -> None:
+    def add_registered_method_handlers(self, handlers: Mapping[str, Any]) -> None:
         """See grpcio."""
         self._methods.update(handlers)
         super().add_registered_method_handlers(handlers)
@@ -114,7 +107,8 @@ class Server(_server.Server):
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[Any]) -> None:
         """See grpcio: their methods are registered."""
-        self._server.add_registered_method_handlers(methods_of(generic_rpc_handlers))
+        for service in generic_rpc_handlers:
+            self._server.add_registered_method_handlers(methods_of(service))
 
 
 def serve(options: Options, calls_max: int) -> grpc.aio.Server:

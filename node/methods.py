@@ -51,4 +51,16 @@ class Methods:
         return cast(grpc.aio.Server, self)
 
 
-__all__ = ["Handler", "Methods"]
+def methods_of(service: grpc.GenericRpcHandler) -> dict[str, Handler]:
+    """The methods of a service by their paths.
+
+    service: made by `grpc.method_handlers_generic_handler`, as in generated code. Raises TypeError
+    for another one, whose methods are known only as they are called.
+    """
+    found = getattr(service, "_method_handlers", None)
+    if found is None:
+        raise TypeError(f"{type(service).__name__} does not say which methods it has")
+    return cast(dict[str, Handler], found)
+
+
+__all__ = ["Handler", "Methods", "methods_of"]

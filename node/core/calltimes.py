@@ -4,13 +4,13 @@ Keys are names that this node gives, not its clients: there are as many as metho
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
 
 import grpc
 
 from node.histogram import Histogram
-from node.methods import Handler, Methods
+from node.methods import Handler, Methods, methods_of
 
 K = TypeVar("K")
 Wrap = Callable[[str, Handler], Handler]  # of a path
@@ -36,33 +36,18 @@ class CallTimes(Generic[K]):
         times.observe(took)
 
 
-class _Timed(grpc.GenericRpcHandler):
-    """A service whose methods are wrapped as they are looked up."""
-
-    def __init__(
-        self, service: grpc.GenericRpcHandler, known: Mapping[str, Handler], wrap: Wrap
-    ) -> None:
-        self._service = service
-        self._found = dict(known)
-        self._wrap = wrap
-
-    def service(self, handler_call_details: Any) -> Any:
-        """See grpc.GenericRpcHandler."""
-        path = handler_call_details.method
-        handler: Any = self._service.service(handler_call_details)
-        if handler is None:
-            return None
-        found = self._found.get(path)
-        if found is None:
-            found = self._found[path] = self._wrap(path, handler)
-        return found
-
-
 def timed(methods: Methods, wrap: Wrap) -> Methods:
     """The same methods, each wrapped once."""
     made = Methods()
     made.by_path = {path: wrap(path, handler) for path, handler in methods.by_path.items()}
-    made.generic = [_Timed(service, made.by_path, wrap) for service in methods.generic]
+    for service in methods.generic:
+        found = {
+            path: made.by_path.get(path) or wrap(path, handler)
+            for path, handler in methods_of(service).items()
+        }
+        name = next(iter(found)).split("/")[1]
+        rows = {path.rpartition("/")[2]: cast(Any, handler) for path, handler in found.items()}
+        made.generic.append(grpc.method_handlers_generic_handler(name, rows))
     return made
 
 
