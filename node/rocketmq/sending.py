@@ -306,6 +306,8 @@ class Sender:
             result, waiting = begun
             if waiting is not None:
                 result = replace(result, status=await waiting)
+            if result.status is PutMessageStatus.UNKNOWN_ERROR:
+                self._core.admission.check_master()  # the next master knows what was stored
             if result.status not in _SOON or loop.time() + PAUSE_SECONDS >= deadline:
                 return result
             self._core.admission.check_master()  # another node may have become the master

@@ -341,17 +341,19 @@ async def test_a_connection_over_the_quota_is_refused_and_may_begin_when_another
     await client.admin.put_quota("Client:*", connections=1)
     first = duolog.Client(f"127.0.0.1:{node.port}", timeout=10)
     async with client.producer() as producer:
-        await producer.send("T", b"x")  # this client has the connection
-    async with first, first.producer() as other:
-        with pytest.raises(duolog.Throttled, match=r"quota of Client:127\.0\.0\.1: connections, 1"):
-            await other.send("T", b"y", timeout=1)
-        assert stored(node) == 1
-        await client.admin.put_quota("Client:*", connections=2)
-        await other.send("T", b"y", timeout=10)
-    assert counted(node, Kind.CLIENT, Limit.CONNECTIONS) > 0
-    connections = broker_of(node).core.throttle.connections
-    await until(lambda: connections.of_address("127.0.0.1") == 1)
-    assert connections.validate() == ""
+        await producer.send("T", b"x")  # this client has the connection, over gRPC by its stream
+        async with first, first.producer() as other:
+            with pytest.raises(
+                duolog.Throttled, match=r"quota of Client:127\.0\.0\.1: connections, 1"
+            ):
+                await other.send("T", b"y", timeout=1)
+            assert stored(node) == 1
+            await client.admin.put_quota("Client:*", connections=2)
+            await other.send("T", b"y", timeout=10)
+        assert counted(node, Kind.CLIENT, Limit.CONNECTIONS) > 0
+        connections = broker_of(node).core.throttle.connections
+        await until(lambda: connections.of_address("127.0.0.1") == 1)
+        assert connections.validate() == ""
 
 
 async def test_users_have_quotas_by_their_names_and_all_transports(
