@@ -36,7 +36,7 @@ class Brokers:
 
     processes: Sequence[ChildProcess]
     address: str
-    library: Path
+    jars: Path
     tools: bool
 
     def client(self, work: Work) -> ClientProgram:
@@ -71,8 +71,8 @@ def _properties(root: Path, number: int, ports: Sequence[int], copies: int) -> s
     return "".join(f"{key}={value}\n" for key, value in rows.items())
 
 
-def _java(library: Path, *words: str) -> list[str]:
-    return ["java", *words[:-1], "-cp", f"{library}/*", *words[-1].split(" ")]
+def _java(jars: Path, *words: str) -> list[str]:
+    return ["java", *words[:-1], "-cp", f"{jars}/*", *words[-1].split(" ")]
 
 
 def _tool(brokers: Brokers, work: Work) -> ClientProgram:
@@ -83,7 +83,7 @@ def _tool(brokers: Brokers, work: Work) -> ClientProgram:
             f"{package}.ConsumerPerformance --bootstrap-server {brokers.address} "
             f"--topic {work.topic} --messages {work.messages} --group readers-tool"
         )
-        return ClientProgram(_java(brokers.library, "-Xmx1g", command), _ConsumerLines(work).read)
+        return ClientProgram(_java(brokers.jars, "-Xmx1g", command), _ConsumerLines(work).read)
     seconds = work.seconds + work.warm_seconds
     messages = int(TOOL_MESSAGES_PER_SECOND[work.size] * seconds)
     command = (
@@ -91,7 +91,7 @@ def _tool(brokers: Brokers, work: Work) -> ClientProgram:
         f"--record-size {work.size} --throughput -1 "
         f"--producer-props bootstrap.servers={brokers.address} acks=all"
     )
-    return ClientProgram(_java(brokers.library, "-Xmx1g", command), _ProducerLines(messages).read)
+    return ClientProgram(_java(brokers.jars, "-Xmx1g", command), _ProducerLines(messages).read)
 
 
 class _Lines:
@@ -192,18 +192,18 @@ class Kafka:
 
     def servers(self, root: Path, replicated: bool) -> Brokers:
         """One broker, or two."""
-        library = maven.jars(f"kafka-{VERSION}", ARTIFACTS)
+        jars = maven.jars(f"kafka-{VERSION}", ARTIFACTS)
         copies = 2 if replicated else 1
         ports = free_ports(copies + 1)
         processes = []
         for number in range(1, copies + 1):
             properties = root / f"kafka-{number}.properties"
             properties.write_text(_properties(root, number, ports, copies))
-            _format(library, properties)
-            command = _java(library, *HEAP, f"kafka.Kafka {properties}")
+            _format(jars, properties)
+            command = _java(jars, *HEAP, f"kafka.Kafka {properties}")
             processes.append(Server(f"kafka-{number}", command, root / f"kafka-{number}.log"))
         address = ",".join(f"127.0.0.1:{port}" for port in ports[:-1])
-        return Brokers(processes, address, library, self.tools)
+        return Brokers(processes, address, jars, self.tools)
 
 
 class KafkaTools(Kafka):
@@ -240,9 +240,9 @@ class KafkaTools(Kafka):
     tools = True
 
 
-def _format(library: Path, properties: Path) -> None:
+def _format(jars: Path, properties: Path) -> None:
     """Make a broker's directory. Raises PeerFailed."""
-    command = _java(library, f"kafka.tools.StorageTool format -t {CLUSTER} -c {properties}")
+    command = _java(jars, f"kafka.tools.StorageTool format -t {CLUSTER} -c {properties}")
     try:
         found = subprocess.run(
             command, capture_output=True, text=True, timeout=FORMAT_SECONDS, check=False

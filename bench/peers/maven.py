@@ -56,13 +56,13 @@ def jars(name: str, artifacts: Sequence[str]) -> Path:
     return folder
 
 
-def compiled(source: Path, library: Path) -> Path:
+def compiled(source: Path, jars: Path) -> Path:
     """The folder with the classes of one source file, compiled against a folder of jars."""
-    target = library / "classes"
+    target = jars / "classes"
     if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
         need("javac")
         shutil.rmtree(target, ignore_errors=True)
-        command = ["javac", "-nowarn", "-cp", f"{library}/*", "-d", str(target), str(source)]
+        command = ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(target), str(source)]
         _run(command, COMPILE_SECONDS, f"javac could not compile {source.name}")
         os.utime(target)
     return target

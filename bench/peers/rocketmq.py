@@ -39,13 +39,13 @@ class Brokers:
     processes: Sequence[ChildProcess]
     address: str
     root: Path
-    library: Path
+    jars: Path
     classes: Path
 
     def client(self, work: Work) -> ClientProgram:
         """RocketClient.java; logs go below root."""
         flags = ["-Xms512m", "-Xmx1g", f"-Duser.home={self.root}"]
-        path = f"{self.classes}:{self.library}/*"
+        path = f"{self.classes}:{self.jars}/*"
         command = ["java", *flags, "-cp", path, "RocketClient", self.address, *work.arguments()]
         return ClientProgram(command, read)
 
@@ -122,23 +122,23 @@ class RocketMq:
 
     def prepare(self) -> dict[str, str]:
         """Jars from Maven Central; the client is compiled against them. Raises Unavailable."""
-        maven.compiled(CLIENT, self._library())
+        maven.compiled(CLIENT, self._jars())
         return {"rocketmq": self.version, "java": maven.java_version()}
 
-    def _library(self) -> Path:
+    def _jars(self) -> Path:
         group = "org.apache.rocketmq:rocketmq-"
         artifacts = [f"{group}{module}:{self.version}" for module in MODULES]
         return maven.jars(f"rocketmq-{self.version}", artifacts)
 
     def servers(self, root: Path, replicated: bool) -> Brokers:
         """A name server and one broker, or two."""
-        library = self._library()
+        jars = self._jars()
         names, port = free_ports(1)[0], _broker_port()
         address = f"127.0.0.1:{names}"
         configuration = root / "namesrv.conf"
         configuration.write_text(f"listenPort={names}\nbindAddress=127.0.0.1\n")
         processes = [
-            _server(root, library, "namesrv.NamesrvStartup", ["-c", str(configuration)], SMALL_HEAP)
+            _server(root, jars, "namesrv.NamesrvStartup", ["-c", str(configuration)], SMALL_HEAP)
         ]
         role = "SYNC_MASTER" if replicated else "ASYNC_MASTER"
         brokers = [_Broker("master", role, 0, port)]
@@ -149,11 +149,11 @@ class RocketMq:
             configuration = root / f"{broker.name}.conf"
             configuration.write_text(self._properties(root, broker, address))
             words = ["-c", str(configuration), "-n", address]
-            process = _server(root, library, "broker.BrokerStartup", words, HEAP)
+            process = _server(root, jars, "broker.BrokerStartup", words, HEAP)
             # A slave that registers before its master has topics of which nobody may write any.
             process.endpoint = f"127.0.0.1:{broker.port}"
             processes.append(process)
-        return Brokers(processes, address, root, library, maven.compiled(CLIENT, library))
+        return Brokers(processes, address, root, jars, maven.compiled(CLIENT, jars))
 
     def _properties(self, root: Path, broker: _Broker, names: str) -> str:
         store = root / broker.name
@@ -185,9 +185,7 @@ class RocketMq:
         return "".join(f"{key}={value}\n" for key, value in rows.items())
 
 
-def _server(
-    root: Path, library: Path, main: str, words: Sequence[str], heap: Sequence[str]
-) -> Server:
+def _server(root: Path, jars: Path, main: str, words: Sequence[str], heap: Sequence[str]) -> Server:
     """A server of RocketMQ; each has a home of its own for its logs."""
     name = Path(words[1]).stem
     home = root / f"home-{name}"
@@ -195,5 +193,5 @@ def _server(
     for logs in ("namesrv", "broker"):  # 4.9 does not start without
         (home / "conf" / f"logback_{logs}.xml").write_text("<configuration/>\n")
     flags = [*heap, *OPENS, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}"]
-    command = ["java", *flags, "-cp", f"{library}/*", f"org.apache.rocketmq.{main}", *words]
+    command = ["java", *flags, "-cp", f"{jars}/*", f"org.apache.rocketmq.{main}", *words]
     return Server(name, command, root / f"{name}.log")

@@ -1,5 +1,6 @@
 """The machine code of kernels: a library of the same sources, or what numba compiles."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -47,7 +48,7 @@ def test_a_library_for_another_numpy_is_not_used(monkeypatch: pytest.MonkeyPatch
     def refuse(name: str) -> ModuleType:
         raise RuntimeError("module was compiled against NumPy C-API version 0x10")
 
-    monkeypatch.setattr("store.kernels.library.importlib.import_module", refuse)
+    monkeypatch.setattr(importlib, "import_module", refuse)
     assert library.load() is None
 
 
