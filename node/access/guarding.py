@@ -19,7 +19,9 @@ class Delivering:
     """The context of a streaming call: what it writes is looked at once more."""
 
     def __init__(self, context: Any, check: Callable[[Any], None]) -> None:
-        """check: of a reply. Raises Unauthenticated or NoPermission where the right is gone."""
+        """check: gets each reply first. A guard's raises Unauthenticated or NoPermission where the
+        right is gone.
+        """
         self._context = context
         self._check = check
 

@@ -8,7 +8,7 @@ import re
 from time import perf_counter
 from typing import Any
 
-from node.access.guarding import with_method
+from node.access.guarding import Delivering, with_method
 from node.core.calltimes import CallTimes, timed
 from node.methods import Handler, Methods
 from node.rocketmq.words.stubs import SERVICE_NAME, Code
@@ -17,23 +17,6 @@ Key = tuple[str, str, bool, str]  # request code, response code, long polling, r
 WAITING = ("ReceiveMessage", "PullMessage")
 _NAMES: dict[int, str] = {code: name.lower() for name, code in Code.items()}
 SUCCESS, CANCELLED, FAILED = "success", "cancelled", "process_request_failed"
-
-
-class _Seen:
-    """The context of a call with many replies: the code of the last one that has a status."""
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self.code = ""
-
-    async def write(self, message: Any) -> None:
-        """Send a reply."""
-        if message.HasField("status"):
-            self.code = _name(message)
-        await self._context.write(message)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)
 
 
 class _Timing:
@@ -60,15 +43,21 @@ class _Timing:
 
     async def streamed(self, request: Any, context: Any) -> None:
         """A call with many replies, up to the last one."""
-        began, seen, result = perf_counter(), _Seen(context), FAILED
+        began, code, result = perf_counter(), "", FAILED
+
+        def look(reply: Any) -> None:
+            nonlocal code  # of the last reply that has a status
+            if reply.HasField("status"):
+                code = _name(reply)
+
         try:
-            await self._handler.unary_stream(request, seen)
+            await self._handler.unary_stream(request, Delivering(context, look))
             result = SUCCESS
         except asyncio.CancelledError:
             result = CANCELLED
             raise
         finally:
-            self._note(began, seen.code, result)
+            self._note(began, code, result)
 
     def _note(self, began: float, code: str, result: str) -> None:
         key = (self._name, code, self._waits, result)
