@@ -140,62 +140,59 @@ async def test_over_the_limit_the_series_with_the_fewest_messages_are_left_out()
         assert found.value("duolog_queues") == 7, "figures of the node are always there"
 
 
-async def test_a_stop_ends_what_is_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python waits for the thread before the process ends."""
-    writing, going_on = threading.Event(), threading.Event()
-    pieces = 0
+class Held:
+    """Scrapes of many samples, whose thread stands still after a piece until it may go on."""
 
-    def pause(seconds: float) -> None:
-        nonlocal pieces
-        pieces += 1
-        writing.set()
-        assert going_on.wait(10)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pieces = 0
+        self.may_go_on = threading.Event()
+        self._writing = threading.Event()
+        self.made = scrapes(self._some)
+        monkeypatch.setattr("node.metrics.exposition.time.sleep", self._pause)
 
-    def some(samples: Samples) -> Iterator[None]:
+    async def begun(self) -> asyncio.Task[Scrape]:
+        """A scrape whose first piece is written."""
+        scrape = asyncio.create_task(text_of(self.made))
+        assert await asyncio.to_thread(self._writing.wait, 10)
+        return scrape
+
+    def _pause(self, seconds: float) -> None:
+        self.pieces += 1
+        self._writing.set()
+        assert self.may_go_on.wait(10)
+
+    @staticmethod
+    def _some(samples: Samples) -> Iterator[None]:
         for number in range(20 * AT_ONCE):
             samples.node.add("rocketmq_half_messages", 1, str(number))
         yield
 
-    monkeypatch.setattr("node.metrics.exposition.time.sleep", pause)
-    made = scrapes(some)
-    scrape = asyncio.ensure_future(text_of(made))
-    await asyncio.to_thread(writing.wait, 10)
-    made.stop()
-    going_on.set()
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+    return Held(monkeypatch)
+
+
+async def test_a_stop_ends_what_is_being_written(held: Held) -> None:
+    """Python waits for the thread before the process ends."""
+    scrape = await held.begun()
+    held.made.stop()
+    held.may_go_on.set()
     with pytest.raises(TimeoutError):
         await scrape
-    assert pieces == 1
+    assert held.pieces == 1
 
 
-async def test_what_nobody_waits_for_any_more_is_not_written_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    writing, going_on = threading.Event(), threading.Event()
-    pieces = 0
-
-    def pause(seconds: float) -> None:
-        nonlocal pieces
-        pieces += 1
-        writing.set()
-        assert going_on.wait(10)
-
-    def some(samples: Samples) -> Iterator[None]:
-        for number in range(20 * AT_ONCE):
-            samples.node.add("rocketmq_half_messages", 1, str(number))
-        yield
-
-    monkeypatch.setattr("node.metrics.exposition.time.sleep", pause)
-    made = scrapes(some)
-    scrape = asyncio.ensure_future(text_of(made))
-    await asyncio.to_thread(writing.wait, 10)
+async def test_what_nobody_waits_for_any_more_is_not_written_on(held: Held) -> None:
+    scrape = await held.begun()
     scrape.cancel()
     with pytest.raises(asyncio.CancelledError):
         await scrape
-    going_on.set()
-    found = await text_of(made)
-    made.stop()
+    held.may_go_on.set()
+    found = await text_of(held.made)
+    held.made.stop()
     assert found.value("duolog_metrics_series_dropped") == 0, "the next scrape has its turn"
-    assert pieces == 1 + 21, "one of the abandoned scrape, all of the next one"
+    assert held.pieces == 1 + 21, "one of the abandoned scrape, all of the next one"
 
 
 def test_the_garbage_collector_has_nothing_to_follow_in_samples() -> None:
