@@ -24,9 +24,9 @@ from node.rocketmq import clientmetrics
 from node.rocketmq.clientmetrics import PUSH_BYTES_MAX, SERVICE_NAME
 from node.rocketmq.words import settings
 from node.rocketmq.words.stubs import definition
-from node.server import Node
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
+from tests.node.metrics.test_figures import of
 from tests.node.replicas import broker_of
 from tests.node.rocketmq.users import headers
 
@@ -76,29 +76,16 @@ def _stub(channel: grpc.aio.Channel) -> Any:
     return stubs.MetricsServiceStub(channel)  # type: ignore[no-untyped-call]
 
 
-async def _scraped(node: Node) -> str:
-    assert node.metrics is not None
-    reader, writer = await asyncio.open_connection("127.0.0.1", node.metrics.port)
-    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-    text = (await reader.read()).decode()
-    writer.close()
-    return text
-
-
 async def test_what_clients_measure_is_shown_by_group(start_node: StartNode) -> None:
     node = await start_node(**MEASURED)
     await asyncio.to_thread(_push, node.port)
-    text = await _scraped(node)
-    lines = {line.split("{")[0]: line for line in text.splitlines() if "consumer_group" in line}
-    assert lines["rocketmq_process_time_count"].endswith(" 3.0")
-    assert lines["rocketmq_process_time_sum"].endswith(" 56.0")
-    assert lines["rocketmq_consumer_cached_messages"].endswith(" 7.0")
-    assert 'consumer_group="g"' in lines["rocketmq_process_time_count"]
-    assert 'topic="T"' in lines["rocketmq_process_time_count"]
-    assert "client-1" not in text
+    found, group = await of(node), {"topic": "T", "consumer_group": "g"}
+    assert found.value("rocketmq_process_time_count", **group) == 3
+    assert found.value("rocketmq_process_time_sum", **group) == 56
+    assert found.value("rocketmq_consumer_cached_messages", **group) == 7
+    assert "client-1" not in found.text
     declared = {metric.name for metric in METRICS if metric.where == WHERE_MEASURED}
-    shown = {line.split(" ")[2] for line in text.splitlines() if line.startswith("# TYPE")}
-    assert declared <= {*shown, *(f"{name}_total" for name in shown)}
+    assert declared <= found.families.keys()
 
 
 @pytest.mark.parametrize("on", [False, True])
@@ -201,7 +188,7 @@ async def test_a_push_has_so_many_points_and_labels_have_no_control_characters(
         assert (await export(request)).partial_success.rejected_data_points == 2
         for name in ("a\nb", "a\x1b", "x" * 256, ""):
             assert (await export(_request(name))).partial_success.rejected_data_points == 1
-    text = await _scraped(node)
+    text = (await of(node)).text
     assert 'consumer_group="a\\"\\\\b"' in text
     assert "duolog_client_points_refused_total" in text
 

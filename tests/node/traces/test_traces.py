@@ -21,6 +21,7 @@ from node.metrics.table import METRICS, TRACED
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, Group, broker_of, until
 from tests.node.rocketmq.api import Api, message
+from tests.scraping import scraped
 from tests.spans import Taken, id_of, trace_of
 
 
@@ -113,11 +114,8 @@ async def test_a_messages_way_is_one_trace(
     assert node.broker is not None
     assert node.broker.status()["spans_exported"] == len(spans)
     assert node.metrics is not None
-    reader, writer = await asyncio.open_connection("127.0.0.1", node.metrics.port)
-    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-    text = (await reader.read()).decode()
-    writer.close()
-    assert all(f"\n{one.name}{{" in text for one in METRICS if one.where == TRACED)
+    found = await scraped(node.metrics.port)
+    assert all(found.rows(one.name) for one in METRICS if one.where == TRACED)
 
 
 def _id(span: Any) -> bytes:
