@@ -73,23 +73,22 @@ def _printer(as_json: bool, template: str | None) -> "Callable[[Shown], None]":
             print_json(fields)
             return
         fields.setdefault("body", f"base64:{fields.get('body_base64')}")
+        terminal = sys.stdout.isatty()
+        line = str(fields["body"])
         if template is not None:
             try:
-                print(template.format(**fields))
+                line = template.format(**fields)
             except (KeyError, IndexError) as error:
                 fail(
                     f"template {template!r}: unknown field {error}", "fields: " + ", ".join(fields)
                 )
             except (ValueError, AttributeError, TypeError) as error:
                 fail(f"template {template!r}: {error}", "fields: " + ", ".join(fields))
-            return
-        if sys.stdout.isatty():
+        elif terminal:
             tags = f" [{fields['tags']}]" if fields["tags"] else ""
             place = f"{fields['topic']}/{fields['queue_id']}@{fields['queue_offset']}"
-            line = f"{iso(message.store_time_ms)} {place}{tags} {fields['body']}"
-            print(plain(line, kept="\n\t"))
-        else:
-            print(fields["body"])
+            line = f"{iso(message.store_time_ms)} {place}{tags} {line}"
+        print(plain(line, kept="\n\t") if terminal else line)
 
     return show
 

@@ -38,8 +38,8 @@ def plain(text: str, kept: str = "") -> str:
 
 
 def say(text: str) -> None:
-    """Print a message to stderr."""
-    print(text, file=sys.stderr)
+    """Print a message to stderr. A node's error may quote what others wrote."""
+    print(plain(text, kept="\n\t"), file=sys.stderr)
 
 
 def fail(text: str, hint: str = "", status: int = EXIT_ERROR) -> NoReturn:
@@ -101,9 +101,9 @@ def show_findings(findings: "Iterable[Finding]") -> None:
     """For people: what is wrong, and below it what to do."""
     found = list(findings)
     for finding in found:
-        print(f"{finding.severity:<8} {finding.where}: {finding.what}")
+        print(f"{finding.severity:<8} {plain(finding.where)}: {plain(finding.what)}")
         page = f" (docs/runbooks/{finding.runbook}.md)" if finding.runbook else ""
-        print(f"         {finding.do}{page}")
+        print(f"         {plain(finding.do)}{page}")
     if not found:
         print("nothing is wrong")
 

@@ -1,16 +1,21 @@
 """What commands print of what others wrote."""
 
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import typer
 from duolog import TrackedMessage, TrackStep
 
-from node.cli import way
-from node.cli.output import iso, plain, print_facts, print_rows
+from node.cli import msg, way
+from node.cli.diagnosis import Finding
+from node.cli.output import fail, iso, plain, print_facts, print_rows, show_findings
 from node.cli.tracerecords import parse
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x9b2J\ttab\nline[/bold][link=http://x]y"
 SHOWN = r"a\x1b[31mred\x1b]0;title\x07\x9b2J\ttab\nline[/bold][link=http://x]y"
+KEPT = "a\\x1b[31mred\\x1b]0;title\\x07\\x9b2J\ttab\nline[/bold][link=http://x]y"
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -24,6 +29,37 @@ def test_rows_and_facts_show_control_characters_and_obey_none(
     out = capsys.readouterr().out
     assert out.count(SHOWN) == 2
     assert not {"\x07", "\x9b"} & set(out)
+
+
+def test_errors_and_findings_obey_no_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(typer.Exit):
+        fail(HOSTILE, HOSTILE)
+    show_findings([Finding("warning", "cause", HOSTILE, HOSTILE, HOSTILE)])
+    found = capsys.readouterr()
+    assert found.err.count(KEPT) == 2
+    assert found.out.count(SHOWN) == 3
+
+
+@pytest.mark.parametrize("template", [None, "{body} {tags} {properties[a]}"])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_message_is_escaped_on_a_terminal_alone(
+    terminal: bool,
+    template: str | None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+    message: Any = SimpleNamespace(
+        **dict.fromkeys(("queue_id", "queue_offset", "physical_offset", "store_time_ms"), 1),
+        **{"topic": "T", "born_time_ms": 1, "body": HOSTILE.encode()},
+        properties={"TAGS": HOSTILE, "a": HOSTILE},
+    )
+    msg._printer(False, template)(message)
+    out = capsys.readouterr().out
+    assert out.count(KEPT if terminal else HOSTILE) >= (1 if template is None else 3)
+    assert ("\x1b" in out) is not terminal
 
 
 def test_what_is_kept_is_not_escaped() -> None:
