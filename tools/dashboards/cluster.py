@@ -234,8 +234,7 @@ CALLS = Row(
             "By method, without those that may wait for messages.",
             SECONDS,
             (
-                "histogram_quantile(0.99, sum by (le, method) (rate(duolog_call_seconds_bucket"
-                f'{{{OWN}, long_polling="false"}}{INTERVAL})))',
+                quantile(0.99, "duolog_call_seconds", "method", f'{OWN}, long_polling="false"'),
                 "{{method}}",
             ),
         ),
@@ -244,9 +243,10 @@ CALLS = Row(
             "By request, without those that may wait for messages.",
             MILLISECONDS,
             (
-                "histogram_quantile(0.99, sum by (le, request_code) "
-                f"(rate(rocketmq_rpc_latency_bucket"
-                f'{{{NATIVE}, is_long_polling="false"}}{INTERVAL})))',
+                quantile(
+                    *(0.99, "rocketmq_rpc_latency", "request_code"),
+                    f'{NATIVE}, is_long_polling="false"',
+                ),
                 "{{request_code}}",
             ),
         ),

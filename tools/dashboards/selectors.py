@@ -47,7 +47,7 @@ def of_processes(expression: str) -> str:
     return f"({expression}) * on (job, instance) group_left ({labels}) {known}"
 
 
-def quantile(share: float, histogram: str) -> str:
-    """A quantile of each node's durations."""
-    rate = f"rate({histogram}_bucket{{{OWN}}}{INTERVAL})"
-    return f"histogram_quantile({share}, sum by (le, node_id) ({rate}))"
+def quantile(share: float, histogram: str, by: str = "node_id", which: str = OWN) -> str:
+    """A quantile of durations: of each node, or by another label. which: selects the series."""
+    rate = f"rate({histogram}_bucket{{{which}}}{INTERVAL})"
+    return f"histogram_quantile({share}, sum by (le, {by}) ({rate}))"
