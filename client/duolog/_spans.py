@@ -238,7 +238,7 @@ class Spans:
             attributes["messaging.batch.message_count"] = count
         if terms is not PLAIN:
             attributes.update(_terms(terms))
-        own = context_in(text) if MARK in text else None
+        own = context_in(text)
         links = [Link(span_context(own))] if own is not None else []
         span = self.start(f"send {topic}", SpanKind.PRODUCER, attributes, (None, links))
         return Sending(span, own)
