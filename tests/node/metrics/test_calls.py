@@ -91,19 +91,14 @@ async def test_calls_of_rocketmq_are_timed_by_code(
             async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
                 await client.admin.create_topic("T", 1)
         await api.send(message(b"12345"))
-        await api.receive("g", poll_ms=100)
+        await api.receive("g", poll_ms=5000, timeout=20)
     finally:
         await api.close()
     times = broker_of(node).core.traffic.rpcs.table
     keys = {(request, waits, result) for request, _, waits, result in times}
     assert keys == {("send_message", False, "success"), ("receive_message", True, "success")}
     codes = {request: code for request, code, _, _ in times}
-    wrong = "unauthorized"
-    assert codes == {
-        "send_message": wrong if users else "ok",
-        "receive_message": wrong if users else codes["receive_message"],
-    }
-    assert codes["receive_message"] != ""
+    assert set(codes.values()) == {"unauthorized" if users else "ok"}
     if not users:
         found = await of(node)
         assert found.value(RPCS, request_code="send_message", protocol_type="grpc") == 1
