@@ -157,6 +157,7 @@ class MessagesService(stubs.MessagesServicer):
         deadline = now + min(request.wait_ms, limits.poll_ms_max) / 1000
         offset, result = await self._read(
             context,
+            key,
             Selection(chosen, count, size, who=self._parts.reader_of(context)),
             lambda selection: poll(reader, key, request.queue_offset, selection, deadline),
         )
@@ -171,12 +172,13 @@ class MessagesService(stubs.MessagesServicer):
     async def _read(
         self,
         context: Caller,
+        key: QueueKey,
         selection: Selection,
         read: Callable[[Selection], Awaitable[tuple[int, GetResult]]],
     ) -> tuple[int, GetResult]:
         """A read that counts as not taken until its call is over. Raises Busy."""
         reader, address = self._parts.reader, address_of(context.peer())
-        offset, result, size = await within_room(reader, address, selection, read)
+        offset, result, size = await within_room(reader, address, key, selection, read)
         context.add_done_callback(lambda _: reader.untaken.give(address, size))
         return offset, result
 
@@ -515,7 +517,7 @@ class _Subscription:
             return cursor.offset, reader.read(key, cursor.offset, narrowed)
 
         try:
-            _, result, held = await within_room(reader, address, selection, read)
+            _, result, held = await within_room(reader, address, key, selection, read)
         except StoreError as error:
             raise sdk.Unavailable(str(error)) from error
         try:

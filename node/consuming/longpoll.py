@@ -1,7 +1,8 @@
 """Long polling: reads a queue, and waits for messages until a deadline.
 
-A read that has an answer counts it as not taken yet. If there is no room for it by then, it is
-dropped and made again: a call that only waits for messages keeps no room from others.
+A read that has an answer counts it as not taken yet, and charges it to the quotas of its reader. If
+there is no room for it by then, it is dropped and made again: a call that only waits for messages
+keeps no room from others.
 """
 
 import asyncio
@@ -37,7 +38,8 @@ async def poll(
 ) -> tuple[int, GetResult]:
     """The first read with a result from `offset` on, and the offset at which it was made.
 
-    deadline: loop time; with a past one the queue is read once. Raises Busy if too many calls wait,
+    It passes the reader's quotas, and is charged to them by `within_room`. deadline: loop time;
+    with a past one the queue is read once. Raises Busy if too many calls wait,
     Throttled where the reader is over a quota until the deadline.
     """
     who, topic = selection.who, key[0]
@@ -49,7 +51,6 @@ async def poll(
         offset, result = await _poll(reader, key, offset, share, deadline)
         # Of many that waited for the same messages, the first one may have used the quota up.
         if not result.count or reader.may_go_out(who, topic):
-            reader.sent(who, topic, result)
             return offset, result
 
 
@@ -89,6 +90,7 @@ async def _poll(
 async def within_room(
     reader: Reader,
     address: str,
+    key: QueueKey,
     selection: Selection,
     read: Callable[[Selection], Awaitable[tuple[int, GetResult]]],
 ) -> tuple[int, GetResult, int]:
@@ -104,6 +106,8 @@ async def within_room(
         if len(result.bodies) <= untaken.room(address) or result.count <= 1:
             size = size_of(result)
             untaken.take(address, size)
+            if selection.who is not None:
+                reader.sent(selection.who, key[0], result)
             return offset, result, size
 
 

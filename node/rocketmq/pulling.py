@@ -72,6 +72,7 @@ class Puller:
         _, result, held = await within_room(
             self._reader,
             who.address,
+            key,
             selection,
             lambda narrowed: poll(self._reader, key, request.offset, narrowed, deadline),
         )

@@ -10,7 +10,9 @@ import pytest
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
+from node.core.untaken import LITTLE_BYTES, SHARES
 from node.quotas.quota import Kind, Limit, Quota
+from node.quotas.quotas import Who
 from node.server import Node
 from tests.keyfiles import access_files
 from tests.node.api.test_messages import append, append_request
@@ -176,6 +178,36 @@ async def test_of_many_pulls_that_wait_for_a_message_one_gets_it_at_a_time(
     assert (await append(client, append_request([b"x" * 2000]))).status == wire.PUT_OK
     assert [(await pull).count for pull in waiting] == [1] * 5
     assert asyncio.get_running_loop().time() - began >= 0.7
+
+
+async def test_a_read_that_is_dropped_for_want_of_room_is_not_charged(
+    node: Node, client: duolog.Client
+) -> None:
+    broker, address = broker_of(node), "somebody"
+    untaken, charged = broker.untaken, list[int]()
+    throttle = broker.core.throttle
+    sent = throttle.sent
+
+    def noted(who: Who, topic: str, size: int, count: int) -> None:
+        charged.append(count)
+        sent(who, topic, size, count)
+
+    throttle.sent = noted  # type: ignore[method-assign]
+    await client.admin.put_quota("Topic:T", messages_out=1000)
+    request = wire.PullRequest(topic="T", wait_ms=5000)
+    waiting = asyncio.ensure_future(client._router.seed.messages.Pull(request, timeout=20))
+    await until(lambda: len(broker.log.board) == 1)
+    most = untaken.room(address)
+    taken = [f"{address}{number}" for number in range(SHARES)]
+    for one in taken:
+        untaken.take(one, most)
+    bodies = [b"x" * LITTLE_BYTES] * 4  # a little is always left
+    assert (await append(client, append_request(bodies))).status == wire.PUT_OK
+    pulled = await waiting
+    for one in taken:
+        untaken.give(one, most)
+    assert pulled.count == 1
+    assert charged == [1]
 
 
 async def test_what_a_sink_stages_counts_and_its_publication_does_not(
