@@ -39,8 +39,8 @@ async def poll(
     """The first read with a result from `offset` on, and the offset at which it was made.
 
     It passes the reader's quotas, and is charged to them by `within_room`. deadline: loop time;
-    with a past one the queue is read once. Raises Busy if too many calls wait,
-    Throttled where the reader is over a quota until the deadline.
+    with a past one the queue is read once. Raises Busy if too many calls wait, Throttled where the
+    reader is over a quota until the deadline.
     """
     who, topic = selection.who, key[0]
     if who is None:
@@ -99,16 +99,21 @@ async def within_room(
     read: called with as much of the selection as there is room for. Raises Busy where the client
     takes no answers.
     """
-    untaken = reader.untaken
+    untaken, wanted = reader.untaken, selection
     while True:
         room = await untaken.some_room(address)
-        offset, result = await read(_narrowed(selection, room))
-        if len(result.bodies) <= untaken.room(address) or result.count <= 1:
+        offset, result = await read(_narrowed(wanted, room))
+        room = untaken.room(address)
+        largest = max(len(result.bodies), len(result.properties))
+        if largest <= room or result.count <= 1:
             size = size_of(result)
             untaken.take(address, size)
             if selection.who is not None:
                 reader.sent(selection.who, key[0], result)
             return offset, result, size
+        # A read limits its bodies; as to its properties, it is now known how many messages fit.
+        fits = max(1, result.count * room // largest)
+        wanted = replace(selection, messages_max=fits) if room else selection
 
 
 def _narrowed(selection: Selection, room: int) -> Selection:

@@ -20,6 +20,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from bench import http2bytes as h2
 from demo.ports import free_endpoint
 from node import grpcoptions, server
+from node.core import untaken as untaken_module
 from node.server import Node
 from tests.node.conftest import StartNode
 
@@ -282,6 +283,22 @@ async def test_answers_that_nobody_takes_are_bounded_over_frames(
             raw.close()
         await until(lambda: untaken.held_bytes == 0)
         assert (await client.pull("T", 0, 0)).count > 0
+
+
+async def test_properties_need_room_as_bodies_do(start_node: StartNode) -> None:
+    node = await start_node(limits={"answers_bytes_max": 4 * MIB, "pull_bytes_max": MIB})
+    assert node.broker is not None
+    untaken = node.broker.untaken
+    async with duolog.Client(endpoint(node)) as client:
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            for _ in range(10):
+                await producer.send_batch("T", [b"x"] * 10, keys=[["k" * 9000]] * 10, queue_id=0)
+        for other in range(untaken_module.SHARES):
+            untaken.take(str(other), MIB)
+        batch = await client.pull("T", 0, 0)
+        assert len(batch) > 1
+        assert len(batch._wire.properties) <= untaken_module.LITTLE_BYTES
 
 
 async def test_one_address_does_not_take_all_connections_of_frames(
