@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 from duolog import _errors as sdk
@@ -22,7 +21,6 @@ from node.consuming.reading import Reader, Selection
 from node.core.core import Core
 from node.core.ports import Answers
 from node.core.throttle import LOOK_AGAIN_SECONDS
-from node.core.untaken import address_of
 from node.deferred.publishservice import PublishService
 from node.deferred.transactionservice import HALF_WORDS, Check, TransactionService
 from node.engine.log import Outcome
@@ -177,7 +175,7 @@ class MessagesService(stubs.MessagesServicer):
         read: Callable[[Selection], Awaitable[tuple[int, GetResult]]],
     ) -> tuple[int, GetResult]:
         """A read that counts as not taken until its call is over. Raises Busy."""
-        reader, address = self._parts.reader, address_of(context.peer())
+        reader, address = self._parts.reader, who_calls(context).address
         offset, result, size = await within_room(reader, address, key, selection, read)
         context.add_done_callback(lambda _: reader.untaken.give(address, size))
         return offset, result
@@ -361,13 +359,6 @@ class _Cursor:
         self._subscription.notify(self.key)
 
 
-class Batches(Replies[wire.MessageBatch], Protocol):
-    """Where a subscription writes, and to whom."""
-
-    def peer(self) -> str:
-        """The client's address as gRPC names it."""
-
-
 class _Subscription:
     """One Subscribe call: cursors, credit, and the queues that may have messages.
 
@@ -375,7 +366,7 @@ class _Subscription:
     queues.
     """
 
-    def __init__(self, parts: MessagesParts, batches: Batches, who: Who) -> None:
+    def __init__(self, parts: MessagesParts, batches: Replies[wire.MessageBatch], who: Who) -> None:
         self._parts = parts
         self._who = who
         self._throttle = parts.core.throttle
@@ -509,7 +500,7 @@ class _Subscription:
         size = min(self._batch_bytes, max(1, self._credit))
         count = self._parts.limits.pull_messages_max
         selection = Selection(self._wanted, count, size, self._group)
-        reader, address = self._parts.reader, address_of(self._batches.peer())
+        reader, address = self._parts.reader, self._who.address
         if self._throttle.on:
             selection = reader.share(self._who, key[0], selection)
 

@@ -19,13 +19,8 @@ LITTLE_BYTES = 64 << 10  # of one answer, to an address that has taken all the o
 WAIT_SECONDS = 10.0  # of a reader, then it is refused
 
 
-def address_of(peer: str) -> str:
-    """The address of a client as gRPC names it, without its port."""
-    return peer.rpartition(":")[0] or peer
-
-
 class Untaken:
-    """Counts them.
+    """Counts them, by the addresses of `Who`.
 
     Attributes:
         held_bytes: of all addresses.
@@ -114,4 +109,4 @@ class Untaken:
         return room
 
 
-__all__ = ["Untaken", "address_of"]
+__all__ = ["Untaken"]

@@ -116,7 +116,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def address(self) -> str:
         """The client's, without its port."""
-        return self.peer.rpartition(":")[0]
+        assert self._host is not None, "connected"
+        return self._host.address
 
     def _end(self) -> None:
         """Nothing comes any more, and nothing is answered."""

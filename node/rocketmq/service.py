@@ -21,7 +21,6 @@ from grpc.aio import ServicerContext
 from node import tokens
 from node.access.gate import name_of_caller
 from node.broker import Broker, report
-from node.core.untaken import address_of
 from node.deferred.delayservice import RecallHandle
 from node.deferred.transactionservice import Check
 from node.quotas.quotas import Who
@@ -474,16 +473,15 @@ class MessagingService(rpc.MessagingServiceServicer):
         try:
             called = HeadersOnce(context)
             client = await self.admit(called)
-            address = address_of(peer_of(called))
+            who = who_calls(called)
+            address = who.address
             await untaken.some_room(address)
             untaken.take(address, 0)  # its messages are counted when there are any
             if await self._passed_on(service.ReceiveMessageResponse, request, context):
                 return
             left = context.time_remaining()
             try:
-                found = await self._receiver.receive(
-                    request, client, left, who_calls(called), via_of(called)
-                )
+                found = await self._receiver.receive(request, client, left, who, via_of(called))
             except sdk.NotMaster as error:
                 await self._pass_on_late(service.ReceiveMessageResponse, request, context, error)
                 return

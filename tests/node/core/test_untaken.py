@@ -6,22 +6,9 @@ import duolog
 import pytest
 
 from node.core import untaken as module
-from node.core.untaken import LITTLE_BYTES, Untaken, address_of
+from node.core.untaken import LITTLE_BYTES, Untaken
 
 MIB = 1 << 20
-
-
-@pytest.mark.parametrize(
-    ("peer", "address"),
-    [
-        ("ipv4:10.0.0.7:5555", "ipv4:10.0.0.7"),
-        ("ipv6:[::1]:5555", "ipv6:[::1]"),
-        ("unix", "unix"),
-        ("", ""),
-    ],
-)
-def test_an_address_is_a_peer_without_its_port(peer: str, address: str) -> None:
-    assert address_of(peer) == address
 
 
 def test_an_address_holds_its_share_and_all_together_hold_the_limit() -> None:

@@ -8,6 +8,7 @@ import duolog
 import grpc.aio
 import pytest
 
+from node.core import untaken
 from node.quotas.quota import Kind, Limit
 from node.quotas.quotas import Who
 from node.rocketmq.words.stubs import Code, definition, service
@@ -35,6 +36,18 @@ class Apart(Api):
 async def told(stream: Any) -> int:
     """The code of the next command of a telemetry stream."""
     return int((await stream.read()).status.code)
+
+
+async def pull(api: Api, wait_ms: int = 0) -> list[service.PullMessageResponse]:
+    request = service.PullMessageRequest(
+        group=resource("g"),
+        message_queue=definition.MessageQueue(topic=resource("T"), id=0),
+        filter_expression=definition.FilterExpression(expression="*"),
+        batch_size=32,
+    )
+    request.long_polling_timeout.FromMilliseconds(wait_ms)
+    call = api.stub.PullMessage(request, timeout=10, metadata=api.metadata)
+    return [reply async for reply in call]
 
 
 def stored(node: Node) -> int:
@@ -89,28 +102,31 @@ async def test_pulls_over_a_quota_are_delayed_or_refused(api: Api, admin: duolog
     for number in range(8):
         await api.send(message(b"%d" % number))
     await admin.put_quota("Topic:T", bytes_out=1, burst_ms=1)
-
-    async def pull(wait_ms: int = 0) -> list[service.PullMessageResponse]:
-        request = service.PullMessageRequest(
-            group=resource("g"),
-            message_queue=definition.MessageQueue(topic=resource("T"), id=0),
-            filter_expression=definition.FilterExpression(expression="*"),
-            batch_size=32,
-        )
-        request.long_polling_timeout.FromMilliseconds(wait_ms)
-        call = api.stub.PullMessage(request, timeout=10, metadata=api.metadata)
-        return [reply async for reply in call]
-
-    first = await pull()
+    first = await pull(api)
     assert [reply.status.code for reply in first if reply.HasField("status")] == [Code.OK]
     assert sum(reply.HasField("message") for reply in first) == 1
-    (refused,) = await pull()
+    (refused,) = await pull(api)
     assert refused.status.code == Code.TOO_MANY_REQUESTS
     loop = asyncio.get_running_loop()
     began = loop.time()
-    (refused,) = await pull(800)
+    (refused,) = await pull(api, 800)
     assert refused.status.code == Code.TOO_MANY_REQUESTS
     assert loop.time() - began >= 0.4, "it would ask again at once"
+
+
+async def test_answers_that_a_client_does_not_take_keep_it_from_both_ways_to_read(
+    node: Node, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(untaken, "WAIT_SECONDS", 0.0)
+    answers = broker_of(node).untaken
+    await api.send(message(b"x"))
+    held = answers.room("127.0.0.1")
+    answers.take("127.0.0.1", held)
+    (refused,) = await pull(api)
+    assert "answers_bytes_max" in refused.status.message
+    assert (await api.receive("g")).code == refused.status.code
+    answers.give("127.0.0.1", held)
+    assert (await api.receive("g")).bodies == [b"x"]
 
 
 async def test_a_telemetry_stream_over_the_quota_of_connections_is_refused(
