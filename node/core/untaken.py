@@ -90,6 +90,8 @@ class Untaken:
                 self._wake(address)  # the next one instead
             raise
         except TimeoutError:
+            if not future.cancelled():
+                return  # it was woken in the turn in which its time ended
             self.refused += 1
             held = self._held.get(address, 0)
             log.warning("a client takes no answers", address=address, held_bytes=held)

@@ -57,6 +57,18 @@ async def test_readers_of_an_address_wait_in_turn_until_it_takes_something() -> 
     assert (answers.held_bytes, answers.validate()) == (0, "")
 
 
+async def test_a_reader_that_is_woken_in_the_turn_in_which_its_time_ends_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.0)
+    answers = Untaken(4 * MIB, MIB)
+    answers.take("a", MIB)
+    reader = asyncio.ensure_future(answers.some_room("a"))
+    asyncio.get_running_loop().call_soon(answers.give, "a", MIB)
+    assert await reader == MIB
+    assert answers.refused == 0
+
+
 async def test_a_reader_whose_client_takes_nothing_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
