@@ -122,7 +122,8 @@ class Broker:
         self.publishes = PublishService(core, self.appends, self.replication.nonce_at)
         self.retries = RetryTopics(core, self.delays)
         self.waiting_calls = WaitingCalls(config.limits.polls_max)
-        self.untaken = Untaken(config.limits.answers_bytes_max, config.limits.pull_bytes_max)
+        limits, calls = config.limits, self.waiting_calls
+        self.untaken = Untaken(limits.answers_bytes_max, limits.pull_bytes_max, calls)
         self.reader = Reader(core, self.replication, self.filters, self.waiting_calls, self.untaken)
         self.pop = PopService(core, self.filters, self.retries, self.waiting_calls)
         self.lite = LiteService(core, self.pop, self.removal)

@@ -2,8 +2,9 @@
 
 An answer of MiBs lies in this process until its client has read it, and a client may ask for many
 and read none. So all of them have a limit together, and those to one address a share of it. A
-reader above it waits until the address has taken something. An address that has taken all may read
-at any time, if only a little where the others have used up the limit.
+reader above it waits until the address has taken something; it counts as a call that waits. An
+address that has taken all may read at any time, if only a little where the others have used up the
+limit.
 """
 
 import asyncio
@@ -11,6 +12,8 @@ from collections import deque
 
 import structlog
 from duolog import _errors as sdk
+
+from node.core.waitingcalls import WaitingCalls
 
 log = structlog.get_logger("duolog.node")
 
@@ -27,10 +30,13 @@ class Untaken:
         refused: readers that waited in vain.
     """
 
-    def __init__(self, most: int, largest: int) -> None:
-        """most: bytes that all may hold (limits.answers_bytes_max). largest: of one answer."""
+    def __init__(self, most: int, largest: int, calls: WaitingCalls) -> None:
+        """most: bytes that all may hold (limits.answers_bytes_max). largest: of one answer. calls:
+        the limit on readers that wait.
+        """
         self._most = most
         self._share = max(most // SHARES, min(largest, most))
+        self._calls = calls
         self._held: dict[str, int] = {}
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self.held_bytes = 0
@@ -78,7 +84,9 @@ class Untaken:
                 return
 
     async def _taken(self, address: str) -> None:
-        """Wait until an address took something. Raises Busy where it takes nothing."""
+        """Wait until an address took something. Raises Busy where it takes nothing, or too many
+        calls wait.
+        """
         future = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(address, deque())
         waiting.append(future)
@@ -107,7 +115,8 @@ class Untaken:
     async def some_room(self, address: str) -> int:
         """Wait for room; how much there is, to be followed by `take`. Raises Busy."""
         while not (room := self.room(address)):
-            await self._taken(address)
+            with self._calls.one():
+                await self._taken(address)
         return room
 
 

@@ -7,12 +7,17 @@ import pytest
 
 from node.core import untaken as module
 from node.core.untaken import LITTLE_BYTES, Untaken
+from node.core.waitingcalls import WaitingCalls
 
 MIB = 1 << 20
 
 
+def untaken(most: int, largest: int, calls_max: int = 100) -> Untaken:
+    return Untaken(most, largest, WaitingCalls(calls_max))
+
+
 def test_an_address_holds_its_share_and_all_together_hold_the_limit() -> None:
-    answers = Untaken(8 * MIB, MIB)
+    answers = untaken(8 * MIB, MIB)
     answers.take("a", MIB)
     assert answers.room("a") == MIB
     answers.take("a", MIB)
@@ -30,12 +35,12 @@ def test_an_address_holds_its_share_and_all_together_hold_the_limit() -> None:
 
 
 def test_one_answer_of_the_largest_size_has_room_however_small_the_share_is() -> None:
-    assert Untaken(8 * MIB, 8 * MIB).room("a") == 8 * MIB
-    assert Untaken(8 * MIB, 64 * MIB).room("a") == 8 * MIB
+    assert untaken(8 * MIB, 8 * MIB).room("a") == 8 * MIB
+    assert untaken(8 * MIB, 64 * MIB).room("a") == 8 * MIB
 
 
 async def test_readers_of_an_address_wait_in_turn_until_it_takes_something() -> None:
-    answers = Untaken(4 * MIB, MIB)
+    answers = untaken(4 * MIB, MIB)
     answers.take("a", MIB)
     served: list[int] = []
 
@@ -61,7 +66,7 @@ async def test_a_reader_that_is_woken_in_the_turn_in_which_its_time_ends_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.0)
-    answers = Untaken(4 * MIB, MIB)
+    answers = untaken(4 * MIB, MIB)
     answers.take("a", MIB)
     reader = asyncio.ensure_future(answers.some_room("a"))
     asyncio.get_running_loop().call_soon(answers.give, "a", MIB)
@@ -73,10 +78,24 @@ async def test_a_reader_whose_client_takes_nothing_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.0)
-    answers = Untaken(4 * MIB, MIB)
+    answers = untaken(4 * MIB, MIB)
     answers.take("a", MIB)
     with pytest.raises(duolog.Busy, match="answers_bytes_max"):
         await answers.some_room("a")
     assert answers.refused == 1
     assert await answers.some_room("b") == MIB
     assert answers._waiting == {}
+
+
+async def test_readers_that_wait_are_bounded() -> None:
+    answers = untaken(4 * MIB, MIB, calls_max=2)
+    answers.take("a", MIB)
+    readers = [asyncio.ensure_future(answers.some_room("a")) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(duolog.Busy, match="polls_max"):
+        await answers.some_room("a")
+    assert await answers.some_room("b") == MIB  # who need not wait is not counted
+    answers.give("a", MIB)
+    assert await readers[0] == MIB
+    answers.take("a", 0)
+    assert await readers[1] == MIB
