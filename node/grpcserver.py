@@ -90,6 +90,8 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
                 raise
             # Counted here, since a call that has no request yet is known to no service.
             too_many = len(self._calls) >= self.calls_max
+            if too_many:
+                log.warning("gRPC: too many calls", reason=f"{self.calls_max} are under way")
             serving = cygrpc._handle_rpc(name, self._resolver, (), state, loop, too_many)
             task = loop.create_task(cygrpc._schedule_rpc_coro(serving, state, loop, name))
             self._calls.add(task)

@@ -16,6 +16,7 @@ from duolog import _frames as frames
 from duolog._runtime import CHANNEL_OPTIONS
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
+from structlog.testing import capture_logs
 
 from bench import http2bytes as h2
 from demo.ports import free_endpoint
@@ -178,10 +179,14 @@ async def test_calls_that_send_no_request_are_bounded_on_all_connections_togethe
 
         async with asyncio.timeout(WAIT_SECONDS):
             for stream in itertools.count(9, 2):
-                if await refused():
-                    break
+                with capture_logs() as logged:
+                    if await refused():
+                        break
                 # A silent call that came while this one was under way may have been refused.
                 await silent[0].send(h2.begin(stream, begun))
+        assert ("gRPC: too many calls", "8 are under way") in [
+            (line["event"], line.get("reason")) for line in logged
+        ]
         for raw in silent:
             raw.close()
         async with asyncio.timeout(WAIT_SECONDS):
