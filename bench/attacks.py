@@ -13,7 +13,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,13 +21,11 @@ from bench import http2bytes as h2
 
 ROOT = Path(__file__).parent.parent
 STOP_SECONDS = 60.0
-READY_SECONDS = 120.0
 SLOW_SECONDS = 1.0  # between two bytes
 ADDRESSES = 250  # of the loopback, from which connections come
 BOMB_BYTES = 1 << 30
 PULL = b"/duolog.v1.Messages/Pull"
 SUBSCRIBE = b"/duolog.v1.Messages/Subscribe"
-APPEND = b"/duolog.v1.Messages/Append"
 TELEMETRY = b"/apache.rocketmq.v2.MessagingService/Telemetry"
 Counts = dict[str, int]
 
@@ -98,11 +95,11 @@ class Held:
             made.close()
             self.ended += 1
 
-    def send(self, data: Callable[[], bytes]) -> None:
+    def send(self, data: bytes) -> None:
         """Send some bytes over each."""
         for made in list(self.open):
             try:
-                made.send(data())
+                made.send(data)
             except BlockingIOError:
                 continue
             except OSError:
@@ -125,8 +122,7 @@ def held(endpoint: str, count: int, first: bytes, trickle: bytes = b"") -> Count
     while not told_to_end(SLOW_SECONDS):
         all_of_them.read()
         if trickle:
-            one = trickle[at % len(trickle) :][:1]
-            all_of_them.send(lambda one=one: one)  # type: ignore[misc]
+            all_of_them.send(trickle[at % len(trickle) :][:1])
             at += 1
     return all_of_them.counts()
 
@@ -482,6 +478,5 @@ def raise_limit() -> None:
 
 if __name__ == "__main__":
     raise_limit()
-    began = time.perf_counter()
     done = ATTACKS[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
     print(json.dumps(done))
