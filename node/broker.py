@@ -215,7 +215,9 @@ class Broker:
         """
         commit, board = self.log.group_commit, self.log.board
         found: list[tuple[object, str]] = [(part, part.validate()) for part in self.parts]
-        found += [(one, one.validate()) for one in (self.metadata, commit, board, self.untaken)]
+        connections = self.core.throttle.connections
+        asked = (self.metadata, commit, board, self.untaken, connections)
+        found += [(one, one.validate()) for one in asked]
         found.append((self.groups, self.groups.validate(self.times.mono_ms())))
         return next((f"{type(one).__name__}: {wrong}" for one, wrong in found if wrong), "")
 
