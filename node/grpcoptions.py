@@ -10,7 +10,8 @@ Options = tuple[tuple[str, int], ...]
 HANDSHAKE_SECONDS = 10  # of TLS and HTTP/2, from the connection on
 METADATA_BYTES_MAX = 16 << 10  # headers of a call
 KEEPALIVE_SECONDS = 30  # without a sign of the client, then it is pinged
-UNTAKEN_SECONDS = 20  # for the answer to a ping, and without taking a byte; then it is gone
+UNTAKEN_SECONDS = 20  # without taking a byte of what it is sent; then it is gone
+PING_SECONDS = 60  # for the answer to a ping, which comes behind all that it has not read yet
 IDLE_SECONDS = 60  # without a call; then the client connects anew for its next one
 SLAVES_STREAMS_MAX = 64  # of one connection; a slave has one
 IDENTITY_ONLY = 1  # bits of the encodings of messages that are taken
@@ -42,6 +43,7 @@ _ANY_PORT: Options = (
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
     ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
     ("grpc.keepalive_timeout_ms", UNTAKEN_SECONDS * 1000),
+    ("grpc.http2.ping_timeout_ms", PING_SECONDS * 1000),
 )
 
 

@@ -98,6 +98,12 @@ def endpoint(node: Node) -> str:
     return f"127.0.0.1:{node.port}"
 
 
+def shorten(monkeypatch: pytest.MonkeyPatch, times: dict[str, int]) -> None:
+    """Have other times than the node's in its options, where they are among them."""
+    options = tuple((name, times.get(name, value)) for name, value in grpcoptions._ANY_PORT)
+    monkeypatch.setattr(grpcoptions, "_ANY_PORT", options)
+
+
 async def test_a_compressed_message_is_refused_before_it_is_decompressed(
     start_node: StartNode, open_raw: Any
 ) -> None:
@@ -155,6 +161,46 @@ async def test_a_connection_that_does_not_greet_is_closed(
     async with asyncio.timeout(WAIT_SECONDS):
         while await raw.read():
             pass
+
+
+async def test_a_connection_without_a_call_is_closed(
+    start_node: StartNode, open_raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpcoptions, "IDLE_SECONDS", 1)
+    node = await start_node()
+    raw = open_raw(node.port)
+    await raw.send(h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0))
+    async with asyncio.timeout(WAIT_SECONDS):
+        while (await raw.frame())[0] != h2.GOAWAY:
+            pass
+
+
+async def test_a_connection_that_answers_no_ping_is_closed(
+    start_node: StartNode, open_raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten(monkeypatch, {"grpc.keepalive_time_ms": 1000, "grpc.http2.ping_timeout_ms": 500})
+    node = await start_node()
+    raw = open_raw(node.port)
+    await raw.send(h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0))
+    await raw.send(h2.begin(1, h2.call_block(PULL)))  # it is not idle
+    async with asyncio.timeout(WAIT_SECONDS):
+        while await raw.read():
+            pass
+
+
+async def test_a_client_is_told_how_many_calls_a_connection_may_have(
+    start_node: StartNode, open_raw: Any
+) -> None:
+    listen = {"listen": free_endpoint()}
+    node = await start_node(limits={"streams_max": 16}, ha=listen, broker_role="ASYNC_MASTER")
+    told = []
+    for port in (node.port, node.ha_port):
+        raw = open_raw(port)
+        await raw.send(h2.greeting())
+        kind, _, _, payload = await raw.frame()
+        assert kind == h2.SETTINGS
+        told.append(dict(struct.iter_unpack(">HI", payload))[h2.CONCURRENT_STREAMS])
+    assert told == [16, grpcoptions.SLAVES_STREAMS_MAX]
 
 
 async def test_calls_that_send_no_request_are_bounded_on_all_connections_together(
@@ -265,6 +311,23 @@ async def test_answers_that_nobody_takes_are_bounded_over_grpc(
         assert (await client.pull("T", 0, 0)).count > 0
 
 
+async def test_a_client_that_takes_nothing_is_disconnected(
+    start_node: StartNode, open_raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten(monkeypatch, {"grpc.keepalive_timeout_ms": 1000})
+    node = await start_node()
+    assert node.broker is not None
+    untaken = node.broker.untaken
+    async with duolog.Client(endpoint(node)) as client:
+        await _fill(client, 4)
+        request = wire.PullRequest(topic="T").SerializeToString()
+        raw = open_raw(node.port, 4096)
+        calls = h2.begin(1, h2.call_block(PULL)) + h2.message(1, request, h2.END_STREAM)
+        await raw.send(h2.greeting((1 << 31) - 1) + h2.frame(h2.SETTINGS, h2.ACK, 0) + calls)
+        await until(lambda: untaken.held_bytes)
+        await until(lambda: not untaken.held_bytes)
+
+
 async def test_answers_that_nobody_takes_are_bounded_over_frames(
     start_node: StartNode, open_raw: Any
 ) -> None:
@@ -282,7 +345,7 @@ async def test_answers_that_nobody_takes_are_bounded_over_frames(
             code = frames.NUMBERS["/duolog.v1.Messages/Pull"]
             for number in range(1, 9):
                 await raw.send(frames.frame(frames.Kind.CALL, number, 60_000, request, code))
-        await until(lambda: untaken.held_bytes >= 2 * MIB)
+        await until(lambda: untaken.room("127.0.0.1") == 0)
         assert untaken.held_bytes <= 6 * MIB
         for raw in raws:
             raw.close()
@@ -306,21 +369,24 @@ async def test_properties_need_room_as_bodies_do(start_node: StartNode) -> None:
         assert len(batch._wire.properties) <= untaken_module.LITTLE_BYTES
 
 
+@pytest.mark.parametrize(
+    ("limit", "most"), [("connections_per_address_max", 8), ("connections_max", 16)]
+)
 async def test_one_address_does_not_take_all_connections_of_frames(
-    start_node: StartNode, open_raw: Any
+    start_node: StartNode, open_raw: Any, limit: str, most: int
 ) -> None:
-    node = await start_node(limits={"connections_per_address_max": 8})
+    node = await start_node(limits={limit: most})
     assert node.broker is not None
     assert node._frames is not None
     taking, port = node._frames, node.broker.frames_port
-    held = [open_raw(port) for _ in range(8)]
-    await until(lambda: taking.connections == 8)
+    held = [open_raw(port) for _ in range(most)]
+    await until(lambda: taking.connections == most)
     assert await open_raw(port).read() == b""
     assert taking.refused == 1
     held[0].close()
-    await until(lambda: taking.connections == 7)
+    await until(lambda: taking.connections == most - 1)
     open_raw(port)
-    await until(lambda: taking.connections == 8)
+    await until(lambda: taking.connections == most)
 
 
 @pytest.mark.parametrize("path", [b"/duolog.v1.Messages/\xff\xfe", b"\xc3\x28", b"/", b""])
