@@ -5,6 +5,7 @@ writes or closes, and a failed sync would go unnoticed.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -14,7 +15,7 @@ async def done_in_thread(
 ) -> bool:
     """Run a job in a thread; False if it failed, after calling on_failure.
 
-    A cancellation takes effect when the job has ended.
+    A cancellation takes effect when the job has ended, also one that is repeated, as by a stop.
     """
     work = asyncio.get_running_loop().run_in_executor(threads, job)
     try:
@@ -23,7 +24,9 @@ async def done_in_thread(
         on_failure(error)
         return False
     except asyncio.CancelledError:
-        await asyncio.wait([work])
+        while not work.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([work])
         failure = work.exception()
         if isinstance(failure, OSError):
             on_failure(failure)
