@@ -6,9 +6,9 @@ could not be written, it tries again.
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import structlog
@@ -20,7 +20,7 @@ from node.audit.entry import Decision, Entry, Repeats
 from node.config import AuditSection
 from node.core.core import Core
 from node.quotas.quotas import Who
-from node.upkeep.threadwork import done_in_thread
+from node.upkeep.threadwork import DaemonThreads, done_in_thread
 from store.columns import Columns
 from store.errors import StoreError
 from store.messagestore import PutBatch
@@ -34,6 +34,7 @@ WAITING_MAX = 10_000  # entries
 AT_ONCE_BYTES = 256 << 10  # of lines that are written together
 AGAIN_SECONDS = 1.0
 TICK_SECONDS = 1.0
+END_SECONDS = 3.0  # that a stop waits for a write which is under way
 QUEUE = 0
 
 
@@ -134,7 +135,8 @@ class AuditLog:
         self._node = node
         self.all_calls = section.level == "all"
         self._repeats = Repeats()
-        self._thread = ThreadPoolExecutor(1, "audit")  # of its own: its disk may be slow
+        self._threads = DaemonThreads("duolog-audit")  # of its own: its disk may hang
+        self._writing = False  # a job of these threads
         self.outlets: dict[str, Outlet] = {}
         self._file: AuditFile | None = None
         if section.file is not None:
@@ -177,22 +179,36 @@ class AuditLog:
                 self._put(self._repeats.due(self._core.times.mono_ms()))
 
     async def close(self) -> None:
-        """Write what is left to the file, after `run` has ended."""
+        """Write what is left to the file, after `run` has ended, if its disk takes it in time."""
         self._put(self._repeats.rest())
-        if self._file is not None:
-            await self.outlets["file"].drain()
+        if self._file is None:
+            return
+        outlet = self.outlets["file"]
+        if not self._writing:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await outlet.drain()
+        if not self._writing:
             self._file.close()
-        self._thread.shutdown(wait=False)
+        if left := len(outlet):
+            log.warning(
+                "audit entries are lost: the disk of the file did not take them before the stop",
+                count=left,
+            )
 
     async def _to_file(self, batch: Batch) -> None:
         file = self._file
         assert file is not None, "it has an outlet"
 
         def job() -> None:
-            while batch.done < len(batch.lines):
-                batch.done += file.write(batch.lines[batch.done :])
+            try:
+                while batch.done < len(batch.lines):
+                    batch.done += file.write(batch.lines[batch.done :])
+            finally:
+                self._writing = False
 
-        await done_in_thread(self._thread, job, self._not_written)
+        self._writing = True
+        await done_in_thread(self._threads, job, self._not_written, END_SECONDS)
 
     @staticmethod
     def _not_written(error: OSError) -> None:

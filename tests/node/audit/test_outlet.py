@@ -1,16 +1,20 @@
 """Entries on their way: none waits for another, none is lost in silence."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from duolog._background import Background
 from structlog.testing import capture_logs
 
 from node.audit import auditlog as module
+from node.audit.auditfile import AuditFile
 from node.audit.auditlog import WAITING_MAX, AuditLog, Batch, Outlet
 from node.audit.entry import SPAN_MS, Decision, Entry
 from node.config import AuditSection
@@ -19,6 +23,7 @@ from node.quotas.quotas import Who
 from tests.node.replicas import until
 
 LOST = "audit entries are lost: too many wait to be written"
+NOT_TAKEN = "audit entries are lost: the disk of the file did not take them before the stop"
 
 
 def entry(number: int) -> Entry:
@@ -204,3 +209,97 @@ async def test_repeated_denials_are_written_while_the_node_runs(
     running.cancel()
     await audit.close()
     assert [json.loads(line).get("times") for line in path.read_text().splitlines()] == [None, 2]
+
+
+class HungDisk:
+    """A file whose writes do not end before the test does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hangs = True
+        self.begun = self.ended = 0
+        self._answers = threading.Event()
+        write = AuditFile.write
+
+        def hanging(file: AuditFile, lines: Sequence[bytes]) -> int:
+            self.begun += 1
+            if self.hangs:
+                self._answers.wait()
+            written = write(file, lines)
+            self.ended += 1
+            return written
+
+        monkeypatch.setattr(AuditFile, "write", hanging)
+
+    async def answer(self) -> None:
+        self._answers.set()
+        await until(lambda: self.ended == self.begun)
+
+
+@pytest.fixture
+async def disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HungDisk]:
+    monkeypatch.setattr(module, "END_SECONDS", 0.05)
+    made = HungDisk(monkeypatch)
+    yield made
+    await made.answer()
+
+
+def audit_log(path: Path) -> AuditLog:
+    core: Any = SimpleNamespace(times=SimpleNamespace(mono_ms=lambda: 0, wall_ms=lambda: 0))
+    return AuditLog(AuditSection(file=path), "n", cast(Core, core))
+
+
+@contextlib.contextmanager
+def no_thread_that_keeps_a_process_alive() -> Iterator[None]:
+    before = threading.enumerate()
+    yield
+    assert all(thread.daemon for thread in threading.enumerate() if thread not in before)
+
+
+async def test_a_disk_that_hangs_does_not_hold_up_a_stop(disk: HungDisk, tmp_path: Path) -> None:
+    audit = audit_log(tmp_path / "audit.log")
+    tasks = Background()
+    tasks.start(audit.run())
+    with capture_logs() as logged, no_thread_that_keeps_a_process_alive():
+        audit.note(entry(1))
+        await until(lambda: disk.begun == 1)
+        audit.note(entry(2))
+        async with asyncio.timeout(5):
+            await tasks.stop(None)  # as the broker stops its parts
+            await audit.close()
+    assert [row for row in logged if row["log_level"] == "warning"] == [
+        {"event": NOT_TAKEN, "count": 2, "log_level": "warning"}
+    ]
+    assert disk.begun == 1, "two threads would write the same file"
+
+
+async def test_a_disk_that_begins_to_hang_while_the_node_stops_does_not_hold_it_up(
+    disk: HungDisk, tmp_path: Path
+) -> None:
+    audit = audit_log(tmp_path / "audit.log")
+    with capture_logs() as logged, no_thread_that_keeps_a_process_alive():
+        audit.note(entry(1))
+        async with asyncio.timeout(5):
+            await audit.close()
+    assert [row["event"] for row in logged] == [NOT_TAKEN]
+
+
+async def test_a_stop_waits_for_a_write_that_is_under_way(
+    disk: HungDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "END_SECONDS", 60.0)
+    path = tmp_path / "audit.log"
+    audit = audit_log(path)
+    running = asyncio.ensure_future(audit.run())
+    audit.note(entry(1))
+    await until(lambda: disk.begun == 1)
+    audit.note(entry(2))
+    running.cancel()
+    await turns()
+    assert not running.done()
+    disk.hangs = False
+    await disk.answer()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await audit.close()
+    rows = map(json.loads, path.read_text().splitlines())
+    assert [row["resource"] for row in rows] == ["Topic:1", "Topic:2"]
