@@ -351,7 +351,9 @@ class AdminService(stubs.AdminServicer):
                 raise sdk.Busy(f"the cluster has reached its limit of {QUOTAS_MAX} quotas")
             await broker.metadata.change({"op": "quota", "quota": quota.to_row()})
         log.info("quota set", subject=subject.text, by=name_of_caller(), limits=quota.limits)
-        return _quota_reply(quota)
+        reply = wire.QuotaReply()
+        _fill_quota(reply, quota)
+        return reply
 
     @change
     async def DeleteQuota(
@@ -373,14 +375,14 @@ class AdminService(stubs.AdminServicer):
     async def ListQuotas(
         self, request: wire.ListQuotasRequest, context: Caller
     ) -> wire.ListQuotasReply:
-        """All quotas, by subject. Only a node that has the newest ones answers."""
+        """All quotas, by subject, in slices. Only a node that has the newest ones answers."""
         self._broker.admission.check_current()
-        rows = self._broker.metadata.quotas
-        try:
-            quotas = [Quota.from_row(row) for _, row in sorted(rows.items())]
-        except BadQuota as error:  # written by a newer version
-            raise sdk.Unavailable(f"this node cannot read a quota: {error}") from None
-        return wire.ListQuotasReply(quotas=map(_quota_reply, quotas))
+        metadata, slices, reply = self._broker.metadata, Slices(), wire.ListQuotasReply()
+        async for name in slices.each(sorted(metadata.quotas)):
+            row = metadata.quotas.get(name)
+            if row is not None:  # it may have been deleted meanwhile
+                _fill_quota(reply.quotas.add(), _stored_quota(row))
+        return reply
 
     # -- parts of replies ----------------------------------------------------------------------
 
@@ -614,11 +616,19 @@ def _limits(request: wire.PutQuotaRequest) -> dict[str, int]:
     return found
 
 
-def _quota_reply(quota: Quota) -> wire.QuotaReply:
-    reply = wire.QuotaReply(subject=quota.subject.text, burst_ms=quota.burst_ms)
+def _stored_quota(row: Json) -> Quota:
+    """Of the tables. Raises Unavailable."""
+    try:
+        return Quota.from_row(row)
+    except BadQuota as error:  # written by a newer version
+        raise sdk.Unavailable(f"this node cannot read a quota: {error}") from None
+
+
+def _fill_quota(reply: wire.QuotaReply, quota: Quota) -> None:
+    reply.subject = quota.subject.text
+    reply.burst_ms = quota.burst_ms
     for name, value in quota.limits.items():
         setattr(reply, name, value)
-    return reply
 
 
 def _differs(known: TopicConfig, asked: TopicConfig) -> bool:

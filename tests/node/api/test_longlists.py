@@ -16,10 +16,11 @@ from duolog.wire import duolog_pb2 as wire
 
 from ha.epochs import Epoch
 from node.access.gate import Principal
-from node.api.admin import AdminService
+from node.api.admin import QUOTAS_MAX, AdminService
 from node.api.native import native_methods
 from node.core import slices
 from node.core.slices import Slices
+from node.quotas.quota import Quota, Subject
 from node.server import Node
 from store.metadata import TopicConfig
 from tests.keyfiles import access_files
@@ -95,7 +96,7 @@ async def test_a_call_that_names_very_many_topics_holds_nobody_up(
     reply = await list_topics(request)
     assert len(reply.topics) == 0
     assert time.thread_time() - began > 10 * HELD_SECONDS_MAX, "too short to tell anything"
-    _check(held)
+    await _check(held)
     request.topics.append("U")
     with pytest.raises(RuntimeError, match="PERMISSION_DENIED"):
         await list_topics(request)
@@ -110,7 +111,24 @@ async def test_a_list_of_very_many_topics_holds_nobody_up(
     assert names == sorted(names)
     assert all(name.startswith("T") and len(row.stats) == 1
                for name, row in zip(names, reply.topics, strict=True))  # fmt: skip
-    _check(held)
+    await _check(held)
+
+
+async def test_a_list_of_very_many_quotas_holds_nobody_up(
+    start_node: StartNode, held: list[float]
+) -> None:
+    node = await start_node()
+    broker = broker_of(node)
+    names = [f"User:{number}" for number in range(QUOTAS_MAX)]
+    broker.metadata._tables.quotas.update(
+        (name, Quota(Subject.parse(name), bytes_in=1).to_row()) for name in names
+    )
+    list_quotas = native_methods(broker, None, None).by_path["/duolog.v1.Admin/ListQuotas"]
+    await asyncio.sleep(0)
+    held.clear()
+    reply = await list_quotas.unary_unary(wire.ListQuotasRequest(), Call())
+    assert [row.subject for row in reply.quotas] == sorted(names)
+    await _check(held)
 
 
 async def test_a_list_during_which_the_mastership_changes_is_made_anew(
@@ -139,8 +157,9 @@ async def test_a_list_during_which_the_mastership_changes_is_made_anew(
     await connection.close()
 
 
-def _check(held: list[float]) -> None:
+async def _check(held: list[float]) -> None:
     """A few turns may be longer: on a machine under load, the same work takes longer."""
+    await asyncio.sleep(0)  # the last turn is noted as well, if it is not the only one
     longer = sorted(seconds for seconds in held if seconds > HELD_SECONDS_MAX)
     assert len(longer) <= len(held) // 50, longer
     assert not longer or longer[-1] < 5 * HELD_SECONDS_MAX
