@@ -4,8 +4,6 @@ Rules: neither the key nor the password travels; a proof answers a challenge of 
 a minute, once; nothing is kept for challenges that nobody answered.
 """
 
-import hashlib
-import hmac
 import secrets
 import time
 from collections import OrderedDict
@@ -14,11 +12,12 @@ from dataclasses import dataclass
 
 from duolog import _errors as sdk
 
-from node.access.secrets import Seal, is_hash
+from node.access.secrets import KEY_BYTES, Seal, is_hash
 from node.access.users import check_password, check_user_name
 from node.access.vouching import Vouching
 
 PURPOSE = b"duolog recovery v1"
+CHALLENGES = b"duolog recovery challenges v1"
 CHALLENGE_SECONDS = 60.0
 
 
@@ -51,17 +50,14 @@ class Challenges:
     def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
         """seconds: a monotonic clock."""
         self._seconds = seconds
-        self._key = secrets.token_bytes(32)
+        self._own = Vouching(secrets.token_bytes(KEY_BYTES), CHALLENGES)
         self._used: OrderedDict[str, float] = OrderedDict()
 
     def draw(self) -> str:
         """A new one."""
         until = str(int((self._seconds() + CHALLENGE_SECONDS) * 1000))
         drawn = f"{until}.{secrets.token_hex(16)}"
-        return f"{drawn}.{self._mark(drawn)}"
-
-    def _mark(self, drawn: str) -> str:
-        return hmac.digest(self._key, drawn.encode(), hashlib.sha256).hex()
+        return f"{drawn}.{self._own.mark((drawn,))}"
 
     def use(self, challenge: str) -> bool:
         """Whether it is one of ours, in time, and used for the first time."""
@@ -69,7 +65,7 @@ class Challenges:
         while self._used and next(iter(self._used.values())) <= now:
             self._used.popitem(last=False)
         drawn, _, mark = challenge.rpartition(".")
-        if not hmac.compare_digest(mark.encode(), self._mark(drawn).encode()):
+        if not self._own.is_mark(mark, (drawn,)):
             return False
         until = int(drawn.partition(".")[0]) / 1000
         if until <= now or challenge in self._used:
