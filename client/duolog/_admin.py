@@ -285,7 +285,7 @@ class Admin:
         answers: list[wire.QuotaReply] = await self._everywhere(
             lambda connection, left: connection.admin.PutQuota(request, timeout=left)
         )
-        return _quota(answers[0])
+        return fromwire.quota_of(answers[0])
 
     async def delete_quota(self, subject: str) -> None:
         """Take all limits from a subject. Raises BadRequest where it has none."""
@@ -300,7 +300,7 @@ class Admin:
         reply: wire.ListQuotasReply = await self._call(
             lambda left: self._connection.admin.ListQuotas(request, timeout=left)
         )
-        return [_quota(row) for row in reply.quotas]
+        return [fromwire.quota_of(row) for row in reply.quotas]
 
     async def find(
         self,
@@ -547,19 +547,6 @@ async def topics_at(
         endpoint, lambda admin, left: admin.ListTopics(request, timeout=left), seconds, runtime
     )
     return [] if reply is None else [fromwire.topic_of(topic) for topic in reply.topics]
-
-
-def _quota(reply: wire.QuotaReply) -> Quota:
-    return Quota(
-        reply.subject,
-        reply.bytes_in,
-        reply.messages_in,
-        reply.bytes_out,
-        reply.messages_out,
-        reply.connections,
-        reply.topics,
-        reply.burst_ms,
-    )
 
 
 async def _cluster_as_told_by(master: str, runtime: Runtime) -> ClusterStatus | None:

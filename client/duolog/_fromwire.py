@@ -14,6 +14,7 @@ from duolog._descriptions import (
     NodeStatus,
     QueueOffset,
     QueueStats,
+    Quota,
     ReplicaRoute,
     ReplicationStatus,
     Route,
@@ -118,6 +119,20 @@ def _group_track(row: wire.MessageTrack) -> GroupTrack:
     if not row.copy_topic:
         return GroupTrack(row.group, state, row.attempts)
     return GroupTrack(row.group, state, row.attempts, copy, row.copy_store_time)
+
+
+def quota_of(reply: wire.QuotaReply) -> Quota:
+    """The limits of a subject."""
+    return Quota(
+        reply.subject,
+        reply.bytes_in,
+        reply.messages_in,
+        reply.bytes_out,
+        reply.messages_out,
+        reply.connections,
+        reply.topics,
+        reply.burst_ms,
+    )
 
 
 def message_of(found: wire.FoundMessage) -> FoundMessage:

@@ -13,6 +13,7 @@ from node.cli.output import (
     Json,
     Timeout,
     Yes,
+    confirm,
     fail,
     help_of,
     print_facts,
@@ -188,8 +189,7 @@ def revoke(
 ) -> None:
     """Remove a user's entries for a resource, as `show` names it."""
     pattern = _entry(resource, "All", [], True).pattern
-    if not yes:
-        typer.confirm(f"Remove the entries of {name} for {pattern.text}?", abort=True, err=True)
+    confirm(f"Remove the entries of {name} for {pattern.text}?", yes)
 
     def change(acl: "Acl") -> "Acl":
         before = acl.default if default else acl.custom
@@ -250,8 +250,7 @@ def import_(
     for warning in imported.warnings:
         say(f"warning: {warning}")
     what = f"{len(imported.users)} users, and the rights of {len(imported.acls)}"
-    if not yes:
-        typer.confirm(f"Import {what}?", abort=True, err=True)
+    confirm(f"Import {what}?", yes)
 
     async def ask() -> None:
         async with client_of(endpoints, timeout) as client:

@@ -12,6 +12,7 @@ from node.cli.output import (
     Json,
     Timeout,
     Yes,
+    confirm,
     fail,
     print_facts,
     print_json,
@@ -236,8 +237,7 @@ def redeliver(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Send a group's dead letters to their original topics again, each once."""
-    if not yes:
-        typer.confirm(f"Redeliver up to {limit} dead letters of {group}?", abort=True, err=True)
+    confirm(f"Redeliver up to {limit} dead letters of {group}?", yes)
     from duolog._message import DEAD_LETTER_PREFIX
 
     async def work() -> int:
@@ -287,8 +287,7 @@ def reset(
         offset = int(to[7:])
     else:
         place = Start(to) if to in list(Start) else when(to)
-    if not yes:
-        typer.confirm(f"Reset the offsets of {group} in {topic} to {to}?", abort=True, err=True)
+    confirm(f"Reset the offsets of {group} in {topic} to {to}?", yes)
 
     async def ask() -> list["QueueOffset"]:
         async with client_of(endpoints, timeout) as client:
@@ -310,8 +309,7 @@ def delete(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Delete a group and its offsets."""
-    if not yes:
-        typer.confirm(f"Delete group {group} and its offsets?", abort=True, err=True)
+    confirm(f"Delete group {group} and its offsets?", yes)
 
     async def ask() -> None:
         async with client_of(endpoints, timeout) as client:

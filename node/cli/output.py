@@ -37,6 +37,12 @@ def plain(text: str, kept: str = "") -> str:
     return _CONTROL.sub(lambda found: found[0] if found[0] in kept else repr(found[0])[1:-1], text)
 
 
+def confirm(question: str, yes: bool) -> None:
+    """Ask a question, unless the answer is known to be yes; end the command where it is no."""
+    if not yes:
+        typer.confirm(question, abort=True, err=True)
+
+
 def say(text: str) -> None:
     """Print a message to stderr. A node's error may quote what others wrote."""
     print(plain(text, kept="\n\t"), file=sys.stderr)

@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.output import Json, Timeout, Yes, fail, help_of, print_facts, print_rows, run, say
+from node.cli.output import (
+    Json,
+    Timeout,
+    Yes,
+    confirm,
+    fail,
+    help_of,
+    print_facts,
+    print_rows,
+    run,
+    say,
+)
 
 if TYPE_CHECKING:
     from duolog import Quota
@@ -105,8 +116,7 @@ def delete(
     timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
     """Take all limits from a subject."""
-    if not yes:
-        typer.confirm(f"Delete the quota of {subject}?", abort=True, err=True)
+    confirm(f"Delete the quota of {subject}?", yes)
 
     async def ask() -> None:
         async with client_of(endpoints, timeout) as client:

@@ -10,6 +10,7 @@ from node.cli.output import (
     Json,
     Timeout,
     Yes,
+    confirm,
     fail,
     iso,
     print_facts,
@@ -133,8 +134,7 @@ def delete(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Delete a topic and its messages."""
-    if not yes:
-        typer.confirm(f"Delete topic {topic} and all its messages?", abort=True, err=True)
+    confirm(f"Delete topic {topic} and all its messages?", yes)
 
     async def ask() -> None:
         async with client_of(endpoints, timeout) as client:

@@ -18,6 +18,7 @@ from node.cli.output import (
     Json,
     Timeout,
     Yes,
+    confirm,
     fail,
     help_of,
     iso,
@@ -154,8 +155,7 @@ def delete(
     timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
     """Delete a user and its rights."""
-    if not yes:
-        typer.confirm(f"Delete user {name} and its rights?", abort=True, err=True)
+    confirm(f"Delete user {name} and its rights?", yes)
 
     async def ask() -> None:
         async with client_of(endpoints, timeout) as client:
