@@ -113,8 +113,7 @@ class Access:
         """Make a change in every replica group; it fails where one of them cannot be reached, as
         who was disabled could go on there.
         """
-        reached = await self._router.groups(self._timeout)
-        groups = [*reached, *self._router.unreachable()]
+        groups = await self._router.all_groups(self._timeout)
         return await self._router.everywhere(change, self._timeout, groups=groups)
 
     async def delete_user(self, name: str) -> None:

@@ -283,16 +283,21 @@ class Admin:
             raise BadRequest("a limit is 0 or more, and below 2^63")
         request = wire.PutQuotaRequest(subject=subject, **cast(dict[str, Any], limits))
         answers: list[wire.QuotaReply] = await self._everywhere(
-            lambda connection, left: connection.admin.PutQuota(request, timeout=left)
+            lambda connection, left: connection.admin.PutQuota(request, timeout=left),
+            groups=await self._router.all_groups(self._timeout),
         )
         return fromwire.quota_of(answers[0])
 
     async def delete_quota(self, subject: str) -> None:
         """Take all limits from a subject. Raises BadRequest where it has none."""
         request = wire.DeleteQuotaRequest(subject=subject)
-        await self._everywhere(
-            lambda connection, left: connection.admin.DeleteQuota(request, timeout=left)
+        deletion = _Deletion(
+            lambda connection, left: connection.admin.DeleteQuota(request, timeout=left),
+            BadRequest,
         )
+        # A group that joined later may have none.
+        groups = await self._router.all_groups(self._timeout)
+        await self._everywhere(deletion, BadRequest, groups)
 
     async def quotas(self) -> list[Quota]:
         """All quotas, by subject."""

@@ -55,6 +55,12 @@ class Router:
         """Groups of the cluster of which no node told an address yet: they may hold any topic."""
         return sorted(self._routes.keys() - self._connections.keys())
 
+    async def all_groups(self, timeout: float) -> list[str]:
+        """All groups of the cluster, for changes that must count in each: `everywhere` makes none
+        where one of them cannot be reached. Raises as `groups`.
+        """
+        return [*await self.groups(timeout), *self.unreachable()]
+
     async def _ask(self, timeout: float) -> None:
         request = wire.RouteRequest()
 
