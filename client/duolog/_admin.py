@@ -8,7 +8,7 @@ import grpc
 
 from duolog import _fromwire as fromwire
 from duolog._background import all_of
-from duolog._connection import Connection, Others, ask_one
+from duolog._connection import REFUSED, Connection, Others, ask_one
 from duolog._descriptions import (
     ClusterStatus,
     FoundMessage,
@@ -25,10 +25,8 @@ from duolog._errors import (
     BadRequest,
     DuologError,
     Fatal,
-    NoPermission,
     NoSuchMessage,
     NotMaster,
-    Unauthenticated,
     UnknownGroup,
     UnknownTopic,
     error_of,
@@ -516,11 +514,20 @@ class _Deletion:
             raise
 
 
-async def status_of(endpoint: str, seconds: float, runtime: Runtime = MACHINE) -> NodeStatus | None:
-    """What a node says of itself, None if it does not answer in time."""
+async def status_of(
+    endpoint: str,
+    seconds: float,
+    runtime: Runtime = MACHINE,
+    raised: tuple[type[DuologError], ...] = REFUSED,
+) -> NodeStatus | None:
+    """What a node says of itself, None if it does not answer in time. Raises as `ask_one`."""
     request = wire.NodeStatusRequest()
     reply = await ask_one(
-        endpoint, lambda admin, left: admin.NodeStatus(request, timeout=left), seconds, runtime
+        endpoint,
+        lambda admin, left: admin.NodeStatus(request, timeout=left),
+        seconds,
+        runtime,
+        raised,
     )
     return None if reply is None else fromwire.node_of(reply)
 
@@ -529,18 +536,10 @@ async def status_or_refusal(
     endpoint: str, seconds: float, runtime: Runtime = MACHINE
 ) -> NodeStatus | DuologError | None:
     """As `status_of`; the error of a node that answers, and refuses to say it."""
-    request = wire.NodeStatusRequest()
     try:
-        reply = await ask_one(
-            endpoint,
-            lambda admin, left: admin.NodeStatus(request, timeout=left),
-            seconds,
-            runtime,
-            (Unauthenticated, NoPermission, NotMaster),
-        )
+        return await status_of(endpoint, seconds, runtime, (*REFUSED, NotMaster))
     except DuologError as error:
         return error
-    return None if reply is None else fromwire.node_of(reply)
 
 
 async def topics_at(

@@ -59,16 +59,20 @@ class Others(enum.Enum):
     NONE = "none"
 
 
+# A node answers so, and what is wrong is not its state.
+REFUSED: tuple[type[DuologError], ...] = (Unauthenticated, NoPermission)
+
+
 async def ask_one(
     endpoint: str,
     make: Callable[[stubs.AdminStub, float], Awaitable[T]],
     timeout: float,
     runtime: Runtime = MACHINE,
-    raised: tuple[type[DuologError], ...] = (Unauthenticated, NoPermission),
+    raised: tuple[type[DuologError], ...] = REFUSED,
 ) -> T | None:
     """Ask one node, and no other; None if it does not answer within `timeout` seconds.
 
-    Raises the errors `raised`: the node answers, and what is wrong is not its state.
+    raised: errors that it answers with, and that are raised.
     """
     connection = Connection((endpoint,), replace(runtime, frames=False))  # not worth a greeting
     try:
@@ -415,4 +419,4 @@ def _admin(channel: NodeChannel) -> stubs.AdminStub:
     return stubs.AdminStub(cast(grpc.aio.Channel, channel))
 
 
-__all__ = ["ATTEMPT_SECONDS", "Connection", "Others", "ask_one"]
+__all__ = ["ATTEMPT_SECONDS", "REFUSED", "Connection", "Others", "ask_one"]
