@@ -12,6 +12,7 @@ anybody could see are listed in sim/equivalent.toml, each with the reason.
 
 import argparse
 import contextlib
+import gc
 import importlib
 import io
 import os
@@ -226,6 +227,7 @@ def _address_space() -> int:
 def _in_child(
     mutant: Mechanical | None, tests: tuple[str, ...], seeds: int, where: Path, writer: int
 ) -> None:  # pragma: no cover - in a process that ends here
+    gc.freeze()  # what the parent had is not collected here: gRPC's objects end a forked process
     most = _address_space() + MEMORY_BYTES  # beside what the process was forked with
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

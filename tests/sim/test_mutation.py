@@ -111,6 +111,22 @@ def test_a_mutant_is_killed_by_its_tests_in_a_process_of_its_own(tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
+def test_garbage_of_the_parent_is_not_collected_in_a_mutants_process(tmp_path: Path) -> None:
+    """gRPC's objects are freed by threads that a forked process does not have."""
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.me = self
+            self.owner = os.getpid()
+
+        def __del__(self) -> None:
+            if os.getpid() != self.owner:
+                os.kill(os.getpid(), signal.SIGSEGV)
+
+    Garbage()
+    assert try_one(None, ("tests/ha/test_syncstate.py",), 0, tmp_path) == ("nothing", "")
+
+
 def test_an_error_of_the_judge_does_not_count_as_a_kill(tmp_path: Path) -> None:
     mutant = replace(next(iter(all_mutants().values())), function="there_is_none")
     with pytest.raises(JudgeError, match=r"(?s)there_is_none"):
