@@ -92,6 +92,8 @@ class LiteClients:
             Subscribing(EXCLUSIVE, "x1", NAMES[1:-1:2]),
         ]
         self._evicted: dict[Boot, list[tuple[str, str]]] = {}
+        for node in cluster.nodes:
+            node.on_made = self._watch
 
     def begin(self) -> None:
         """Start all programs."""
@@ -201,7 +203,6 @@ class LiteClients:
 
         async def forget(node: Node, broker: Broker) -> None:
             if broker.admission.may_store():
-                self._watch(node, broker)
                 age_ms = WallMs(broker.log.times.age_ms() + MINUTE_MS - TTL_MS)
                 lite = broker.lite
                 expired = lite.expired(lite.queues_of(PARENT), age_ms)
@@ -271,7 +272,6 @@ class LiteClients:
         )
 
         async def sync(node: Node, broker: Broker, copied: bool) -> None:
-            self._watch(node, broker)
             topics, caller = _lite_topics(broker), _caller(client)
             not_master = broker.replication.not_master()
             if not not_master:
@@ -339,10 +339,8 @@ class LiteClients:
 
     def _watch(self, node: Node, broker: Broker) -> None:
         """Be told what a process tells its clients, and what it forgets."""
-        process = node.name, node.boot
-        if process in self._evicted:
-            return
-        told = self._evicted[process] = []
+        told: list[tuple[str, str]] = []
+        self._evicted[node.name, node.boot] = told
 
         def evicted(name: str, lite_topic: str) -> None:
             told.append((name, lite_topic))
@@ -380,7 +378,6 @@ class LiteClients:
     async def _pop(
         self, client: Subscribing, request: PopRequest, node: Node, broker: Broker
     ) -> list[Popped]:
-        self._watch(node, broker)
         subscriber = _lite_topics(broker).subscriber(_caller(client), client.group, PARENT)
         deadline = node.seconds() + 0.3
         found = await broker.pop.wait(replace(request, subscriber=subscriber), deadline)

@@ -17,6 +17,7 @@ from ha.master import Master
 from ha.progress import ConnectionState
 from ha.slave import Slave
 from ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick, perform
+from node.broker import Broker
 from node.deferred.transactionservice import Check
 from sim.agent import Agent
 from sim.config import Setup
@@ -96,6 +97,8 @@ class Node:
         self.master: Master | None = None
         self.slave: Slave | None = None
         self.services: Services | None = None
+        # Called with the broker of a process, which has read nothing yet.
+        self.on_made: Callable[[Node, Broker], None] = lambda *_: None
         # Called with the result of a call before it is sent: request, reply, time of arrival.
         self.on_answered: Callable[[Node, Any, Any, float], None] = lambda *_: None
         # Sends a check to a half message's producer.

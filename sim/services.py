@@ -72,6 +72,9 @@ class Process(Protocol):
     def ask_producer(self, check: Check) -> None:
         """Ask what became of a half message."""
 
+    def on_made(self, node: Any, broker: Broker) -> None:
+        """The process has a broker, which has read nothing yet."""
+
     def on_answered(self, node: Any, request: Any, reply: Any, came: float) -> None:
         """A call is answered. came: the world's time when its request came."""
 
@@ -170,6 +173,7 @@ class Services:
         replication.slave, replication.elected = node.slave, True
         replication.known_master = node.known_master
         broker.log.connect(SimReplicas(node, replication), broker.admission.refused_put)
+        node.on_made(node, broker)
         broker.metadata.load()
         broker.filters.start()
         broker.transactions.askers.append(self._ask)
