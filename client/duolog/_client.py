@@ -323,3 +323,8 @@ class Client:
     async def __aexit__(self, kind: object, *_: object) -> None:
         """Close."""
         await close_after(kind, self.close)
+
+
+def runtime_of(client: Client) -> Runtime:
+    """What a client runs on, to ask single nodes as the same user."""
+    return client._router.runtime

@@ -19,7 +19,6 @@ from typer.core import TyperCommand, TyperGroup
 if TYPE_CHECKING:
     from duolog import Client, Tls
     from duolog._caller import Caller
-    from duolog._runtime import Runtime
 
 # The tree of commands imports this module, also for --help: it imports others when it needs them.
 
@@ -64,11 +63,6 @@ def caller() -> "Caller":
 
     way = current_way()
     return Caller(way.user, way.password, tls=way.tls)
-
-
-def runtime_of(client: "Client") -> "Runtime":
-    """What a client runs on, to ask single nodes as the same user."""
-    return client._router.runtime
 
 
 # -- the options -----------------------------------------------------------------------------------
@@ -338,6 +332,5 @@ __all__ = [
     "current_way",
     "read_password",
     "resolved",
-    "runtime_of",
     "tls_of_settings",
 ]

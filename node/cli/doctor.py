@@ -1,33 +1,18 @@
 """`duolog doctor`: what is wrong with the cluster, and what to do about it."""
 
-import asyncio
 import dataclasses
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of, runtime_of
-from node.cli.output import (
-    Json,
-    Timeout,
-    print_json,
-    run,
-    show_findings,
-)
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from node.cli.output import Json, Timeout, print_json, run, show_findings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from duolog import Client, GroupDescription, NodeStatus, Route, TopicDescription
-    from duolog._runtime import Runtime
-
-    from node.cli.diagnosis import Clock, Finding, Seen
+    from node.inspection.diagnosis import Finding
 
 app = typer.Typer(add_completion=False)
 
-NODE_SECONDS = 3.0  # that one node has to answer
-AGAIN_SECONDS = 2.0  # until the second look, where the first one found something
 WRONG = 2  # exit status
 
 
@@ -42,9 +27,9 @@ def doctor(
     Asks every node, and changes nothing. Name all nodes: one that is gone may be known to no other.
     Exit status 0: nothing is wrong; 1: no node answers; 2: there are errors or warnings.
     """
-    from node.cli.diagnosis import NOTE
+    from node.inspection.diagnosis import NOTE
 
-    findings = run(examine(endpoints, timeout))
+    findings = run(_examine(endpoints, timeout))
     if as_json:
         print_json([dataclasses.asdict(finding) for finding in findings])
     else:
@@ -53,134 +38,10 @@ def doctor(
         raise typer.Exit(WRONG)
 
 
-async def examine(endpoints: str, timeout: float) -> "list[Finding]":
-    """What is wrong, and still is a moment later. timeout: seconds of one look."""
-    from duolog import Timeout as TooSlow
-
-    from node.cli.diagnosis import NOTE, diagnose, second_look
-
-    try:
-        async with asyncio.timeout(timeout):
-            first = diagnose(await look(endpoints, timeout))
-        if all(finding.severity == NOTE for finding in first):
-            return first
-        await asyncio.sleep(AGAIN_SECONDS)
-        async with asyncio.timeout(timeout):
-            return second_look(first, diagnose(await look(endpoints, timeout)))
-    except TimeoutError:
-        raise TooSlow(f"the nodes did not answer within {timeout} s") from None
-
-
-async def look(endpoints: str, timeout: float) -> "Seen":
-    """Ask all nodes of the cluster. timeout: seconds of one call."""
+async def _examine(endpoints: str, timeout: float) -> "list[Finding]":
     from duolog._client import parse_endpoints
 
-    from node.cli.diagnosis import Seen
+    from node.inspection.survey import examine
 
     async with client_of(endpoints, timeout) as client:
-        runtime = runtime_of(client)
-        status, route = await asyncio.gather(client.admin.cluster_status(), client.admin.route())
-        told, (groups, topics, unread) = await asyncio.gather(
-            _all_at([_address_of(node, route) for node in status.nodes], runtime),
-            _consumption(client),
-        )
-    nodes = {(node.replication.group, node.name): node for node in status.nodes}
-    refusing = {one.address: one.refusal for one in told if one.refusal}
-    unreachable = set()
-    for node, one in zip(status.nodes[1:], told[1:], strict=True):  # the first one answered
-        key = (node.replication.group, node.name)
-        own = one.status
-        if own is not None and (own.replication.group, own.name) == key:
-            nodes[key] = own
-        elif not node.stale and one.address and not one.refusal:
-            unreachable.add(key)
-    silent = []
-    known = {node.listen for node in nodes.values()}
-    more = await _all_at(sorted(set(parse_endpoints(endpoints)) - known), runtime)
-    for one in more:
-        if one.refusal:
-            refusing[one.address] = one.refusal
-        elif one.status is None:
-            silent.append(one.address)
-        else:
-            key = (one.status.replication.group, one.status.name)
-            nodes[key] = one.status  # it may be reached at this address only
-            unreachable.discard(key)
-    return Seen(
-        route,
-        tuple(nodes.values()),
-        groups,
-        topics,
-        _wall_ms(),
-        frozenset(unreachable),
-        tuple(silent),
-        unread,
-        tuple(one.clock for one in (*told, *more) if one.clock is not None),
-        refusing,
-    )
-
-
-async def _consumption(
-    client: "Client",
-) -> "tuple[tuple[GroupDescription, ...], tuple[TopicDescription, ...], str]":
-    """Consumer groups and topics, or why they cannot be read."""
-    from duolog import DuologError
-
-    try:
-        async with asyncio.timeout(NODE_SECONDS):
-            groups, topics = await asyncio.gather(
-                client.admin.groups(), client.admin.topics(system=True)
-            )
-    except DuologError as error:
-        return (), (), f"{type(error).__name__}: {error}"
-    except TimeoutError:
-        return (), (), f"no answer within {NODE_SECONDS:.0f} s"
-    return tuple(groups), tuple(topics), ""
-
-
-def _address_of(node: "NodeStatus", route: "Route") -> str:
-    """HOST:PORT of a node's client API, empty where nobody knows it."""
-    from node.cli.diagnosis import replica_of
-
-    replica = replica_of(route, node)
-    return node.listen or (replica.endpoint if replica is not None else "")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Told:
-    """What the node at an address says of itself: its status, or why it refuses to tell it.
-
-    clock: None where it does not say what time it is.
-    """
-
-    address: str
-    status: "NodeStatus | None" = None
-    clock: "Clock | None" = None
-    refusal: str = ""
-
-
-async def _all_at(addresses: "Sequence[str]", runtime: "Runtime") -> list[_Told]:
-    """What the nodes at some addresses say of themselves; nothing of one that does not answer."""
-    from duolog import DuologError
-    from duolog._admin import status_or_refusal
-
-    from node.cli.diagnosis import Clock
-
-    async def at(address: str) -> _Told:
-        if not address:
-            return _Told(address)
-        before, began = _wall_ms(), time.monotonic()
-        status = await status_or_refusal(address, NODE_SECONDS, runtime)
-        took = int((time.monotonic() - began) * 1000) + 1
-        if isinstance(status, DuologError):
-            return _Told(address, refusal=f"{type(status).__name__}: {status}")
-        if status is None or not status.wall_ms:
-            return _Told(address, status)
-        ahead = status.wall_ms - before
-        return _Told(address, status, Clock(status.name, ahead - took, ahead))
-
-    return await asyncio.gather(*map(at, addresses))
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
+        return await examine(client, parse_endpoints(endpoints), timeout)

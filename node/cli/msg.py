@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.cli import way
 from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.output import (
     INT_MAX,
     Json,
     Timeout,
     fail,
-    iso,
     plain,
     print_json,
     print_rows,
@@ -25,7 +23,9 @@ from node.cli.output import (
     say,
     when,
 )
-from node.cli.tracerecords import TraceRecord, parse
+from node.inspection import way
+from node.inspection.times import iso
+from node.inspection.tracerecords import TraceRecord, parse
 from store.metadata import TRACE_TOPIC
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from node.cli.output import (
     Json,
     Timeout,
     fail,
-    iso,
     print_facts,
     run,
 )
+from node.inspection.times import iso
 
 if TYPE_CHECKING:
     from duolog import Client, NodeStatus

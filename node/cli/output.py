@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from node.cli.diagnosis import Finding
+    from node.inspection.diagnosis import Finding
 
 T = TypeVar("T")
 
@@ -178,14 +178,3 @@ def when(text: str) -> int:
     if not 0 <= time_ms <= LONG_MAX:
         fail(f"{text!r} is not a time between 1970 and now, or ms since 1970")
     return time_ms
-
-
-def iso(time_ms: int | None) -> str | None:
-    """A time for people; the number, where a client told one that no calendar has."""
-    if not time_ms:
-        return None
-    try:
-        found = datetime.fromtimestamp(time_ms / 1000).astimezone()
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms since 1970"
-    return found.isoformat(timespec="milliseconds")

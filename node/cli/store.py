@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from node.cli.output import Json, fail, help_of, iso, print_facts, print_json, print_rows, say
+from node.cli.output import Json, fail, help_of, print_facts, print_json, print_rows, say
+from node.inspection.times import iso
 
 if TYPE_CHECKING:
     from store.options import StoreOptions

@@ -12,12 +12,12 @@ from node.cli.output import (
     Yes,
     confirm,
     fail,
-    iso,
     print_facts,
     print_rows,
     run,
     say,
 )
+from node.inspection.times import iso
 
 if TYPE_CHECKING:
     from duolog import TopicDescription

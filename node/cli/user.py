@@ -12,7 +12,6 @@ from node.cli.access import (
     asked_password,
     client_of,
     read_password,
-    runtime_of,
 )
 from node.cli.output import (
     Json,
@@ -21,12 +20,12 @@ from node.cli.output import (
     confirm,
     fail,
     help_of,
-    iso,
     print_facts,
     print_rows,
     run,
     say,
 )
+from node.inspection.times import iso
 
 if TYPE_CHECKING:
     from duolog import User
@@ -191,7 +190,7 @@ def recover(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Make a super user by the key file, where the passwords of all super users are lost."""
-    from duolog._client import parse_endpoints
+    from duolog._client import parse_endpoints, runtime_of
 
     from node.access.recovery import Claims
     from node.access.secrets import BadKeyFile, read_key

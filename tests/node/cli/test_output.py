@@ -8,10 +8,12 @@ import pytest
 import typer
 from duolog import TrackedMessage, TrackStep
 
-from node.cli import msg, way
-from node.cli.diagnosis import Finding
-from node.cli.output import fail, iso, plain, print_facts, print_rows, show_findings
-from node.cli.tracerecords import parse
+from node.cli import msg
+from node.cli.output import fail, plain, print_facts, print_rows, show_findings
+from node.inspection import way
+from node.inspection.diagnosis import Finding
+from node.inspection.times import iso
+from node.inspection.tracerecords import parse
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x9b2J\ttab\nline[/bold][link=http://x]y"
 SHOWN = r"a\x1b[31mred\x1b]0;title\x07\x9b2J\ttab\nline[/bold][link=http://x]y"

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, by what its nodes say: pure, for `duolog doctor`."""
+"""What is wrong with a cluster, by what its nodes say. Pure."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence

@@ -20,8 +20,8 @@ from duolog import (
 )
 from duolog._descriptions import ReplicationStatus, SlaveStatus
 
-from node.cli import diagnosis
-from node.cli.diagnosis import (
+from node.inspection import diagnosis
+from node.inspection.diagnosis import (
     ERROR,
     EXPIRES_MS,
     NOTE,

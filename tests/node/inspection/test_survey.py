@@ -1,22 +1,24 @@
-"""`duolog doctor` at real nodes."""
+"""What is seen of real nodes, and what is wrong with them."""
 
 import asyncio
 import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import duolog
 import pytest
+from duolog._client import parse_endpoints
 from duolog._runtime import MACHINE
 
 from demo.certificates import Authority
 from demo.ports import free_endpoint
-from node.cli import doctor
-from node.cli.diagnosis import NOTE, Finding, Seen, diagnose
-from node.cli.doctor import examine, look
 from node.cli.output import show_findings
+from node.inspection import survey
+from node.inspection.diagnosis import NOTE, Finding, Seen, diagnose
+from node.inspection.survey import examine, look
 from store.status import RunningFlags
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
@@ -24,15 +26,22 @@ from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
 from tests.node.test_clocks import jumping
 
 
-async def causes(*endpoints: str) -> dict[str, Finding]:
-    """What is wrong, by its names."""
-    return {one.cause: one for one in diagnose(await look(",".join(endpoints), 10.0))}
+async def causes(*endpoints: str, user: str = "", password: str = "") -> dict[str, Finding]:
+    """What is wrong, by its names. user: as whom the nodes are asked."""
+    named = parse_endpoints(",".join(endpoints))
+    async with duolog.Client(named, user=user, password=password, timeout=10) as client:
+        return {one.cause: one for one in diagnose(await look(client, named))}
 
 
-async def causes_with(endpoint: str, *expected: str) -> dict[str, Finding]:
+async def causes_with(
+    endpoint: str, *expected: str, user: str = "", password: str = ""
+) -> dict[str, Finding]:
     """What is wrong, once all of these are: nodes learn of each other in their own time."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while not set(expected) <= (found := await causes(endpoint)).keys():
+        while (
+            not set(expected)
+            <= (found := await causes(endpoint, user=user, password=password)).keys()
+        ):
             await asyncio.sleep(0.02)
     return found
 
@@ -138,8 +147,8 @@ async def test_how_long_an_answer_took_is_no_difference_of_clocks(
             await asyncio.sleep(0.1)
         return SimpleNamespace(name=address, wall_ms=time.time_ns() // 1_000_000)
 
-    monkeypatch.setattr("duolog._admin.status_or_refusal", status_of)
-    for one in await doctor._all_at(["quick", "slow"], MACHINE):
+    monkeypatch.setattr(survey, "status_or_refusal", status_of)
+    for one in await survey._all_at(["quick", "slow"], MACHINE):
         clock = one.clock
         assert clock is not None
         assert clock.least_ms <= 0 <= clock.most_ms, clock
@@ -163,12 +172,7 @@ async def test_a_node_that_answers_and_refuses_is_not_down(
         tmp_path / "s", name="s", broker_role="SLAVE", ha={"master": port}, access=files["s"]
     )
     endpoints = f"127.0.0.1:{master.port},127.0.0.1:{slave.port}"
-
-    def client_of(endpoints: str, timeout: float) -> duolog.Client:
-        return duolog.Client(endpoints, user="root", password="pw", timeout=timeout)
-
-    monkeypatch.setattr(doctor, "client_of", client_of)
-    found = await causes_with(endpoints, "node-refuses")
+    found = await causes_with(endpoints, "node-refuses", user="root", password="pw")
     assert found["node-refuses"].where == f"node at 127.0.0.1:{slave.port}"
     assert "node-down" not in found
 
@@ -179,20 +183,22 @@ async def test_what_passes_in_a_moment_is_not_told(
     node = await start_node()
     endpoint = f"127.0.0.1:{node.port}"
     flags, looks = broker_of(node).store.flags, 0
-    plain = doctor.look
+    plain = survey.look
 
-    async def passing(endpoints: str, timeout: float) -> Seen:
+    async def passing(client: duolog.Client, named: Iterable[str]) -> Seen:
         nonlocal looks
         looks += 1
         (flags.set if looks == 1 else flags.clear)(RunningFlags.DISK_FULL)
-        return await plain(endpoints, timeout)
+        return await plain(client, named)
 
-    monkeypatch.setattr(doctor, "look", passing)
-    monkeypatch.setattr(doctor, "AGAIN_SECONDS", 0.01)
-    assert [one.cause for one in await examine(endpoint, 10.0)] == ["single-node"]
+    monkeypatch.setattr(survey, "look", passing)
+    monkeypatch.setattr(survey, "AGAIN_SECONDS", 0.01)
+    async with duolog.Client(endpoint, timeout=10) as client:
+        assert [one.cause for one in await examine(client, [endpoint], 10.0)] == ["single-node"]
     assert looks == 2
 
 
 async def test_where_no_node_answers_there_is_an_error() -> None:
-    with pytest.raises(duolog.Unavailable):
-        await look("127.0.0.1:1", 0.5)
+    async with duolog.Client("127.0.0.1:1", timeout=0.5) as client:
+        with pytest.raises(duolog.Unavailable):
+            await look(client, ["127.0.0.1:1"])
