@@ -1,7 +1,7 @@
 """The Admin service: topics, groups, quotas, status."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -17,12 +17,14 @@ from ha.epochs import EPOCH_TOPIC, Epoch
 from ha.progress import ConnectionState
 from node.access.gate import name_of_caller
 from node.api.calls import Caller, Reply, Request, is_encrypted, unary
+from node.api.pages import page_of
 from node.api.replicationstatus import (
     add_routed,
     group_route,
     node_of,
     replication_status,
 )
+from node.api.sight import Sight
 from node.api.tracking import Tracking
 from node.broker import Broker
 from node.consuming.offsets import offset_at
@@ -53,6 +55,8 @@ log = structlog.get_logger("duolog.node")
 
 RETRY_TIMES_MAX = 1000
 QUOTAS_MAX = 10_000
+OFFSETS_AT_ONCE = 4096  # rows of committed offsets that are looked at in one step
+SYSTEM_TOPICS = {name: TopicConfig(name, 1, 4) for name in (EPOCH_TOPIC, SYSTEM_TOPIC)}
 
 
 def change(
@@ -74,8 +78,10 @@ def change(
 class AdminService(stubs.AdminServicer):
     """Administration of one node."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, sight: Callable[[], Sight]) -> None:
+        """sight: what the caller of the running call may see."""
         self._broker = broker
+        self._sight = sight
         self._store = broker.core.store
         self._tracking = Tracking(broker)
         self.caught_up = broker.log.caught_up
@@ -145,7 +151,8 @@ class AdminService(stubs.AdminServicer):
     ) -> wire.ListTopicsReply:
         """Topics with their queues' ranges, in slices: there may be very many.
 
-        The end of the log is told as of after the last range, so that it covers them all.
+        Ranges are read of the topics that are shown only, after the names were chosen. The end of
+        the log is told as of after the last range, so that it covers them all.
         """
         slices = Slices()
         if request.create:
@@ -165,16 +172,18 @@ class AdminService(stubs.AdminServicer):
         self, reply: wire.ListTopicsReply, request: wire.ListTopicsRequest, slices: Slices
     ) -> None:
         metadata = self._broker.metadata
-        names: Iterable[str] = request.topics or await slices.ordered(list(metadata.topics))
+        names: Iterable[str] = request.topics
+        own: Mapping[str, TopicConfig] = {}
+        if not request.topics:
+            own = SYSTEM_TOPICS if request.system else {}
+            page = await page_of({*metadata.topics, *own}, self._sight().topic, request, slices)
+            names, reply.total, reply.next = page.names, page.total, page.next
         async for name in slices.each(names):
-            config = metadata.topics.get(name)
+            config = metadata.topics.get(name) or own.get(name)
             if config is not None:
                 self._fill(reply.topics.add(), config)
             elif request.topics:
                 self._broker.admission.check_knows()
-        if request.system and not request.topics:
-            for name in (EPOCH_TOPIC, SYSTEM_TOPIC):
-                self._fill(reply.topics.add(), TopicConfig(name, 1, 4))
 
     async def _create_missing(self, names: Iterable[str], slices: Slices) -> None:
         """Create topics on their first use by a producer, if the config allows it.
@@ -231,8 +240,18 @@ class AdminService(stubs.AdminServicer):
     async def ListGroups(
         self, request: wire.ListGroupsRequest, context: Caller
     ) -> wire.ListGroupsReply:
-        """All groups. Only a node that has the newest offsets answers."""
-        return wire.ListGroupsReply(groups=[self._group(name) for name in self._group_names()])
+        """Groups with their lag, in slices. Only a node that has the newest offsets answers.
+
+        Queues are read of the groups that are shown only, after the names were chosen.
+        """
+        slices, reply = Slices(), wire.ListGroupsReply()
+        page = await page_of(self._group_names(), self._sight().group, request, slices)
+        reply.total, reply.next = page.total, page.next
+        topics = await self._topics_of(page.names, slices)
+        async for name, read in slices.each(topics.items()):
+            if self._has_group(name):  # it may have been deleted meanwhile
+                reply.groups.append(self._group(name, read))
+        return reply
 
     @unary
     async def DescribeGroup(
@@ -240,7 +259,7 @@ class AdminService(stubs.AdminServicer):
     ) -> wire.GroupDescription:
         """One group."""
         self._check_known_group(request.group)
-        return self._group(request.group)
+        return await self._described(request.group)
 
     @change
     async def ResetGroup(
@@ -306,7 +325,7 @@ class AdminService(stubs.AdminServicer):
                 exclusive = request.lite_exclusive
             row = self._bound(row, topic, exclusive)
         await broker.metadata.put_group(row)
-        return self._group(request.group)
+        return await self._described(request.group)
 
     def _bound(self, row: Json, topic: str, exclusive: bool) -> Json:
         """A group's settings with the topic whose lite topics it subscribes to."""
@@ -393,22 +412,45 @@ class AdminService(stubs.AdminServicer):
             return config.queues
         return int(is_light(topic) and self._store.queue_range(topic, 0)[1] > 0)
 
-    def _group_names(self) -> list[str]:
+    def _group_names(self) -> set[str]:
         broker = self._broker
         living = broker.groups.names(broker.times.mono_ms())
-        return sorted({*broker.admission.group_tables().groups, *living})
+        return {*broker.admission.group_tables().groups, *living}
+
+    def _has_group(self, name: str) -> bool:
+        broker = self._broker
+        if name in broker.admission.group_tables().groups:
+            return True
+        return broker.groups.members(name, broker.times.mono_ms()) > 0
 
     def _check_known_group(self, name: str) -> None:
-        if name not in self._group_names():
+        if not self._has_group(name):
             raise sdk.UnknownGroup(f"group {name!r} does not exist")
 
-    def _group(self, name: str) -> wire.GroupDescription:
+    async def _topics_of(self, groups: Iterable[str], slices: Slices) -> dict[str, set[str]]:
+        """The topics that each of these groups reads or has read, in the order of the groups."""
+        members = self._broker.groups
+        found = {name: members.topics(name) async for name in slices.each(groups)}
+        if not found:
+            return found
+        # One look at all of the offsets: they are not sorted by group, and there may be very many.
+        rows = list(self._broker.admission.group_tables().offsets)
+        async for part in slices.parts(rows, OFFSETS_AT_ONCE):
+            for topic, group in part:
+                if group in found:
+                    found[group].add(topic)
+        return found
+
+    async def _described(self, name: str) -> wire.GroupDescription:
+        topics = await self._topics_of((name,), Slices())
+        return self._group(name, topics[name])
+
+    def _group(self, name: str, topics: Iterable[str]) -> wire.GroupDescription:
+        """topics: that it reads, or has read."""
         broker = self._broker
         tables = broker.admission.group_tables()
         now, mono = broker.times.wall_ms(), broker.times.mono_ms()
         readers = broker.groups.readers(name, mono)
-        topics = {topic for topic, group in tables.offsets if group == name}
-        topics |= broker.groups.topics(name)
         row = tables.groups.get(name, {})
         reply = wire.GroupDescription(
             group=name,

@@ -17,7 +17,7 @@ from duolog.wire import duolog_pb2 as wire
 
 from node.access.gate import PRINCIPAL, Gate, Principal
 from node.access.guarding import Delivering, with_method
-from node.access.rules import Facts, Rule
+from node.access.rules import Facts, May, Rule
 from node.api.calls import certificate_name, reporting
 from node.api.rules import RULES, SEES_CLUSTER, append_needs
 from node.appending import Appending, AppendingFor, Outcome
@@ -137,6 +137,19 @@ class Guard:
         self.check(principal, islice(needs, NEEDS_AT_ONCE))
         async for part in slices.parts(needs, NEEDS_AT_ONCE):
             self.check(principal, part)
+
+    @property
+    def version(self) -> int:
+        """Grows with each change of users and rights."""
+        return self._gate.version
+
+    def may(self, principal: Principal) -> May | None:
+        """Tells what a caller may do by the tables as they are then; None for a super user, who may
+        do everything.
+        """
+        if self._gate.is_super(principal):
+            return None
+        return lambda *needs: self._gate.allows(principal, needs)
 
     def appends_of(self, principal: Principal, appends: AppendingFor) -> Appending:
         """What stores the batches of a caller."""

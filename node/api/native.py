@@ -13,6 +13,7 @@ from node.api.groups import GroupsService
 from node.api.guard import Guard
 from node.api.messages import MessagesParts, MessagesService
 from node.api.replicationstatus import group_route
+from node.api.sight import Sights
 from node.audit.auditing import Auditing
 from node.broker import Broker
 from node.methods import Methods
@@ -105,7 +106,7 @@ def native_methods(
     server = methods.as_server()
     stubs.add_MessagesServicer_to_server(messages_of(broker, guard), server)
     stubs.add_GroupsServicer_to_server(groups_of(broker), server)
-    stubs.add_AdminServicer_to_server(AdminService(broker), server)
+    stubs.add_AdminServicer_to_server(AdminService(broker, Sights(guard)), server)
     access_service = AccessService(broker.core, broker.log, access)
     stubs.add_AccessServicer_to_server(access_service, server)
     if access is not None:

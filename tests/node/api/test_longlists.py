@@ -22,7 +22,7 @@ from node.core import slices
 from node.core.slices import Slices
 from node.quotas.quota import Quota, Subject
 from node.server import Node
-from store.metadata import TopicConfig
+from store.metadata import TopicConfig, new_group
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
@@ -111,6 +111,40 @@ async def test_a_list_of_very_many_topics_holds_nobody_up(
     assert names == sorted(names)
     assert all(name.startswith("T") and len(row.stats) == 1
                for name, row in zip(names, reply.topics, strict=True))  # fmt: skip
+    await _check(held)
+
+
+async def test_a_page_of_very_many_topics_holds_nobody_up(
+    list_topics: Callable[..., Awaitable[Any]], held: list[float]
+) -> None:
+    reply = await list_topics(wire.ListTopicsRequest(contains="7", after="T9", limit=3))
+    found = sorted(f"T{number}" for number in range(0, 20_000, 2) if "7" in str(number))
+    assert [row.topic for row in reply.topics] == [name for name in found if name > "T9"][:3]
+    assert reply.total == len(found)
+    await _check(held)
+
+
+async def test_a_list_of_very_many_groups_holds_nobody_up(
+    start_node: StartNode, held: list[float]
+) -> None:
+    node = await start_node()
+    broker = broker_of(node)
+    broker.metadata.topics["T"] = TopicConfig("T", 2, 6)
+    tables, names = broker.metadata.tables, [f"g{number}" for number in range(5000)]
+    tables.groups.update((name, new_group(name)) for name in names)
+    tables.offsets.update((("T", name), {1: 0}) for name in names)
+    tables.offsets.update((("gone", f"other{number}"), {0: 0}) for number in range(50_000))
+    list_groups = native_methods(broker, None, None).by_path["/duolog.v1.Admin/ListGroups"]
+    await asyncio.sleep(0)
+    held.clear()
+    reply = await list_groups.unary_unary(wire.ListGroupsRequest(), Call())
+    assert [row.group for row in reply.groups] == sorted(names)
+    assert all([queue.committed for queue in row.queues] == [-1, 0] for row in reply.groups)
+    await _check(held)
+    held.clear()
+    reply = await list_groups.unary_unary(wire.ListGroupsRequest(limit=1, after="g3"), Call())
+    assert [row.group for row in reply.groups] == ["g30"]
+    assert reply.total == 5000
     await _check(held)
 
 
