@@ -59,6 +59,7 @@ from duolog._errors import (
     UnknownTopic,
 )
 from duolog._message import Batch, Message
+from duolog._pages import Page
 from duolog._posted import Posted
 from duolog._producer import Producer
 from duolog._receipts import BatchReceipt, Part, Receipt
@@ -96,6 +97,7 @@ __all__ = [
     "NoSuchMessage",
     "NodeStatus",
     "NotMaster",
+    "Page",
     "Part",
     "Posted",
     "Producer",

@@ -31,6 +31,7 @@ from duolog._errors import (
     UnknownTopic,
     error_of,
 )
+from duolog._pages import Page, Wanted, joined_page, part_of
 from duolog._router import Router
 from duolog._runtime import MACHINE, Runtime
 from duolog._start import Start, set_start
@@ -148,6 +149,31 @@ class Admin:
         )
         return [fromwire.topic_of(topic) for answer in answers for topic in answer.topics]
 
+    async def topics_page(
+        self, contains: str = "", *, after: str = "", limit: int = 100, system: bool = False
+    ) -> Page[TopicDescription]:
+        """Topics by name, so many at a time, with the ranges of their queues.
+
+        A topic that several replica groups hold comes once for each of them, one behind the other.
+        Raises BadRequest.
+
+        Args:
+            contains: a part of their names, in any case; empty: all topics.
+            after: only names behind this one: `Page.next` of the page before.
+            limit: at most so many names; 0: all.
+            system: system topics, too.
+        """
+        wanted = Wanted(contains, after, limit)
+        request = wire.ListTopicsRequest(contains=contains, after=after, limit=limit, system=system)
+        answers: list[wire.ListTopicsReply] = await self._everywhere(
+            lambda connection, left: connection.admin.ListTopics(request, timeout=left)
+        )
+        parts = [
+            part_of(map(fromwire.topic_of, answer.topics), _topic_name, answer, wanted)
+            for answer in answers
+        ]
+        return joined_page(parts, _topic_name, wanted)
+
     async def put_group(
         self,
         group: str,
@@ -193,6 +219,29 @@ class Admin:
             patient=False,
         )
         return merged(fromwire.group_of(group) for answer in answers for group in answer.groups)
+
+    async def groups_page(
+        self, contains: str = "", *, after: str = "", limit: int = 100
+    ) -> Page[GroupDescription]:
+        """Groups by name with their lag, so many at a time.
+
+        Raises BadRequest, and NotMaster as `groups`.
+
+        Args:
+            contains, after, limit: as of `topics_page`.
+        """
+        wanted = Wanted(contains, after, limit)
+        request = wire.ListGroupsRequest(contains=contains, after=after, limit=limit)
+        answers: list[wire.ListGroupsReply] = await self._everywhere(
+            lambda connection, left: connection.admin.ListGroups(request, timeout=left),
+            patient=False,
+        )
+        parts = [
+            part_of(map(fromwire.group_of, answer.groups), _group_name, answer, wanted)
+            for answer in answers
+        ]
+        page = joined_page(parts, _group_name, wanted)
+        return replace(page, rows=tuple(merged(page.rows)))
 
     async def group(self, group: str) -> GroupDescription:
         """One group. Raises UnknownGroup, and NotMaster as `groups`."""
@@ -563,6 +612,14 @@ async def _cluster_as_told_by(master: str, runtime: Runtime) -> ClusterStatus | 
         runtime,
     )
     return None if reply is None else fromwire.cluster_of(reply)
+
+
+def _topic_name(topic: TopicDescription) -> str:
+    return topic.topic
+
+
+def _group_name(group: GroupDescription) -> str:
+    return group.group
 
 
 def _committing(

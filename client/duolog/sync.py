@@ -36,6 +36,7 @@ from duolog._descriptions import (
 from duolog._errors import BadRequest, DuologError, Unavailable
 from duolog._login import login_of
 from duolog._message import Batch, Message
+from duolog._pages import Page
 from duolog._posted import Posted as AsyncPosted
 from duolog._producer import Producer as AsyncProducer
 from duolog._receipts import BatchReceipt, Receipt
@@ -629,6 +630,14 @@ class Admin:
         """List topics."""
         return self._loop.run(self._admin.topics(names, system))
 
+    def topics_page(
+        self, contains: str = "", *, after: str = "", limit: int = 100, system: bool = False
+    ) -> Page[TopicDescription]:
+        """Topics by name, so many at a time."""
+        return self._loop.run(
+            self._admin.topics_page(contains, after=after, limit=limit, system=system)
+        )
+
     def put_group(self, group: str, **how: Any) -> GroupDescription:
         """Create a consumer group, or alter it."""
         return self._loop.run(self._admin.put_group(group, **how))
@@ -648,6 +657,12 @@ class Admin:
     def groups(self) -> list[GroupDescription]:
         """List groups."""
         return self._loop.run(self._admin.groups())
+
+    def groups_page(
+        self, contains: str = "", *, after: str = "", limit: int = 100
+    ) -> Page[GroupDescription]:
+        """Groups by name, so many at a time."""
+        return self._loop.run(self._admin.groups_page(contains, after=after, limit=limit))
 
     def group(self, group: str) -> GroupDescription:
         """Describe a group."""

@@ -67,6 +67,27 @@ async def test_a_topic_is_made_in_every_group_and_spreads_over_them(nodes: dict[
         assert sorted(topic.group for topic in listed) == sorted(GROUPS)
 
 
+async def test_pages_show_what_lies_in_some_groups_only(nodes: dict[str, Node]) -> None:
+    async with client_of(nodes["broker-a"]) as client:
+        await client.admin.create_topic("A", 1, groups=["broker-b"])
+        await client.admin.create_topic("B", 1)
+        await client.admin.create_topic("C", 1, groups=["broker-a"])
+        await client.admin.put_group("g")
+        await client.admin.commit("g", {("B", group, 0): 0 for group in GROUPS})
+        rows, after = list[tuple[str, str]](), ""
+        for count in (1, 2, 1):
+            page = await client.admin.topics_page(after=after, limit=1)
+            rows += [(row.topic, row.group) for row in page.rows]
+            after = page.next
+            assert (len(page.rows), page.total) == (count, 2), "each replica group has two"
+        assert after == ""
+        assert rows == [("A", "broker-b"), *(("B", group) for group in GROUPS), ("C", "broker-a")]
+        assert (await client.admin.topics_page()).total == 3
+        groups = await client.admin.groups_page()
+        assert [row.group for row in groups.rows] == ["g"]
+        assert {queue.replica_group for queue in groups.rows[0].queues} == set(GROUPS)
+
+
 async def test_messages_of_one_key_stay_in_one_queue_of_one_group(nodes: dict[str, Node]) -> None:
     async with client_of(nodes["broker-b"]) as client, client.producer() as producer:
         await client.admin.create_topic("T", 2)
