@@ -9,7 +9,10 @@ from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.output import (
     INT_MAX,
     LONG_MAX,
+    After,
+    Contains,
     Json,
+    Limit,
     Timeout,
     Yes,
     confirm,
@@ -19,12 +22,13 @@ from node.cli.output import (
     print_rows,
     run,
     say,
+    say_next,
     show_findings,
     when,
 )
 
 if TYPE_CHECKING:
-    from duolog import GroupDescription, Message, QueueOffset, TopicDescription
+    from duolog import GroupDescription, Message, Page, QueueOffset, TopicDescription
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -44,15 +48,20 @@ DEAD_WORDS = frozenset(
 
 @app.command("list")
 def list_(
+    contains: Annotated[str, Contains] = "",
+    limit: Annotated[int | None, Limit] = None,
+    after: Annotated[str, After] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """List all groups, with their lag in messages and seconds."""
+    """List groups by name, all of them or a part, with their lag in messages and seconds."""
 
-    async def ask() -> "list[GroupDescription]":
+    async def ask() -> "Page[GroupDescription]":
         async with client_of(endpoints, timeout) as client:
-            return await client.admin.groups()
+            return await client.admin.groups_page(contains, after=after, limit=limit or 0)
+
+    page = run(ask())
 
     rows = [
         {
@@ -62,9 +71,10 @@ def list_(
             "lag_messages": sum(queue.lag_messages for queue in group.queues),
             "lag_seconds": max((queue.lag_ms for queue in group.queues), default=0) / 1000,
         }
-        for group in run(ask())
+        for group in page.rows
     ]
     print_rows(rows, ["group", "members", "topics", "lag_messages", "lag_seconds"], as_json)
+    say_next(page)
 
 
 @app.command()

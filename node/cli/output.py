@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import re
+import shlex
 import sys
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from duolog import Page
+
     from node.inspection.diagnosis import Finding
 
 T = TypeVar("T")
@@ -20,10 +23,13 @@ T = TypeVar("T")
 Json = typer.Option("--json", help="Print JSON.")
 Timeout = typer.Option("--timeout", help="Time limit of the whole call in seconds.")
 Yes = typer.Option("--yes", "-y", help="Do not ask for confirmation.")
+Contains = typer.Option("--contains", help="Only names with this text in them, in any case.")
+After = typer.Option("--after", metavar="NAME", help="Only names behind this one.")
 
 EXIT_ERROR = 1
 USAGE = 2  # the command cannot be carried out as it was given
 INT_MAX = (1 << 31) - 1  # largest number that a queue id, a count or a number of minutes may be
+Limit = typer.Option("--limit", min=1, max=INT_MAX, help="At most so many names; default: all.")
 LONG_MAX = (1 << 63) - 1  # largest queue offset, epoch or time
 
 
@@ -88,6 +94,12 @@ def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], as_
         # As Text: brackets in it are no markup.
         table.add_row(*(Text(text(row.get(column))) for column in columns))
     Console().print(table)
+
+
+def say_next(page: "Page[object]") -> None:
+    """Tell how the rest of a list is had, if there is more than this page."""
+    if page.next:
+        say(f"there are more, {page.total} in all; the next ones: --after {shlex.quote(page.next)}")
 
 
 def print_facts(facts: Mapping[str, object], as_json: bool) -> None:

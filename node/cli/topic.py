@@ -7,7 +7,10 @@ import typer
 from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.output import (
     INT_MAX,
+    After,
+    Contains,
     Json,
+    Limit,
     Timeout,
     Yes,
     confirm,
@@ -16,11 +19,12 @@ from node.cli.output import (
     print_rows,
     run,
     say,
+    say_next,
 )
 from node.inspection.times import iso
 
 if TYPE_CHECKING:
-    from duolog import TopicDescription
+    from duolog import Page, TopicDescription
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -41,17 +45,24 @@ def _row(topic: "TopicDescription") -> dict[str, object]:
 @app.command("list")
 def list_(
     system: Annotated[bool, typer.Option(help="Include system topics.")] = False,
+    contains: Annotated[str, Contains] = "",
+    limit: Annotated[int | None, Limit] = None,
+    after: Annotated[str, After] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """List all topics."""
+    """List topics by name: all of them, or a part."""
 
-    async def ask() -> "list[TopicDescription]":
+    async def ask() -> "Page[TopicDescription]":
         async with client_of(endpoints, timeout) as client:
-            return await client.admin.topics(system=system)
+            return await client.admin.topics_page(
+                contains, after=after, limit=limit or 0, system=system
+            )
 
-    print_rows(map(_row, run(ask())), ["topic", "group", "queues", "perm", "messages"], as_json)
+    page = run(ask())
+    print_rows(map(_row, page.rows), ["topic", "group", "queues", "perm", "messages"], as_json)
+    say_next(page)
 
 
 @app.command()
