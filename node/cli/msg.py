@@ -25,8 +25,7 @@ from node.cli.output import (
 )
 from node.inspection import way
 from node.inspection.times import iso
-from node.inspection.tracerecords import TraceRecord, parse
-from store.metadata import TRACE_TOPIC
+from node.inspection.tracerecords import TraceRecord
 
 if TYPE_CHECKING:
     from duolog import Client, FoundMessage, Message, TrackedMessage
@@ -307,6 +306,8 @@ def find(
     begin = when(since) if since else 0
     end = when(until) if until else 0
 
+    from node.inspection.finding import by_time
+
     async def work() -> "Sequence[Shown]":
         async with client_of(endpoints, timeout) as client:
             if key or unique_key or id_:
@@ -319,7 +320,7 @@ def find(
                     begin_ms=begin,
                     end_ms=end,
                 )
-            return await _by_time(client, topic, begin, end, max_)
+            return await by_time(client, topic, begin, end, max_)
 
     found = run(work())
     for message in found:
@@ -341,11 +342,13 @@ def track(
     if not (key or unique_key):
         fail("give --key or --unique-key", "duolog msg track TOPIC --key KEY | --unique-key K")
 
+    from node.inspection.finding import client_records
+
     async def work() -> "list[tuple[TrackedMessage, list[TraceRecord]]]":
         async with client_of(endpoints, timeout) as client:
             messages = await client.admin.track_key(topic, key or unique_key)
             return [
-                (message, await _client_records(client, message.unique_key)) for message in messages
+                (message, await client_records(client, message.unique_key)) for message in messages
             ]
 
     found = run(work())
@@ -353,36 +356,6 @@ def track(
         print_json([way.as_json(*one) for one in found])
         return
     print_rows([row for one in found for row in way.rows(*one)], way.COLUMNS, False)
-
-
-async def _client_records(client: "Client", unique_key: str) -> "list[TraceRecord]":
-    """What RocketMQ's clients wrote of a message; nothing where the caller may not read it."""
-    from duolog import BadRequest, NoPermission, NoSuchMessage, UnknownTopic
-
-    if not unique_key:
-        return []
-    try:
-        notes = await client.admin.find(TRACE_TOPIC, key=unique_key, count=64)
-    except (BadRequest, NoPermission, NoSuchMessage, UnknownTopic):
-        return []
-    records = [record for note in notes for record in parse(note.body)]
-    return [record for record in records if record.message_id == unique_key]
-
-
-async def _by_time(
-    client: "Client", topic: str, begin: int, end: int, count: int
-) -> "list[Message]":
-    from duolog import UnknownTopic
-
-    topics = await client.admin.topics([topic])
-    if not topics:
-        raise UnknownTopic(f"topic {topic!r} does not exist")
-    found: list[Message] = []
-    for queue_id in range(topics[0].queues):
-        offset = await client.admin.offset_at_time(topic, queue_id, begin)
-        batch = await client.pull(topic, queue_id, offset, max_messages=count)
-        found += [m for m in batch if not end or m.store_time_ms <= end]
-    return sorted(found, key=lambda m: (m.store_time_ms, m.physical_offset))[:count]
 
 
 @app.command()

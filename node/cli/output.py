@@ -8,10 +8,11 @@ import shlex
 import sys
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import typer
+
+from node.inspection.times import BadTime, time_of
 
 if TYPE_CHECKING:
     from duolog import Page
@@ -175,18 +176,8 @@ def run(work: Coroutine[object, None, T], hints: Mapping[str, str] = _NO_HINTS) 
 
 
 def when(text: str) -> int:
-    """A time as ms since 1970. text: ISO, ms since 1970, or how long ago (`10m`, `2h`, `3d`)."""
-    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    """A time as ms since 1970; see `time_of`."""
     try:
-        if text and text[-1] in units and text[:-1].isdecimal():
-            past = datetime.now().astimezone() - timedelta(seconds=int(text[:-1]) * units[text[-1]])
-            time_ms = int(past.timestamp() * 1000)
-        elif text.isdecimal():
-            time_ms = int(text)
-        else:
-            time_ms = int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        fail(f"{text!r} is not a time: use 10m, 2h, 3d, ms since 1970, or 2026-01-31T12:00")
-    if not 0 <= time_ms <= LONG_MAX:
-        fail(f"{text!r} is not a time between 1970 and now, or ms since 1970")
-    return time_ms
+        return time_of(text)
+    except BadTime as error:
+        fail(str(error))

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duolog import Client, DuologError, GroupDescription, NodeStatus, Route, TopicDescription
 from duolog import Timeout as TooSlow
@@ -43,13 +43,17 @@ async def examine(client: Client, named: Iterable[str], timeout: float) -> list[
 
 
 async def look(client: Client, named: Iterable[str]) -> Seen:
-    """Ask all nodes of the cluster. named: addresses at which nodes should answer."""
+    """Ask all nodes of the cluster, also for its groups and topics. named: see `look_at_nodes`."""
+    seen = await look_at_nodes(client, named)
+    groups, topics, unread = await _consumption(client)
+    return replace(seen, groups=groups, topics=topics, unread=unread)
+
+
+async def look_at_nodes(client: Client, named: Iterable[str]) -> Seen:
+    """Ask all nodes of the cluster how they are. named: addresses at which nodes should answer."""
     runtime = runtime_of(client)
     status, route = await asyncio.gather(client.admin.cluster_status(), client.admin.route())
-    told, (groups, topics, unread) = await asyncio.gather(
-        _all_at([_address_of(node, route) for node in status.nodes], runtime),
-        _consumption(client),
-    )
+    told = await _all_at([_address_of(node, route) for node in status.nodes], runtime)
     nodes = {(node.replication.group, node.name): node for node in status.nodes}
     refusing = {one.address: one.refusal for one in told if one.refusal}
     unreachable = set()
@@ -75,14 +79,13 @@ async def look(client: Client, named: Iterable[str]) -> Seen:
     return Seen(
         route,
         tuple(nodes.values()),
-        groups,
-        topics,
+        (),
+        (),
         _wall_ms(),
         frozenset(unreachable),
         tuple(silent),
-        unread,
-        tuple(one.clock for one in (*told, *more) if one.clock is not None),
-        refusing,
+        clocks=tuple(one.clock for one in (*told, *more) if one.clock is not None),
+        refusing=refusing,
     )
 
 

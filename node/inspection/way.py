@@ -85,7 +85,14 @@ def _awaited(steps: "Iterable[TrackStep]") -> str:
 
 def _row(key: str, time_ms: int, step: str, place: str, detail: str) -> Row:
     when = iso(time_ms) if time_ms else ""
-    return {"message": key, "time": when, "step": step, "place": place, "detail": detail}
+    return {
+        "message": key,
+        "time": when,
+        "time_ms": time_ms,
+        "step": step,
+        "place": place,
+        "detail": detail,
+    }
 
 
 def _step(step: "TrackStep") -> tuple[int, str, str, str]:

@@ -1,0 +1,54 @@
+"""Messages that an operator looks for."""
+
+from collections.abc import Sequence
+
+from duolog import (
+    BadRequest,
+    Client,
+    FoundMessage,
+    Message,
+    NoPermission,
+    NoSuchMessage,
+    UnknownTopic,
+)
+
+from node.inspection.tracerecords import TraceRecord, parse
+from store.metadata import TRACE_TOPIC
+
+RECORDS_MAX = 64  # of one message in the trace topic
+
+
+async def by_time(
+    client: Client, topic: str, begin_ms: int, end_ms: int, count: int
+) -> list[Message]:
+    """The first messages of a topic that were stored in a span of time, in all its queues.
+
+    Raises UnknownTopic. end_ms: 0 for no end. count: at most so many.
+    """
+    topics = await client.admin.topics([topic])
+    if not topics:
+        raise UnknownTopic(f"topic {topic!r} does not exist")
+    found: list[Message] = []
+    for part in topics:
+        for queue_id in range(part.queues):
+            offset = await client.admin.offset_at_time(topic, queue_id, begin_ms, group=part.group)
+            batch = await client.pull(topic, queue_id, offset, max_messages=count, group=part.group)
+            found += [one for one in batch if not end_ms or one.store_time_ms <= end_ms]
+    return sorted(found, key=lambda one: (one.store_time_ms, one.physical_offset))[:count]
+
+
+async def client_records(client: Client, unique_key: str) -> list[TraceRecord]:
+    """What RocketMQ's clients wrote of a message; nothing where the caller may not read it."""
+    if not unique_key:
+        return []
+    try:
+        notes: Sequence[FoundMessage] = await client.admin.find(
+            TRACE_TOPIC, key=unique_key, count=RECORDS_MAX
+        )
+    except (BadRequest, NoPermission, NoSuchMessage, UnknownTopic):
+        return []
+    records = [record for note in notes for record in parse(note.body)]
+    return [record for record in records if record.message_id == unique_key]
+
+
+__all__ = ["by_time", "client_records"]
