@@ -48,6 +48,7 @@ SECTIONS = (
     "transactions",
     "rocketmq",
     "metrics",
+    "console",
     "traces",
     "ha",
     "registry",
@@ -181,19 +182,21 @@ class TlsSection(_Section):
         """Whether any port of clients speaks TLS."""
         return self.only or bool(self.listen)
 
-    def check(self, *, metrics: bool) -> None:
+    def check(self, *, others: bool) -> None:
         """Raise ConfigError if keys contradict each other, or a file cannot be used.
 
-        metrics: the port of the metrics speaks TLS.
+        others: a port that is not one of clients speaks TLS: that of the metrics or the console.
         """
-        serves = self.serves or metrics
+        serves = self.serves or others
         if serves and not (self.cert and self.key):
-            raise ConfigError("tls.listen, tls.only and metrics.tls need tls.cert and tls.key")
+            raise ConfigError(
+                "tls.listen, tls.only, metrics.tls and console.tls need tls.cert and tls.key"
+            )
         files = {*self.files.paths, *self.files_of_peers.paths}
         if not serves and (files or self.client_certs != "none"):
             raise ConfigError(
                 "keys of [tls] are set, and no port speaks TLS: set tls.only, or tls.listen for a "
-                "second port, or metrics.tls"
+                "second port, or metrics.tls or console.tls"
             )
         if self.ca is not None and not self.only:
             raise ConfigError("tls.ca needs tls.only: otherwise nodes call plain ports of others")
@@ -388,6 +391,19 @@ class MetricsSection(_Section):
     )
 
 
+class ConsoleSection(_Section):
+    """The console, a cluster in a browser."""
+
+    listen: EndpointOrEmpty = Field(
+        "",
+        description="HOST:PORT that browsers reach: they log in as users of the nodes, or, on "
+        "loopback and where there are no users, as nobody; empty: nowhere",
+    )
+    tls: bool = Field(
+        False, description="`listen` takes TLS only, with the certificate of `tls.cert`"
+    )
+
+
 class TracesSection(_Section):
     """Spans for OpenTelemetry."""
 
@@ -493,6 +509,7 @@ class Config(_Section):
     transactions: TransactionsSection = TransactionsSection()
     rocketmq: RocketmqSection = RocketmqSection()
     metrics: MetricsSection = MetricsSection()
+    console: ConsoleSection = ConsoleSection()
     traces: TracesSection = TracesSection()
     ha: HaSection = HaSection()
     registry: RegistrySection = RegistrySection()
@@ -536,7 +553,14 @@ class Config(_Section):
         _check_files("ha.tls_*", ha)
         if self.metrics.tls and not self.metrics.listen:
             raise ConfigError("metrics.tls needs metrics.listen")
-        self.tls.check(metrics=self.metrics.tls)
+        if self.console.tls and not self.console.listen:
+            raise ConfigError("console.tls needs console.listen")
+        if self.console.listen and self.tls.only and self.tls.client_certs == "required":
+            raise ConfigError(
+                "console.listen does not work with tls.client_certs = required: the console calls "
+                "the nodes with its users' passwords, and has no certificate"
+            )
+        self.tls.check(others=self.metrics.tls or self.console.tls)
         self._check_ports()
         role = self.store.broker_role
         if role is BrokerRole.SLAVE and not self.ha.master:
@@ -569,6 +593,7 @@ class Config(_Section):
             "tls.listen": self.tls.listen,
             "ha.listen": self.ha.listen if serves_slaves else "",
             "metrics.listen": self.metrics.listen,
+            "console.listen": self.console.listen,
         }
         for (key, one), (other_key, other) in combinations(ports.items(), 2):
             if one and other and _clash(one, other):

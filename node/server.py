@@ -30,6 +30,7 @@ from node.broker import EXIT_FENCED, Broker, make_store
 from node.cautions import cautions
 from node.clienttls import ClientTls
 from node.config import Config, ConfigError
+from node.consoleprocess import ConsoleOptions, ConsoleProcess
 from node.election.failover import Candidate, FailoverService
 from node.frames.server import FramesServer
 from node.grpcoptions import client_port
@@ -117,6 +118,7 @@ class Node:
         self._access: Access | None = None
         self._guard: Guard | None = None
         self.metrics: MetricsServer | None = None
+        self.console: ConsoleProcess | None = None
         self._spans: SpanExport | None = None
 
     async def start(self) -> None:
@@ -144,6 +146,9 @@ class Node:
             metrics_port = self._reserve_metrics()
             if metrics_port is not None:
                 reserved.callback(metrics_port.release)
+            console_port = self._reserve_console()
+            if console_port is not None:
+                reserved.callback(console_port.release)
             export = self._span_export()
             await self._recover(client_port)
             try:
@@ -156,6 +161,8 @@ class Node:
                 await self._listen(client_port, tls_port, tls)
                 if metrics_port is not None:
                     await self._serve_metrics(metrics_port, tls)
+                if console_port is not None:
+                    self._show_console(console_port)
             except BaseException:
                 await self.stop()
                 raise
@@ -187,6 +194,11 @@ class Node:
     def _reserve_metrics(self) -> ReservedPort | None:
         """The port for metrics; None for none. Raises ListenError."""
         address: str = self.config.metrics.listen
+        return ReservedPort(address) if address else None
+
+    def _reserve_console(self) -> ReservedPort | None:
+        """The port of the console; None for none. Raises ListenError."""
+        address: str = self.config.console.listen
         return ReservedPort(address) if address else None
 
     async def _recover(self, reserved: ReservedPort) -> None:
@@ -290,6 +302,23 @@ class Node:
         except OSError:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
         log.info("serving metrics", listen=f"{reserved.host}:{self.metrics.port}")
+
+    def _show_console(self, reserved: ReservedPort) -> None:
+        """Start the process of the console. Raises ListenError."""
+        broker, tls = self.broker, self.config.tls
+        assert broker is not None, "recovered"
+        own = self.config.console.tls
+        options = ConsoleOptions(
+            (broker.advertised,),
+            reserved.host,
+            tls=tls.only,
+            ca=str(tls.ca or ""),
+            cert=str(tls.cert) if own else "",
+            key=str(tls.key) if own else "",
+        )
+        self.console = ConsoleProcess(options, reserved.listen())
+        self.console.start()
+        log.info("serving the console", listen=reserved.address)
 
     def _span_export(self) -> "Callable[[Recorder], SpanExport] | None":
         """What exports the spans of a recorder's notes; None for nothing. Raises ConfigError."""
@@ -411,6 +440,8 @@ class Node:
 
     async def stop(self) -> None:
         """Refuse new calls, finish those under way (bounded), close the store."""
+        if self.console is not None:
+            await self.console.stop()
         if self.metrics is not None:
             await self.metrics.stop()
         if self.failover is not None:

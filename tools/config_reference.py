@@ -30,6 +30,7 @@ ABOUT = {
     "rocketmq": "RocketMQ's own API on the client port. Needs the extra `rocketmq`.",
     "metrics": "Metrics for Prometheus ([metrics](metrics.md)). On a node with users, "
     "Prometheus must log in (HTTP Basic).",
+    "console": "The cluster in a browser ([console](console.md)).",
     "traces": "Spans for OpenTelemetry ([tracing](tracing.md)).",
     "registry": "The etcd cluster in which nodes elect their masters (`store.broker_role = AUTO`).",
     "ha": "Replication. Sizes are in bytes, times in ms. `store.broker_role` sets a node's role.",

@@ -48,6 +48,18 @@ class ReservedPort:
         """HOST:PORT with the port that was taken."""
         return f"{self.host}:{self.port}"
 
+    def listen(self) -> list[socket.socket]:
+        """Its sockets, which listen from now on and are the caller's. Raises ListenError."""
+        taken, self._sockets = self._sockets, []
+        try:
+            for made in taken:
+                made.listen()
+        except OSError:
+            for made in taken:
+                made.close()
+            raise ListenError(f"cannot listen on {self.address}: {IN_USE}") from None
+        return taken
+
     def release(self) -> None:
         """Close the sockets; may be called again."""
         for made in self._sockets:

@@ -32,6 +32,7 @@ _NOUNS = {
     "quota": _Noun("Set, list, delete the quotas of users, clients, topics.", "node.cli.quota"),
     "cluster": _Noun("Show the cluster, switch and drain nodes.", "node.cli.cluster"),
     "doctor": _Noun("Say what is wrong with a cluster, and what to do.", "node.cli.doctor"),
+    "console": _Noun("Serve the console: the cluster in a browser.", "node.cli.console"),
     "store": _Noun("Inspect a store directory offline.", "node.cli.store"),
     "bench": _Noun("Measure produce, consume and recovery.", "demo.commands.bench"),
     "pipeline": _Noun(

@@ -34,7 +34,10 @@ def test_what_serves_tls_is_taken(tls: dict[str, Any], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"cert": None}, "tls.listen, tls.only and metrics.tls need tls.cert and tls.key"),
+        (
+            {"cert": None},
+            "tls.listen, tls.only, metrics.tls and console.tls need tls.cert and tls.key",
+        ),
         ({"key": None}, "need tls.cert and tls.key"),
         ({"only": False}, "no port speaks TLS: set tls.only, or tls.listen"),
         ({"listen": "127.0.0.1:1"}, "leave out tls.listen"),

@@ -1,0 +1,69 @@
+"""`duolog console`: the cluster in a browser."""
+
+import socket
+from typing import Annotated
+
+import typer
+
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, current_way
+from node.cli.output import fail, help_of, say
+
+app = typer.Typer(add_completion=False)
+
+DEFAULT_LISTEN = "127.0.0.1:8082"
+
+
+@app.command()
+def console(
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT that browsers reach; port 0: a free one.")
+    ] = DEFAULT_LISTEN,
+    cert: Annotated[str, typer.Option(help="Certificate of the console, to serve TLS.")] = "",
+    key: Annotated[str, typer.Option(help="Its key.")] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+) -> None:
+    """Serve the console, until it is interrupted.
+
+    Whoever looks logs in as a user of the nodes and sees what that user may see. Where the nodes
+    have no users, the console serves loopback only.
+    """
+    from duolog import BadRequest
+    from duolog._client import parse_endpoints
+
+    from node.certificates import BadCertificate
+    from node.console.program import context_of, is_loopback, run
+    from node.consoleprocess import ConsoleOptions
+
+    host, separator, port = listen.rpartition(":")
+    if not separator or not host or not port.isdecimal() or int(port) > 65535:
+        fail(f"--listen {listen!r} is not HOST:PORT", help_of())
+    if bool(cert) != bool(key):
+        fail("--cert and --key go together", help_of())
+    way = current_way()
+    tls = way.tls
+    try:
+        options = ConsoleOptions(
+            parse_endpoints(endpoints),
+            host,
+            tls=tls is not None,
+            ca=str(tls.ca or "") if tls is not None else "",
+            cert=cert,
+            key=key,
+        )
+        context_of(options)
+    except (BadRequest, BadCertificate) as error:
+        fail(str(error), help_of())
+    try:
+        made = socket.create_server((host.strip("[]"), int(port)), family=_family(host))
+    except OSError as error:
+        fail(f"cannot listen on {listen}: {error.strerror or error}", "--listen HOST:PORT")
+    scheme, at = "https" if cert else "http", made.getsockname()[1]
+    say(f"console of {', '.join(options.endpoints)}: {scheme}://{host}:{at}/")
+    if not is_loopback(host) and not cert:
+        say("passwords can be read on the way: give --cert and --key, or listen on loopback")
+    with made:
+        run(options, [made])
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if host.startswith("[") else socket.AF_INET

@@ -1,0 +1,338 @@
+"""The console as an ASGI application: who may look, at what, and what errors come to.
+
+Rules: every call to a node is made as the user who is logged in, so that the nodes decide what may
+be seen. Where the nodes have no users, a console on loopback asks for none; elsewhere it shows
+nothing before somebody has logged in.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import parse_qs, quote
+
+from duolog import (
+    BadRequest,
+    Busy,
+    Client,
+    DuologError,
+    NoPermission,
+    NoSuchMessage,
+    Unauthenticated,
+    UnknownGroup,
+    UnknownTopic,
+)
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from node.console.pages.cluster import cluster, doctor
+from node.console.pages.groups import group, groups
+from node.console.pages.messages import message, messages
+from node.console.pages.topics import topic, topics
+from node.console.render import live, whole
+from node.console.security import App, Protected
+from node.console.sessions import Attempts, MakeClient, Session, Sessions
+from node.console.visits import Page, Shown, Visit
+from node.console.words import duration, sentence, spaced
+
+COOKIE = "duolog_console"
+FORM_BYTES_MAX = 16 << 10
+STREAMS_MAX = 64
+EXPIRE_SECONDS = 30.0
+EVENTS = "text/event-stream"
+LOGIN = "/login"
+STATIC = Path(__file__).parent / "static"
+PAGES: Mapping[str, Page] = {
+    "/": cluster,
+    "/doctor": doctor,
+    "/topics": topics,
+    "/topics/{topic}": topic,
+    "/topics/{topic}/{queue}/{offset}": message,
+    "/groups": groups,
+    "/groups/{group}": group,
+    "/messages": messages,
+}
+NO_USERS = (
+    "The nodes have no users, so nobody can log in: this console serves loopback only, or give the "
+    "nodes access.key_file"
+)
+_STATUS: Mapping[type[DuologError], int] = {
+    BadRequest: 400,
+    NoPermission: 403,
+    NoSuchMessage: 404,
+    UnknownGroup: 404,
+    UnknownTopic: 404,
+    Busy: 503,
+}
+UNAVAILABLE = 503
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """endpoints: nodes that are asked. loopback: browsers reach the console on loopback only.
+    secured: they reach it over TLS.
+    """
+
+    endpoints: Sequence[str]
+    loopback: bool
+    secured: bool = False
+
+
+class Console:
+    """The application's state."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client_of: MakeClient,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """client_of: a client of the nodes as a user; as nobody with two empty words."""
+        self._settings = settings
+        self._client_of = client_of
+        self._seconds = seconds
+        self.sessions = Sessions(seconds)
+        self._attempts = Attempts(seconds)
+        self._nobody: Session | None = None
+        self._streams = 0
+
+    def app(self) -> App:
+        """What a server serves."""
+        routes = [
+            Route(LOGIN, self._login_page, methods=["GET"]),
+            Route(LOGIN, self._login, methods=["POST"]),
+            Route("/logout", self._logout, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
+            *(
+                Route(path, partial(self._page, page), methods=["GET"])
+                for path, page in PAGES.items()
+            ),
+        ]
+        made = Starlette(
+            routes=routes, lifespan=self._life, exception_handlers={404: self._nowhere}
+        )
+        return Protected(made, loopback_only=self._settings.loopback)
+
+    @asynccontextmanager
+    async def _life(self, app: Starlette) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as tasks:
+            expiring = tasks.create_task(self._expire())
+            try:
+                yield
+            finally:
+                expiring.cancel()
+        await self.close()
+
+    async def close(self) -> None:
+        """End all sessions."""
+        await self.sessions.close()
+        if self._nobody is not None:
+            await self._nobody.client.close()
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_SECONDS)
+            await self.sessions.expire()
+
+    # -- pages ---------------------------------------------------------------------------------
+
+    async def _page(self, page: Page, request: Request) -> Response:
+        session = self._session(request)
+        if session is None:
+            return self._to_login(request)
+
+        async def look() -> Shown:
+            return await page(self._visit(session, request))
+
+        if EVENTS in request.headers.get("accept", ""):
+            return self._stream(look)
+        try:
+            shown, status = await look(), 200
+        except Unauthenticated:
+            if session is not self._nobody:
+                await self.sessions.end(request.cookies.get(COOKIE, ""))
+            return self._to_login(request)
+        except DuologError as error:
+            shown, status = self._error(error), _status(error)
+        return self._html(shown, request, session, status)
+
+    def _session(self, request: Request) -> Session | None:
+        """Who looks; None: somebody who must log in first."""
+        found = self.sessions.get(request.cookies.get(COOKIE, ""))
+        if found is None and self._settings.loopback:
+            if self._nobody is None:
+                now = self._seconds()
+                self._nobody = Session("", self._client_of("", ""), now, now)
+            return self._nobody
+        return found
+
+    def _visit(self, session: Session, request: Request) -> Visit:
+        return Visit(
+            session.client,
+            self._settings.endpoints,
+            request.path_params,
+            request.query_params,
+            self._seconds(),
+            session.rates,
+        )
+
+    def _stream(self, look: Callable[[], object]) -> Response:
+        if self._streams >= STREAMS_MAX:
+            return Response("too many pages are open\n", UNAVAILABLE, media_type="text/plain")
+
+        async def events() -> AsyncIterator[str]:
+            self._streams += 1
+            try:
+                async for event in live(look, self._error):  # type: ignore[arg-type]
+                    yield event
+            finally:
+                self._streams -= 1
+
+        return StreamingResponse(events(), media_type=EVENTS, headers={"Cache-Control": "no-store"})
+
+    def _error(self, error: DuologError) -> Shown:
+        unavailable = _status(error) == UNAVAILABLE
+        facts = {
+            "sentence": sentence(str(error)),
+            "alarm": unavailable,
+            "endpoints": self._settings.endpoints if unavailable else (),
+        }
+        return Shown("error.html", spaced(type(error).__name__), facts)
+
+    async def _nowhere(self, request: Request, error: Exception) -> Response:
+        facts = {"sentence": "There is no such page.", "endpoints": ()}
+        session = self._session(request)
+        return self._html(Shown("error.html", "Not found", facts), request, session, 404)
+
+    def _html(
+        self, shown: Shown, request: Request, session: Session | None, status: int = 200
+    ) -> Response:
+        around = {
+            "path": request.url.path,
+            "user": session.user if session is not None else "",
+            "form": session.form if session is not None else "",
+            "known": session is not None,
+        }
+        headers = {"Cache-Control": "no-store"}
+        return HTMLResponse(whole(shown, around), status, headers)
+
+    # -- who looks -----------------------------------------------------------------------------
+
+    def _to_login(self, request: Request) -> Response:
+        wanted = request.url.path
+        if request.url.query:
+            wanted += f"?{request.url.query}"
+        return RedirectResponse(f"{LOGIN}?next={quote(wanted, safe='')}", 303)
+
+    async def _login_page(self, request: Request) -> Response:
+        return self._login_form(request, "", _own(request.query_params.get("next", "")))
+
+    def _login_form(self, request: Request, wrong: str, wanted: str, status: int = 200) -> Response:
+        facts = {
+            "sentence": wrong or "Log in as a user of the nodes.",
+            "alarm": bool(wrong),
+            "next": wanted,
+            "plain": not (self._settings.secured or self._settings.loopback),
+        }
+        return self._html(Shown("login.html", "Log in", facts), request, None, status)
+
+    async def _login(self, request: Request) -> Response:
+        address = request.client.host if request.client is not None else ""
+        fields = await _form(request)
+        wanted = _own(fields.get("next", ""))
+        wait = self._attempts.left_seconds(address)
+        if wait:
+            told = f"Too many logins failed. Try again in {duration(wait * 1000)}."
+            return self._login_form(request, told, wanted, 429)
+        user, password = fields.get("user", ""), fields.get("password", "")
+        if not user or not password:
+            return self._login_form(request, "Give a user and a password.", wanted, 400)
+        self._attempts.failed(address)  # until it has proved not to
+        client = None
+        try:
+            client = self._client_of(user, password)
+            if await self._without_users():
+                raise BadRequest(NO_USERS)
+            await _prove(client)
+            cookie = await self.sessions.add(user, client)
+        except DuologError as error:
+            if client is not None:
+                await client.close()
+            if isinstance(error, Unauthenticated):
+                return self._login_form(request, "User or password is wrong.", wanted, 401)
+            self._attempts.passed(address)
+            return self._login_form(request, sentence(str(error)), wanted, _status(error))
+        self._attempts.passed(address)
+        await self.sessions.end(request.cookies.get(COOKIE, ""))
+        response = RedirectResponse(wanted, 303)
+        response.set_cookie(
+            COOKIE,
+            cookie,
+            httponly=True,
+            samesite="strict",
+            secure=self._settings.secured,
+        )
+        return response
+
+    async def _without_users(self) -> bool:
+        """Whether the nodes let anybody in."""
+        async with self._client_of("", "") as nobody:
+            try:
+                await nobody.admin.route()
+            except Unauthenticated:
+                return False
+        return True
+
+    async def _logout(self, request: Request) -> Response:
+        cookie = request.cookies.get(COOKIE, "")
+        session = self.sessions.get(cookie)
+        fields = await _form(request)
+        if session is not None and not session.proves(fields.get("form", "")):
+            facts = {"sentence": "This form is of another session.", "endpoints": ()}
+            return self._html(Shown("error.html", "Not logged out", facts), request, session, 403)
+        await self.sessions.end(cookie)
+        response = RedirectResponse(LOGIN, 303)
+        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        return response
+
+
+async def _prove(client: Client) -> None:
+    """Have the nodes check who a client is. Raises Unauthenticated."""
+    try:
+        await client.admin.route()
+    except NoPermission:
+        pass  # a user, who may not see this
+
+
+def _status(error: DuologError) -> int:
+    found = (status for kind, status in _STATUS.items() if isinstance(error, kind))
+    return next(found, UNAVAILABLE)
+
+
+def _own(path: str) -> str:
+    """A path of the console, to go on at; the first page where it is none."""
+    plain = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
+    return path if plain and not path.startswith(LOGIN) else "/"
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form; none where it is too long."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > FORM_BYTES_MAX:
+            return {}
+    try:
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=32)
+    except ValueError:
+        return {}
+    return {name: values[-1] for name, values in fields.items()}
+
+
+__all__ = ["Console", "Settings"]

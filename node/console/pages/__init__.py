@@ -1,0 +1,1 @@
+"""The pages: each asks the nodes, and says what its template shows. None knows of HTTP."""

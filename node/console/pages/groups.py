@@ -1,0 +1,82 @@
+"""Consumer groups, and why one is behind."""
+
+from dataclasses import dataclass
+
+from duolog import GroupDescription
+from duolog._message import DEAD_LETTER_PREFIX
+
+from node.console.pages.lists import listing, place
+from node.console.visits import Shown, Visit
+from node.console.words import command, counted, duration, number
+from node.inspection.diagnosis import ERROR, diagnose_groups
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group in the list. lag_ms: of the oldest message that it has not consumed."""
+
+    group: str
+    members: int
+    topics: int
+    queues: int
+    lag_messages: int
+    lag_ms: int
+
+
+async def groups(visit: Visit) -> Shown:
+    """Groups whose names have what is searched for."""
+    at = place(visit)
+    page = await visit.client.admin.groups_page(at.contains, after=at.after, limit=at.limit)
+    facts = dict(listing(at, page, "group"))
+    facts["rows"] = [row_of(group) for group in page.rows]
+    return Shown("groups.html", "Groups", facts, command("group", "list", *at.flags()))
+
+
+def row_of(group: GroupDescription) -> GroupRow:
+    """A group, in one line."""
+    return GroupRow(
+        group.group,
+        group.members,
+        len({queue.topic for queue in group.queues}),
+        len(group.queues),
+        sum(queue.lag_messages for queue in group.queues),
+        max((queue.lag_ms for queue in group.queues), default=0),
+    )
+
+
+async def group(visit: Visit) -> Shown:
+    """How far a group is in its queues, and what is wrong. Raises UnknownGroup."""
+    name = visit.path["group"]
+    found = await visit.client.admin.group(name)
+    dead = await visit.client.admin.topics([DEAD_LETTER_PREFIX + name], system=True)
+    findings = diagnose_groups([found], dead)
+    letters = sum(queue.max_offset - queue.min_offset for topic in dead for queue in topic.stats)
+    facts = {
+        "sentence": sentence(found),
+        "alarm": any(one.severity == ERROR for one in findings),
+        "group": found,
+        "dead": letters,
+        "dead_topic": DEAD_LETTER_PREFIX + name,
+        "findings": findings,
+        "queues": sorted(found.queues, key=lambda queue: (-queue.lag_messages, queue.topic)),
+    }
+    return Shown("group.html", name, facts, command("group", "explain", name))
+
+
+def sentence(group: GroupDescription) -> str:
+    """How far a group is, in words."""
+    row = row_of(group)
+    readers = f" {counted(row.members, 'SDK consumer')} connected."
+    if not row.queues:
+        return f"It has read nothing yet.{readers}"
+    behind = sum(queue.lag_messages > 0 for queue in group.queues)
+    if not behind:
+        return f"It has consumed all of {counted(row.queues, 'queue')}.{readers}"
+    oldest = f", the oldest of {duration(row.lag_ms)} ago" if row.lag_ms else ""
+    return (
+        f"{number(row.lag_messages)} messages behind on {number(behind)} of "
+        f"{counted(row.queues, 'queue')}{oldest}.{readers}"
+    )
+
+
+__all__ = ["group", "groups", "row_of", "sentence"]

@@ -1,0 +1,68 @@
+"""The program of the console: its clients, its certificate, and how it ends."""
+
+import asyncio
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from duolog import Client, Tls
+
+from node.certificates import CertificateFiles, Pem, Renewed
+from node.console.app import Console, Settings
+from node.console.security import LOOPBACK
+from node.console.serving import Server
+from node.consoleprocess import ConsoleOptions
+from node.tls import renewing_context, server_context
+
+CALL_SECONDS = 5.0  # that a page waits for the nodes
+
+
+def run(
+    options: ConsoleOptions,
+    sockets: Sequence[socket.socket],
+    begun: Callable[[Server], None] = lambda server: None,
+) -> None:
+    """Serve on sockets that listen, until the server is ended or the process interrupted.
+
+    begun: is given the server. Raises BadCertificate.
+    """
+    settings = Settings(options.endpoints, is_loopback(options.host), bool(options.cert))
+    app, context = Console(settings, partial(client_of, options)).app(), context_of(options)
+
+    async def work() -> None:
+        loop, server = asyncio.get_running_loop(), Server(app, context)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, server.end)
+        begun(server)
+        await server.serve(list(sockets))
+
+    asyncio.run(work())
+
+
+def client_of(options: ConsoleOptions, user: str, password: str) -> Client:
+    """A client of the nodes as a user. Raises BadRequest."""
+    tls = Tls(options.ca or None) if options.tls else None
+    return Client(options.endpoints, user=user, password=password, tls=tls, timeout=CALL_SECONDS)
+
+
+def context_of(options: ConsoleOptions) -> ssl.SSLContext | None:
+    """TLS of the console's port, always with the newest files. Raises BadCertificate."""
+    if not options.cert:
+        return None
+    files = CertificateFiles(None, Path(options.cert), Path(options.key))
+    return renewing_context(Renewed(files, _served).now)
+
+
+def _served(pem: Pem) -> ssl.SSLContext:
+    return server_context(pem, ssl.CERT_NONE)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host that is listened on is reached from its own machine only."""
+    return host.strip("[]") in LOOPBACK or host.startswith("127.")
+
+
+__all__ = ["client_of", "context_of", "is_loopback", "run"]

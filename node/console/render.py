@@ -1,0 +1,76 @@
+"""Pages as HTML, and as streams of what has changed."""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from duolog import DuologError
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from node.console import words
+from node.console.visits import Shown
+
+LIVE_SECONDS = 1.0  # between two looks
+STREAM_SECONDS = 600.0  # then the browser asks for the next stream
+BEAT_SECONDS = 15.0  # without a change, until a sign of life
+BODY = "content"  # the block of a page that changes
+Look = Callable[[], Awaitable[Shown]]
+
+
+@functools.cache
+def environment() -> Environment:
+    """The templates; all that they show is escaped."""
+    made = Environment(
+        loader=PackageLoader("node.console"),
+        autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        counted=words.counted,
+        duration=words.duration,
+        number=words.number,
+        percent=words.percent,
+        rate=words.rate,
+        size=words.size,
+    )
+    return made
+
+
+def whole(shown: Shown, around: dict[str, object]) -> str:
+    """A page. around: what the frame of all pages shows."""
+    template = environment().get_template(shown.template)
+    return template.render(**around, **_facts(shown))
+
+
+def body(shown: Shown) -> str:
+    """The part of a page that changes."""
+    template = environment().get_template(shown.template)
+    context = template.new_context(_facts(shown))
+    return "".join(template.blocks[BODY](context))
+
+
+def _facts(shown: Shown) -> dict[str, object]:
+    return {"title": shown.title, "command": shown.command, "alarm": False, **shown.facts}
+
+
+async def live(look: Look, failed: Callable[[DuologError], Shown]) -> AsyncIterator[str]:
+    """Server-sent events: the body of a page whenever it has changed. failed: shows an error."""
+    loop = asyncio.get_running_loop()
+    end, told, last = loop.time() + STREAM_SECONDS, loop.time(), ""
+    while (now := loop.time()) < end:
+        try:
+            html = body(await look())
+        except DuologError as error:
+            html = body(failed(error))
+        if html != last:
+            yield "".join(f"data: {line}\n" for line in html.splitlines()) + "\n"
+            last, told = html, loop.time()
+        elif loop.time() >= told + BEAT_SECONDS:
+            yield ":\n\n"
+            told = loop.time()
+        await asyncio.sleep(max(0.0, LIVE_SECONDS - (loop.time() - now)))
+
+
+__all__ = ["body", "environment", "live", "whole"]

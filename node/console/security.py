@@ -1,0 +1,109 @@
+"""What every request to the console must satisfy, and what every answer says to the browser.
+
+Rules: a page runs only scripts of the console itself, and none that a message, a topic's name or a
+tag could bring; no other site may show it in a frame; a request that changes something comes from
+a page of the console. On loopback the console is asked for by a name of loopback: any other name
+is one that some site chose, to reach it from its own pages (DNS rebinding).
+"""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+READING = ("GET", "HEAD")
+
+
+class Protected:
+    """An ASGI application whose requests are checked, and whose answers have the headers above."""
+
+    def __init__(self, app: App, *, loopback_only: bool) -> None:
+        """loopback_only: it listens on loopback, so only loopback's names are its own."""
+        self._app = app
+        self._loopback_only = loopback_only
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def secured(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *HEADERS]
+            await send(message)
+
+        wrong = self._wrong(scope)
+        if wrong:
+            await _refuse(wrong, secured)
+        else:
+            await self._app(scope, receive, secured)
+
+    def _wrong(self, scope: Scope) -> str:
+        """Why a request is refused; empty: it is not."""
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        host = headers.get("host", "")
+        name = _host_of(host)
+        if not name:
+            return "The request names no valid host."
+        if self._loopback_only and name not in LOOPBACK:
+            return f"This console listens on loopback; {name} is none of its names."
+        if scope["method"] in READING:
+            return ""
+        origin = headers.get("origin", "")
+        if origin:
+            own = origin == f"{scope['scheme']}://{host}"
+        else:
+            own = headers.get("sec-fetch-site") == "same-origin"
+        return "" if own else "The request does not come from a page of this console."
+
+
+def _host_of(host: str) -> str:
+    """The name in a Host header; empty where it is not valid."""
+    try:
+        found = urlsplit(f"//{host}")
+        plain = found.path == found.query == found.fragment == "" and found.username is None
+        _ = found.port  # raises ValueError
+        return found.hostname or "" if plain else ""
+    except ValueError:
+        return ""
+
+
+async def _refuse(why: str, send: Send) -> None:
+    body = f"{why}\n".encode()
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": 403, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+__all__ = ["HEADERS", "LOOPBACK", "Protected"]

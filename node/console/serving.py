@@ -1,0 +1,50 @@
+"""The console served over HTTP, on sockets that are open already."""
+
+import contextlib
+import ssl
+from collections.abc import Iterator
+
+import uvicorn
+
+from node.console.security import App
+
+CONNECTIONS_MAX = 256
+HEADER_BYTES_MAX = 32 << 10
+IDLE_SECONDS = 15
+STOP_SECONDS = 2
+
+
+class Server(uvicorn.Server):
+    """Ends when it is told to, not by the signals of its process."""
+
+    def __init__(self, app: App, context: ssl.SSLContext | None = None) -> None:
+        """context: None for plain text."""
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        config.load()
+        config.ssl = context
+        super().__init__(config)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave them to the program."""
+        yield
+
+    def end(self) -> None:
+        """Let `serve` return soon."""
+        self.should_exit = True
+
+
+__all__ = ["Server"]

@@ -1,0 +1,127 @@
+"use strict";
+// What pages do by themselves: times as people read them, live updates, search, keys, copies.
+
+const units = [[86400000, " d"], [3600000, " h"], [60000, " min"], [1000, " s"]];
+
+function ago(ms) {
+  const past = Date.now() - ms, size = Math.abs(past);
+  for (const [unit, name] of units) {
+    if (size >= 2 * unit || unit === 1000) {
+      const count = Math.round(size / unit) + "\u202f" + name.trim();
+      return past >= 0 ? count + " ago" : "in " + count;
+    }
+  }
+}
+
+function showTimes(root) {
+  for (const time of root.querySelectorAll("time[data-ms]")) {
+    const ms = Number(time.dataset.ms), at = new Date(ms);
+    if (Number.isNaN(at.getTime())) continue;
+    const text = ago(ms);
+    if (time.textContent !== text) time.textContent = text;
+    if (!time.title) {
+      time.dateTime = at.toISOString();
+      time.title = at.toLocaleString(undefined, {dateStyle: "medium", timeStyle: "long"});
+    }
+  }
+}
+
+// An element that has not changed stays as it is; what somebody types into keeps its text.
+function replace(target, html) {
+  Idiomorph.morph(target, html, {
+    morphStyle: "innerHTML",
+    ignoreActiveValue: true,
+    callbacks: {
+      beforeNodeMorphed: (old, next) => {
+        if (old.nodeName !== "TIME" || old.dataset.ms !== next.dataset.ms) return true;
+        return false;
+      },
+    },
+  });
+  showTimes(target);
+}
+
+// -- live updates: one stream, closed while nobody looks ------------------------------------------
+
+const main = document.getElementById("main"), state = document.getElementById("state");
+let stream = null;
+
+function listen() {
+  if (stream || document.hidden || !main.hasAttribute("data-live")) return;
+  stream = new EventSource(location.href);
+  stream.onmessage = (event) => {
+    replace(main, event.data);
+    state.textContent = "";
+  };
+  stream.onerror = () => {
+    state.textContent = "The console does not answer.";
+    if (stream.readyState === EventSource.CLOSED) {
+      stop();
+      setTimeout(listen, 5000);
+    }
+  };
+}
+
+function stop() {
+  if (stream) stream.close();
+  stream = null;
+}
+
+document.addEventListener("visibilitychange", () => (document.hidden ? stop() : listen()));
+addEventListener("pagehide", stop);
+
+// -- search: the list follows what is typed -------------------------------------------------------
+
+let asked = null;
+
+async function search(input) {
+  const form = input.form, url = new URL(form.action);
+  url.search = new URLSearchParams(new FormData(form)).toString();
+  if (asked) asked.abort();
+  asked = new AbortController();
+  try {
+    const answer = await fetch(url, {signal: asked.signal});
+    if (!answer.ok || answer.redirected) { location.assign(url); return; }
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    replace(main, page.getElementById("main").innerHTML);
+    history.replaceState(null, "", url);
+  } catch (error) {
+    if (error.name !== "AbortError") state.textContent = "The console does not answer.";
+  }
+}
+
+let typed = 0;
+document.addEventListener("input", (event) => {
+  if (!event.target.matches("[data-search]")) return;
+  clearTimeout(typed);
+  typed = setTimeout(search, 200, event.target);
+});
+
+// -- keys and copies ------------------------------------------------------------------------------
+
+let going = 0;
+document.addEventListener("keydown", (event) => {
+  if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/") {
+    const box = document.getElementById("q");
+    if (box) { event.preventDefault(); box.focus(); box.select(); }
+  } else if (going && event.timeStamp < going + 1500) {
+    const link = document.querySelector(`nav a[data-key="${CSS.escape(event.key)}"]`);
+    going = 0;
+    if (link) link.click();
+  } else if (event.key === "g") {
+    going = event.timeStamp;
+  }
+});
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  await navigator.clipboard.writeText(button.dataset.copy);
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = "Copy"; }, 1500);
+});
+
+showTimes(document);
+setInterval(showTimes, 1000, document);
+listen();

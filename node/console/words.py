@@ -1,0 +1,89 @@
+"""Numbers and texts as people read them: grouped, with units. Pure."""
+
+import shlex
+
+THIN = "\u202f"  # a narrow space that does not break
+_SIZES = ("B", "KB", "MB", "GB", "TB", "PB")
+_SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+
+
+def number(value: int) -> str:
+    """12 345."""
+    return f"{value:,}".replace(",", THIN)
+
+
+def size(value: float) -> str:
+    """Bytes: 999 B, 1.2 GB; powers of 1,000, as disks and networks count."""
+    unit = 0
+    while abs(value) >= 999.5 and unit < len(_SIZES) - 1:
+        value /= 1000
+        unit += 1
+    digits = 1 if unit and abs(value) < 99.95 else 0
+    return f"{value:.{digits}f}{THIN}{_SIZES[unit]}"
+
+
+def rate(per_second: float) -> str:
+    """84.1 k/s."""
+    for unit, factor in (("M", 1e6), ("k", 1e3)):
+        if per_second >= 0.9995 * factor:
+            shown = per_second / factor
+            return f"{shown:.{1 if shown < 99.95 else 0}f}{THIN}{unit}/s"
+    return f"{per_second:.{1 if 0 < per_second < 9.95 else 0}f}/s"
+
+
+def duration(ms: float) -> str:
+    """How long: 0.4 s, 14 s, 5 min, 61 h, 12 d."""
+    if ms < 10 * _SECOND:
+        return f"{ms / _SECOND:.1f}{THIN}s"
+    if ms < 2 * _MINUTE:
+        return f"{ms / _SECOND:.0f}{THIN}s"
+    if ms < 2 * _HOUR:
+        return f"{ms / _MINUTE:.0f}{THIN}min"
+    if ms < 3 * _DAY:
+        return f"{ms / _HOUR:.0f}{THIN}h"
+    return f"{ms / _DAY:.0f}{THIN}d"
+
+
+def percent(share: float) -> str:
+    """41 %."""
+    return f"{100 * share:.0f}{THIN}%"
+
+
+def counted(count: int, noun: str) -> str:
+    """1 message, 2 messages, 2 entries."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number(count)} {noun if count == 1 else plural}"
+
+
+def listed(names: list[str]) -> str:
+    """a, b and c."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""
+
+
+def sentence(text: str) -> str:
+    """A text of an error, as a sentence."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def spaced(name: str) -> str:
+    """NoSuchMessage as No such message."""
+    return "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip().capitalize()
+
+
+def command(*words: str) -> str:
+    """A command of duolog as one types it into a shell, whatever its words are."""
+    return shlex.join(("duolog", *words))
+
+
+__all__ = [
+    "command",
+    "counted",
+    "duration",
+    "listed",
+    "number",
+    "percent",
+    "rate",
+    "sentence",
+    "size",
+    "spaced",
+]

@@ -1,0 +1,128 @@
+"""The console beside a node: a process of its own, so that it never slows the log.
+
+It gets the node's sockets and lives no longer than the node: its standard input ends with it. One
+that ends by itself is started again, at growing intervals.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import structlog
+from duolog._background import Background, report
+
+log = structlog.get_logger("duolog.node")
+
+AGAIN_SECONDS, AGAIN_SECONDS_MAX = 1.0, 60.0
+WELL_SECONDS = 60.0  # after which it is started again at once
+STOP_SECONDS = 5.0
+NICE = 5  # the node goes first
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleOptions:
+    """What a console is started with.
+
+    endpoints: the nodes that it calls. host: that it listens on. tls: it calls them over TLS, with
+    the authorities in the file ca, empty for the system's. cert, key: files with its own
+    certificate and key; empty for plain text.
+    """
+
+    endpoints: tuple[str, ...]
+    host: str
+    tls: bool = False
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+    def line(self) -> str:
+        """As a line of text."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def of_line(line: str) -> "ConsoleOptions":
+        """What `line` gave."""
+        fields = json.loads(line)
+        return ConsoleOptions(**{**fields, "endpoints": tuple(fields["endpoints"])})
+
+
+class ConsoleProcess:
+    """The process, and whoever starts it again."""
+
+    def __init__(self, options: ConsoleOptions, sockets: Sequence[socket.socket]) -> None:
+        """sockets: that listen; they are closed by `stop`."""
+        self._options = options
+        self._sockets = sockets
+        self._background = Background(report)
+        self._process: asyncio.subprocess.Process | None = None
+        self.starts = 0
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs; 0: none does."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else 0
+
+    def start(self) -> None:
+        """Have it run from now on."""
+        self._background.start(self._keep())
+
+    async def stop(self) -> None:
+        """End it."""
+        await self._background.stop()
+        process = self._process
+        if process is not None and process.returncode is None:
+            assert process.stdin is not None, "it is a pipe"
+            process.stdin.close()
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        for one in self._sockets:
+            one.close()
+
+    async def _keep(self) -> None:
+        """Start it, and start it again whenever it ends."""
+        loop, pause = asyncio.get_running_loop(), AGAIN_SECONDS
+        while True:
+            began = loop.time()
+            status = await self._run()
+            if loop.time() - began >= WELL_SECONDS:
+                pause = AGAIN_SECONDS
+            log.warning("the console ended and is started again", reason=f"exit status {status}")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, AGAIN_SECONDS_MAX)
+
+    async def _run(self) -> int:
+        """Start it; its exit status once it has ended."""
+        numbers = [one.fileno() for one in self._sockets]
+        process = self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "node.console",
+            stdin=asyncio.subprocess.PIPE,
+            pass_fds=numbers,
+            preexec_fn=_go_behind,
+        )
+        self.starts += 1
+        assert process.stdin is not None, "it is a pipe"
+        words = " ".join(map(str, numbers))
+        process.stdin.write(f"{self._options.line()}\n{words}\n".encode())
+        with contextlib.suppress(ConnectionError):
+            await process.stdin.drain()
+        return await process.wait()
+
+
+def _go_behind() -> None:
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
+
+
+__all__ = ["ConsoleProcess"]

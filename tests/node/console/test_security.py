@@ -1,0 +1,83 @@
+"""Requests that the console refuses, and what all its answers say to a browser."""
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import httpx
+import pytest
+
+from node.console.security import HEADERS, Protected
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"in"})
+
+
+async def status(
+    method: str, headers: dict[str, str], *, loopback_only: bool = True, scheme: str = "http"
+) -> int:
+    transport = httpx.ASGITransport(Protected(app, loopback_only=loopback_only))
+    async with httpx.AsyncClient(transport=transport, base_url=f"{scheme}://h") as client:
+        answer = await client.request(method, "/", headers=headers)
+    assert {(name, value) for name, value in answer.headers.raw} >= set(HEADERS)
+    return answer.status_code
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:8082", "127.0.0.1:8082", "[::1]:8082", "LOCALHOST:1"]
+)
+async def test_names_of_loopback(host: str) -> None:
+    assert await status("GET", {"host": host}) == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example:8082",
+        "localhost@evil.example",
+        "localhost/x",
+        "a b",
+        "localhost:x",
+        "",
+    ],
+)
+async def test_names_that_are_none_of_loopback(host: str) -> None:
+    assert await status("GET", {"host": host}) == 403
+
+
+async def test_any_name_where_it_listens_for_others() -> None:
+    assert await status("GET", {"host": "console.example"}, loopback_only=False) == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"origin": "http://localhost:1"}, 200),
+        ({"sec-fetch-site": "same-origin"}, 200),
+        ({"origin": "http://localhost:1", "sec-fetch-site": "cross-site"}, 200),
+        ({"origin": "https://localhost:1"}, 403),
+        ({"origin": "http://localhost:2"}, 403),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"sec-fetch-site": "none"}, 403),
+        ({}, 403),
+    ],
+)
+async def test_a_change_comes_from_a_page_of_the_console(
+    headers: dict[str, str], expected: int
+) -> None:
+    assert await status("POST", {"host": "localhost:1", **headers}) == expected
+
+
+async def test_what_is_no_request_is_passed_on() -> None:
+    passed: list[str] = []
+
+    async def note(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        passed.append(scope["type"])
+
+    await Protected(note, loopback_only=True)({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
+    assert passed == ["lifespan"]
