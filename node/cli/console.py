@@ -10,7 +10,7 @@ from node.cli.output import fail, help_of, say
 
 app = typer.Typer(add_completion=False)
 
-DEFAULT_LISTEN = "127.0.0.1:8082"
+DEFAULT_LISTEN = "127.0.0.1:8090"
 
 
 @app.command()

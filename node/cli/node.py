@@ -44,6 +44,9 @@ def start(
     registry: Annotated[
         str | None, typer.Option(help="AUTO: etcd's addresses, HOST:PORT[,HOST:PORT...].")
     ] = None,
+    console: Annotated[
+        str | None, typer.Option(help="HOST:PORT of the console, a cluster in a browser.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file (default ./duolog.toml).")] = None,
     set_: Annotated[
         list[str] | None,
@@ -75,6 +78,7 @@ def start(
         ("ha", "listen"): ha_listen,
         ("ha", "master"): ha_master,
         ("registry", "endpoints"): registry,
+        ("console", "listen"): console,
     }
     for (section, key), chosen in given.items():
         if chosen is not None:
