@@ -7,7 +7,7 @@ nothing before somebody has logged in.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from node.console.actions import groups as group_actions
+from node.console.actions import nodes as node_actions
+from node.console.actions import topics as topic_actions
 from node.console.pages.cluster import cluster, doctor
 from node.console.pages.groups import group, groups
 from node.console.pages.messages import message, messages
@@ -38,7 +41,7 @@ from node.console.pages.topics import topic, topics
 from node.console.render import live, whole
 from node.console.security import App, Protected
 from node.console.sessions import Attempts, MakeClient, Session, Sessions
-from node.console.visits import Page, Shown, Visit
+from node.console.visits import Action, Done, Page, Shown, Visit
 from node.console.words import duration, sentence, spaced
 
 COOKIE = "duolog_console"
@@ -62,6 +65,17 @@ NO_USERS = (
     "The nodes have no users, so nobody can log in: this console serves loopback only, or give the "
     "nodes access.key_file"
 )
+ACTIONS: Mapping[str, Action] = {
+    "/create/topic": topic_actions.CREATE,
+    "/topics/{topic}/grow": topic_actions.GROW,
+    "/topics/{topic}/delete": topic_actions.DELETE,
+    "/groups/{group}/reset": group_actions.RESET,
+    "/groups/{group}/delete": group_actions.DELETE,
+    "/nodes/{group}/{node}/switch": node_actions.SWITCH,
+    "/nodes/{group}/{node}/drain": node_actions.DRAIN,
+    "/nodes/{group}/{node}/undrain": node_actions.UNDRAIN,
+}
+UNDO = "/undo"
 _STATUS: Mapping[type[DuologError], int] = {
     BadRequest: 400,
     NoPermission: 403,
@@ -108,10 +122,19 @@ class Console:
             Route(LOGIN, self._login_page, methods=["GET"]),
             Route(LOGIN, self._login, methods=["POST"]),
             Route("/logout", self._logout, methods=["POST"]),
+            Route(UNDO, self._undo, methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
             *(
                 Route(path, partial(self._page, page), methods=["GET"])
                 for path, page in PAGES.items()
+            ),
+            *(
+                Route(path, partial(self._page, action.ask), methods=["GET"])
+                for path, action in ACTIONS.items()
+            ),
+            *(
+                Route(path, partial(self._act, action), methods=["POST"])
+                for path, action in ACTIONS.items()
             ),
         ]
         made = Starlette(
@@ -161,6 +184,43 @@ class Console:
         except DuologError as error:
             shown, status = self._error(error), _status(error)
         return self._html(shown, request, session, status)
+
+    async def _act(self, action: Action, request: Request) -> Response:
+        """Do what a form asks for, and go on at the page that shows it."""
+
+        async def do(session: Session, form: Mapping[str, str]) -> Done:
+            return await action.do(self._visit(session, request), form)
+
+        return await self._change(request, do)
+
+    async def _undo(self, request: Request) -> Response:
+        """Take an action back."""
+
+        async def do(session: Session, form: Mapping[str, str]) -> Done:
+            undo = session.undos.pop(form.get("undo", ""), None)
+            if undo is None:
+                raise BadRequest("this can be taken back no longer")
+            return Done(await undo.again(session.client), _own(form.get("next", "")))
+
+        return await self._change(request, do)
+
+    async def _change(
+        self, request: Request, do: Callable[[Session, Mapping[str, str]], Awaitable[Done]]
+    ) -> Response:
+        session = self._session(request)
+        if session is None:
+            return RedirectResponse(LOGIN, 303)
+        form = await _form(request)
+        try:
+            if not session.proves(form.get("form", "")):
+                raise BadRequest("this form is of another session: open the page again")
+            done = await do(session, form)
+        except Unauthenticated:
+            return RedirectResponse(LOGIN, 303)
+        except DuologError as error:
+            return self._html(self._error(error), request, session, _status(error))
+        session.told = done
+        return RedirectResponse(done.location, 303)
 
     def _session(self, request: Request) -> Session | None:
         """Who looks; None: somebody who must log in first."""
@@ -213,7 +273,14 @@ class Console:
     def _html(
         self, shown: Shown, request: Request, session: Session | None, status: int = 200
     ) -> Response:
-        around = {
+        told = session.told if session is not None and status == 200 else None
+        undo = ""
+        if session is not None and told is not None:
+            session.told = None
+            undo = session.offer(told.undo) if told.undo is not None else ""
+        around: dict[str, object] = {
+            "told": told,
+            "undo": undo,
             "path": request.url.path,
             "user": session.user if session is not None else "",
             "form": session.form if session is not None else "",

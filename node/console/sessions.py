@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from duolog import Busy, Client
 
 from node.console.rates import Rates
+from node.console.visits import Done, Undo
 
 IDLE_SECONDS = 30 * 60.0
 AGE_SECONDS = 12 * 3600.0
 SESSIONS_MAX = 200
+UNDOS_MAX = 8  # that a session can still take back
 ATTEMPTS = 10  # that an address may fail
 ATTEMPT_SECONDS = 30.0  # until one of them is forgotten
 ADDRESSES_MAX = 10_000
@@ -38,6 +40,16 @@ class Session:
     used: float
     form: str = field(default_factory=lambda: secrets.token_urlsafe(18))
     rates: Rates = field(default_factory=Rates)
+    told: Done | None = None  # what was done last, until it is shown
+    undos: dict[str, Undo] = field(default_factory=dict)
+
+    def offer(self, undo: Undo) -> str:
+        """Keep how an action is taken back; its name."""
+        while len(self.undos) >= UNDOS_MAX:
+            del self.undos[next(iter(self.undos))]
+        name = secrets.token_urlsafe(9)
+        self.undos[name] = undo
+        return name
 
     def proves(self, form: str) -> bool:
         """Whether a form's proof is this session's."""

@@ -39,4 +39,35 @@ class Shown:
 
 Page = Callable[[Visit], Awaitable[Shown]]  # raises duolog's errors
 
-__all__ = ["Page", "Shown", "Visit"]
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """How an action is taken back. again: does that, as whoever calls it. words: of its button."""
+
+    words: str
+    again: Callable[[Client], Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An action was done. told: what was done, as a sentence. location: the page to go on at.
+    undo: None where it cannot be taken back.
+    """
+
+    told: str
+    location: str
+    undo: Undo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """ask: a page that says what it would do, and has the form. do: does it, as the form says.
+
+    Both raise duolog's errors; BadRequest for a form that is not filled in.
+    """
+
+    ask: Page
+    do: Callable[[Visit, Mapping[str, str]], Awaitable[Done]]
+
+
+__all__ = ["Action", "Done", "Page", "Shown", "Undo", "Visit"]

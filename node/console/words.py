@@ -61,8 +61,8 @@ def listed(names: list[str]) -> str:
 
 
 def sentence(text: str) -> str:
-    """A text of an error, as a sentence."""
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+    """A text of an error, as a sentence. It may begin with a name, which stays as it is."""
+    return f"{text.rstrip('.')}."
 
 
 def spaced(name: str) -> str:

@@ -75,7 +75,7 @@ def test_words() -> None:
     assert [counted(1, "message"), counted(2, "entry")] == ["1 message", "2 entries"]
     assert [listed([]), listed(["a"]), listed(["a", "b", "c"])] == ["", "a", "a, b and c"]
     assert spaced("NoSuchMessage") == "No such message"
-    assert sentence("there is none.") == "There is none."
+    assert [sentence("there is none"), sentence("so.")] == ["there is none.", "so."]
 
 
 @given(st.lists(st.text(min_size=1)))

@@ -1,0 +1,64 @@
+"""Forms of actions: what they ask, and how their answers are read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from duolog import BadRequest
+
+from node.console.visits import Shown
+
+INT_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a form. choices: values and their words, for one of several; empty for a text."""
+
+    name: str
+    words: str
+    value: str = ""
+    hint: str = ""
+    choices: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What an action asks.
+
+    sentence: what it would do. button: empty where only a preview is asked for. fields: of its
+    form. previewed: they are chosen before, for a preview. type_to_confirm: a name that must be
+    typed; empty: none. preview: rows that say what it would do in detail, below their heads.
+    """
+
+    title: str
+    sentence: str
+    button: str
+    fields: Sequence[Field] = ()
+    previewed: bool = False
+    type_to_confirm: str = ""
+    danger: bool = False
+    heads: Sequence[str] = ()
+    preview: Sequence[Sequence[str]] = ()
+    command: str = ""
+
+    def shown(self) -> Shown:
+        """Its page."""
+        facts = {"sentence": self.sentence, "question": self}
+        return Shown("action.html", self.title, facts, self.command)
+
+
+def confirmed(form: Mapping[str, str], name: str) -> None:
+    """Raises BadRequest where the name was not typed."""
+    if form.get("confirm", "").strip() != name:
+        raise BadRequest(f"type {name} to confirm")
+
+
+def whole_number(form: Mapping[str, str], name: str, least: int, most: int = INT_MAX) -> int:
+    """A number of a form. Raises BadRequest."""
+    text = form.get(name, "").strip()
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
+        raise BadRequest(f"{name} is {text!r}; it must be a number from {least} to {most}")
+    return int(text)
+
+
+__all__ = ["INT_MAX", "Field", "Question", "confirmed", "whole_number"]

@@ -1,0 +1,192 @@
+"""A group's offsets are set, with a preview of what that skips and repeats; a group is deleted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import quote
+
+from duolog import BadRequest, Client, GroupQueue, Start
+
+from node.console.actions.asking import Field, Question, confirmed
+from node.console.visits import Action, Done, Shown, Undo, Visit
+from node.console.words import command, counted, number
+from node.inspection.times import BadTime, time_of
+
+EARLIEST, LATEST, TIME, OFFSET = "earliest", "latest", "time", "offset"
+WAYS = (
+    (EARLIEST, "the first message"),
+    (LATEST, "the end"),
+    (TIME, "a time"),
+    (OFFSET, "an offset"),
+)
+OFFSET_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A queue of a group, and where the group goes on after a reset."""
+
+    queue: GroupQueue
+    to: int
+
+    @property
+    def before(self) -> int:
+        """Where it goes on now: at the first message where it has committed nothing."""
+        committed = self.queue.committed
+        return self.queue.min_offset if committed is None else committed
+
+    @property
+    def skips(self) -> int:
+        """Messages that it never gets."""
+        return max(0, self.to - max(self.before, self.queue.min_offset))
+
+    @property
+    def repeats(self) -> int:
+        """Messages that it gets again."""
+        return max(0, min(self.before, self.queue.max_offset) - max(self.to, self.queue.min_offset))
+
+
+def page_of(group: str) -> str:
+    """Address of a group's page."""
+    return f"/groups/{quote(group, safe='')}"
+
+
+async def _ask_reset(visit: Visit) -> Shown:
+    group, query = visit.path["group"], visit.query
+    found = await visit.client.admin.group(group)
+    topics = sorted({queue.topic for queue in found.queues})
+    if not topics:
+        raise BadRequest(f"group {group} has read nothing yet: there is nothing to reset")
+    topic = query.get("topic") or topics[0]
+    way, value = query.get("to", EARLIEST), query.get("value", "").strip()
+    members = (
+        f" Its {counted(found.members, 'SDK consumer')} must be stopped before."
+        if found.members
+        else ""
+    )
+    fields = (
+        Field("topic", "Topic", topic, choices=[(one, one) for one in topics]),
+        Field("to", "Go on at", way, choices=WAYS),
+        Field("value", "Time or offset", value, "10m, 2h, 2026-01-31T12:00, or an offset"),
+    )
+    title = f"Reset group {group}"
+    if "to" not in query:
+        return Question(
+            title, f"Where should it go on?{members}", "", fields, previewed=True
+        ).shown()
+    own = [queue for queue in found.queues if queue.topic == topic]
+    moves = await _moves(visit.client, own, _place(way, value))
+    skipped, repeated = sum(move.skips for move in moves), sum(move.repeats for move in moves)
+    return Question(
+        title,
+        f"Skips {_messages(skipped)}, repeats {_messages(repeated)}.{members}",
+        "Reset",
+        fields,
+        previewed=True,
+        type_to_confirm=group,
+        danger=bool(skipped),
+        heads=("Queue", "From", "To", "Skips", "Repeats"),
+        preview=[
+            (
+                f"{move.queue.replica_group}/{move.queue.queue_id}",
+                *map(number, (move.before, move.to, move.skips, move.repeats)),
+            )
+            for move in moves
+        ],
+        command=command("group", "reset", group, topic, "--to", _to(way, value)),
+    ).shown()
+
+
+def _messages(count: int) -> str:
+    return counted(count, "message")
+
+
+def _to(way: str, value: str) -> str:
+    """The place as `duolog group reset --to` has it."""
+    return {TIME: value, OFFSET: f"offset:{value}"}.get(way, way)
+
+
+def _place(way: str, value: str) -> Start | tuple[str, int]:
+    """An end of the queues, or a time or an offset. Raises BadRequest."""
+    if way in (EARLIEST, LATEST):
+        return Start(way)
+    if way == TIME:
+        try:
+            return TIME, time_of(value)
+        except BadTime as error:
+            raise BadRequest(str(error)) from None
+    if way == OFFSET and value.isascii() and value.isdecimal() and len(value) < 20:
+        return OFFSET, min(int(value), OFFSET_MAX)
+    raise BadRequest(f"{value!r} is not an offset" if way == OFFSET else f"{way!r} is no place")
+
+
+async def _moves(
+    client: Client, queues: Sequence[GroupQueue], place: Start | tuple[str, int]
+) -> list[Move]:
+    """Where each queue goes on, in order."""
+    moves = []
+    for queue in sorted(queues, key=lambda one: (one.replica_group, one.queue_id)):
+        if isinstance(place, tuple) and place[0] == OFFSET:
+            to = min(max(place[1], queue.min_offset), queue.max_offset)
+        else:
+            at = place[1] if isinstance(place, tuple) else place
+            to = await client.admin.offset_at_time(
+                queue.topic, queue.queue_id, at, group=queue.replica_group
+            )
+        moves.append(Move(queue, to))
+    return moves
+
+
+async def _reset(visit: Visit, form: Mapping[str, str]) -> Done:
+    group, topic = visit.path["group"], form.get("topic", "")
+    confirmed(form, group)
+    place = _place(form.get("to", ""), form.get("value", "").strip())
+    found = await visit.client.admin.group(group)
+    before = {
+        (queue.topic, queue.replica_group, queue.queue_id): queue.committed
+        for queue in found.queues
+        if queue.topic == topic and queue.committed is not None
+    }
+    if isinstance(place, tuple) and place[0] == OFFSET:
+        await visit.client.admin.reset_group(group, topic, offset=place[1])
+    else:
+        at = place[1] if isinstance(place, tuple) else place
+        await visit.client.admin.reset_group(group, topic, at)
+    undo = Undo("Take it back", partial(_restore, group, before)) if before else None
+    return Done(f"Group {group} was reset in {topic}.", page_of(group), undo)
+
+
+async def _restore(group: str, before: Mapping[tuple[str, str, int], int], client: Client) -> str:
+    """Commit what was committed before. Returns what was done."""
+    await client.admin.commit(group, before)
+    return f"Group {group} goes on where it was before the reset."
+
+
+async def _ask_delete(visit: Visit) -> Shown:
+    group = visit.path["group"]
+    found = await visit.client.admin.group(group)
+    members = (
+        f" It has {counted(found.members, 'SDK consumer')}, which make it again."
+        if found.members
+        else ""
+    )
+    return Question(
+        f"Delete group {group}",
+        f"How far it was in {counted(len(found.queues), 'queue')} is forgotten.{members}",
+        "Delete",
+        type_to_confirm=group,
+        danger=True,
+        command=command("group", "delete", group),
+    ).shown()
+
+
+async def _delete(visit: Visit, form: Mapping[str, str]) -> Done:
+    group = visit.path["group"]
+    confirmed(form, group)
+    await visit.client.admin.delete_group(group)
+    return Done(f"Group {group} was deleted.", "/groups")
+
+
+RESET, DELETE = Action(_ask_reset, _reset), Action(_ask_delete, _delete)
+
+__all__ = ["DELETE", "RESET", "Move"]
