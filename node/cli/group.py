@@ -32,18 +32,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-REDELIVER_SECONDS = 2.0  # if nothing arrives for this long, all dead letters were sent
 LIST_GROUPS = "duolog group list"
-DEAD_WORDS = frozenset(
-    (
-        "DLQ_ORIGIN_TOPIC",
-        "DLQ_ORIGIN_MESSAGE_ID",
-        "ORIGIN_MESSAGE_ID",
-        "RETRY_TOPIC",
-        "UNIQ_KEY",
-        "__CRC32#",
-    )
-)
+_NO_LETTERS = {"UnknownTopic": LIST_GROUPS}
 
 
 @app.command("list")
@@ -221,20 +211,14 @@ def dead(
 ) -> None:
     """Show the dead letters of a group: messages whose last attempt failed."""
 
-    from duolog import Start, UnknownTopic
-    from duolog._message import DEAD_LETTER_PREFIX
+    from node.inspection.deadletters import dead_letters
 
     async def ask() -> "list[Message]":
         async with client_of(endpoints, timeout) as client:
-            topic = DEAD_LETTER_PREFIX + group
-            try:
-                offset = await client.admin.offset_at_time(topic, 0, Start.EARLIEST)
-            except UnknownTopic:
-                fail(f"no message of group {group!r} ever became a dead letter", LIST_GROUPS)
-            return list(await client.pull(topic, 0, offset, max_messages=limit))
+            return await dead_letters(client, group, limit)
 
     columns = ["queue_offset", "topic", "message_id", "tags", "attempts", "body"]
-    print_rows(map(_letter, run(ask())), columns, as_json)
+    print_rows(map(_letter, run(ask(), _NO_LETTERS)), columns, as_json)
 
 
 @app.command()
@@ -248,27 +232,13 @@ def redeliver(
 ) -> None:
     """Send a group's dead letters to their original topics again, each once."""
     confirm(f"Redeliver up to {limit} dead letters of {group}?", yes)
-    from duolog._message import DEAD_LETTER_PREFIX
+    from node.inspection.deadletters import redeliver as send_again
 
     async def work() -> int:
-        sent = 0
-        async with client_of(endpoints, timeout) as client, client.producer() as producer:
-            # Redelivery has a consumer group of its own: its offsets tell what was sent again.
-            dead_letters = DEAD_LETTER_PREFIX + group
-            if not await client.admin.topics([dead_letters], system=True):
-                fail(f"no message of group {group!r} ever became a dead letter", LIST_GROUPS)
-            readers = client.consumer(f"redelivery-of-{group}", dead_letters)
-            async with readers as consumer:
-                while sent < limit and (message := await consumer.get(REDELIVER_SECONDS)):
-                    kept = {k: v for k, v in message.properties.items() if k not in DEAD_WORDS}
-                    keys = kept.pop("KEYS", "").split()
-                    tags = kept.pop("TAGS", None)
-                    topic = message.properties["DLQ_ORIGIN_TOPIC"]
-                    await producer.send(topic, message.body, keys=keys, tags=tags, properties=kept)
-                    sent += 1
-        return sent
+        async with client_of(endpoints, timeout) as client:
+            return await send_again(client, group, limit)
 
-    print_facts({"group": group, "sent_again": run(work())}, as_json)
+    print_facts({"group": group, "sent_again": run(work(), _NO_LETTERS)}, as_json)
 
 
 @app.command()

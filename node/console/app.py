@@ -9,9 +9,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, quote
 
 from duolog import (
@@ -35,8 +36,10 @@ from node.console.actions import groups as group_actions
 from node.console.actions import nodes as node_actions
 from node.console.actions import topics as topic_actions
 from node.console.pages.cluster import cluster, doctor
-from node.console.pages.groups import group, groups
+from node.console.pages.groups import dead, group, groups
 from node.console.pages.messages import message, messages
+from node.console.pages.rights import audit, rights
+from node.console.pages.tail import tail
 from node.console.pages.topics import topic, topics
 from node.console.render import live, whole
 from node.console.security import App, Protected
@@ -56,10 +59,14 @@ PAGES: Mapping[str, Page] = {
     "/doctor": doctor,
     "/topics": topics,
     "/topics/{topic}": topic,
+    "/topics/{topic}/tail": tail,
     "/topics/{topic}/{queue}/{offset}": message,
     "/groups": groups,
     "/groups/{group}": group,
+    "/groups/{group}/dead": dead,
     "/messages": messages,
+    "/rights": rights,
+    "/audit": audit,
 }
 NO_USERS = (
     "The nodes have no users, so nobody can log in: this console serves loopback only, or give the "
@@ -71,6 +78,7 @@ ACTIONS: Mapping[str, Action] = {
     "/topics/{topic}/delete": topic_actions.DELETE,
     "/groups/{group}/reset": group_actions.RESET,
     "/groups/{group}/delete": group_actions.DELETE,
+    "/groups/{group}/redeliver": group_actions.REDELIVER,
     "/nodes/{group}/{node}/switch": node_actions.SWITCH,
     "/nodes/{group}/{node}/drain": node_actions.DRAIN,
     "/nodes/{group}/{node}/undrain": node_actions.UNDRAIN,
@@ -170,8 +178,10 @@ class Console:
         if session is None:
             return self._to_login(request)
 
+        memory: dict[str, Any] = {}
+
         async def look() -> Shown:
-            return await page(self._visit(session, request))
+            return await page(replace(self._visit(session, request), memory=memory))
 
         if EVENTS in request.headers.get("accept", ""):
             return self._stream(look)

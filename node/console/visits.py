@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from duolog import Client
 
@@ -14,7 +15,8 @@ class Visit:
 
     client: calls nodes as whoever looks. endpoints: at which nodes should answer. path: what the
     page's own pattern names. query: what a form or a link asks for. now: seconds of a clock that
-    does not go back. rates: of what this viewer has seen before.
+    does not go back. rates: of what this viewer has seen before. memory: what a page that follows
+    something keeps from one look to the next.
     """
 
     client: Client
@@ -23,6 +25,7 @@ class Visit:
     query: Mapping[str, str]
     now: float
     rates: Rates
+    memory: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ from urllib.parse import quote
 
 from duolog import BadRequest, Client, GroupQueue, Start
 
-from node.console.actions.asking import Field, Question, confirmed
+from node.console.actions.asking import Field, Question, confirmed, whole_number
 from node.console.visits import Action, Done, Shown, Undo, Visit
 from node.console.words import command, counted, number
+from node.inspection.deadletters import redeliver
 from node.inspection.times import BadTime, time_of
 
 EARLIEST, LATEST, TIME, OFFSET = "earliest", "latest", "time", "offset"
@@ -20,6 +21,7 @@ WAYS = (
     (OFFSET, "an offset"),
 )
 OFFSET_MAX = (1 << 63) - 1
+LETTERS, LETTERS_MAX = 100, 10_000  # sent again at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,29 @@ async def _delete(visit: Visit, form: Mapping[str, str]) -> Done:
     return Done(f"Group {group} was deleted.", "/groups")
 
 
-RESET, DELETE = Action(_ask_reset, _reset), Action(_ask_delete, _delete)
+async def _ask_redeliver(visit: Visit) -> Shown:
+    group = visit.path["group"]
+    return Question(
+        f"Redeliver dead letters of {group}",
+        "They are sent to their original topics again, each once: every group there gets them.",
+        "Redeliver",
+        (Field("count", "At most", str(LETTERS)),),
+        type_to_confirm=group,
+        command=command("group", "redeliver", group, "--max", str(LETTERS)),
+    ).shown()
 
-__all__ = ["DELETE", "RESET", "Move"]
+
+async def _redeliver(visit: Visit, form: Mapping[str, str]) -> Done:
+    group = visit.path["group"]
+    confirmed(form, group)
+    sent = await redeliver(visit.client, group, whole_number(form, "count", 1, LETTERS_MAX))
+    return Done(f"{counted(sent, 'dead letter')} sent again.", f"{page_of(group)}/dead")
+
+
+RESET, DELETE, REDELIVER = (
+    Action(_ask_reset, _reset),
+    Action(_ask_delete, _delete),
+    Action(_ask_redeliver, _redeliver),
+)
+
+__all__ = ["DELETE", "REDELIVER", "RESET", "Move"]

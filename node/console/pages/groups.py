@@ -8,7 +8,11 @@ from duolog._message import DEAD_LETTER_PREFIX
 from node.console.pages.lists import listing, place
 from node.console.visits import Shown, Visit
 from node.console.words import command, counted, duration, number
+from node.inspection.deadletters import dead_letters
 from node.inspection.diagnosis import ERROR, diagnose_groups
+
+LETTERS = 100
+LINE_CHARACTERS = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,18 @@ class GroupRow:
     queues: int
     lag_messages: int
     lag_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LetterRow:
+    """A dead letter in a list. replica_group: where it lies. topic: that it was sent to."""
+
+    queue_offset: int
+    replica_group: str
+    store_time_ms: int
+    topic: str
+    attempts: int
+    line: str
 
 
 async def groups(visit: Visit) -> Shown:
@@ -63,6 +79,30 @@ async def group(visit: Visit) -> Shown:
     return Shown("group.html", name, facts, command("group", "explain", name))
 
 
+async def dead(visit: Visit) -> Shown:
+    """The oldest dead letters of a group. Raises UnknownTopic where it never had one."""
+    name = visit.path["group"]
+    letters = await dead_letters(visit.client, name, LETTERS)
+    more = f"The oldest {LETTERS} dead letters." if len(letters) == LETTERS else ""
+    facts = {
+        "sentence": more or f"{counted(len(letters), 'dead letter')}.",
+        "group": name,
+        "dead_topic": DEAD_LETTER_PREFIX + name,
+        "rows": [
+            LetterRow(
+                letter.queue_offset,
+                letter.group,
+                letter.store_time_ms,
+                letter.properties.get("DLQ_ORIGIN_TOPIC", ""),
+                letter.reconsume_times,
+                letter.body[:400].decode(errors="replace")[:LINE_CHARACTERS],
+            )
+            for letter in letters
+        ],
+    }
+    return Shown("dead.html", f"Dead letters of {name}", facts, command("group", "dead", name))
+
+
 def sentence(group: GroupDescription) -> str:
     """How far a group is, in words."""
     row = row_of(group)
@@ -79,4 +119,4 @@ def sentence(group: GroupDescription) -> str:
     )
 
 
-__all__ = ["group", "groups", "row_of", "sentence"]
+__all__ = ["dead", "group", "groups", "row_of", "sentence"]

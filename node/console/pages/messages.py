@@ -100,17 +100,17 @@ async def _found(visit: Visit, wanted: Search) -> list[Row]:
         raise BadRequest("name the topic: only a message id does without it")
     if wanted.by == TIME:
         begin = _time_ms(value)
-        return [_row(one, one.group) for one in await by_time(client, topic, begin, 0, ROWS)]
+        return [row_of(one, one.group) for one in await by_time(client, topic, begin, 0, ROWS)]
     if wanted.by == OFFSET:
         queue_id, offset = _queue_offset(value)
         batch = await client.pull(topic, queue_id, offset, max_messages=ROWS)
-        return [_row(one, one.group) for one in batch]
+        return [row_of(one, one.group) for one in batch]
     how = {KEY: "key", UNIQUE_KEY: "unique_key", MESSAGE_ID: "message_id"}[wanted.by]
     try:
         found = await client.admin.find(topic, count=ROWS, **{how: value})  # type: ignore[arg-type]
     except NoSuchMessage:
         return []
-    return [_row(one) for one in found]
+    return [row_of(one) for one in found]
 
 
 def _queue_offset(value: str) -> tuple[int, int]:
@@ -129,7 +129,8 @@ def _time_ms(value: str) -> int:
         raise BadRequest(str(error)) from None
 
 
-def _row(message: Message | FoundMessage, group: str = "") -> Row:
+def row_of(message: Message | FoundMessage, group: str = "") -> Row:
+    """A message, in one line. group: the replica group where it lies."""
     properties = message.properties
     line = message.body[: LINE_CHARACTERS * 4].decode(errors="replace")[:LINE_CHARACTERS]
     return Row(
@@ -160,7 +161,7 @@ async def message(visit: Visit) -> Shown:
     facts = {
         "sentence": _states(states),
         "message": found,
-        "row": _row(found, found.group),
+        "row": row_of(found, found.group),
         "properties": sorted(properties.items()),
         "body": body_of(found.body),
         "states": sorted(states.items()),
@@ -217,4 +218,4 @@ def _hex(body: bytes) -> str:
     return "\n".join(lines)
 
 
-__all__ = ["body_of", "message", "messages"]
+__all__ = ["Row", "body_of", "message", "messages", "row_of"]

@@ -46,8 +46,10 @@ function replace(target, html) {
 const main = document.getElementById("main"), state = document.getElementById("state");
 let stream = null;
 
+let paused = false;
+
 function listen() {
-  if (stream || document.hidden || !main.hasAttribute("data-live")) return;
+  if (stream || paused || document.hidden || !main.hasAttribute("data-live")) return;
   stream = new EventSource(location.href);
   stream.onmessage = (event) => {
     replace(main, event.data);
@@ -66,6 +68,15 @@ function stop() {
   if (stream) stream.close();
   stream = null;
 }
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-pause]");
+  if (!button) return;
+  paused = !paused;
+  button.textContent = paused ? "Go on" : "Pause";
+  button.setAttribute("aria-pressed", String(paused));
+  if (paused) stop(); else listen();
+});
 
 document.addEventListener("visibilitychange", () => (document.hidden ? stop() : listen()));
 addEventListener("pagehide", stop);

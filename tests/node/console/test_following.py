@@ -1,0 +1,99 @@
+"""Pages that follow something, and those for super users."""
+
+import re
+from functools import partial
+from pathlib import Path
+
+import duolog
+import pytest
+
+from node.console.pages import tail as module
+from node.console.pages.tail import tail
+from node.console.rates import Rates
+from node.console.visits import Visit
+from tests.keyfiles import access_files
+from tests.node.conftest import StartNode
+from tests.node.console.test_actions import act
+from tests.node.console.test_app import ORIGIN, as_boss, browser, make_users, read, sentence
+
+
+async def test_a_tail_shows_what_comes_and_counts_the_rest(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", 3)
+    node = await start_node()
+    async with (
+        duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client,
+        client.producer() as producer,
+    ):
+        await client.admin.create_topic("T", 2)
+        await producer.send("T", b"before")
+        memory: dict[str, object] = {}
+        visit = partial(Visit, client, (), {"topic": "T"}, rates=Rates(), memory=memory)
+        first = await tail(visit(query={}, now=10.0))
+        assert first.facts["sentence"] == "Nothing has come yet."
+        assert not first.facts["rows"]
+        for number in range(8):
+            await producer.send("T", b"%d" % number, tags="odd" if number % 2 else "even")
+        shown = await tail(visit(query={}, now=12.0))
+        assert shown.facts["sentence"] == "8 messages came, 4.0/s; 3 shown."
+        assert [row.line for row in shown.facts["rows"]] == ["7", "6", "5"]  # type: ignore[attr-defined]
+        again = await tail(visit(query={}, now=13.0))
+        assert [row.line for row in again.facts["rows"]] == ["7", "6", "5"]  # type: ignore[attr-defined]
+        await producer.send("T", b"x", tags="odd")
+        await producer.send("T", b"y", tags="even")
+        filtered = await tail(visit(query={"q": "eve"}, now=14.0))
+        assert [row.line for row in filtered.facts["rows"]] == ["y", "7", "6", "5"]  # type: ignore[attr-defined]
+        other = await tail(Visit(client, (), {"topic": "T"}, {}, 15.0, Rates()))
+        assert other.facts["sentence"] == "Nothing has come yet.", "each viewer begins anew"
+        with pytest.raises(duolog.UnknownTopic):
+            await tail(Visit(client, (), {"topic": "none"}, {}, 15.0, Rates()))
+
+
+async def test_dead_letters_are_shown_and_sent_again(start_node: StartNode) -> None:
+    node = await start_node()
+    endpoint = f"127.0.0.1:{node.port}"
+    async with duolog.Client(endpoint, timeout=10) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        await client.admin.put_group("g", retry_times=0)
+        async with browser(endpoint) as at:
+            await read(at, "/groups/g/dead", 404)
+            await producer.send("T", b"poison")
+            async with client.consumer("g", "T") as consumer:
+                message = await consumer.get(10.0)
+                assert message is not None
+                await consumer.send_back(message)
+                await consumer.commit()
+            assert "1 dead letter</a>" in await read(at, "/groups/g")
+            page = await read(at, "/groups/g/dead")
+            assert sentence(page) == "1 dead letter."
+            assert ">poison</td>" in page
+            link = re.search(r'<a href="(/topics/[^"]+/0/0\?[^"]+)">', page)
+            assert link is not None
+            assert ">poison</pre>" in await read(at, link[1])
+            told = await act(at, "/groups/g/redeliver", confirm="g", count="10")
+            assert told == "1 dead letter sent again."
+            assert sentence(await read(at, "/topics/T")) == "2 messages are kept in 1 queue."
+            told = await act(at, "/groups/g/redeliver", confirm="g", count="10")
+            assert told == "0 dead letters sent again.", "each once"
+
+
+async def test_super_users_see_who_may_what_and_what_was_done(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await start_node(access=access_files(tmp_path, "pw"), audit={"topic": True})
+    endpoint = f"127.0.0.1:{node.port}"
+    await make_users(endpoint)
+    async with browser(endpoint, loopback=False) as at, as_boss(endpoint) as client:
+        await client.admin.create_topic("orders", 1)
+        boss, alice = ({"user": name, "password": f"secret-of-{name}"} for name in ("boss", "alice"))
+        await at.post("/login", data=boss, headers=ORIGIN)
+        assert sentence(await read(at, "/rights")) == "2 users."
+        page = await read(at, "/rights?action=Pub&resource=Topic:orders")
+        assert sentence(page) == "1 of 2 users may Pub Topic:orders."
+        await read(at, "/rights?action=Pub&resource=nonsense", 400)
+        assert "orders" in await read(at, "/audit")
+        at.cookies.clear()
+        await at.post("/login", data=alice, headers=ORIGIN)
+        await read(at, "/rights", 403)
+        assert "orders" not in (await at.get("/audit")).text
