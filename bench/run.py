@@ -22,6 +22,7 @@ import duolog
 
 from bench import (
     abuse,
+    consolepages,
     growth,
     limits,
     manyqueues,
@@ -213,6 +214,7 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "due": services.due,
     "idle_polls": services.idle_polls,
     "python_client": services.python_client,
+    "console": consolepages.console,
     "scraped": scraped.scraped,
     "posts": posts.posts,
     "many_sends": posts.many_sends,

@@ -86,7 +86,9 @@ async def test_super_users_see_who_may_what_and_what_was_done(
     await make_users(endpoint)
     async with browser(endpoint, loopback=False) as at, as_boss(endpoint) as client:
         await client.admin.create_topic("orders", 1)
-        boss, alice = ({"user": name, "password": f"secret-of-{name}"} for name in ("boss", "alice"))
+        boss, alice = (
+            {"user": name, "password": f"secret-of-{name}"} for name in ("boss", "alice")
+        )
         await at.post("/login", data=boss, headers=ORIGIN)
         assert sentence(await read(at, "/rights")) == "2 users."
         page = await read(at, "/rights?action=Pub&resource=Topic:orders")
