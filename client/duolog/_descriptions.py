@@ -227,6 +227,15 @@ class LogEpoch:
 
 
 @dataclass(frozen=True, slots=True)
+class Mastership:
+    """Who led an epoch, and since when, by the master's wall clock."""
+
+    epoch: int
+    master: str
+    begin_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class SlaveStatus:
     """A slave, as its master sees it.
 
@@ -283,6 +292,7 @@ class ReplicationStatus:
         renewal_ms_max: elected groups: how long the slowest of the last renewals of the lease took.
         discarded: elected groups: what unclean elections gave up, in words.
         log_epochs: the oldest confirmed ones of the log: they tell logs apart.
+        masterships: the newest confirmed ones of the log, oldest first.
         refusal: master: why its role and replicas allow no puts now; a full disk and an error are
             in a node's flags and fence_reason. Empty: they do, or it is of an older version.
     """
@@ -310,6 +320,7 @@ class ReplicationStatus:
     renewal_ms_max: int = 0
     discarded: tuple[str, ...] = ()
     log_epochs: tuple[LogEpoch, ...] = ()
+    masterships: tuple[Mastership, ...] = ()
     refusal: str = ""
 
 

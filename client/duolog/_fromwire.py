@@ -11,6 +11,7 @@ from duolog._descriptions import (
     GroupTrack,
     LocalStore,
     LogEpoch,
+    Mastership,
     NodeStatus,
     QueueOffset,
     QueueStats,
@@ -223,6 +224,9 @@ def _replication(status: wire.ReplicationStatus) -> ReplicationStatus:
         renewal_ms_max=status.renewal_ms_max,
         discarded=tuple(status.discarded),
         log_epochs=tuple(LogEpoch(row.epoch, row.start, row.nonce) for row in status.log_epochs),
+        masterships=tuple(
+            Mastership(row.epoch, row.master, row.begin_time) for row in status.masterships
+        ),
         refusal=status.refusal,
     )
 

@@ -62,6 +62,29 @@ async def ask(endpoints: str, timeout: float) -> "ClusterStatus":
         return await client.admin.cluster_status()
 
 
+@app.command()
+def epochs(
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Show who led each replica group, and since when."""
+    from node.inspection.times import iso
+
+    rows = [
+        {
+            "group": node.replication.group,
+            "epoch": led.epoch,
+            "master": led.master,
+            "since": led.begin_ms if as_json else iso(led.begin_ms),
+        }
+        for node in run(ask(endpoints, timeout)).nodes
+        if node.is_master and not node.stale
+        for led in node.replication.masterships
+    ]
+    print_rows(rows, ["group", "epoch", "master", "since"], as_json)
+
+
 def show(found: "ClusterStatus", as_json: bool, clear: bool) -> None:
     """Print the nodes; on a terminal, --watch overwrites the previous output."""
     rows = [row_of(found.cluster, node) for node in found.nodes]

@@ -19,6 +19,7 @@ from ha.localreplica import LocalReplica, Member
 from ha.mandate import Mandate
 from ha.master import Master
 from ha.masterevents import Effect
+from ha.masterships import Mastership, Masterships
 from ha.slave import Slave
 from node.config import Config
 from node.engine.log import Log, Outcome
@@ -71,6 +72,7 @@ class Replication:
         self.follower: ReplicationClient | None = None
         self.elected = log_.store.options.broker_role is BrokerRole.AUTO
         self.known_master: Callable[[], tuple[str, int]] = lambda: ("", 0)
+        self._masterships = Masterships(log_.store)
         self.refusals = Refusals(self._settled)
         self._tried_ms = MonoMs(0)
         self._senders: dict[Connection, Callable[[], None]] = {}
@@ -171,6 +173,10 @@ class Replication:
         part = self.master or self.slave
         assert part is not None, "one of both, since `open`"
         return part.history
+
+    def newest_masterships(self) -> list[Mastership]:
+        """Who led, and since when, as far as confirmed; oldest first."""
+        return self._masterships.newest(self.history, self._log.store.confirm_offset)
 
     def nonce_at(self, physical_offset: PhyOffset) -> int:
         """Nonce of the epoch that a log offset lies in."""

@@ -1035,7 +1035,7 @@ class LocalStore(_message.Message):
     def __init__(self, boot_id: _Optional[str] = ..., path: _Optional[str] = ..., device: _Optional[int] = ..., inode: _Optional[int] = ...) -> None: ...
 
 class ReplicationStatus(_message.Message):
-    __slots__ = ("group", "epoch", "push2slave_max_offset", "in_sync_replicas", "violations", "slaves", "state", "reason", "master", "master_offset", "lag_bytes", "lag_ms", "truncated_bytes", "resets", "role", "sync_state_set", "elections", "lease_left_ms", "discarded", "log_epochs", "lease_seconds", "lease_asked_seconds", "refusal", "renewal_ms_max")
+    __slots__ = ("group", "epoch", "push2slave_max_offset", "in_sync_replicas", "violations", "slaves", "state", "reason", "master", "master_offset", "lag_bytes", "lag_ms", "truncated_bytes", "resets", "role", "sync_state_set", "elections", "lease_left_ms", "discarded", "log_epochs", "lease_seconds", "lease_asked_seconds", "refusal", "renewal_ms_max", "masterships")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PUSH2SLAVE_MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -1060,6 +1060,7 @@ class ReplicationStatus(_message.Message):
     LEASE_ASKED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     RENEWAL_MS_MAX_FIELD_NUMBER: _ClassVar[int]
+    MASTERSHIPS_FIELD_NUMBER: _ClassVar[int]
     group: str
     epoch: int
     push2slave_max_offset: int
@@ -1084,7 +1085,18 @@ class ReplicationStatus(_message.Message):
     lease_asked_seconds: int
     refusal: str
     renewal_ms_max: int
-    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., push2slave_max_offset: _Optional[int] = ..., in_sync_replicas: _Optional[int] = ..., violations: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[SlaveStatus, _Mapping]]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., master: _Optional[str] = ..., master_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ..., truncated_bytes: _Optional[int] = ..., resets: _Optional[int] = ..., role: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[str]] = ..., elections: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., discarded: _Optional[_Iterable[str]] = ..., log_epochs: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ..., lease_seconds: _Optional[int] = ..., lease_asked_seconds: _Optional[int] = ..., refusal: _Optional[str] = ..., renewal_ms_max: _Optional[int] = ...) -> None: ...
+    masterships: _containers.RepeatedCompositeFieldContainer[Mastership]
+    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., push2slave_max_offset: _Optional[int] = ..., in_sync_replicas: _Optional[int] = ..., violations: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[SlaveStatus, _Mapping]]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., master: _Optional[str] = ..., master_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ..., truncated_bytes: _Optional[int] = ..., resets: _Optional[int] = ..., role: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[str]] = ..., elections: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., discarded: _Optional[_Iterable[str]] = ..., log_epochs: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ..., lease_seconds: _Optional[int] = ..., lease_asked_seconds: _Optional[int] = ..., refusal: _Optional[str] = ..., renewal_ms_max: _Optional[int] = ..., masterships: _Optional[_Iterable[_Union[Mastership, _Mapping]]] = ...) -> None: ...
+
+class Mastership(_message.Message):
+    __slots__ = ("epoch", "master", "begin_time")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MASTER_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_TIME_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    master: str
+    begin_time: int
+    def __init__(self, epoch: _Optional[int] = ..., master: _Optional[str] = ..., begin_time: _Optional[int] = ...) -> None: ...
 
 class LogEpoch(_message.Message):
     __slots__ = ("epoch", "start", "nonce")

@@ -12,6 +12,7 @@ from node.inspection.diagnosis import ERROR, NOTE, Finding, Seen, diagnose, repl
 from node.inspection.survey import examine, look_at_nodes
 
 LOOK_SECONDS = 10.0
+EPOCHS = 8  # that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,16 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
+class Led:
+    """A mastership. end_ms: when the next one began; None: it goes on."""
+
+    epoch: int
+    master: str
+    begin_ms: int
+    end_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class GroupBlock:
     """A replica group."""
 
@@ -43,6 +54,7 @@ class GroupBlock:
     master: NodeStatus | None
     nodes: Sequence[NodeRow]
     flows: dict[str, Flow]
+    masterships: Sequence[Led]
 
 
 async def cluster(visit: Visit) -> Shown:
@@ -109,7 +121,16 @@ def _block(visit: Visit, seen: Seen, route: GroupRoute) -> GroupBlock:
         master,
         sorted(rows, key=lambda row: row.node.name),
         dict(_flows(visit, route.group, master)) if master else {},
+        list(_led(master))[:EPOCHS] if master else (),
     )
+
+
+def _led(master: NodeStatus) -> Iterator[Led]:
+    """The masterships that a group's master knows, the newest first."""
+    end_ms: int | None = None
+    for one in reversed(master.replication.masterships):
+        yield Led(one.epoch, one.master, one.begin_ms, end_ms)
+        end_ms = one.begin_ms
 
 
 def _row(seen: Seen, route: GroupRoute, node: NodeStatus, told: SlaveStatus | None) -> NodeRow:

@@ -17,6 +17,8 @@ from tests.node.conftest import StartNode
 from tests.node.console.test_app import ORIGIN, as_boss, browser, make_users, read, sentence
 from tests.node.replicas import WAIT_SECONDS, Elected
 
+MASTERSHIP = re.compile(r'<td class="n">(\d+)</td><th scope="row">(\w+)</th>')
+
 
 async def form_of(client: httpx.AsyncClient, path: str) -> dict[str, str]:
     """The hidden fields of an action's form, the proof among them."""
@@ -198,6 +200,11 @@ async def test_nodes_switch_drain_and_come_back(start_node: StartNode, tmp_path:
             async with asyncio.timeout(WAIT_SECONDS):
                 while (await client.admin.route()).groups[0].master != other:
                     await asyncio.sleep(0.01)
+            led = [(str(route.epoch + 1), other), (str(route.epoch), master)]
+            async with asyncio.timeout(WAIT_SECONDS):
+                while MASTERSHIP.findall(page := await read(at, "/"))[:2] != led:
+                    await asyncio.sleep(0.01)
+            assert page.count("leads now") == 1
             told = await act(at, f"/nodes/broker-a/{master}/drain", confirm=master)
             assert told == f"{master} is drained."
             assert f"/nodes/broker-a/{master}/undrain" in await read(at, "/")

@@ -1,0 +1,51 @@
+"""Who led, and since when: the newest masterships of a log, by their barrier records."""
+
+import json
+from dataclasses import dataclass
+
+from ha.epochs import Epoch, EpochEntry, EpochHistory
+from store.errors import StoreError
+from store.messagestore import MessageStore
+
+KEPT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Mastership:
+    """master: name of the node. began_ms: by its wall clock, when its barrier was stored."""
+
+    epoch: Epoch
+    master: str
+    began_ms: int
+
+
+class Masterships:
+    """Reads each barrier once."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._known: dict[EpochEntry, Mastership | None] = {}
+
+    def newest(self, history: EpochHistory, confirmed: int) -> list[Mastership]:
+        """Of the masterships that begin below a log offset the newest, oldest first.
+
+        Those whose barriers retention or damage removed are left out.
+        """
+        newest = history.entries[-2 * KEPT :]
+        entries = [entry for entry in newest if entry.start < confirmed][-KEPT:]
+        self._known = {
+            entry: self._known[entry] if entry in self._known else self._read(entry)
+            for entry in entries
+        }
+        return [found for found in self._known.values() if found is not None]
+
+    def _read(self, entry: EpochEntry) -> Mastership | None:
+        try:
+            record = self._store.log.get_message(entry.start)
+            master = json.loads(record.body)["master"]
+        except (StoreError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return Mastership(entry.epoch, str(master), record.store_time)
+
+
+__all__ = ["KEPT", "Mastership", "Masterships"]
