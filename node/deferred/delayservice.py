@@ -116,7 +116,7 @@ class DelayService:
             raise sdk.BadRequest(f"delay level {level} is outside 1..{levels}")
         level = min(level, levels)
         self._store_ms()  # of a jump, only the part since the last look counts for later messages
-        return redirected(batch, SCHEDULE_TOPIC, level - 1, {"DELAY": str(level)})
+        return redirected(batch, SCHEDULE_TOPIC, level - 1, {"DELAY": str(level)}, _LEVEL)
 
     def at_time(self, batch: PutBatch, deliver_ms: int, wall_ms: WallMs) -> PutBatch:
         """A batch that waits until a time; if that has passed, it does not wait, but an earlier
@@ -133,7 +133,7 @@ class DelayService:
         batch.columns.check(self._core.options.max_message_size)
         when = str(deliver_ms)
         words = {"TIMER_DELIVER_MS": when, "TIMER_OUT_MS": when}
-        return redirected(batch, TIMER_TOPIC, QUEUE, words)
+        return redirected(batch, TIMER_TOPIC, QUEUE, words, _TIMER)
 
     def count(self, topic: str, batch: PutBatch, messages: int) -> None:
         """Count messages of a topic that were stored, if they wait for a time."""

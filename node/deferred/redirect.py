@@ -20,23 +20,48 @@ from store.reader import GetResult
 from store.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Host, Record, encode_properties
 
 _PAIR, _END = b"\x01", b"\x02"
+_REAL = frozenset((b"REAL_TOPIC", b"REAL_QID"))
 _OF_ITS_PLACE = frozenset(("__CRC32#", *lightqueues.PROPERTIES))  # valid for one record only
 
 
-def redirected(batch: PutBatch, topic: str, queue_id: int, more: dict[str, str]) -> PutBatch:
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A kind of redirected messages.
+
+    words: properties that only the node sets, and removes on delivery. half: they wait for a
+    commit; the delivered message is marked as committed and names the position of its half message.
+    """
+
+    words: frozenset[bytes]
+    half: bool = False
+
+
+def redirected(
+    batch: PutBatch, topic: str, queue_id: int, more: dict[str, str], waiting: Waiting
+) -> PutBatch:
     """A batch for another queue, with properties that name its real queue.
 
-    more: properties to add. Its columns must have been checked.
+    more: properties to add. What its sender says under one of the names that only the node uses
+    while a message waits is left out. Its columns must have been checked.
     """
     added = {**more, "REAL_TOPIC": batch.topic, "REAL_QID": str(batch.queue_id)}
     suffix = _END.join(name.encode() + _PAIR + value.encode() for name, value in added.items())
     columns = batch.columns
     text, ends = columns.properties.tobytes(), columns.property_offsets.tolist()
     blocks = [text[low:high].rstrip(_END) for low, high in itertools.pairwise(ends)]
+    own = waiting.words | _REAL
+    if any(word in text for word in own):
+        blocks = [_without(block, own) for block in blocks]
     properties = [block + _END + suffix if block else suffix for block in blocks]
     bodies, offsets = columns.bodies.tobytes(), columns.body_offsets.tolist()
     parts = [bodies[low:high] for low, high in itertools.pairwise(offsets)]
     return replace(batch, topic=topic, queue_id=queue_id, columns=Columns.of(parts, properties))
+
+
+def _without(block: bytes, names: frozenset[bytes]) -> bytes:
+    """Properties without those of some names."""
+    pairs = block.split(_END)
+    return _END.join(pair for pair in pairs if pair.partition(_PAIR)[0] not in names)
 
 
 def stored_again(
@@ -71,18 +96,6 @@ class _Group:
     bodies: list[bytes] = field(default_factory=list)
     properties: list[bytes] = field(default_factory=list)
     fields: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A kind of redirected messages.
-
-    words: properties that are removed on delivery. half: they wait for a commit; the delivered
-    message is marked as committed and names the position of its half message.
-    """
-
-    words: frozenset[bytes]
-    half: bool = False
 
 
 def restored(

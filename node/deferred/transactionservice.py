@@ -267,7 +267,7 @@ class TransactionService:
         words = {"TRAN_MSG": "true", "PGROUP": group}
         if immunity_seconds:
             words[IMMUNITY] = str(immunity_seconds)
-        return redirected(batch, HALF_TOPIC, QUEUE, words)
+        return redirected(batch, HALF_TOPIC, QUEUE, words, _HALF)
 
     async def find(self, origin: int) -> Record | None:
         """A half message by its first offset; None if it is decided and deleted from the log.
