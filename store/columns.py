@@ -5,7 +5,7 @@ offsets: count + 1 little-endian uint32; message k is blob[offsets[k]:offsets[k 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from store.kernels.jit import EMPTY_U8, I64, U8, U32
 from store.record import PROPERTIES_BYTES_MAX, PROPERTIES_RESERVE
 from store.status import PutMessageStatus
 
+# Topics that the node notes in its copies of messages, which others follow.
+_NOTED = tuple(name.encode() + b"\x01" for name in ("RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"))
 _NO_TEXTS: U32 = np.zeros(1024, np.uint32)  # offsets where there are no property texts
 _NO_TEXTS.flags.writeable = False
 
@@ -53,7 +55,10 @@ class Columns:
         properties: bytes,
         property_offsets: bytes,
     ) -> "Columns":
-        """Columns as they came over the wire, shapes checked; BadMessage if they are wrong."""
+        """Columns as a client sent them, shapes checked.
+
+        Raises BadMessage if they are wrong, or name a topic as if the node had noted it.
+        """
         if len(body_offsets) % 4 or len(body_offsets) < 8:
             raise BadMessage("body offsets are not count + 1 numbers of 4 bytes, count >= 1")
         if not property_offsets and not properties:
@@ -69,11 +74,14 @@ class Columns:
                 f"{len(property_offsets)} bytes of property offsets for "
                 f"{len(body_offsets)} bytes of body offsets"
             )
+        ends = np.frombuffer(property_offsets, "<u4")
+        if any(noted in properties for noted in _NOTED):
+            _check_not_noted(properties, ends)
         return Columns(
             np.frombuffer(bodies, np.uint8),
             np.frombuffer(body_offsets, "<u4"),
             np.frombuffer(properties, np.uint8),
-            np.frombuffer(property_offsets, "<u4"),
+            ends,
         )
 
     def check(self, body_bytes_max: int) -> None:
@@ -117,6 +125,14 @@ class BadProperties(BadMessage):
 
     def __init__(self, message: int, reason: str) -> None:
         super().__init__(f"message {message} of the batch: {reason}")
+
+
+def _check_not_noted(properties: bytes, ends: U32) -> None:
+    for low, high in pairwise(ends.tolist()):
+        for pair in properties[low:high].split(b"\x02"):
+            if pair.startswith(_NOTED):
+                name = pair.partition(b"\x01")[0].decode()
+                raise BadMessage(f"property {name!r} is reserved: only the node sets it")
 
 
 def offsets_to_wire(ends: I64) -> bytes:

@@ -59,3 +59,29 @@ async def test_what_a_waiting_message_says_of_its_way_counts_for_nothing(
     assert all(one.properties["a"] == "b" for one in await client.pull("T", 2, 0))
     assert broker_of(node).store.queue_range("U", 1)[1] == 0
     assert not broker_of(node).failed.is_set()
+
+
+@pytest.mark.parametrize("name", ["RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"])
+async def test_a_message_does_not_say_which_topic_it_came_from(
+    client: duolog.Client, name: str
+) -> None:
+    """Dead letters are sent there again, with the rights of who redelivers them."""
+    for properties in ({name: "U"}, {"a": "b", name: "U"}):
+        for how in ({}, {"delay_level": 1}, {"transaction_group": "G"}):
+            reply = await append(client, forged(properties, **how))
+            assert reply.status == wire.MESSAGE_ILLEGAL
+            assert name in reply.reason
+    for properties in ({"a": name}, {f"MY_{name}": "U"}):
+        assert (await append(client, forged(properties))).status == wire.PUT_OK
+    with pytest.raises(duolog.BadRequest, match=name):
+        async with client.producer() as producer:
+            await producer.send("T", b"x", properties={name: "U"})
+
+
+async def test_a_sink_does_not_say_it_either(node: Node, client: duolog.Client) -> None:
+    batch = forged({"DLQ_ORIGIN_TOPIC": "U"}).SerializeToString()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError, match="DLQ_ORIGIN_TOPIC") as refused:
+            request = wire.StageRequest(sink="s", batch=batch)
+            await stubs.MessagesStub(channel).Stage(request, timeout=10)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
