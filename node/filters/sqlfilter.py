@@ -22,6 +22,7 @@ from store.record import decode_properties
 
 LENGTH_MAX = 8192
 DEPTH_MAX = 100
+DIGITS_MAX = 1000  # of a number; Python reads no more than 4,300
 AT_ONCE = 2000  # messages
 Value = str | float | int | bool | None
 Properties = dict[str, str]
@@ -224,6 +225,11 @@ class _Parser:
         token = self._tokens[self._at]
         if token.kind == "number":
             self._at += 1
+            if len(token.text) > DIGITS_MAX:
+                raise BadFilter(
+                    f"the number at {token.at} has {len(token.text)} digits, "
+                    f"the limit is {DIGITS_MAX}"
+                )
             number = _number(token.text)
             return _constant(-number if sign == "-" else number)
         if sign:

@@ -103,6 +103,7 @@ def test_expressions(expression: str, wanted: bool) -> None:
         "NOT",
         "(" * 300 + "a" + ")" * 300,
         "a" * 9000,
+        "age = " + "9" * 5000,
     ],
 )
 def test_invalid_expressions_are_refused(expression: str) -> None:
