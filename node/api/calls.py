@@ -15,6 +15,9 @@ from store.errors import StoreError
 
 log = structlog.get_logger("duolog.node")
 
+# Of an error's text. gRPC drops a call, with its error, whose headers have more than 8 KiB.
+DETAILS_BYTES_MAX = 2000
+
 Message = TypeVar("Message", contravariant=True)
 
 
@@ -73,7 +76,17 @@ async def reporting(context: ServicerContext[Request, Reply]) -> AsyncIterator[N
         code, name = status_of(mapped)
         tell = log.debug if isinstance(mapped, NotMaster | Throttled) else log.warning
         tell("call refused", kind=name, reason=str(mapped)[:500])
-        await context.abort(code, str(mapped), tuple(trailing_of(mapped)))
+        await context.abort(code, _shortened(str(mapped)), tuple(trailing_of(mapped)))
+
+
+def _shortened(text: str) -> str:
+    """A text that travels in a header, where each byte may become three: it may repeat what the
+    client said.
+    """
+    data = text.encode(errors="replace")
+    if len(data) <= DETAILS_BYTES_MAX:
+        return text
+    return data[:DETAILS_BYTES_MAX].decode(errors="ignore") + "..."
 
 
 def unary(
