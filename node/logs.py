@@ -7,6 +7,7 @@ drawn. A node imports this module before any other, so that structlog does witho
 
 import logging
 import os
+import re
 import sys
 
 # gRPC's core writes a line for each invalid header of a peer, who decides how many there are. It
@@ -21,21 +22,54 @@ finally:
         del sys.modules["rich"]  # whoever imports it later gets it
 
 
+# What moves a terminal's cursor or turns its text round; lines of a traceback stay lines.
+_UNPRINTABLE = re.compile(r"[^\n\t\x20-\x7e]")
+
+
+class _Quoted:
+    """A text that is written as Python would: its unprintable characters are escaped."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return repr(self._text)
+
+
+def _printed(
+    logger: "structlog.typing.WrappedLogger", method: str, line: "structlog.typing.EventDict"
+) -> "structlog.typing.EventDict":
+    """A structlog processor: what peers say writes nothing into a terminal but text."""
+    for key, value in line.items():
+        if not isinstance(value, str) or value.isprintable():
+            continue
+        line[key] = _escaped(value) if key == "exception" else _Quoted(value)
+    return line
+
+
+def _escaped(text: str) -> str:
+    def escape(found: "re.Match[str]") -> str:
+        character = found.group()
+        return character if character.isprintable() else repr(character)[1:-1]
+
+    return _UNPRINTABLE.sub(escape, text)
+
+
 def configure_logging(level: str, as_json: bool) -> None:
     """Structured lines on stderr. level: lowest that is written."""
     from node.lograte import RateLimiter  # imports structlog, so only after the precautions above
 
     logging.getLogger("grpc").setLevel(logging.CRITICAL)  # as above, of its Python part
-    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    if as_json:
-        renderer = structlog.processors.JSONRenderer()
+    renderers: list[structlog.typing.Processor] = [structlog.processors.JSONRenderer()]
+    if not as_json:
+        renderers = [_printed, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     structlog.configure(
         processors=[
             RateLimiter(),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,
-            renderer,
+            *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
