@@ -7,7 +7,6 @@ its password is unknown from the next call on, on open connections as well.
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import hmac
 import os
@@ -71,7 +70,7 @@ def basic(authorization: str) -> tuple[str, str]:
         )
     try:
         user, colon, password = base64.b64decode(word, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # binascii's and the codecs' errors are some, too
         colon = ""
     if not colon:
         raise sdk.Unauthenticated("the authorization is not NAME:PASSWORD in base64")

@@ -292,7 +292,8 @@ async def test_where_there_are_users_one_of_them_asks(
         await root.access.create_user("root", "secret", is_super=True)
         await root.access.create_user("prometheus", "secret")
         words = "Authorization: Basic " + base64.b64encode(b"prometheus:secret").decode()
-        for headers in ((), ("Authorization: Basic x",), ("authorization: Bearer x",)):
+        unknown = ("Basic x", "Bearer x", "Basic \u00e9", "Basic \u00e9:\u00e9")
+        for headers in ((), *((f"Authorization: {word}",) for word in unknown)):
             status, text = await asked(port, *headers)
             assert status == 401
             assert "WWW-Authenticate: Basic" in text
