@@ -1,0 +1,111 @@
+"""Each port of a node speaks its own protocol, and no other's, whatever the caller proves."""
+
+import asyncio
+import base64
+from pathlib import Path
+from typing import Any
+
+import duolog
+import grpc
+import grpc.aio
+import pytest
+from duolog import _frames as frames
+from duolog.wire import duolog_pb2 as wire
+from duolog.wire import duolog_pb2_grpc as stubs
+
+from bench import http2bytes as h2
+from node.replication.stream import HA_METHOD
+from node.rocketmq.words.stubs import METHODS, SERVICE_NAME
+from node.server import Node
+from tests.keyfiles import access_files
+from tests.node.conftest import StartNode
+from tests.node.replicas import broker_of
+
+PASSWORD = "of a node with four ports"
+BASIC = f"Basic {base64.b64encode(f'root:{PASSWORD}'.encode()).decode()}"
+SECONDS = 20.0
+
+
+@pytest.fixture
+async def node(start_node: StartNode, tmp_path: Path) -> Node:
+    listen = {"listen": "127.0.0.1:0"}
+    return await start_node(
+        access=access_files(tmp_path, PASSWORD),
+        metrics=listen,
+        ha=listen,
+        broker_role="ASYNC_MASTER",
+    )
+
+
+def ports_of(node: Node) -> dict[str, int]:
+    assert node.metrics is not None
+    return {
+        "clients": node.port,
+        "frames": broker_of(node).frames_port,
+        "metrics": node.metrics.port,
+        "replication": node.ha_port,
+    }
+
+
+async def said(port: int, first: bytes) -> bytes:
+    """What a port says to a peer that says this, and nothing more."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(first)
+    found = b""
+    try:
+        async with asyncio.timeout(0.5):
+            while data := await reader.read(1 << 16):
+                found += data
+    except (TimeoutError, ConnectionError):
+        pass
+    writer.close()
+    return found
+
+
+async def first_words(node: Node) -> dict[str, bytes]:
+    """What a client that may do everything says first to each kind of port."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+        route = stubs.AdminStub(channel).Route
+        who = (("authorization", BASIC),)
+        key = (await route(wire.RouteRequest(), metadata=who, timeout=SECONDS)).frames_key
+    greeting = h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0)
+    user = h2.field(b"authorization", BASIC.encode())
+    block = h2.call_block(b"/duolog.v1.Access/WhoAmI", user)
+    call = greeting + h2.begin(1, block) + h2.message(1, b"", h2.END_STREAM)
+    ask = f"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: {BASIC}\r\n\r\n"
+    return {"clients": call, "frames": frames.hello(key), "metrics": ask.encode()}
+
+
+def served(kind: str, answer: bytes) -> bool:
+    """Whether an answer is what a client of this kind asked for."""
+    return {"clients": b"root", "frames": frames.NODE_MAGIC, "metrics": b"duolog_"}[kind] in answer
+
+
+async def test_each_port_answers_its_own_clients_and_those_of_no_other(node: Node) -> None:
+    found = {
+        (kind, name): served(kind, await said(port, first))
+        for name, port in ports_of(node).items()
+        for kind, first in (await first_words(node)).items()
+    }
+    assert {both for both, answered in found.items() if answered} == {
+        (kind, kind) for kind in ("clients", "frames", "metrics")
+    }
+    async with duolog.Client(f"127.0.0.1:{node.port}", user="root", password=PASSWORD) as client:
+        assert (await client.access.who_am_i()).name == "root"
+
+
+async def test_replication_serves_no_method_of_clients_and_the_other_way_round(
+    node: Node,
+) -> None:
+    """What a port serves is decided by its own list, and not by who calls."""
+    services = wire.DESCRIPTOR.services_by_name.values()
+    methods = [f"/duolog.v1.{s.name}/{m.name}" for s in services for m in s.methods]
+    methods += [f"/{SERVICE_NAME}/{name}" for name in METHODS]
+    how: Any = {"timeout": SECONDS, "metadata": (("authorization", BASIC),)}
+    for port, paths in ((node.ha_port, methods), (node.port, [HA_METHOD])):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for path in paths:
+                call: Any = channel.unary_unary(path)
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await call(b"", **how)
+                assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED, path
