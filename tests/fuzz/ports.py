@@ -2,8 +2,9 @@
 
 The node has users, and runs in this process. Each input is a connection of its own: a valid
 beginning of any of the ports' protocols, damaged, cut, repeated or put behind another one, in
-pieces. Afterwards the node must answer a user, and may have kept no more than a few MiB; meanwhile
-its event loop may not stand still.
+pieces. Meanwhile a user sends and reads as before, and the event loop may not stand still.
+Afterwards the node must answer, and may have kept no more than a few MiB, none of the connections
+and none of the tasks that served them; its log has no error and few lines.
 """
 
 import asyncio
@@ -15,10 +16,12 @@ import struct
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import duolog
+import structlog
 from duolog import _frames as frames
 from duolog.wire import duolog_pb2 as wire
 
@@ -26,6 +29,7 @@ from bench import http2bytes as h2
 from demo.ports import free_endpoint
 from ha import frames as ha_frames
 from node.config import Config
+from node.lograte import RateLimiter
 from node.logs import configure_logging
 from node.replication.stream import HA_METHOD
 from node.server import Node
@@ -38,6 +42,7 @@ CONNECT_SECONDS = 5.0
 AT_ONCE = 16
 STILL_SECONDS_MAX = 0.5
 GROWTH_MIB_MAX = 48.0
+LEFT_SECONDS_MAX = 30.0  # until deadlines and handshakes of silent peers have ended
 LENGTH_MAX = 1 << 16
 SMALL_STORE = {
     "mapped_file_size_commit_log": 1 << 20,
@@ -130,6 +135,9 @@ class Result:
     inputs: dict[str, int] = field(default_factory=dict)
     still_seconds: float = 0.0
     grown_mib: float = 0.0
+    calls: int = 0  # of a user
+    call_seconds: float = 0.0  # the longest of them
+    log_lines: int = 0
 
 
 def rss_mib() -> float:
@@ -151,8 +159,36 @@ def say(port: int, data: bytes, cuts: list[int]) -> None:
                     return
 
 
+class Neighbour:
+    """A user who sends and reads while the ports are attacked. Each of its calls must succeed."""
+
+    def __init__(self, node: Node) -> None:
+        self.client = duolog.Client(f"127.0.0.1:{node.port}", user="root", password=PASSWORD)
+        self.calls = 0
+        self.longest = 0.0
+
+    async def begin(self) -> None:
+        """Make what it uses."""
+        await self.client.access.create_user("root", PASSWORD, is_super=True)
+        await self.client.admin.create_topic("before", 1)
+
+    async def run(self) -> None:
+        """Call, until cancelled."""
+        async with self.client.producer() as producer:
+            while True:
+                before = time.monotonic()
+                receipt = await producer.send("before", b"%d" % self.calls)
+                batch = await self.client.pull("before", 0, receipt.queue_offset)
+                assert batch.body_list()[0] == b"%d" % self.calls
+                self.longest = max(self.longest, time.monotonic() - before)
+                self.calls += 1
+                await asyncio.sleep(0.02)
+
+
 class Stands:
-    """The longest time that the event loop did not go on."""
+    """The longest time that the event loop did not go on, in time of its thread: what other
+    processes take from it is not the node's.
+    """
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -160,23 +196,72 @@ class Stands:
     async def run(self) -> None:
         """Look, until cancelled."""
         while True:
-            before = time.monotonic()
+            before = time.thread_time()
             await asyncio.sleep(0.01)
-            self.longest = max(self.longest, time.monotonic() - before - 0.01)
+            self.longest = max(self.longest, time.thread_time() - before)
+
+
+class Told:
+    """Counts the lines of the log in the place of writing them, and keeps those of errors."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.errors: list[str] = []
+
+    def __call__(self, logger: object, method: str, line: structlog.typing.EventDict) -> str:
+        """Raises DropEvent."""
+        self.lines += 1
+        if method in ("error", "exception", "critical"):
+            self.errors.append(str(line))
+        raise structlog.DropEvent
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[Told]:
+    """What the node logs meanwhile, within the limits of its log."""
+    told, before = Told(), structlog.get_config()
+    structlog.configure(processors=[RateLimiter(), told])
+    try:
+        yield told
+    finally:
+        structlog.configure(**before)
 
 
 async def fuzz(seconds: float, seed: int) -> Result:
-    """All ports for so long. Raises AssertionError where the node does not answer afterwards."""
-    with tempfile.TemporaryDirectory(prefix="duolog-fuzz-") as directory:
+    """All ports for so long. Raises AssertionError where the node does not serve others as before,
+    or anything is left afterwards.
+    """
+    with telling() as told, tempfile.TemporaryDirectory(prefix="duolog-fuzz-") as directory:
         node = Node(_config(Path(directory)))
         await node.start()
-        stands = Stands()
-        looking = asyncio.ensure_future(stands.run())
+        idle = len(asyncio.all_tasks())
+        stands, neighbour = Stands(), Neighbour(node)
+        await neighbour.begin()
+        beside = [asyncio.ensure_future(one.run()) for one in (stands, neighbour)]
         try:
-            return await _all_ports(node, stands, seconds, random.Random(seed))
+            result = await _all_ports(node, stands, seconds, random.Random(seed))
+            assert not beside[1].done(), f"a user's call failed: {beside[1].exception()}"
+            result.calls, result.call_seconds = neighbour.calls, neighbour.longest
         finally:
-            looking.cancel()
+            for one in beside:
+                one.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+            await neighbour.client.close()
+        try:
+            await _nothing_left(node, idle)
+        finally:
             await node.stop()
+        result.log_lines = told.lines
+        assert not told.errors, told.errors[0]
+        return result
+
+
+async def _nothing_left(node: Node, idle: int) -> None:
+    """Wait until no connection and no task is left. Raises TimeoutError."""
+    assert node._frames is not None
+    async with asyncio.timeout(LEFT_SECONDS_MAX):
+        while node._frames.connections or len(asyncio.all_tasks()) > idle:
+            await asyncio.sleep(0.05)
 
 
 def _config(directory: Path) -> Config:
