@@ -13,6 +13,9 @@ from duolog._message import RETRY_PREFIX
 from node.rights.resources import FOR_SUPERS, Action, Need, Resource, group, topic
 from store.metadata import TRACE_TOPIC, is_reserved_topic
 
+# What is answered for every id that names nothing, and nothing that the caller may read: otherwise
+# ids would tell where the messages of others begin, and how many there are.
+NO_SUCH_ID = "no message has this id"
 Needs = Iterable[Need]
 
 
@@ -126,6 +129,7 @@ def sees_group(name: str) -> Need:
 
 
 __all__ = [
+    "NO_SUCH_ID",
     "Facts",
     "May",
     "Needs",

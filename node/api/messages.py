@@ -13,6 +13,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from grpc.aio import ServicerContext
 
 from node.access.gate import name_of_caller
+from node.access.rules import NO_SUCH_ID
 from node.api.calls import Caller, Replies, reporting, unary
 from node.appending import Appending
 from node.config import LimitsSection
@@ -28,7 +29,7 @@ from node.filters.messagefilter import wanted
 from node.filters.tagfilter import EVERYTHING, MessageFilter
 from node.quotas.quotas import Who
 from node.wirecodec import batch_to_wire, peer_host, record_to_wire
-from store.errors import StoreError
+from store.errors import CorruptRecord, OffsetOutOfRange, StoreError
 from store.kernels import decode
 from store.metadata import check_group, is_reserved_topic
 from store.queueends import QueueKey
@@ -284,9 +285,12 @@ class MessagesService(stubs.MessagesServicer):
         """Messages by id, unique key, or key and time."""
         lookups = self._parts.core.store.lookups
         if request.message_id:
-            record = lookups.by_id(request.message_id)
+            try:
+                record = lookups.by_id(request.message_id)
+            except (OffsetOutOfRange, CorruptRecord):
+                raise sdk.NoSuchMessage(NO_SUCH_ID) from None
             if is_reserved_topic(record.topic):
-                raise sdk.NoSuchMessage(f"{request.message_id} is a system message")
+                raise sdk.NoSuchMessage(NO_SUCH_ID)
             return wire.FindReply(messages=[record_to_wire(record)])
         self._admission.readable_topic(request.topic)
         self._admission.check_index()

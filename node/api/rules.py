@@ -8,6 +8,7 @@ from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
 from node.access.rules import (
+    NO_SUCH_ID,
     Facts,
     May,
     Needs,
@@ -82,7 +83,11 @@ def _find(request: wire.FindRequest, facts: Facts) -> Needs:
 
 
 async def _trim_found(reply: wire.FindReply, may: May, facts: Facts) -> None:
-    await _keep(reply.messages, lambda found: may(*reads(found.topic, facts)))
+    """Raises NoSuchMessage for the id of a message that the caller may not read."""
+    found = len(reply.messages)
+    await _keep(reply.messages, lambda row: may(*reads(row.topic, facts)))
+    if found and not reply.messages:
+        raise sdk.NoSuchMessage(NO_SUCH_ID)
 
 
 # -- Groups --------------------------------------------------------------------------------------
