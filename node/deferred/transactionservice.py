@@ -459,7 +459,9 @@ class TransactionService:
             return None
         if store.lookups.by_unique_key(topic, key) is not None:
             return True
-        return None if store.lookups.by_unique_key(DISCARD_TOPIC, key) is None else False
+        # Senders may choose a key; one of another topic's message does not give this one up.
+        given_up = store.lookups.all_by_unique_key(DISCARD_TOPIC, key)
+        return False if any(one.properties.get("REAL_TOPIC") == topic for one in given_up) else None
 
     def _commit(self, first: int, count: int, stored: list[int]) -> None:
         """Store half messages at consecutive offsets in their real queues.

@@ -259,6 +259,25 @@ async def test_a_transaction_that_the_last_master_ended_unrecorded_is_not_discar
             await transactions.rollback(committed)
 
 
+async def test_a_message_of_another_topic_that_was_given_up_is_not_taken_for_this_one(
+    node: Node,
+) -> None:
+    """A sender that writes its properties itself may give it any key."""
+    async with client_of(node) as client, client.transactions("orders") as transactions:
+        half = await transactions.prepare("T", b"mine")
+        service = broker_of(node).transactions
+        await broker_of(node).log.caught_up()
+        record = await service.find(half.offset)
+        assert record is not None
+        broker_of(node).metadata.make_if_missing(DISCARD_TOPIC)
+        forged = {**record.properties, "REAL_TOPIC": "U"}
+        service._put(stored_again(record, DISCARD_TOPIC, forged))
+        await broker_of(node).log.caught_up()
+        service.role_changed()  # this master may have been another one before
+        await transactions.commit(half)
+        assert await bodies(client, node, 1) == [b"mine"]
+
+
 # -- decisions, without a node -------------------------------------------------------------------
 
 
