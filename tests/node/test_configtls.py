@@ -96,7 +96,23 @@ def test_files_of_etcd_are_checked_as_well(tls: dict[str, Any], tmp_path: Path) 
 def test_the_metrics_alone_may_speak_tls(tls: dict[str, Any]) -> None:
     files = {**tls, "only": False}
     load(flags={"tls": files, "metrics": {"listen": "127.0.0.1:1", "tls": True}})
-    with pytest.raises(ConfigError, match=r"metrics\.tls need tls\.cert and tls\.key"):
+    with pytest.raises(ConfigError, match=r"metrics\.tls and console\.tls need tls\.cert"):
         load(flags={"metrics": {"listen": "127.0.0.1:1", "tls": True}})
     with pytest.raises(ConfigError, match=r"metrics\.tls needs metrics\.listen"):
         load(flags={"tls": tls, "metrics": {"tls": True}})
+
+
+def test_the_console_alone_may_speak_tls(tls: dict[str, Any]) -> None:
+    files = {**tls, "only": False}
+    load(flags={"tls": files, "console": {"listen": "127.0.0.1:1", "tls": True}})
+    with pytest.raises(ConfigError, match=r"console\.tls need tls\.cert and tls\.key"):
+        load(flags={"console": {"listen": "127.0.0.1:1", "tls": True}})
+    with pytest.raises(ConfigError, match=r"console\.tls needs console\.listen"):
+        load(flags={"tls": tls, "console": {"tls": True}})
+
+
+def test_the_console_has_no_certificate_that_nodes_could_require(tls: dict[str, Any]) -> None:
+    required = {**tls, "client_certs": "required", "client_ca": tls["cert"]}
+    load(flags={"tls": required})
+    with pytest.raises(ConfigError, match=r"console\.listen does not work with"):
+        load(flags={"tls": required, "console": {"listen": "127.0.0.1:1"}})
