@@ -8,6 +8,7 @@ connections; otherwise the other side notices later.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
@@ -21,9 +22,23 @@ CLIENT = "client"
 KEEPALIVE_MS = 1500.0  # after so long without getting through, a connection is given up
 AGAIN_MS = 40.0  # until what was lost on its way is sent again
 RESETS = 0.7  # how often a dead process's connections are reset at once
-PEER = "ipv4:127.0.0.1:1"
+GUARDED = "guarded"  # begins the paths of methods with a guard before them
 
 Details = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a call that is guarded.
+
+    Attributes:
+        authorization: what its metadata says; empty for none.
+        certificate: the common name of its certificate, as TLS would tell it; empty for none.
+    """
+
+    authorization: str = ""
+    certificate: str = ""
+    address: str = "127.0.0.1"
 
 
 class Serving(Protocol):
@@ -103,10 +118,14 @@ class _Pipe:
 class Call:
     """One call between a program and a node. Made by the program's side."""
 
-    def __init__(self, network: Network, node: Served, path: str) -> None:
+    def __init__(
+        self, network: Network, node: Served, path: str, caller: Caller | None = None
+    ) -> None:
+        """caller: of a guarded method; None for one that anybody may call."""
         self.network = network
         self.node = node
-        self.path = path
+        self.path = path if caller is None else GUARDED + path
+        self.caller = caller or Caller()
         self.boot = node.boot
         self.up = _Pipe(network, (CLIENT, node.name), self._lost)
         self.down = _Pipe(network, (node.name, CLIENT), self._lost)
@@ -281,9 +300,10 @@ class SimStream:
 class SimChannel:
     """A program's channel to an endpoint: what the generated stubs use of one."""
 
-    def __init__(self, network: Network, node: Served) -> None:
+    def __init__(self, network: Network, node: Served, caller: Caller | None = None) -> None:
         self._network = network
         self._node = node
+        self._caller = caller
         self._open: dict[Call, None] = {}
         self._closed = False
 
@@ -292,7 +312,7 @@ class SimChannel:
             raise grpc.aio.UsageError("Channel is closed.")
         for done in [call for call in self._open if call.status is not None]:
             del self._open[done]
-        call = Call(self._network, self._node, path)
+        call = Call(self._network, self._node, path, self._caller)
         self._open[call] = None
         call.begin()
         return call
@@ -374,13 +394,24 @@ class _Context:
         self._call = call
         self._serialize = serialize
 
+    @property
+    def caller(self) -> Caller:
+        """Who calls."""
+        return self._call.caller
+
     def peer(self) -> str:
-        """All programs are on one machine."""
-        return PEER
+        """Its address."""
+        return f"ipv4:{self.caller.address}:1"
+
+    def invocation_metadata(self) -> Details:
+        """What came with the call."""
+        given = self.caller.authorization
+        return (("authorization", given),) if given else ()
 
     def auth_context(self) -> dict[str, list[bytes]]:
-        """None of them uses TLS."""
-        return {}
+        """What TLS would say of its certificate."""
+        name = self.caller.certificate
+        return {"x509_common_name": [name.encode()]} if name else {}
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Call this once the method is over: here, clients take all answers at once."""

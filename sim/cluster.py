@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from ha.groupstate import Keys
 from ha.progress import ConnectionState
 from sim import (
+    accesschecks,
     checks,
     config,
     copies,
@@ -26,6 +27,7 @@ from sim import (
     servicechecks,
     stepfaults,
 )
+from sim.accessclients import AccessClients
 from sim.caretaker import Caretaker
 from sim.clients import Consumer, History, Producer
 from sim.confirmedtables import ConfirmedTables
@@ -87,7 +89,9 @@ class Cluster:
             self.setup = replace(self.setup, decay_share=decay.OFTEN)
         if self._has(faults.SERVICES_ON):
             self.setup = replace(self.setup, services=True, index=True)
-            self.setup = replace(self.setup, lite=self._has(faults.LITE_ON))
+            self.setup = replace(
+                self.setup, lite=self._has(faults.LITE_ON), users=self._has(faults.ACCESS_ON)
+            )
         self.network = Network(self.world)
         self.etcd = SimEtcd(self.world, self.network, Keys("sim", "group"))
         self.ghost = Ghost(
@@ -110,8 +114,10 @@ class Cluster:
         sdk_on = [fault for fault in self.planned if fault.kind == faults.SDK_ON]
         self.sdk = SdkPrograms(self) if self.setup.services and sdk_on else None
         self.lite = LiteClients(self) if self.setup.lite else None
+        self.access = AccessClients(self, tables) if self.setup.users else None
         alone = any(
-            fault.kind in (faults.SDK_ON, faults.LITE_ON) and fault.level < faults.ALONE
+            fault.kind in (faults.SDK_ON, faults.LITE_ON, faults.ACCESS_ON)
+            and fault.level < faults.ALONE
             for fault in self.planned
         )
         self.programs = ServiceClients(self) if self.setup.services and not alone else None
@@ -132,6 +138,7 @@ class Cluster:
             if services:
                 found += faults.sdk(self.world.chance("sdk"), FAULTY_MS * 0.9)
                 found += faults.lite(self.world.chance("lite"))
+                found += faults.access(self.world.chance("access"))
                 found += faults.poison(self.world.chance("poison"))
                 found += self._steps([fault.kind for fault in found])
         else:
@@ -177,7 +184,7 @@ class Cluster:
         outcome.counts["polls"] = self.history.polls
         if self.programs is not None:
             outcome.counts.update(self.programs.counts())
-        for others in (self.sdk, self.lite):
+        for others in (self.sdk, self.lite, self.access):
             if others is not None:
                 outcome.counts.update(others.counts())
         outcome.counts["frames_lost"] = self.network.lost
@@ -202,6 +209,8 @@ class Cluster:
             if self.lite is not None:
                 litechecks.final(self.nodes, master, self.lite.history)
                 servicechecks.progress_never_goes_back(master)
+            if self.access is not None:
+                accesschecks.final(self.nodes, self.access)
         finally:
             self._stop()
 
@@ -210,7 +219,7 @@ class Cluster:
         for node in self.nodes:
             if node.services is not None:
                 node.services.stop()
-        for programs in (self.programs, self.sdk, self.lite):
+        for programs in (self.programs, self.sdk, self.lite, self.access):
             if programs is not None:
                 programs.stop()
 
@@ -231,6 +240,8 @@ class Cluster:
             self.sdk.begin()
         if self.lite is not None:
             self.lite.begin()
+        if self.access is not None:
+            self.access.begin()
         self.keeper.begin()
         if self.elected:
             self.world.after(0.0, self.etcd.expire)
@@ -413,7 +424,7 @@ class Cluster:
     def _index_on(self, fault: Fault, node: Node) -> None:
         """Nothing happens: the setup looks for it."""
 
-    _decay_often = _services_on = _sdk_on = _lite_on = _poison_on = _index_on
+    _decay_often = _services_on = _sdk_on = _lite_on = _access_on = _poison_on = _index_on
 
     def _clock_step(self, fault: Fault, node: Node) -> None:
         node.wall_offset += CLOCK_STEPS_MS[int(fault.level * 4) % 4]
@@ -443,7 +454,7 @@ class Cluster:
         """Liveness of the services: healed, they must do what there is to do before long."""
         if not self.setup.services:
             return
-        for programs in (self.programs, self.sdk, self.lite):
+        for programs in (self.programs, self.sdk, self.lite, self.access):
             if programs is not None:
                 programs.drain()
         until = self.world.now + CONVERGE_MS
@@ -456,6 +467,8 @@ class Cluster:
                 why = why or sdkchecks.unfinished(master, self.sdk.history)
             if master is not None and self.lite is not None:
                 why = why or litechecks.unfinished(master, self.lite.history)
+            if self.access is not None:
+                why = why or self.access.unfinished()
             if not why:
                 return
         raise Violation(f"the services do not come to an end: {why}; {self._standing()}")

@@ -39,6 +39,7 @@ class Setup:
     index: bool = False  # messages have keys, by which they are looked for
     services: bool = False  # the nodes have brokers, with POP, delays and transactions
     lite: bool = False  # programs use lite topics
+    users: bool = False  # the nodes have users
     decay_share: float = decay.SHARE  # of restarts that find a derived file damaged
 
     def store_options(self, role: BrokerRole) -> StoreOptions:

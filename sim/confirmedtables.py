@@ -44,26 +44,26 @@ class ConfirmedTables:
     """The records that any node shows, and what each node should have made of them."""
 
     def __init__(self) -> None:
-        self._bodies: list[bytes] = []
+        self.bodies: list[bytes] = []
         self._replays: dict[str, _Replay] = {}
 
     def settled(self, node: Node) -> None:
         """After an event of a node with services. Raises Violation."""
         if node.older or node.lost_disk or node.services is None:
             return  # it may lack what its tables should say
-        self._read(node)
+        self.read(node)
         tables = node.services.broker.metadata.tables
         replay = self._replays.get(node.name)
         if replay is not None and (replay.boot, replay.changes) == (node.boot, tables.changes):
             return
         if replay is None or replay.boot != node.boot or replay.tables.applied > tables.applied:
             replay = self._replays[node.name] = _Replay(node.boot)
-        if tables.applied > len(self._bodies):
+        if tables.applied > len(self.bodies):
             raise Violation(
                 f"{node.name} has applied {tables.applied} changes, confirmed are "
-                f"{len(self._bodies)}"
+                f"{len(self.bodies)}"
             )
-        for body in self._bodies[replay.tables.applied : tables.applied]:
+        for body in self.bodies[replay.tables.applied : tables.applied]:
             replay.apply(body, node.ghost.marks["older_copy_led"] > 0)
         begins, replay.changes = replay.changes < 0, tables.changes
         self._compare(node.name, tables, replay)
@@ -71,14 +71,15 @@ class ConfirmedTables:
         if replay.tables.complete or tables.applied < stored:  # otherwise queues may tell of topics
             self._compare_topics(node.name, tables, replay, begins)
 
-    def _read(self, node: Node) -> None:
+    def read(self, node: Node) -> None:
+        """Take what a node shows beyond what is known."""
         queue = node.store.queues.get(SYSTEM_TOPIC, 0)
-        if queue is None or queue.max_offset <= len(self._bodies):
+        if queue is None or queue.max_offset <= len(self.bodies):
             return
-        for offset, body in read_all(node, (SYSTEM_TOPIC, 0), len(self._bodies)):
-            if offset != len(self._bodies):
-                raise Violation(f"{node.name} shows no change {len(self._bodies)}, but {offset}")
-            self._bodies.append(body)
+        for offset, body in read_all(node, (SYSTEM_TOPIC, 0), len(self.bodies)):
+            if offset != len(self.bodies):
+                raise Violation(f"{node.name} shows no change {len(self.bodies)}, but {offset}")
+            self.bodies.append(body)
 
     @staticmethod
     def _compare(name: str, tables: Metadata, replay: _Replay) -> None:

@@ -36,6 +36,7 @@ DECAY_OFTEN = "decay_often"  # as well
 SERVICES_ON = "services_on"  # as well
 SDK_ON = "sdk_on"  # as well; level below ALONE: no other programs use the services
 LITE_ON = "lite_on"  # as well; level as with SDK_ON
+ACCESS_ON = "access_on"  # users, rights and quotas; level as with SDK_ON
 POISON_ON = "poison_on"  # as well: some messages are such that no consumer can process them
 ALONE = 0.6
 
@@ -118,6 +119,13 @@ def lite(chance: random.Random) -> list[Fault]:
     if chance.random() >= 0.4:
         return []
     return [Fault(0.0, LITE_ON, NODES[0], level=round(chance.random(), 3))]
+
+
+def access(chance: random.Random) -> list[Fault]:
+    """Whether nodes have users, with rights and quotas; in one of three runs with services."""
+    if chance.random() >= 0.33:
+        return []
+    return [Fault(0.0, ACCESS_ON, NODES[0], level=round(chance.random(), 3))]
 
 
 def poison(chance: random.Random) -> list[Fault]:

@@ -17,6 +17,9 @@ from ha.master import Master
 from ha.progress import ConnectionState
 from ha.slave import Slave
 from ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick, perform
+from node.access.gate import Gate
+from node.access.rules import Facts
+from node.api.guard import Guard
 from node.broker import Broker
 from node.deferred.transactionservice import Check
 from sim.agent import Agent
@@ -100,7 +103,11 @@ class Node:
         # Called with the broker of a process, which has read nothing yet.
         self.on_made: Callable[[Node, Broker], None] = lambda *_: None
         # Called with the result of a call before it is sent: request, reply, time of arrival.
-        self.on_answered: Callable[[Node, Any, Any, float], None] = lambda *_: None
+        self.on_answered: list[Callable[[Node, Any, Any, float], None]] = []
+        # Makes what asks the gate before calls, where there are users.
+        self.guard_of: Callable[[Node, Gate, Facts], Guard] = lambda _, gate, facts: Guard(
+            gate, facts
+        )
         # Sends a check to a half message's producer.
         self.on_check: Callable[[Node, Check], None] = lambda node, check: None
         self.on_settled: list[Callable[[Node], None]] = []  # after each event, with services

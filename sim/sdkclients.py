@@ -126,7 +126,7 @@ class SdkPrograms:
         self._publishers: list[Process] = []
         self._others: list[Process] = []
         for node in cluster.nodes:
-            node.on_answered = self._answered
+            node.on_answered.append(self._answered)
 
     def number_of(self, process: Process) -> int:
         """A process id."""

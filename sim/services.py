@@ -14,15 +14,20 @@ from duolog import _errors as sdk
 
 from ha.master import Master
 from ha.slave import Slave
-from node.api.native import native_methods
+from node.access.gate import Gate
+from node.access.rules import Facts
+from node.api.guard import Guard
+from node.api.native import NodeFacts, native_methods
 from node.broker import Broker
 from node.config import Config
 from node.deferred.transactionservice import Check
 from node.engine.log import Outcome
+from node.methods import Methods
 from node.replication.roles import Replication
-from sim.channels import SimServer
+from sim.channels import GUARDED, SimServer
 from sim.config import Setup
 from sim.loop import SimLoop
+from sim.nodeusers import users_of
 from sim.witness import Violation
 from sim.world import World
 from store.clocks import MonoMs, WallMs
@@ -75,8 +80,11 @@ class Process(Protocol):
     def on_made(self, node: Any, broker: Broker) -> None:
         """The process has a broker, which has read nothing yet."""
 
-    def on_answered(self, node: Any, request: Any, reply: Any, came: float) -> None:
-        """A call is answered. came: the world's time when its request came."""
+    def guard_of(self, node: Any, gate: Gate, facts: Facts) -> Guard:
+        """What asks the gate before calls, where there are users."""
+
+    # Told of each answered call: node, request, reply, the world's time when the request came.
+    on_answered: list[Callable[[Any, Any, Any, float], None]]
 
 
 class SimClock:
@@ -144,10 +152,9 @@ class Services:
         )
         self._validated = 0  # so many callbacks had run when the broker was last asked
         self.broker = self.loop.run_now(self._make)
-        self.rpc = SimServer(node, native_methods(self.broker), self._spawn, self._failed)  # type: ignore[arg-type]
-        self.rpc.answered = lambda request, reply, came: node.on_answered(
-            node, request, reply, came
-        )
+        self.access = users_of(self.broker) if node.setup.users else None
+        self.rpc = SimServer(node, self._methods(), self._spawn, self._failed)  # type: ignore[arg-type]
+        self.rpc.answered = self._answered
         self.loop.run_now(self._start)
 
     def _make(self) -> SimBroker:
@@ -178,6 +185,19 @@ class Services:
         broker.filters.start()
         broker.transactions.askers.append(self._ask)
         return broker
+
+    def _methods(self) -> Methods:
+        """For programs that name no user, and with a guard before them for others."""
+        methods, access = native_methods(self.broker), self.access
+        if access is not None:
+            guard = self.node.guard_of(self.node, access.gate, NodeFacts(self.broker))
+            for path, handler in native_methods(self.broker, access, guard).by_path.items():
+                methods.by_path[GUARDED + path] = handler
+        return methods
+
+    def _answered(self, request: Any, reply: Any, came: float) -> None:
+        for tell in self.node.on_answered:
+            tell(self.node, request, reply, came)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return self.loop.run_now(lambda: self.loop.create_task(work))

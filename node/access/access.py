@@ -69,8 +69,19 @@ def access_of(
         key = read_key(section.key_file)
     except BadKeyFile as error:
         raise ConfigError(f"access.key_file: {error}") from None
-    seal = Seal(key)
     first = first_user(section.first_user_file) if section.first_user_file else None
+    return access_with(key, first, tables, knows, wall_ms)
+
+
+def access_with(
+    key: bytes,
+    first: User | None,
+    tables: Callable[[], AccessTables],
+    knows: Callable[[], bool],
+    wall_ms: Callable[[], int],
+) -> Access:
+    """With the key of a key file, and the user that counts while there are no others."""
+    seal = Seal(key)
 
     def first_of(name: str) -> User | None:
         """Not on a node that may only lack the users that there are."""
@@ -84,4 +95,4 @@ def access_of(
     return Access(gate, seal, UserKeys(), forwarded, replication, tokens, recovery, thread)
 
 
-__all__ = ["Access", "access_of"]
+__all__ = ["Access", "access_of", "access_with"]

@@ -1,0 +1,47 @@
+"""Final checks of users, rights and quotas: the log, the tables of all nodes, and their gates."""
+
+from node.rights.resources import Action, Kind, Need, Resource
+from sim.accessclients import TOPICS, USERS, AccessClients
+from sim.accesslog import Said
+from sim.node import Node
+from sim.witness import Violation
+
+
+def final(nodes: list[Node], clients: AccessClients) -> None:
+    """All nodes have everything, and decide alike. Raises Violation."""
+    log = clients.watch.log
+    clients.history.check(log.changes())
+    said = log.at(len(log))
+    for node in nodes:
+        _same_tables(node, said)
+        _same_decisions(node, said)
+
+
+def _same_tables(node: Node, said: Said) -> None:
+    assert node.services is not None, "it runs"
+    metadata = node.services.broker.metadata
+    pairs = (
+        ("users", metadata.access.users, said.users),
+        ("rights", metadata.access.rights, said.rights),
+        ("quotas", metadata.quotas, said.quotas),
+    )
+    for what, found, wanted in pairs:
+        if found != wanted:
+            raise Violation(f"{node.name} has {what} {found}, the log says {wanted}")
+
+
+def _same_decisions(node: Node, said: Said) -> None:
+    assert node.services is not None, "it runs"
+    assert node.services.access is not None, "it has users"
+    gate = node.services.access.gate
+    for name in USERS:
+        for topic in TOPICS:
+            for action in ("Pub", "Sub"):
+                resource = f"Topic:{topic}"
+                found = gate.decision(name, _need(topic, action), "").allowed
+                if found != said.allows(name, resource, (action,)):
+                    raise Violation(f"{node.name}: {name} may {action} {topic}: {found}")
+
+
+def _need(topic: str, action: str) -> Need:
+    return Need(Resource(Kind.TOPIC, topic), frozenset((Action(action),)))

@@ -1,0 +1,131 @@
+"""What the log says of users, rights and quotas: a second reading of its records.
+
+Nothing of the node's tables is used. Of rights, only the forms that the simulated administrators
+write are understood.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sim.witness import Violation
+
+Row = dict[str, Any]
+SUBJECT = "User:"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The state after some records: rows by user, and by what a quota limits."""
+
+    users: Mapping[str, Row] = field(default_factory=dict)
+    rights: Mapping[str, Row] = field(default_factory=dict)
+    quotas: Mapping[str, Row] = field(default_factory=dict)
+
+    def enabled(self, name: str) -> Row | None:
+        """A user that may call."""
+        row = self.users.get(name)
+        return row if row is not None and row["userStatus"] == "enable" else None
+
+    def proves(self, name: str, credentials: str) -> bool:
+        """Whether a hash of a password is that of an enabled user; empty for a certificate."""
+        row = self.enabled(name)
+        return row is not None and credentials in ("", row["password"])
+
+    def allows(self, name: str, resource: str, actions: Collection[str]) -> bool:
+        """Whether a user may do one of some actions; without actions: whether it is super."""
+        row = self.enabled(name)
+        if row is None or row["userType"] == "Super":
+            return row is not None
+        return any(self._allows(name, resource, action) for action in actions)
+
+    def _allows(self, name: str, resource: str, action: str) -> bool:
+        policies = self.rights.get(name, {}).get("policies", ())
+        entries = [entry for policy in policies for entry in policy["entries"]]
+        found = [
+            (_specificity(entry["resource"]), entry["decision"] == "Allow")
+            for entry in entries
+            if action in entry["actions"] and _covers(entry["resource"], resource)
+        ]
+        most = max(found, default=((False, 0), False))[0]
+        return bool(found) and all(allow for place, allow in found if place == most)
+
+    def quota(self, kind: str, name: str) -> Row | None:
+        """What limits one subject."""
+        return self.quotas.get(f"{kind}:{name}") or self.quotas.get(f"{kind}:*")
+
+    def after(self, change: Row) -> "Said":
+        """With one record more."""
+        match change["op"]:
+            case "user":
+                row = change["user"]
+                return replace(self, users={**self.users, row["username"]: row})
+            case "delete_user":
+                name = change["user"]
+                return replace(
+                    self, users=_without(self.users, name), rights=_without(self.rights, name)
+                )
+            case "rights":
+                row = change["rights"]
+                name = row["subject"].removeprefix(SUBJECT)
+                if name in self.users:
+                    return replace(self, rights={**self.rights, name: row})
+            case "delete_rights":
+                return replace(self, rights=_without(self.rights, change["user"]))
+            case "quota":
+                row = change["quota"]
+                return replace(self, quotas={**self.quotas, row["subject"]: row})
+            case "delete_quota":
+                return replace(self, quotas=_without(self.quotas, change["subject"]))
+        return self
+
+
+def _without(rows: Mapping[str, Row], name: str) -> dict[str, Row]:
+    return {key: row for key, row in rows.items() if key != name}
+
+
+def _covers(pattern: str, resource: str) -> bool:
+    return resource.startswith(pattern[:-1]) if pattern.endswith("*") else resource == pattern
+
+
+def _specificity(pattern: str) -> tuple[bool, int]:
+    return not pattern.endswith("*"), len(pattern)
+
+
+class AccessLog:
+    """The records that are known to be confirmed, and the states between them."""
+
+    def __init__(self, bodies: list[bytes]) -> None:
+        """bodies: of all metadata records; others add to them."""
+        self._bodies = bodies
+        self._changes: list[Row] = []
+        self._begins = [0]  # each state holds from so many records on
+        self._states = [Said()]
+
+    def __len__(self) -> int:
+        """How many records there are."""
+        return len(self._bodies)
+
+    def changes(self, first: int = 0) -> list[Row]:
+        """The records from one on."""
+        self._read()
+        return self._changes[first:]
+
+    def at(self, applied: int) -> Said:
+        """The state after so many records."""
+        self._read()
+        return self._states[bisect_right(self._begins, applied) - 1]
+
+    def _read(self) -> None:
+        for body in self._bodies[len(self._changes) :]:
+            change = json.loads(body)
+            self._changes.append(change)
+            said = self._states[-1].after(change)
+            if said is self._states[-1]:
+                continue
+            if said.users and not any(said.allows(name, "", ()) for name in said.users):
+                raise Violation(f"{change} leaves no super user who could change others")
+            self._begins.append(len(self._changes))
+            self._states.append(said)

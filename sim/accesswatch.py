@@ -1,0 +1,148 @@
+"""Holds what nodes decide about callers against the log.
+
+A node decides as the records that it has applied say, whatever it did before; a node that says no
+has all that was acknowledged.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from duolog import _errors as sdk
+from duolog.wire import duolog_pb2 as wire
+
+from node.access.gate import PRINCIPAL, Gate, Principal
+from node.access.rules import Facts
+from node.api.guard import Guard
+from node.rights.resources import Need
+from sim.accesslog import AccessLog, Said
+from sim.channels import Caller
+from sim.confirmedtables import ConfirmedTables
+from sim.node import Node
+from sim.nodeusers import FIRST
+from sim.witness import Violation
+
+
+class AccessWatch:
+    """Looks at each decision. proofs: the user of what a caller gives, and its hash."""
+
+    def __init__(self, tables: ConfirmedTables) -> None:
+        self.log = AccessLog(tables.bodies)
+        self.proofs: dict[str, tuple[str, str]] = {}
+        self.acknowledged = 0  # all records before it are
+        self.admitted = self.denied = self.unknown = 0
+        self._tables = tables
+        self._failure = ""
+
+    def acknowledge(self, end: int) -> None:
+        """A change was answered as made."""
+        self.acknowledged = max(self.acknowledged, end)
+
+    def wrong(self, text: str) -> None:
+        """Have the run fail after this event: no code of the node may catch it."""
+        self._failure = self._failure or text
+
+    def settled(self, node: Node) -> None:
+        """After an event of a node. Raises Violation."""
+        if self._failure:
+            raise Violation(self._failure)
+
+    def said(self, node: Node) -> Said | None:
+        """What a node should go by; None where it may lack what it has applied."""
+        if node.older or node.lost_disk or node.services is None:
+            return None
+        self._tables.read(node)
+        applied = node.services.broker.metadata.tables.applied
+        for other in node.peers.values() if applied > len(self.log) else ():
+            if other.up and other.services is not None and not (other.older or other.lost_disk):
+                self._tables.read(other)
+        return self.log.at(applied)
+
+    # -- decisions -----------------------------------------------------------------------------
+
+    def recognised(self, node: Node, caller: Caller, principal: Principal) -> None:
+        """A node took a caller for a user."""
+        wanted = self.proofs.get(caller.authorization, (caller.certificate, ""))
+        if (principal.name, principal.credentials) != wanted:
+            self.wrong(f"{node.name} takes {caller} for {principal}")
+
+    def unrecognised(self, node: Node, caller: Caller, before: Said | None) -> None:
+        """A node took a caller for nobody. before: what it went by when the call came."""
+        said = self.said(node)
+        if said is None or before is None:
+            return
+        self.unknown += 1
+        self._knows(node, f"does not know {caller}")
+        name, credentials = self.proofs.get(caller.authorization, (caller.certificate, ""))
+        if before.proves(name, credentials) and said.proves(name, credentials):
+            self.wrong(f"{node.name} does not know {caller}, who is {said.users[name]}")
+
+    def decided(
+        self, node: Node, principal: Principal, needs: Iterable[Need], admitted: bool
+    ) -> None:
+        """A node let a call in, or did not."""
+        said = self.said(node)
+        if said is None:
+            return
+        if principal.name == FIRST and not said.users:
+            return
+        expected = said.proves(principal.name, principal.credentials) and all(
+            said.allows(principal.name, need.resource.text, need.actions) for need in needs
+        )
+        if expected != admitted:
+            self.wrong(
+                f"{node.name} {'admits' if admitted else 'denies'} {principal} {list(needs)}: "
+                f"{said.users.get(principal.name)}, {said.rights.get(principal.name)}"
+            )
+        if admitted:
+            self.admitted += 1
+        else:
+            self.denied += 1
+            self._knows(node, f"denies {principal}")
+
+    def told(self, node: Node, request: Any, reply: Any, came: float) -> None:
+        """A node answers whether its caller may do something."""
+        principal, said = PRINCIPAL.get(), self.said(node)
+        if not isinstance(request, wire.TestAccessRequest) or principal is None or said is None:
+            return
+        expected = said.allows(principal.name, request.resource, (request.action,))
+        if reply.allowed != expected:
+            self.wrong(f"{node.name} tells {principal}, {request}: {reply}, the log {expected}")
+
+    def _knows(self, node: Node, what: str) -> None:
+        assert node.services is not None, "it runs"
+        applied = node.services.broker.metadata.tables.applied
+        if applied < self.acknowledged:
+            self.wrong(f"{node.name} {what} after {applied} changes of {self.acknowledged}")
+
+    def guard(self, node: Node, gate: Gate, facts: Facts) -> Guard:
+        """A node's guard."""
+        return WatchedGuard(node, gate, facts, self)
+
+
+class WatchedGuard(Guard):
+    """A guard whose answers are looked at."""
+
+    def __init__(self, node: Node, gate: Gate, facts: Facts, watch: AccessWatch) -> None:
+        super().__init__(gate, facts)
+        self._node = node
+        self._watch = watch
+
+    async def _recognise(self, context: Any) -> Principal:
+        before = self._watch.said(self._node)
+        try:
+            principal = await super()._recognise(context)
+        except sdk.Unauthenticated:
+            self._watch.unrecognised(self._node, context.caller, before)
+            raise
+        self._watch.recognised(self._node, context.caller, principal)
+        return principal
+
+    def check(self, principal: Principal, needs: Iterable[Need]) -> None:
+        """See Guard."""
+        needs = list(needs)
+        try:
+            super().check(principal, needs)
+        except (sdk.Unauthenticated, sdk.NoPermission):
+            self._watch.decided(self._node, principal, needs, False)
+            raise
+        self._watch.decided(self._node, principal, needs, True)
