@@ -3,6 +3,7 @@
 from node.rights.resources import Action, Kind, Need, Resource
 from sim.accessclients import TOPICS, USERS, AccessClients
 from sim.accesslog import Said
+from sim.accesswatch import compare
 from sim.node import Node
 from sim.witness import Violation
 
@@ -13,21 +14,8 @@ def final(nodes: list[Node], clients: AccessClients) -> None:
     clients.history.check(log.changes())
     said = log.at(len(log))
     for node in nodes:
-        _same_tables(node, said)
+        compare(node, said)
         _same_decisions(node, said)
-
-
-def _same_tables(node: Node, said: Said) -> None:
-    assert node.services is not None, "it runs"
-    metadata = node.services.broker.metadata
-    pairs = (
-        ("users", metadata.access.users, said.users),
-        ("rights", metadata.access.rights, said.rights),
-        ("quotas", metadata.quotas, said.quotas),
-    )
-    for what, found, wanted in pairs:
-        if found != wanted:
-            raise Violation(f"{node.name} has {what} {found}, the log says {wanted}")
 
 
 def _same_decisions(node: Node, said: Said) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from duolog import _errors as sdk
+from duolog._columns import crc32, pack
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
@@ -22,6 +23,7 @@ from sim.accesshistory import OK, REFUSED, SET_UP, AccessHistory
 from sim.accesswatch import AccessWatch
 from sim.channels import Caller, SimChannel
 from sim.confirmedtables import ConfirmedTables
+from sim.intouch import LOOK_MS, InTouch
 from sim.loop import SimLoop
 from sim.node import WALL_MS
 from sim.nodeusers import FIRST, KEY, CheapSeal
@@ -32,7 +34,11 @@ USERS = ("u0", "u1", "u2", "u3")
 TOPICS = ("qa", "qb", "ra")
 PATTERNS = ("qa", "qb", "ra", "q*", "*")
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
+QUOTAS = (("User:u0", "User:*", "Topic:qa"), ("Client:10.0.0.1", "Topic:ra"))
+OF_CALLERS = "User:nobody"  # a quota that callers try to set
+ASKED_ANYWHERE = ("TestAccess", "Pull")
 CALL_SECONDS = 0.9
+BURST_MS = 100  # and as many more as there were changes
 TOKEN_SECONDS = 3600 * 24 * 300
 # Errors of calls that changed nothing for certain.
 NOTHING = (
@@ -100,6 +106,7 @@ class AccessClients:
             lambda: world.now / 1000,
             world.chance("access loop"),
         )
+        self._touch = InTouch(cluster)
         for node in cluster.nodes:
             node.guard_of = self.watch.guard
             node.on_answered.append(self.watch.told)
@@ -112,7 +119,8 @@ class AccessClients:
         self._loop.run_now(self._begin)
 
     def _begin(self) -> None:
-        programs = [self._set_up(), *(self._administer(USERS[k::2]) for k in range(2))]
+        programs = [self._set_up(), *(self._administer(k) for k in range(2))]
+        self.world.after(LOOK_MS, self._touch.look)
         for program in [*programs, *(self._call(address) for address in ADDRESSES)]:
             self._loop.create_task(program)
 
@@ -139,6 +147,9 @@ class AccessClients:
             "access_admitted": self.watch.admitted,
             "access_denied": self.watch.denied,
             "access_strangers": self.watch.unknown,
+            "quota_passed": self.watch.quotas.passed,
+            "quota_throttled": self.watch.quotas.throttled,
+            "quota_waits_kept": self.watch.quotas.kept,
         }
 
     # -- calls ---------------------------------------------------------------------------------
@@ -160,8 +171,7 @@ class AccessClients:
 
     async def _ask(self, service: Any, method: str, request: Any, caller: Caller) -> Any:
         """Call a method. Raises what the SDK would raise."""
-        changes = service is not stubs.AccessStub or method != "TestAccess"
-        stub = service(self._channel(caller, changes))
+        stub = service(self._channel(caller, method not in ASKED_ANYWHERE))
         try:
             return await getattr(stub, method)(request, timeout=CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
@@ -194,36 +204,46 @@ class AccessClients:
 
     # -- administrators ------------------------------------------------------------------------
 
-    async def _administer(self, users: tuple[str, ...]) -> None:
-        """Change some users, one after the other."""
+    async def _administer(self, who: int) -> None:
+        """Change some users and quotas, one after the other."""
         await self._until_ready()
         while not self.draining:
-            name = self._chance.choice(users)
             self._working += 1
-            await self._change_user(name)
+            if self._chance.random() < 0.7:
+                await self._change_user(self._chance.choice(USERS[who::2]))
+            else:
+                await self._change_quota(self._chance.choice(QUOTAS[who]))
             self._working -= 1
             await self._pause(60)
 
     async def _make(
-        self, service: Any, method: str, request: Any, what: tuple[str, str, str]
+        self,
+        service: Any,
+        method: str,
+        request: Any,
+        what: tuple[str, str, str],
+        caller: Caller | None = None,
     ) -> None:
-        """Ask for a change. what: its kind, its subject, and its mark."""
+        """Ask for a change. what: its kind, its subject, and its mark. caller: who is not root."""
         log = self.watch.log
         change = self.history.begin(*what, len(log))
         try:
-            await self._ask(service, method, request, self._root())
+            await self._ask(service, method, request, caller or self._root())
         except NOTHING:
             change.outcome = REFUSED
         except sdk.DuologError:
             pass
         else:
             change.outcome = OK
-            self.watch.acknowledge(self.history.place(change, log.changes(change.began)) + 1)
+            end = self.history.place(change, log.changes(change.began)) + 1
+            self.watch.acknowledge(end)
+            self._touch.acknowledged(end)
 
     async def _change_user(self, name: str) -> None:
         number, how = len(self.history.changes), self._chance.random()
         access = stubs.AccessStub
         if how < 0.2:
+            name = name if how < 0.18 else ROOT  # who is needed
             request = wire.DeleteUserRequest(user=name)
             await self._make(access, "DeleteUser", request, ("delete_user", name, ""))
         elif how < 0.5:
@@ -235,11 +255,26 @@ class AccessClients:
         elif how < 0.7:
             put = wire.PutUserRequest(user=name)
             put.disabled = self._chance.random() < 0.6
+            if self._chance.random() < 0.3:
+                put.super = self._chance.random() < 0.5
             mark = "disable" if put.disabled else "enable"
             await self._make(access, "PutUser", put, ("user", name, mark))
         else:
             rights = wire.PutRightsRequest(user=name, rights=self._rights(number))
             await self._make(access, "PutRights", rights, ("rights", name, f"m{number}x"))
+
+    async def _change_quota(self, subject: str, caller: Caller | None = None) -> None:
+        number, chance = len(self.history.changes), self._chance
+        if chance.random() < 0.3 and caller is None:
+            delete = wire.DeleteQuotaRequest(subject=subject)
+            await self._make(stubs.AdminStub, "DeleteQuota", delete, ("delete_quota", subject, ""))
+            return
+        put = wire.PutQuotaRequest(subject=subject, burst_ms=BURST_MS + number)
+        put.messages_in = chance.choice((5, 20, 60))
+        if chance.random() < 0.3:
+            put.bytes_in = chance.choice((200, 1000))
+        what = "quota", subject, str(put.burst_ms)
+        await self._make(stubs.AdminStub, "PutQuota", put, what, caller)
 
     def _rights(self, number: int) -> str:
         """A few entries, and one that no other change has."""
@@ -248,7 +283,7 @@ class AccessClients:
             {
                 "resource": f"Topic:{chance.choice(PATTERNS)}",
                 "actions": chance.choice((["Pub"], ["Sub"], ["Pub", "Sub"])),
-                "decision": chance.choice(("Allow", "Allow", "Deny")),
+                "decision": chance.choice(("Allow", "Allow", "Allow", "Deny")),
             }
             for _ in range(chance.randint(1, 3))
         ]
@@ -258,15 +293,64 @@ class AccessClients:
     # -- callers -------------------------------------------------------------------------------
 
     async def _call(self, address: str) -> None:
-        """Ask what one may do."""
+        """Do this and that, as one user or another."""
         await self._until_ready()
         chance = self._chance
         while True:
-            caller = self.credentials.caller(chance.choice(USERS), chance, address)
-            action, topic = chance.choice(("Pub", "Sub")), chance.choice(TOPICS)
-            request = wire.TestAccessRequest(action=action, resource=f"Topic:{topic}")
+            caller = self._caller(address)
+            topic, how = chance.choice(TOPICS), chance.random()
             try:
-                await self._ask(stubs.AccessStub, "TestAccess", request, caller)
-            except sdk.DuologError:
+                if how < 0.25:
+                    action = chance.choice(("Pub", "Sub"))
+                    test = wire.TestAccessRequest(action=action, resource=f"Topic:{topic}")
+                    await self._ask(stubs.AccessStub, "TestAccess", test, caller)
+                elif how < 0.45:
+                    pull = wire.PullRequest(topic=topic, max_messages=1, wait_ms=50)
+                    await self._ask(stubs.MessagesStub, "Pull", pull, caller)
+                elif how < 0.97 or self.draining:
+                    await self._send(topic, caller)
+                else:
+                    await self._change_quota(OF_CALLERS, caller)
+            except (sdk.DuologError, TimeoutError):
                 pass
             await self._pause(30)
+
+    def _caller(self, address: str) -> Caller:
+        """One of the users, or who can do everything, or could before there were users."""
+        chance, who = self._chance, self._chance.random()
+        if who < 0.04:
+            return Caller(certificate=FIRST, address=address)
+        name = ROOT if who < 0.25 else chance.choice(USERS)
+        return self.credentials.caller(name, chance, address)
+
+    async def _send(self, topic: str, caller: Caller) -> None:
+        """A stream of some batches; it goes on though some are refused."""
+        stream = stubs.MessagesStub(self._channel(caller, True)).Append()  # type: ignore[arg-type]
+        try:
+            for _ in range(self._chance.randint(1, 10)):
+                await stream.write(_batch(topic, self._chance.randint(1, 3)))
+                async with asyncio.timeout(CALL_SECONDS):
+                    reply: Any = await stream.read()
+                if reply is grpc.aio.EOF:
+                    return
+                if reply.status == wire.THROTTLED and self._chance.random() < 0.7:
+                    await asyncio.sleep(min(reply.retry_after_ms + 3, 400) / 1000)
+                else:
+                    await self._pause(10)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            pass
+        finally:
+            stream.cancel()
+
+
+def _batch(topic: str, count: int) -> wire.AppendRequest:
+    """So many messages."""
+    bodies, texts = pack([b"for whom it may concern"] * count), pack([b""] * count)
+    return wire.AppendRequest(
+        topic=topic,
+        bodies=bodies[0],
+        body_offsets=bodies[1],
+        property_offsets=texts[1],
+        crc32=crc32(*bodies, *texts),
+        born_time=WALL_MS,
+    )

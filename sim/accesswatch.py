@@ -13,13 +13,17 @@ from duolog.wire import duolog_pb2 as wire
 from node.access.gate import PRINCIPAL, Gate, Principal
 from node.access.rules import Facts
 from node.api.guard import Guard
+from node.appending import Appending, AppendingFor, Outcome
+from node.deferred.appends import count_of
 from node.rights.resources import Need
 from sim.accesslog import AccessLog, Said
 from sim.channels import Caller
 from sim.confirmedtables import ConfirmedTables
 from sim.node import Node
 from sim.nodeusers import FIRST
+from sim.quotawatch import QuotaWatch
 from sim.witness import Violation
+from store.record import Host
 
 
 class AccessWatch:
@@ -31,7 +35,9 @@ class AccessWatch:
         self.acknowledged = 0  # all records before it are
         self.admitted = self.denied = self.unknown = 0
         self._tables = tables
+        self.quotas = QuotaWatch()
         self._failure = ""
+        self._compared: dict[str, tuple[int, int]] = {}  # processes, and changes of their tables
 
     def acknowledge(self, end: int) -> None:
         """A change was answered as made."""
@@ -45,6 +51,14 @@ class AccessWatch:
         """After an event of a node. Raises Violation."""
         if self._failure:
             raise Violation(self._failure)
+        if node.services is None:
+            return
+        state = node.boot, node.services.broker.metadata.tables.changes
+        if self._compared.get(node.name) != state:
+            self._compared[node.name] = state
+            said = self.said(node)
+            if said is not None:
+                compare(node, said)
 
     def said(self, node: Node) -> Said | None:
         """What a node should go by; None where it may lack what it has applied."""
@@ -108,6 +122,17 @@ class AccessWatch:
         if reply.allowed != expected:
             self.wrong(f"{node.name} tells {principal}, {request}: {reply}, the log {expected}")
 
+    def appended(
+        self, node: Node, principal: Principal, request: wire.AppendRequest, reply: wire.AppendReply
+    ) -> None:
+        """A node answers a batch."""
+        place = principal.name, principal.source, request.topic
+        size = len(request.bodies) + len(request.properties)
+        try:
+            self.quotas.appended(node, self.said(node), place, (size, count_of(request)), reply)
+        except Violation as violation:
+            self.wrong(str(violation))
+
     def _knows(self, node: Node, what: str) -> None:
         assert node.services is not None, "it runs"
         applied = node.services.broker.metadata.tables.applied
@@ -117,6 +142,44 @@ class AccessWatch:
     def guard(self, node: Node, gate: Gate, facts: Facts) -> Guard:
         """A node's guard."""
         return WatchedGuard(node, gate, facts, self)
+
+
+def compare(node: Node, said: Said) -> None:
+    """Whether a node has the rows that the log says. Raises Violation."""
+    assert node.services is not None, "it runs"
+    metadata = node.services.broker.metadata
+    pairs = (
+        ("users", metadata.access.users, said.users),
+        ("rights", metadata.access.rights, said.rights),
+        ("quotas", metadata.quotas, said.quotas),
+    )
+    for what, found, wanted in pairs:
+        if found != wanted:
+            raise Violation(
+                f"{node.name} has {what} {found} after {metadata.tables.applied} changes, the log "
+                f"says {wanted}"
+            )
+
+
+class WatchedAppends:
+    """Appends of one caller, whose answers are looked at."""
+
+    def __init__(
+        self, appends: Appending, node: Node, principal: Principal, watch: AccessWatch
+    ) -> None:
+        self._appends = appends
+        self._node = node
+        self._principal = principal
+        self._watch = watch
+        self.settled = appends.settled
+
+    def append(
+        self, request: wire.AppendRequest, host: Host, bodies: bytes | memoryview | None = None
+    ) -> tuple[wire.AppendReply, Outcome | None]:
+        """See Appending."""
+        reply, outcome = self._appends.append(request, host, bodies)
+        self._watch.appended(self._node, self._principal, request, reply)
+        return reply, outcome
 
 
 class WatchedGuard(Guard):
@@ -146,3 +209,8 @@ class WatchedGuard(Guard):
             self._watch.decided(self._node, principal, needs, False)
             raise
         self._watch.decided(self._node, principal, needs, True)
+
+    def appends_of(self, principal: Principal, appends: AppendingFor) -> Appending:
+        """See Guard."""
+        made = super().appends_of(principal, appends)
+        return WatchedAppends(made, self._node, principal, self._watch)

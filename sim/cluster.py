@@ -154,6 +154,8 @@ class Cluster:
         some: tuple[str, ...] = stepfaults.SDK_KINDS if alone else stepfaults.KINDS
         if faults.LITE_ON in kinds:
             some += stepfaults.LITE_KINDS
+        if faults.ACCESS_ON in kinds:
+            some += stepfaults.ACCESS_KINDS
         return stepfaults.plan(chance, FAULTY_MS * 0.9, some)
 
     def _has(self, kind: str) -> bool:

@@ -1,5 +1,6 @@
 """All planted bugs: the simulator is only to be trusted while it catches every one."""
 
+from sim.mutants_access import ACCESS
 from sim.mutants_clocks import CLOCKS
 from sim.mutants_copies import COPIES
 from sim.mutants_decay import DECAY
@@ -25,6 +26,7 @@ MUTANTS = [
     *STEPS,
     *SDK,
     *LITE,
+    *ACCESS,
 ]
 
 __all__ = ["MUTANTS", "Mutant"]

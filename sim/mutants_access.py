@@ -1,10 +1,276 @@
-"""Planted bugs of users, rights and quotas."""
+"""Planted bugs of users, rights and quotas: of their tables, of the gate, and of the meters."""
 
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from node.access import accesstokens
+from node.access.gate import Gate
+from node.api.access import AccessService
+from node.api.guard import GuardedAppends
+from node.api.native import NodeFacts
+from node.core.metadatalog import MetadataLog
+from node.quotas.meter import Meter
+from node.quotas.quotas import Direction, _Accounts
 from sim.faults import ACCESS_ON, NODES, Fault
-from sim.mutants_services import with_services
+from sim.mutants_services import taking_turns, with_services
+from sim.planted import Mutant, Patch, left_out
+from store.accesstables import AccessTables
+from store.metadata import Metadata
+from store.status import BrokerRole
 
 
 def with_access(seed: int) -> list[Fault]:
     """A run's usual faults, and nodes with users, whose services are used by nobody else."""
     found = [*with_services(seed), Fault(0.0, ACCESS_ON, NODES[0])]
     return sorted(found, key=lambda fault: fault.at)
+
+
+def _switching(seed: int) -> list[Fault]:
+    """Nodes with users, and masters that take turns."""
+    return taking_turns(seed, ACCESS_ON)
+
+
+# -- the tables ------------------------------------------------------------------------------------
+
+
+def _passed_over_by_slaves(*operations: str) -> Callable[[], list[Patch]]:
+    """Some changes are applied by masters only."""
+
+    def patches() -> list[Patch]:
+        original = MetadataLog._apply
+
+        def apply(self: Any, body: bytes) -> None:
+            slave = self._decided.role is BrokerRole.SLAVE
+            if not (slave and json.loads(body)["op"] in operations):
+                original(self, body)
+
+        return [(MetadataLog, "_apply", apply)]
+
+    return patches
+
+
+def _snapshots_without_quotas() -> list[Patch]:
+    original = Metadata.snapshot
+    return [(Metadata, "snapshot", lambda self: replace(original(self), quotas={}))]
+
+
+def _adopted_in_addition() -> list[Patch]:
+    """Who takes the tables of its master keeps the users that these do not have."""
+
+    def adopt(self: Any, other: Any) -> None:
+        self.users = {**self.users, **other.users}
+        self.rights = {**self.rights, **other.rights}
+        self.changes += 1
+
+    return [(AccessTables, "replace", adopt)]
+
+
+def _rights_outlive() -> list[Patch]:
+    """A user that is created again has the rights of the one before."""
+
+    def delete(self: Any, name: str) -> None:
+        self.users.pop(name, None)
+        self.changes += 1
+
+    return [(AccessTables, "delete_user", delete)]
+
+
+def _acknowledged_at_once() -> list[Patch]:
+    """A change is answered before it is confirmed."""
+
+    async def applied(self: Any, offset: int) -> None:
+        return None
+
+    return [(MetadataLog, "_applied", applied)]
+
+
+# -- the gate --------------------------------------------------------------------------------------
+
+
+def _until_a_restart(*kept: str) -> Callable[[], list[Patch]]:
+    """The gate goes on by some of what it once read."""
+
+    def patches() -> list[Patch]:
+        original = Gate._refresh
+
+        def refresh(self: Any) -> None:
+            before = [(name, dict(getattr(self, name))) for name in kept]
+            original(self)
+            for name, rows in before:
+                getattr(self, name).update(rows)
+
+        return [(Gate, "_refresh", refresh)]
+
+    return patches
+
+
+def _tokens_outlive_passwords() -> list[Patch]:
+    original = accesstokens._words
+    return [
+        (
+            accesstokens,
+            "_words",
+            lambda user, until_ms: original(replace(user, password=""), until_ms),
+        )
+    ]
+
+
+def _any_credentials() -> list[Patch]:
+    """What proved a user once proves it on."""
+    return [(Gate, "is_current", lambda self, principal: self.user(principal.name) is not None)]
+
+
+def _first_user_stays() -> list[Patch]:
+    original = Gate.user
+    return [(Gate, "user", lambda self, name: original(self, name) or self._first(name))]
+
+
+def _streams_go_on() -> list[Patch]:
+    """Who was let in may send on."""
+
+    def append(self: Any, request: Any, host: Any, bodies: Any = None) -> Any:
+        return self._appends.append(request, host, bodies, self._principal.name)
+
+    return [(GuardedAppends, "append", append)]
+
+
+# -- quotas ----------------------------------------------------------------------------------------
+
+
+def _anew_at_each_change() -> list[Patch]:
+    """Any change of any quota fills all buckets."""
+    original = _Accounts.replace
+
+    def renew(self: Any, quotas: Any) -> bool:
+        self.open = {}
+        return original(self, quotas)
+
+    return [(_Accounts, "replace", renew)]
+
+
+def _as_before() -> list[Patch]:
+    """Who was counted by a quota is counted by it on."""
+    original = _Accounts.replace
+
+    def keep(self: Any, quotas: Any) -> bool:
+        before = self.open
+        found = original(self, quotas)
+        self.open = before
+        return found
+
+    return [(_Accounts, "replace", keep)]
+
+
+def _refused_counts() -> list[Patch]:
+    """What is refused uses the quota up."""
+    original = Direction.take
+
+    def take(self: Any, who: Any, topic: str, passing: tuple[int, int], now_ms: int) -> Any:
+        wait = original(self, who, topic, passing, now_ms)
+        if wait is not None:
+            self.add(who, topic, passing, now_ms)
+        return wait
+
+    return [(Direction, "take", take)]
+
+
+def _half_the_wait() -> list[Patch]:
+    original = Direction.take
+
+    def take(self: Any, who: Any, topic: str, passing: tuple[int, int], now_ms: int) -> Any:
+        wait = original(self, who, topic, passing, now_ms)
+        return wait._replace(ms=max(1, wait.ms // 2)) if wait is not None else None
+
+    return [(Direction, "take", take)]
+
+
+def _only_one_holds() -> list[Patch]:
+    """Of several quotas, one counts."""
+    original = Direction._of
+    return [
+        (Direction, "_of", lambda self, who, topic, now_ms: original(self, who, topic, now_ms)[:1])
+    ]
+
+
+def _twice_the_burst() -> list[Patch]:
+    original = Meter.__init__
+
+    def make(self: Any, a_second: int, burst_ms: int) -> None:
+        original(self, a_second, 2 * burst_ms)
+
+    return [(Meter, "__init__", make)]
+
+
+def _everybody_for_all() -> list[Patch]:
+    """The quota for every other one also holds for who has its own."""
+
+    def of(self: Any, name: str) -> Any:
+        return self.quotas.get("*") or self.quotas.get(name)
+
+    return [(_Accounts, "_of", of)]
+
+
+def _bug(
+    name: str,
+    story: str,
+    patches: Callable[[], list[Patch]],
+    weather: Callable[[int], list[Fault]] = with_access,
+) -> Mutant:
+    return Mutant(name, story, patches, True, weather)
+
+
+ACCESS = [
+    _bug(
+        "access-slave-keeps-users",
+        "a slave does not apply that a user is deleted",
+        _passed_over_by_slaves("delete_user"),
+    ),
+    _bug(
+        "access-rights-on-master",
+        "rights are changed on the master only",
+        _passed_over_by_slaves("rights", "delete_rights"),
+    ),
+    _bug(
+        "quota-on-master",
+        "quotas are changed on the master only",
+        _passed_over_by_slaves("quota", "delete_quota"),
+    ),
+    _bug("quota-not-in-snapshots", "snapshots have no quotas", _snapshots_without_quotas),
+    _bug("access-adopted-on-top", "adopted tables keep deleted users", _adopted_in_addition),
+    _bug("access-rights-outlive", "rights outlive their user", _rights_outlive),
+    _bug("access-answered-at-once", "a change is answered unconfirmed", _acknowledged_at_once),
+    _bug(
+        "access-users-until-restart",
+        "a disabled user is let in until a restart",
+        _until_a_restart("_users"),
+    ),
+    _bug(
+        "access-rights-until-restart",
+        "rights hold until a restart",
+        _until_a_restart("_rights", "_decisions"),
+    ),
+    _bug("access-old-tokens", "a token outlives its password", _tokens_outlive_passwords),
+    _bug("access-any-credentials", "a stream outlives its password", _any_credentials),
+    _bug("access-first-user-stays", "the first user is never replaced", _first_user_stays),
+    _bug("access-streams-go-on", "who was let in once may send on", _streams_go_on),
+    _bug(
+        "access-slave-denies",
+        "a node that may lack changes denies a call",
+        left_out(NodeFacts, "check_knows"),
+    ),
+    _bug(
+        "access-no-super-left",
+        "the last super user is deleted",
+        left_out(AccessService, "_check_supers"),
+    ),
+    _bug("quota-anew", "a quota begins anew at each change of any", _anew_at_each_change),
+    _bug("quota-as-before", "a changed quota does not count", _as_before),
+    _bug("quota-refused-counts", "what is refused uses a quota up", _refused_counts),
+    _bug("quota-short-wait", "the wait that is told is too short", _half_the_wait),
+    _bug("quota-one-holds", "of several quotas, one holds", _only_one_holds),
+    _bug("quota-twice-the-burst", "twice the burst passes", _twice_the_burst),
+    _bug("quota-for-all", "a quota for all others holds for everyone", _everybody_for_all),
+    _bug("quota-not-told", "adopted quotas do not count", left_out(MetadataLog, "_tell_quotas")),
+]

@@ -41,6 +41,7 @@ Answer = Callable[[Any, Exception | None], None]
 CHECK_AFTER_MS = 300
 CHECK_AGAIN_MS = 250
 CHECKS_MAX = 3
+SNAPSHOT_SECONDS = 0.4
 GROUP_GRACE_MS = 600
 CALLBACKS_UNASKED = 3  # after so many the services are asked for their invariants: 3 % of a run
 
@@ -210,6 +211,14 @@ class Services:
         broker = self.broker
         for part in broker.parts:
             broker.background.start(part.run())
+        if self.access is not None:
+            broker.background.start(self._save_tables())
+
+    async def _save_tables(self) -> None:
+        """Snapshots, as a node writes them, but sooner."""
+        while True:
+            await asyncio.sleep(SNAPSHOT_SECONDS)
+            await self.broker.metadata.save()
 
     async def _ask(self, check: Check) -> bool:
         """Ask the producer of a half message, who may answer later."""

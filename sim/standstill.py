@@ -24,16 +24,20 @@ class Standstill:
         self._until = 0.0
         self._go_on()
 
+    @property
+    def on(self) -> bool:
+        """Whether the process stands still."""
+        return self._world.now < self._until
+
     def defers(self, do: Callable[[], None]) -> bool:
         """Whether the process stands still; then this is done once it goes on."""
-        stands = self._world.now < self._until
-        if stands:
+        if self.on:
             self._waiting.append(do)
-        return stands
+        return self.on
 
     def _go_on(self) -> None:
         """Each is an event of its own, as it would have been."""
-        if self._world.now < self._until:
+        if self.on:
             return  # it was told to stand still for longer
         while self._waiting:
             self._world.after(0.0, self._waiting.popleft())

@@ -46,6 +46,7 @@ KINDS = (
     "dead letter",
 )
 LITE_KINDS = ("forget_light_queues", "forget_light_queues", PARENT, PARENT)
+ACCESS_KINDS = ("user", "user", "delete_user", "rights", "quota", "delete_quota")
 SDK_KINDS = ("offsets", "publish", "published", "published", STAGED_TOPIC, PUBLISHED, WRITTEN)
 
 
