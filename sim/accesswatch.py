@@ -127,9 +127,15 @@ class AccessWatch:
     ) -> None:
         """A node answers a batch."""
         place = principal.name, principal.source, request.topic
-        size = len(request.bodies) + len(request.properties)
+        size, said = len(request.bodies) + len(request.properties), self.said(node)
+        may = said is None or (
+            said.proves(principal.name, principal.credentials)
+            and said.allows(principal.name, f"Topic:{request.topic}", ("Pub",))
+        )
+        if reply.status == wire.PUT_OK and not may:
+            self.wrong(f"{node.name} stores a batch of {principal} in {request.topic}")
         try:
-            self.quotas.appended(node, self.said(node), place, (size, count_of(request)), reply)
+            self.quotas.appended(node, said, place, (size, count_of(request)), reply)
         except Violation as violation:
             self.wrong(str(violation))
 

@@ -21,6 +21,7 @@ from sim.disk import SimDisk
 from sim.faults import Fault
 from sim.ghost import Ghost
 from sim.mutants import MUTANTS, Mutant
+from sim.mutants_access import with_access
 from sim.mutants_clocks import CLOCKS, jumps
 from sim.mutants_election import slow_etcd_and_short_cuts
 from sim.mutants_lite import with_lite
@@ -81,6 +82,15 @@ def test_guarantees_of_lite_topics_hold_and_a_run_is_repeatable() -> None:
         assert sum(outcome.counts[what] for outcome in outcomes) > 0, what
 
 
+def test_guarantees_of_users_and_quotas_hold_and_a_run_is_repeatable() -> None:
+    outcomes = [run(seed, with_access(seed), elected=True) for seed in (0, 1, 2, 0)]
+    assert [outcome.violation for outcome in outcomes] == [""] * 4
+    assert outcomes[0].digest == outcomes[3].digest
+    counted = ("access_changed", "access_admitted", "access_denied", "access_strangers")
+    for what in (*counted, "quota_passed", "quota_throttled", "quota_waits_kept"):
+        assert sum(outcome.counts[what] for outcome in outcomes) > 0, what
+
+
 def test_guarantees_hold_when_masters_stop_between_two_steps() -> None:
     plans = [at_steps("after D", "refused D", "before timers", "after X")(seed) for seed in (1, 1)]
     outcomes = [run(1, planned, elected=True) for planned in plans]
@@ -102,6 +112,10 @@ def test_a_seed_repeats_its_run_in_another_process() -> None:
 
 
 QUICK = (
+    "access-slave-keeps-users",
+    "access-rights-until-restart",
+    "quota-not-in-snapshots",
+    "quota-anew",
     "delays-deaf",
     "committed-again",
     "group-no-grace",

@@ -1,0 +1,122 @@
+"""What the simulator says of batches that pass, or do not, under a quota."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from duolog.wire import duolog_pb2 as wire
+
+from sim.accesslog import Said
+from sim.node import Node
+from sim.quotawatch import QuotaWatch
+from sim.witness import Violation
+
+PLACE = ("u", "10.0.0.1", "t")
+# 10 messages a second, and 5 of them at once.
+QUOTA = {"subject": "User:u", "messages_in": 10, "burst_ms": 500}
+
+
+@dataclass
+class Sends:
+    """A node, at a time, whose answers are looked at."""
+
+    now = 0
+    said = Said(quotas={"User:u": QUOTA})
+
+    def __post_init__(self) -> None:
+        self.watch = QuotaWatch()
+        self.node = cast(Node, SimpleNamespace(name="a", boot=1, mono=lambda: self.now))
+
+    def passes(self, at: int, count: int) -> None:
+        self.now = at
+        reply = wire.AppendReply(status=wire.PUT_OK)
+        self.watch.appended(self.node, self.said, PLACE, (0, count), reply)
+
+    def waits(self, at: int, wait_ms: int) -> None:
+        self.now = at
+        reply = wire.AppendReply(status=wire.THROTTLED, retry_after_ms=wait_ms)
+        self.watch.appended(self.node, self.said, PLACE, (0, 1), reply)
+
+
+@pytest.fixture
+def sends() -> Sends:
+    return Sends()
+
+
+def test_a_rate_a_burst_and_a_batch_may_pass(sends: Sends) -> None:
+    sends.passes(0, 4)
+    sends.passes(0, 7)
+    sends.passes(1000, 1)
+    sends.passes(1000, 20)
+    assert sends.watch.passed == 4
+
+
+def test_more_than_that_is_a_violation(sends: Sends) -> None:
+    sends.passes(0, 4)
+    sends.passes(1, 2)
+    with pytest.raises(Violation, match="too much"):
+        sends.passes(2, 1)
+
+
+def test_a_refusal_without_a_debt_is_a_violation(sends: Sends) -> None:
+    sends.passes(0, 4)
+    with pytest.raises(Violation, match="without reason"):
+        sends.waits(1, 10)
+
+
+def test_a_wait_must_be_enough(sends: Sends) -> None:
+    sends.passes(0, 6)
+    sends.waits(0, 90)
+    sends.waits(50, 40)
+    with pytest.raises(Violation, match="told to wait"):
+        sends.waits(95, 10)
+
+
+def test_a_wait_may_be_longer_where_others_were_served(sends: Sends) -> None:
+    sends.passes(0, 5)
+    sends.waits(0, 1)
+    sends.passes(2, 9)
+    sends.waits(3, 800)
+    assert sends.watch.throttled == 2
+
+
+def test_a_refusal_names_a_wait(sends: Sends) -> None:
+    sends.passes(0, 6)
+    with pytest.raises(Violation, match="no wait"):
+        sends.waits(0, 0)
+
+
+def test_a_changed_quota_begins_anew_and_another_one_does_not(sends: Sends) -> None:
+    sends.passes(0, 6)
+    other = {"subject": "Topic:x", "messages_in": 1, "burst_ms": 1}
+    sends.said = Said(quotas={"User:u": QUOTA, "Topic:x": other})
+    with pytest.raises(Violation, match="too much"):
+        sends.passes(1, 1)
+    sends.said = Said(quotas={"User:u": {**QUOTA, "burst_ms": 501}})
+    sends.passes(1, 5)
+
+
+def test_a_process_that_was_not_seen_is_not_judged(sends: Sends) -> None:
+    sends.passes(0, 6)
+    said, unknown = sends.said, cast(Any, None)
+    sends.said = unknown
+    sends.passes(0, 1)
+    sends.said = said
+    sends.passes(1, 9)
+    assert sends.watch.passed == 1
+
+
+OTHERS: list[Callable[[Sends], None]] = [
+    lambda sends: setattr(sends.node, "boot", 2),
+    lambda sends: setattr(sends.node, "name", "b"),
+]
+
+
+@pytest.mark.parametrize("change", OTHERS, ids=["another process", "another node"])
+def test_each_process_counts_by_itself(sends: Sends, change: Callable[[Sends], None]) -> None:
+    sends.passes(0, 6)
+    change(sends)
+    sends.passes(0, 6)
+    assert sends.watch.passed == 2
