@@ -1,9 +1,11 @@
 """Final checks of users, rights and quotas: the log, the tables of all nodes, and their gates."""
 
 from node.rights.resources import Action, Kind, Need, Resource
-from sim.accessclients import TOPICS, USERS, AccessClients
+from sim.accesscalls import TOPICS
+from sim.accessclients import AccessClients
 from sim.accesslog import Said
 from sim.accesswatch import compare
+from sim.credentials import USERS
 from sim.node import Node
 from sim.witness import Violation
 

@@ -11,7 +11,8 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
 from node.access.gate import PRINCIPAL, Gate, Principal
-from node.access.rules import Facts
+from node.access.guarding import Delivering
+from node.access.rules import Facts, Rule
 from node.api.guard import Guard
 from node.appending import Appending, AppendingFor, Outcome
 from node.deferred.appends import count_of
@@ -113,12 +114,14 @@ class AccessWatch:
             self.denied += 1
             self._knows(node, f"denies {principal}")
 
-    def told(self, node: Node, request: Any, reply: Any, came: float) -> None:
-        """A node answers whether its caller may do something."""
+    def answered(self, node: Node, request: Any, reply: Any, came: float) -> None:
+        """A node answers what its caller may do, or with messages."""
         principal, said = PRINCIPAL.get(), self.said(node)
-        if not isinstance(request, wire.TestAccessRequest) or principal is None or said is None:
+        if principal is None or said is None or (principal.name == FIRST and not said.users):
             return
-        if principal.name == FIRST and not said.users:
+        if isinstance(request, wire.PullRequest):
+            self.given(node, principal, request.topic)
+        if not isinstance(request, wire.TestAccessRequest):
             return
         expected = said.allows(principal.name, request.resource, (request.action,))
         if reply.allowed != expected:
@@ -140,6 +143,15 @@ class AccessWatch:
             self.quotas.appended(node, said, place, (size, count_of(request)), reply)
         except Violation as violation:
             self.wrong(str(violation))
+
+    def given(self, node: Node, principal: Principal, topic: str) -> None:
+        """A node gives a caller messages."""
+        said = self.said(node)
+        if said is None:
+            return
+        known = said.proves(principal.name, principal.credentials)
+        if not (known and said.allows(principal.name, f"Topic:{topic}", ("Sub",))):
+            self.wrong(f"{node.name} gives {principal} messages of {topic}")
 
     def _knows(self, node: Node, what: str) -> None:
         assert node.services is not None, "it runs"
@@ -190,6 +202,25 @@ class WatchedAppends:
         return reply, outcome
 
 
+class WatchedReplies:
+    """The context of a streaming call, whose batches are looked at as they go out."""
+
+    def __init__(self, context: Any, node: Node, principal: Principal, watch: AccessWatch) -> None:
+        self._context = context
+        self._node = node
+        self._principal = principal
+        self._watch = watch
+
+    async def write(self, message: Any) -> None:
+        """A reply goes out."""
+        if isinstance(message, wire.MessageBatch):
+            self._watch.given(self._node, self._principal, message.topic)
+        await self._context.write(message)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
 class WatchedGuard(Guard):
     """A guard whose answers are looked at."""
 
@@ -217,6 +248,12 @@ class WatchedGuard(Guard):
             self._watch.decided(self._node, principal, needs, False)
             raise
         self._watch.decided(self._node, principal, needs, True)
+
+    def _delivering(
+        self, context: Any, principal: Principal, rule: Rule, request: Any = None
+    ) -> Delivering:
+        watched = WatchedReplies(context, self._node, principal, self._watch)
+        return super()._delivering(watched, principal, rule, request)
 
     def appends_of(self, principal: Principal, appends: AppendingFor) -> Appending:
         """See Guard."""

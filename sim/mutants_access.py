@@ -7,9 +7,12 @@ from typing import Any
 
 from node.access import accesstokens
 from node.access.gate import Gate
+from node.access.guarding import Delivering
+from node.api import guard
 from node.api.access import AccessService
 from node.api.guard import GuardedAppends
 from node.api.native import NodeFacts
+from node.api.rules import RULES
 from node.core.metadatalog import MetadataLog
 from node.quotas.meter import Meter
 from node.quotas.quotas import Direction, _Accounts
@@ -136,6 +139,22 @@ def _streams_go_on() -> list[Patch]:
     return [(GuardedAppends, "append", append)]
 
 
+def _subscriptions_go_on() -> list[Patch]:
+    """Who was let in is given messages on."""
+
+    async def write(self: Any, message: Any) -> None:
+        await self._context.write(message)
+
+    return [(Delivering, "write", write)]
+
+
+def _pulls_go_on() -> list[Patch]:
+    """Who waits for messages gets them, whatever was changed meanwhile."""
+    path = "/duolog.v1.Messages/Pull"
+    rules = {**RULES, path: replace(RULES[path], again=False)}
+    return [(guard, "RULES", rules)]
+
+
 # -- quotas ----------------------------------------------------------------------------------------
 
 
@@ -255,6 +274,8 @@ ACCESS = [
     _bug("access-any-credentials", "a stream outlives its password", _any_credentials),
     _bug("access-first-user-stays", "the first user is never replaced", _first_user_stays),
     _bug("access-streams-go-on", "who was let in once may send on", _streams_go_on),
+    _bug("access-subscriptions-go-on", "a subscription outlives rights", _subscriptions_go_on),
+    _bug("access-pulls-go-on", "who waits gets messages without a right", _pulls_go_on),
     _bug(
         "access-slave-denies",
         "a node that may lack changes denies a call",
