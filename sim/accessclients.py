@@ -6,6 +6,9 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
+from node.access.gate import Gate
+from node.access.rules import Facts
+from node.api.guard import Guard
 from sim.accessadmins import QUOTAS, AccessAdmins
 from sim.accesscallers import ADDRESSES, AccessCallers
 from sim.accesscalls import TOPICS, AccessCalls
@@ -16,8 +19,10 @@ from sim.confirmedtables import ConfirmedTables
 from sim.credentials import ROOT
 from sim.intouch import LOOK_MS
 from sim.loop import SimLoop
+from sim.node import Node
 from sim.nodeusers import FIRST
 from sim.stage import Stage
+from sim.watchedguard import WatchedGuard
 
 
 class AccessClients:
@@ -36,9 +41,12 @@ class AccessClients:
             world.chance("access loop"),
         )
         for node in cluster.nodes:
-            node.guard_of = self.watch.guard
+            node.guard_of = self._guard
             node.on_answered.append(self.watch.answered)
             node.on_settled.append(self.watch.settled)
+
+    def _guard(self, node: Node, gate: Gate, facts: Facts) -> Guard:
+        return WatchedGuard(node, gate, facts, self.watch)
 
     def begin(self) -> None:
         """Start all programs."""
