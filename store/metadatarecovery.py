@@ -70,12 +70,14 @@ class Recovered:
     foreign: tables came from files that another program wrote, so the log does not have them.
     partial: some topics may be missing; the queues tell which.
     replayed_from: the log's records were applied from this one on.
+    lacking: some of these could not be read.
     """
 
     tables: Metadata
     foreign: list[str] = field(default_factory=list)
     partial: bool = False
     replayed_from: int = 0
+    lacking: bool = False
 
 
 @dataclass(slots=True)
@@ -86,6 +88,7 @@ class MetadataRecovery:
     files: MetadataFiles
     records: MetadataRecords
     report: Callable[[Doubt], None]
+    _lacking: bool = False
 
     def run(self) -> Recovered:
         """Find the tables. Raises BadStoreFile if another program's file cannot be read."""
@@ -230,10 +233,13 @@ class MetadataRecovery:
         """Apply all records in the log; they tell to which tables."""
         tables = self._replayed(Metadata())
         if tables.complete and self.records.first == 0:
-            return Recovered(tables)
+            return Recovered(tables, lacking=self._lacking)
         base = found[0].tables if found else self._best_tables()
         base.applied = self.records.first
-        return Recovered(self._replayed(base), partial=True, replayed_from=self.records.first)
+        replayed = self._replayed(base)
+        return Recovered(
+            replayed, partial=True, replayed_from=self.records.first, lacking=self._lacking
+        )
 
     def _best_tables(self) -> Metadata:
         """Without any snapshot: the tables in RocketMQ's files, as they are."""
@@ -259,6 +265,7 @@ class MetadataRecovery:
             bodies, following = self.records.read(tables.applied)
             if following <= tables.applied:
                 return tables
+            self._lacking = self._lacking or len(bodies) < following - tables.applied
             for body in bodies:
                 tables.apply(body)
             tables.applied = following

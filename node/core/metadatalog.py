@@ -140,6 +140,8 @@ class MetadataLog:
         self._creating: dict[str, tuple[int, TopicConfig]] = {}
         # Topics may be missing; the queues tell which, once so many changes are applied.
         self._missing_after: int | None = None
+        # Some records could not be read: the segment that holds them is damaged or lost.
+        self._lacking = False
 
     @property
     def topics(self) -> dict[str, TopicConfig]:
@@ -204,6 +206,7 @@ class MetadataLog:
         found = MetadataRecovery(self._disk, self._files, records, _report).run()
         self._tables = found.tables
         self._read = found.replayed_from
+        self._lacking = found.lacking
         if found.partial:
             self._missing_after = self._stored
         self.catch_up()
@@ -293,6 +296,9 @@ class MetadataLog:
             result = self._store.get(
                 SYSTEM_TOPIC, QUEUE, QueueOffset(self._read), Wanted(READ_ROWS, READ_BYTES)
             )
+            following = result.next_offset
+            if following > tables.applied and result.count < following - self._read:
+                self._lacking = True
             for numbers, body, _ in result.rows():
                 if numbers[decode.OUT_QUEUE_OFFSET] >= tables.applied:
                     self._apply(body)
@@ -353,14 +359,21 @@ class MetadataLog:
             log.error("cannot read the master's metadata", reason=error.reason)
             return
         self._missing_after = None  # the master knows which topics exist
+        self._lacking = False
         self._tell_quotas()
         self._apply_floors()
         self.catch_up()
 
     async def save(self) -> None:
-        """Write a snapshot, in a thread, if anything changed and nothing is missing."""
+        """Write a snapshot, in a thread, if anything changed and nothing is missing.
+
+        A slave that lacks records gets them from its master, with tables that have them. A master
+        has no better tables than its own.
+        """
         tables = self._tables
         if self._missing_after is not None or not self._files.due(tables.changes):
+            return
+        if self._lacking and self._decided.role is BrokerRole.SLAVE:
             return
         snapshot = tables.snapshot()
         place = self._records().place(snapshot.applied - 1)
