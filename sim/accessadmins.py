@@ -10,7 +10,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from sim.accesscalls import AccessCalls
 from sim.channels import Caller
-from sim.credentials import ROOT, USERS
+from sim.credentials import ROOT, SHARED, USERS
 
 PATTERNS = ("qa", "qb", "ra", "q*", "*")
 QUOTAS = (("User:u0", "User:*", "Topic:qa"), ("Client:10.0.0.1", "Topic:ra"))
@@ -30,12 +30,28 @@ class AccessAdmins:
         await self._calls.until_ready()
         while not self._calls.draining:
             self.working += 1
-            if self._chance.random() < 0.7:
-                await self._change_user(self._chance.choice(USERS[who::2]))
+            how = self._chance.random()
+            if how < 0.15:
+                await self._change_shared()
+            elif how < 0.75:
+                await self._change_user(self._chance.choice(USERS[who:4:2]))
             else:
                 await self.change_quota(self._chance.choice(QUOTAS[who]))
             self.working -= 1
             await self._calls.pause(60)
+
+    async def _change_shared(self) -> None:
+        """Create or delete a user, as the others do at the same time."""
+        number, access = len(self._calls.history.changes), stubs.AccessStub
+        if self._chance.random() < 0.4:
+            delete = wire.DeleteUserRequest(user=SHARED)
+            await self._calls.make(access, "DeleteUser", delete, ("delete_user", SHARED, ""))
+            return
+        credentials = self._calls.credentials
+        word = credentials.new_password(SHARED, number)
+        put = wire.PutUserRequest(user=SHARED, password=word, create=True)
+        what = "user", SHARED, credentials.hashed(SHARED, word)
+        await self._calls.make(access, "PutUser", put, what)
 
     async def _change_user(self, name: str) -> None:
         number, how = len(self._calls.history.changes), self._chance.random()

@@ -12,6 +12,7 @@ from sim.channels import Caller, SimChannel
 from sim.credentials import ROOT, Credentials
 from sim.intouch import InTouch
 from sim.stage import Stage
+from sim.witness import Violation
 
 TOPICS = ("qa", "qb", "ra")
 CALL_SECONDS = 0.9
@@ -85,5 +86,7 @@ class AccessCalls:
         else:
             change.outcome = OK
             end = self.history.place(change, log.changes(change.began)) + 1
+            if getattr(request, "create", False) and change.subject in log.at(end - 1).users:
+                raise Violation(f"{change} is answered as new, and was there")
             self.watch.acknowledge(end)
             self.touch.acknowledged(end)

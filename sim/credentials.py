@@ -12,7 +12,8 @@ from sim.node import WALL_MS
 from sim.nodeusers import KEY, CheapSeal
 
 ROOT = SET_UP
-USERS = ("u0", "u1", "u2", "u3")
+SHARED = "u4"  # that every administrator creates and deletes
+USERS = ("u0", "u1", "u2", "u3", SHARED)
 TOKEN_SECONDS = 3600 * 24 * 300
 
 

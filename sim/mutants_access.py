@@ -1,6 +1,7 @@
 """Planted bugs of users, rights and quotas: of their tables, of the gate, and of the meters."""
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,8 +17,8 @@ from node.api.rules import RULES
 from node.core.metadatalog import MetadataLog
 from node.quotas.meter import Meter
 from node.quotas.quotas import Direction, _Accounts
-from sim.faults import ACCESS_ON, NODES, Fault
-from sim.mutants_services import taking_turns, with_services
+from sim.faults import ACCESS_ON, NODES, SERVICES_ON, Fault
+from sim.mutants_services import with_services
 from sim.planted import Mutant, Patch, left_out
 from store.accesstables import AccessTables
 from store.metadata import Metadata
@@ -30,9 +31,17 @@ def with_access(seed: int) -> list[Fault]:
     return sorted(found, key=lambda fault: fault.at)
 
 
-def _switching(seed: int) -> list[Fault]:
-    """Nodes with users, and masters that take turns."""
-    return taking_turns(seed, ACCESS_ON)
+def _losing_segments(seed: int) -> list[Fault]:
+    """Nodes with users; one loses a segment, and is killed soon after it has it again."""
+    chance = random.Random(seed)
+    node, at = chance.choice(NODES), chance.uniform(900, 1600)
+    again = round(at + chance.uniform(250, 600), 3)
+    return [
+        Fault(0.0, SERVICES_ON, NODES[0]),
+        Fault(0.0, ACCESS_ON, NODES[0]),
+        Fault(round(at, 3), "lose_segment", node, lasts=100.0, level=round(chance.random(), 3)),
+        Fault(again, "kill", node, lasts=50.0, level=0.3),
+    ]
 
 
 # -- the tables ------------------------------------------------------------------------------------
@@ -68,6 +77,17 @@ def _adopted_in_addition() -> list[Patch]:
         self.changes += 1
 
     return [(AccessTables, "replace", adopt)]
+
+
+def _saved_though_lacking() -> list[Patch]:
+    """A slave saves tables without the records of a lost segment."""
+    original = MetadataLog.save
+
+    async def save(self: Any) -> None:
+        self._lacking = False
+        await original(self)
+
+    return [(MetadataLog, "save", save)]
 
 
 def _rights_outlive() -> list[Patch]:
@@ -258,6 +278,12 @@ ACCESS = [
     ),
     _bug("quota-not-in-snapshots", "snapshots have no quotas", _snapshots_without_quotas),
     _bug("access-adopted-on-top", "adopted tables keep deleted users", _adopted_in_addition),
+    _bug(
+        "tables-saved-lacking",
+        "a snapshot lacks the records of a lost segment",
+        _saved_though_lacking,
+        _losing_segments,
+    ),
     _bug("access-rights-outlive", "rights outlive their user", _rights_outlive),
     _bug("access-answered-at-once", "a change is answered unconfirmed", _acknowledged_at_once),
     _bug(

@@ -215,10 +215,10 @@ class Services:
             broker.background.start(self._save_tables())
 
     async def _save_tables(self) -> None:
-        """Snapshots, as a node writes them, but sooner."""
+        """Snapshots, as a node writes them: at its start, and then more often."""
         while True:
-            await asyncio.sleep(SNAPSHOT_SECONDS)
             await self.broker.metadata.save()
+            await asyncio.sleep(SNAPSHOT_SECONDS)
 
     async def _ask(self, check: Check) -> bool:
         """Ask the producer of a half message, who may answer later."""
