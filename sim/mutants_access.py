@@ -242,15 +242,6 @@ def _twice_the_burst() -> list[Patch]:
     return [(Meter, "__init__", make)]
 
 
-def _everybody_for_all() -> list[Patch]:
-    """The quota for every other one also holds for who has its own."""
-
-    def of(self: Any, name: str) -> Any:
-        return self.quotas.get("*") or self.quotas.get(name)
-
-    return [(_Accounts, "_of", of)]
-
-
 def _bug(
     name: str,
     story: str,
@@ -318,6 +309,5 @@ ACCESS = [
     _bug("quota-short-wait", "the wait that is told is too short", _half_the_wait),
     _bug("quota-one-holds", "of several quotas, one holds", _only_one_holds),
     _bug("quota-twice-the-burst", "twice the burst passes", _twice_the_burst),
-    _bug("quota-for-all", "a quota for all others holds for everyone", _everybody_for_all),
     _bug("quota-not-told", "adopted quotas do not count", left_out(MetadataLog, "_tell_quotas")),
 ]
