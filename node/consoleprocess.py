@@ -7,7 +7,6 @@ that ends by itself is started again, at growing intervals.
 import asyncio
 import contextlib
 import json
-import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -21,7 +20,6 @@ log = structlog.get_logger("duolog.node")
 AGAIN_SECONDS, AGAIN_SECONDS_MAX = 1.0, 60.0
 WELL_SECONDS = 60.0  # after which it is started again at once
 STOP_SECONDS = 5.0
-NICE = 5  # the node goes first
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +91,23 @@ class ConsoleProcess:
         loop, pause = asyncio.get_running_loop(), AGAIN_SECONDS
         while True:
             began = loop.time()
-            status = await self._run()
+            try:
+                why = f"exit status {await self._run()}"
+            except OSError as error:
+                why = f"cannot start it: {error}"
             if loop.time() - began >= WELL_SECONDS:
                 pause = AGAIN_SECONDS
-            log.warning("the console ended and is started again", reason=f"exit status {status}")
+            log.warning("the console ended and is started again", reason=why)
             await asyncio.sleep(pause)
             pause = min(2 * pause, AGAIN_SECONDS_MAX)
 
     async def _run(self) -> int:
-        """Start it; its exit status once it has ended."""
+        """Start it; its exit status once it has ended. Raises OSError.
+
+        Its session is its own: Ctrl-C in the node's terminal is for the node. Nothing runs in the
+        child before its program: a function that did would have the node forked, all its memory
+        mapped twice and with gRPC's threads started again.
+        """
         numbers = [one.fileno() for one in self._sockets]
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -109,7 +115,7 @@ class ConsoleProcess:
             "node.console",
             stdin=asyncio.subprocess.PIPE,
             pass_fds=numbers,
-            preexec_fn=_go_behind,
+            start_new_session=True,
         )
         self.starts += 1
         assert process.stdin is not None, "it is a pipe"
@@ -120,9 +126,4 @@ class ConsoleProcess:
         return await process.wait()
 
 
-def _go_behind() -> None:
-    with contextlib.suppress(OSError):
-        os.nice(NICE)
-
-
-__all__ = ["ConsoleProcess"]
+__all__ = ["ConsoleOptions", "ConsoleProcess"]

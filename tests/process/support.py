@@ -33,11 +33,11 @@ class NodeProcess(ChildNode):
     def __init__(self, data: Path, *flags: str, name: str = "", log: Path | None = None) -> None:
         super().__init__(data, *SMALL_FILES, *flags, name=name, log=log)
 
-    def start(self) -> None:
-        """Start, and wait until it answers."""
+    def start(self, user: str = "", password: str = "") -> None:
+        """Start, and wait until it answers, a user where it has users."""
         super().start()
         self.wait_port()
-        with duolog.sync.Client(self.endpoint, timeout=60) as client:
+        with duolog.sync.Client(self.endpoint, timeout=60, user=user, password=password) as client:
             client.admin.node_status()
 
 

@@ -1,0 +1,257 @@
+"""The console as a process: beside a node, whose life it shares, and by itself."""
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from demo.certificates import Authority
+from demo.childprocess import ChildProcess
+from demo.ports import free_endpoint
+from node import consoleprocess
+from node.consoleprocess import ConsoleOptions, ConsoleProcess
+from tests.process.support import NodeProcess, environment, run_cli
+
+pytestmark = pytest.mark.process
+
+WAIT_SECONDS = 60.0
+POLL_SECONDS = 0.02
+ROUNDS = 20
+QUIET = ("--set", "node.log_level=warning")
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s"
+        time.sleep(POLL_SECONDS)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended, but was not waited for, does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def consoles(parent: int) -> list[int]:
+    """The processes of the console that a process started."""
+    try:
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        return [pid for pid in map(int, children) if alive(pid) and _is_console(pid)]
+    except OSError:
+        return []
+
+
+def _is_console(pid: int) -> bool:
+    return b"node.console" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+
+
+def page(listen: str) -> str:
+    with OPENER.open(f"http://{listen}/", timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+@contextmanager
+def node_at(directory: Path, listen: str, *flags: str) -> Iterator[NodeProcess]:
+    node = NodeProcess(directory / "node", *QUIET, "--set", f"console.listen={listen}", *flags)
+    node.start()
+    try:
+        until(lambda: consoles(node.pid))
+        yield node
+    finally:
+        node.stop()
+
+
+def test_a_console_that_is_killed_comes_back_on_its_port_and_ends_with_its_node(
+    tmp_path: Path,
+) -> None:
+    listen = free_endpoint()
+    with node_at(tmp_path, listen) as node:
+        (first,) = consoles(node.pid)
+        assert "One replica." in page(listen)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: [pid for pid in consoles(node.pid) if pid != first])
+        (second,) = consoles(node.pid)
+        assert "One replica." in page(listen)
+        # Its priority is its own, and it is out of reach of the node's terminal.
+        assert os.getpriority(os.PRIO_PROCESS, second) > os.getpriority(os.PRIO_PROCESS, node.pid)
+        assert os.getpgid(second) == second
+        assert node.stop() == 0
+        assert not alive(second)
+        assert "console ended" in node.log_tail()
+        assert "Traceback" not in node.log_tail()
+        assert "Fatal" not in node.log_tail()
+
+
+def test_a_console_ends_with_a_node_that_is_killed(tmp_path: Path) -> None:
+    listen = free_endpoint()
+    with node_at(tmp_path, listen) as node:
+        (console,) = consoles(node.pid)
+        page(listen)
+        node.kill()
+        until(lambda: not alive(console))
+        with socket.socket() as probe:
+            host, _, port = listen.rpartition(":")
+            assert probe.connect_ex((host, int(port))) != 0
+
+
+async def test_twenty_deaths_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consoleprocess, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(consoleprocess, "AGAIN_SECONDS_MAX", 0.01)
+    sockets = [socket.create_server(("127.0.0.1", 0))]
+    console = ConsoleProcess(ConsoleOptions(("127.0.0.1:1",), "127.0.0.1"), sockets)
+    seen: set[int] = set()
+
+    async def next_one() -> int:
+        while not console.pid or console.pid in seen:
+            await asyncio.sleep(POLL_SECONDS)
+        return console.pid
+
+    console.start()
+    async with asyncio.timeout(WAIT_SECONDS):
+        seen.add(await next_one())
+        files = len(os.listdir("/proc/self/fd"))
+        for _ in range(ROUNDS):
+            os.kill(console.pid, signal.SIGKILL)
+            seen.add(await next_one())
+    assert console.starts == ROUNDS + 1
+    assert len(os.listdir("/proc/self/fd")) == files
+    await console.stop()
+    assert console.pid == 0
+    assert not any(map(alive, seen))
+    assert sockets[0].fileno() == -1
+    assert len(os.listdir("/proc/self/fd")) < files
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_twenty_nodes_leave_no_console(tmp_path: Path) -> None:
+    listen, seen = free_endpoint(), []
+    for number in range(ROUNDS):
+        with node_at(tmp_path, listen) as node:
+            seen += consoles(node.pid)
+            if number % 2:
+                node.kill()
+    assert len(seen) == ROUNDS
+    until(lambda: not any(map(alive, seen)))
+
+
+def served(listen: str, authority: Path) -> int:
+    """The serial number of the certificate that a port shows."""
+    from cryptography.x509 import load_der_x509_certificate
+
+    host, _, port = listen.rpartition(":")
+    context = ssl.create_default_context(cafile=str(authority))
+    with (
+        socket.create_connection((host, int(port)), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname=host) as secured,
+    ):
+        found = secured.getpeercert(binary_form=True)
+    assert found is not None
+    return load_der_x509_certificate(found).serial_number
+
+
+def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "certs")
+    one = authority.issue("node")
+    listen = free_endpoint()
+    flags = ("--set", f"tls.cert={one.cert}", "--set", f"tls.key={one.key}")
+    with node_at(tmp_path, listen, *flags, "--set", "console.tls=true") as node:
+        (console,) = consoles(node.pid)
+        first = served(listen, authority.cert)
+        authority.issue("node")
+        until(lambda: served(listen, authority.cert) != first)
+        assert consoles(node.pid) == [console]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--listen", "nowhere"), "--listen 'nowhere' is not HOST:PORT"),
+        (("--listen", "127.0.0.1:99999"), "is not HOST:PORT"),
+        (("--endpoints", "n1"), "n1"),
+        (("--cert", "none.pem"), "--cert and --key go together"),
+        (("--cert", "none.pem", "--key", "none.key"), "cannot read none.pem"),
+    ],
+)
+def test_a_console_with_wrong_words_says_which(flags: tuple[str, ...], told: str) -> None:
+    done = run_cli("console", *flags)
+    assert done.returncode not in (0, 130)
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_console_whose_port_is_taken_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = run_cli("console", "--listen", listen)
+    assert done.returncode not in (0, 130)
+    assert f"cannot listen on {listen}: Address already in use" in done.stderr
+
+
+def test_a_console_whose_nodes_do_not_answer_says_so_and_ends_when_interrupted(
+    tmp_path: Path,
+) -> None:
+    listen, nobody = free_endpoint(), free_endpoint()
+    command = [sys.executable, "-m", "node.cli.main", "console"]
+    console = ChildProcess(
+        "console",
+        [*command, "--listen", listen, "--endpoints", nobody],
+        tmp_path / "log",
+        environment=environment(),
+    )
+    console.start()
+    try:
+        console.wait_listening(listen)
+        with pytest.raises(urllib.error.HTTPError) as found:
+            page(listen)
+        with found.value as answer:
+            assert answer.code == 503
+            assert f"Asked: {nobody}." in answer.read().decode()
+        assert console.process is not None
+        console.signal(signal.SIGINT)
+        assert console.process.wait(WAIT_SECONDS) in (0, 130)
+        assert f"http://{listen}/" in console.log_tail()
+        assert "Traceback" not in console.log_tail()
+    finally:
+        console.stop()
+
+
+def test_a_console_beside_a_node_ends_with_its_input_and_when_it_is_told_to() -> None:
+    for number in (None, signal.SIGTERM):
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            listen = f"127.0.0.1:{listening.getsockname()[1]}"
+            process = subprocess.Popen(
+                [sys.executable, "-m", "node.console"],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=[listening.fileno()],
+                env=environment(),
+            )
+            assert process.stdin is not None
+            options = ConsoleOptions(("127.0.0.1:1",), "127.0.0.1")
+            process.stdin.write(f"{options.line()}\n{listening.fileno()}\n".encode())
+            process.stdin.flush()
+        with pytest.raises(urllib.error.HTTPError) as found:
+            page(listen)  # it serves
+        found.value.close()
+        if number is None:
+            process.stdin.close()
+            process.stdin = None
+        else:
+            process.send_signal(number)
+        _, said = process.communicate(timeout=WAIT_SECONDS)
+        assert (process.returncode, said) == (0, b"")
