@@ -30,9 +30,9 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A rate of messages or bytes a second. line: of a sparkline."""
+    """A rate of messages or bytes a second; None until it is known. line: of a sparkline."""
 
-    now: float
+    now: float | None
     line: str
 
 
@@ -162,7 +162,7 @@ def _flows(visit: Visit, group: str, master: NodeStatus) -> Iterator[tuple[str, 
         points = visit.rates.note(
             f"{group}/{master.name}/{master.start_time_ms}/{name}", getattr(master, name), visit.now
         )
-        yield name, Flow(points[-1] if points else 0.0, sparkline(points))
+        yield name, Flow(points[-1] if points else None, sparkline(points))
 
 
 __all__ = ["cluster", "doctor", "sentence"]

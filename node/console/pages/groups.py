@@ -107,6 +107,8 @@ def sentence(group: GroupDescription) -> str:
     """How far a group is, in words."""
     row = row_of(group)
     readers = f" {counted(row.members, 'SDK consumer')} connected."
+    if not row.members:
+        readers = " No SDK consumer is connected."
     if not row.queues:
         return f"It has read nothing yet.{readers}"
     behind = sum(queue.lag_messages > 0 for queue in group.queues)

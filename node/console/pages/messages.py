@@ -18,12 +18,38 @@ BODY_BYTES = 64 << 10  # of a body that a page shows
 LINE_CHARACTERS = 160
 HEX_BYTES = 4096
 KEY, UNIQUE_KEY, MESSAGE_ID, OFFSET, TIME = "key", "unique_key", "id", "offset", "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to find messages. example, hint: of the value that it takes."""
+
+    name: str
+    example: str
+    hint: str
+
+
 WAYS = {
-    KEY: "key",
-    UNIQUE_KEY: "unique key",
-    MESSAGE_ID: "message id",
-    OFFSET: "queue and offset",
-    TIME: "time",
+    KEY: Way("key", "order-1007", "A key that the producer gave the message."),
+    UNIQUE_KEY: Way(
+        "unique key",
+        "7F0000010007D4B5…",
+        "The id that the producer's SDK gave the message: 32 characters, as a receipt shows it.",
+    ),
+    MESSAGE_ID: Way(
+        "message id",
+        "7F00000100001F910000…",
+        "The id that the node gave the message: 32 characters. It needs no topic.",
+    ),
+    OFFSET: Way(
+        "queue and offset", "3/8812", "QUEUE/OFFSET: messages of that queue from there on."
+    ),
+    TIME: Way(
+        "time",
+        "2h",
+        "Messages stored since then: 10m, 2h or 3d ago, or 2026-01-31T12:00 in the console's time "
+        "zone. Empty: the first messages.",
+    ),
 }
 
 

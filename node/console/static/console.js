@@ -55,6 +55,7 @@ function listen() {
     replace(main, event.data);
     state.textContent = "";
   };
+  stream.addEventListener("over", () => location.reload());  // nobody is logged in any more
   stream.onerror = () => {
     state.textContent = "The console does not answer.";
     if (stream.readyState === EventSource.CLOSED) {
@@ -80,6 +81,8 @@ document.addEventListener("click", (event) => {
 
 document.addEventListener("visibilitychange", () => (document.hidden ? stop() : listen()));
 addEventListener("pagehide", stop);
+// What the browser kept of a page may be old, and of a user who has logged out since.
+addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 
 // -- search: the list follows what is typed -------------------------------------------------------
 
@@ -110,12 +113,15 @@ document.addEventListener("input", (event) => {
 
 // -- keys and copies ------------------------------------------------------------------------------
 
+const keys = document.getElementById("keys");
 let going = 0;
 document.addEventListener("keydown", (event) => {
-  if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey || keys.open) return;
   if (event.key === "/") {
     const box = document.getElementById("q");
     if (box) { event.preventDefault(); box.focus(); box.select(); }
+  } else if (event.key === "?") {
+    keys.showModal();
   } else if (going && event.timeStamp < going + 1500) {
     const link = document.querySelector(`nav a[data-key="${CSS.escape(event.key)}"]`);
     going = 0;
@@ -126,11 +132,26 @@ document.addEventListener("keydown", (event) => {
 });
 
 document.addEventListener("click", async (event) => {
+  if (event.target.closest("[data-keys]")) keys.showModal();
   const button = event.target.closest("[data-copy]");
   if (!button) return;
-  await navigator.clipboard.writeText(button.dataset.copy);
-  button.textContent = "Copied";
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "Copied";
+  } catch {  // without TLS, browsers give no page the clipboard
+    getSelection().selectAllChildren(button.parentElement.querySelector("code"));
+    button.textContent = "Selected";
+  }
   setTimeout(() => { button.textContent = "Copy"; }, 1500);
+});
+
+// -- a hint for what is searched by -----------------------------------------------------------------
+
+document.addEventListener("change", (event) => {
+  if (event.target.id !== "by") return;
+  const way = event.target.selectedOptions[0].dataset;
+  document.getElementById("q").placeholder = way.example;
+  document.getElementById("hint").textContent = way.hint;
 });
 
 showTimes(document);
