@@ -1,0 +1,93 @@
+"""Pages that follow the cluster: they change in place, while somebody looks."""
+
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import duolog.sync
+import pytest
+
+from tests.browser.conftest import Open
+from tests.browser.site import Site
+from tests.browser.window import Window
+
+pytestmark = [pytest.mark.process, pytest.mark.browser]
+
+RATE = "document.querySelector('.flow .value').textContent"
+IDLE = f"{RATE} === '0/s'"
+# A browser without windows hides no tab: the page is told what it would see.
+HIDE = (
+    "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}}),"
+    "void document.dispatchEvent(new Event('visibilitychange'))"
+)
+# Longest and shortest texts of what changes.
+BURSTS = (1, 40, 1500)
+
+
+def follow(window: Window) -> None:
+    """Open the cluster's page, and wait until it follows."""
+    window.open("/")
+    window.until(lambda: window.streams)
+    window.wait(IDLE)
+
+
+def test_the_cluster_changes_in_place(site: Site, open_window: Open) -> None:
+    window = open_window(site.url)
+    follow(window)
+    window.ask(
+        "void (window.kept = [...document.querySelectorAll('h1, h2, tbody th, .flow, td, svg')])"
+    )
+    with duolog.sync.Client(site.endpoint) as client, client.producer() as producer:
+        for burst in BURSTS:
+            producer.send_batch("sensor-000", [b"x"] * burst)
+            window.wait(f"!({IDLE})")
+            window.wait(IDLE)
+    assert window.ask("window.kept.length") > 10
+    now = "[...document.querySelectorAll('h1, h2, tbody th, .flow, td, svg')]"
+    assert window.ask(f"{now}.every((node, k) => node === window.kept[k])")
+    assert window.ask(f"{now}.length === window.kept.length")
+    assert window.ask("document.querySelector('.spark polyline').points.length") > 3
+    assert window.ask("window.shifts") == []
+
+
+def test_a_topic_and_a_group_tell_what_is_sent(site: Site, open_window: Open) -> None:
+    topic, group = open_window(site.url), open_window(site.url)
+    topic.open("/topics/orders")
+    group.open("/groups/billing")
+    was = topic.sentence
+    with duolog.sync.Client(site.endpoint) as client, client.producer() as producer:
+        producer.send("orders", b"{}", queue_id=0)
+    topic.wait(f"document.querySelector('.sentence').textContent !== {was!r}")
+    assert topic.sentence == "21 messages are kept in 2 queues."
+    group.shows("20 messages behind")
+    assert topic.ask("window.shifts") == []
+
+
+def test_a_hidden_tab_does_not_follow(site: Site, open_window: Open) -> None:
+    window = open_window(site.url)
+    follow(window)
+    assert len(window.streams) == 1
+    window.ask(HIDE.format("true"))
+    window.until(lambda: not window.streams)
+    window.ask(HIDE.format("false"))
+    window.until(lambda: len(window.streams) == 1)
+
+
+def test_a_page_that_is_gone_back_to_follows_again(site: Site, open_window: Open) -> None:
+    window = open_window(site.url)
+    follow(window)
+    window.open("/topics")
+    window.until(lambda: not window.streams)
+    window.page.go_back()
+    window.until(lambda: len(window.streams) == 1)
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_times_are_of_the_browsers_zone(site: Site, open_window: Open, zone: str) -> None:
+    window = open_window(site.url, zone=zone)
+    window.open("/topics/orders/1/3")
+    shown = window.page.locator("time").first
+    at = datetime.fromtimestamp(int(shown.get_attribute("data-ms") or "") / 1000, ZoneInfo(zone))
+    assert f"{at:%H:%M:%S}" in (shown.get_attribute("title") or "")
+    assert f"{at.day} {at:%b}" in (shown.get_attribute("title") or "")
+    assert shown.inner_text().endswith("ago")
+    assert (shown.get_attribute("datetime") or "").endswith("Z")

@@ -1,0 +1,98 @@
+"""A tab of a real browser at a console, and all that the browser complains of."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import ConsoleMessage, Dialog, Page, Request, Response
+
+WAIT_SECONDS = 30.0
+POLL_MS = 20
+SCREENSHOTS = "DUOLOG_TEST_SCREENSHOTS"  # a directory that gets a picture of every page
+STREAM = "text/event-stream"
+# The shifts of the layout that nobody's input explains.
+SHIFTS = """
+window.shifts = [];
+new PerformanceObserver((list) => {
+  for (const one of list.getEntries())
+    if (!one.hadRecentInput)
+      window.shifts.push(one.value + " " + one.sources.map((source) => {
+        const node = source.node;
+        return node && (node.outerHTML || node.textContent || "").slice(0, 80);
+      }).join(" | "));
+}).observe({type: "layout-shift", buffered: true});
+"""
+
+
+class Window:
+    """A tab. complaints: errors, warnings and violations of its pages. streams: that are open."""
+
+    def __init__(self, page: "Page") -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        self.streams: list[Request] = []
+        page.on("console", self._heard)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", self._asked_back)
+        page.on("response", self._answered)
+        page.on("request", self._asked)
+        page.on("requestfinished", self._over)
+        page.on("requestfailed", self._over)
+        page.add_init_script(SHIFTS)
+
+    def _heard(self, message: "ConsoleMessage") -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def _asked_back(self, dialog: "Dialog") -> None:
+        self.complaints.append(f"a dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _answered(self, response: "Response") -> None:
+        if response.status >= 500:
+            self.complaints.append(f"{response.status} {response.url}")
+
+    def _asked(self, request: "Request") -> None:
+        if request.resource_type == "eventsource":
+            self.streams.append(request)
+
+    def _over(self, request: "Request") -> None:
+        if request in self.streams:
+            self.streams.remove(request)
+
+    def open(self, path: str) -> None:
+        """Go to a page of the console."""
+        self.page.goto(path)
+
+    def until(self, holds: Callable[[], object]) -> None:
+        """Wait for something outside the page."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not holds():
+            assert time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s"
+            self.page.wait_for_timeout(POLL_MS)
+
+    def shows(self, text: str) -> None:
+        """Wait until the page's sentence has a text."""
+        self.page.locator(".sentence", has_text=text).wait_for(timeout=WAIT_SECONDS * 1000)
+
+    def ask(self, expression: str) -> Any:
+        """What a JavaScript expression comes to."""
+        return self.page.evaluate(expression)
+
+    def wait(self, expression: str) -> None:
+        """Wait until a JavaScript expression is true."""
+        self.until(lambda: self.ask(expression))  # Playwright's own way is against the policy
+
+    @property
+    def sentence(self) -> str:
+        """The first sentence of the page."""
+        return self.page.locator(".sentence").inner_text()
+
+    def picture(self, name: str) -> None:
+        """Keep a picture where somebody wants them."""
+        directory = os.environ.get(SCREENSHOTS)
+        if directory:
+            self.page.screenshot(path=Path(directory) / f"{name}.png", full_page=True)
