@@ -203,6 +203,8 @@ def _states(states: Mapping[str, TrackState]) -> str:
     done = sum(state is TrackState.CONSUMED for state in states.values())
     if done == len(states):
         return f"Consumed by {'its group' if done == 1 else f'all {done} groups'}."
+    if not done:
+        return f"{'Its group has' if len(states) == 1 else 'Its groups have'} not consumed it yet."
     return f"{done} of {counted(len(states), 'group')} consumed it."
 
 
