@@ -111,6 +111,7 @@ class ConsoleProcess:
         numbers = [one.fileno() for one in self._sockets]
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # no modules of the directory that the node runs in
             "-m",
             "node.console",
             stdin=asyncio.subprocess.PIPE,

@@ -66,7 +66,7 @@ def page(listen: str) -> str:
 
 @contextmanager
 def node_at(directory: Path, listen: str, *flags: str) -> Iterator[NodeProcess]:
-    node = NodeProcess(directory / "node", *QUIET, "--set", f"console.listen={listen}", *flags)
+    node = NodeProcess(directory / "a", *QUIET, "--set", f"console.listen={listen}", *flags)
     node.start()
     try:
         until(lambda: consoles(node.pid))
@@ -134,6 +134,27 @@ async def test_twenty_deaths_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert not any(map(alive, seen))
     assert sockets[0].fileno() == -1
     assert len(os.listdir("/proc/self/fd")) < files
+
+
+async def test_the_directory_that_a_node_runs_in_has_no_modules_of_the_console(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "node" / "console"
+    other.mkdir(parents=True)
+    (other / "__init__.py").touch()
+    (other / "__main__.py").write_text("raise SystemExit(7)\n")
+    monkeypatch.chdir(tmp_path)
+    sockets = [socket.create_server(("127.0.0.1", 0))]
+    console = ConsoleProcess(ConsoleOptions(("127.0.0.1:1",), "127.0.0.1"), sockets)
+    listen = f"127.0.0.1:{sockets[0].getsockname()[1]}"
+    console.start()
+    try:
+        with pytest.raises(urllib.error.HTTPError) as found:
+            await asyncio.to_thread(page, listen)
+        found.value.close()
+        assert console.starts == 1
+    finally:
+        await console.stop()
 
 
 @pytest.mark.long
