@@ -82,6 +82,13 @@ def test_a_failover_is_told_while_it_happens(
             in [[name] for name in NAMES if name != first]
         )
     )
+    window.until(
+        lambda: (
+            told.search(window.sentence)
+            and f"{nodes[first].endpoint} does not answer." in window.sentence
+        )
+    )
+    assert "All" not in window.sentence
     window.picture("failover")
     nodes[first].start()
     window.until(lambda: told.search(window.sentence) and leader(window))

@@ -88,7 +88,7 @@ def sentence(seen: Seen, findings: Sequence[Finding]) -> str:
         first = f"{errors[0].where}: {errors[0].what}."
         more = f" And {len(errors) - 1} more." if len(errors) > 1 else ""
         return first[0].upper() + first[1:] + more
-    return " ".join((_replicas(seen), *_leaders(seen.route.groups)))
+    return " ".join((_replicas(seen), *_leaders(seen.route.groups), *_silent(seen)))
 
 
 def _replicas(seen: Seen) -> str:
@@ -98,9 +98,16 @@ def _replicas(seen: Seen) -> str:
     if not members:
         return f"{counted(len(seen.nodes), 'node')} with fixed roles."
     of = f" of {counted(len(groups), 'replica group')}" if len(groups) > 1 else ""
-    if in_sync == len(members):
+    if in_sync == len(members) and not seen.silent:
         return f"All {counted(in_sync, 'replica')}{of} in sync." if in_sync > 1 else "One replica."
+    if in_sync == len(members):  # those that are silent may be members, too
+        return f"{counted(in_sync, 'replica')}{of} in sync."
     return f"{in_sync} of {counted(len(members), 'replica')}{of} in sync."
+
+
+def _silent(seen: Seen) -> Iterator[str]:
+    if seen.silent:
+        yield f"{listed(list(seen.silent))} {'do' if len(seen.silent) > 1 else 'does'} not answer."
 
 
 def _leaders(groups: Iterable[GroupRoute]) -> Iterator[str]:
