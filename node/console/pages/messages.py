@@ -16,7 +16,9 @@ from node.inspection.times import BadTime, time_of
 ROWS = 50
 BODY_BYTES = 64 << 10  # of a body that a page shows
 LINE_CHARACTERS = 160
+JSON_CHARACTERS = 4 * BODY_BYTES  # of a body that is set out over lines
 HEX_BYTES = 4096
+QUEUE_MAX, OFFSET_MAX = (1 << 31) - 1, (1 << 63) - 1
 KEY, UNIQUE_KEY, MESSAGE_ID, OFFSET, TIME = "key", "unique_key", "id", "offset", "time"
 
 
@@ -144,6 +146,8 @@ def _queue_offset(value: str) -> tuple[int, int]:
     queue, separator, offset = value.replace("@", "/").partition("/")
     if not (separator and queue.isdecimal() and offset.isdecimal() and len(value) < 40):
         raise BadRequest(f"{value!r} is not of the form QUEUE/OFFSET, as 3/8812")
+    if int(queue) > QUEUE_MAX or int(offset) > OFFSET_MAX:
+        raise BadRequest(f"{value!r} is beyond the last queue or offset that there can be")
     return int(queue), int(offset)
 
 
@@ -229,11 +233,24 @@ def body_of(body: bytes) -> Body:
         text = shown[: error.start].decode() if cut and error.start > BODY_BYTES - 4 else ""
     pretty = ""
     if text[:1] in ("{", "[") and not cut:
-        try:
-            pretty = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-        except (ValueError, RecursionError):
-            pretty = ""
+        pretty = _set_out(text)
     return Body(text, pretty, _hex(shown[:HEX_BYTES]), cut)
+
+
+def _set_out(text: str) -> str:
+    """JSON with a value a line; empty where it is none, or grows out of bounds by its depth."""
+    lines, characters = [], 0
+    try:
+        for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
+            lines.append(part)
+            characters += len(part)
+            if characters > JSON_CHARACTERS:
+                return ""
+        pretty = "".join(lines)
+        pretty.encode()  # an escape may name half a character
+    except (ValueError, RecursionError):
+        return ""
+    return pretty
 
 
 def _hex(body: bytes) -> str:

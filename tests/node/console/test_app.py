@@ -114,6 +114,8 @@ async def test_a_node_without_users_on_loopback(start_node: StartNode) -> None:
         ("/groups/none", 404, "Unknown group"),
         ("/topics/orders/0/7", 404, "No such message"),
         ("/topics/orders/x/7", 400, "Bad request"),
+        (f"/topics/orders/{1 << 31}/7", 400, "Bad request"),
+        (f"/topics/orders/0/{1 << 63}", 400, "Bad request"),
         ("/messages?topic=orders&by=nothing", 400, "Bad request"),
         ("/messages?by=key&value=k", 400, "Bad request"),
         ("/messages?topic=orders&by=time&value=yesterday", 400, "Bad request"),
