@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from node.console.connections import CONNECTIONS_MAX, Connection
 from node.console.security import App
 
-CONNECTIONS_MAX = 256
+TASKS_MAX = 2 * CONNECTIONS_MAX  # answers under way, also those that nobody waits for any more
 HEADER_BYTES_MAX = 32 << 10
 IDLE_SECONDS = 15
 STOP_SECONDS = 2
@@ -21,14 +22,15 @@ class Server(uvicorn.Server):
         """context: None for plain text."""
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="on",
             log_config=None,
+            log_level="error",  # anybody can send what is no request
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=CONNECTIONS_MAX,
+            limit_concurrency=TASKS_MAX,
             h11_max_incomplete_event_size=HEADER_BYTES_MAX,
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,

@@ -1,0 +1,126 @@
+"""Connections that keep the console waiting end, and shut nobody out."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from node.console import connections as module
+from node.console.serving import Server
+from tests.node.replicas import WAIT_SECONDS
+
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LONG = 16 << 20
+Reached = Callable[[], Any]
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Answers /long with much, and what has a body once it has it."""
+    if scope["type"] == "lifespan":
+        for kind in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{kind}.complete"})
+        return
+    while (await receive()).get("more_body"):
+        pass
+    body = bytes(LONG) if scope["path"] == "/long" else b"in"
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": 200, "headers": [length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[int]:
+    """The port of a server."""
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        server = Server(app)
+        serving = asyncio.create_task(server.serve([made]))
+        async with asyncio.timeout(WAIT_SECONDS):
+            yield made.getsockname()[1]
+        server.end()
+        await serving
+
+
+async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """What is read until the end."""
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        GET[:-2],
+        GET.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 9\r\n\r\nx"),
+        GET + GET.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 9\r\n\r\nx"),
+        GET + GET[:-2],
+    ],
+)
+async def test_a_request_that_does_not_arrive_ends_its_connection(
+    monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(module, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr("node.console.serving.IDLE_SECONDS", 0.05)
+    async with served() as port:
+        reader, writer = await connect(port)
+        writer.write(said)
+        answers = await ended(reader)
+        assert answers.count(b"200 OK") == said.startswith(GET)
+        writer.close()
+
+
+async def test_a_connection_that_asks_again_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served() as port:
+        reader, writer = await connect(port)
+        for _ in range(3):
+            writer.write(GET[:9])
+            await writer.drain()
+            writer.write(GET[9:])
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\nin")
+        writer.close()
+
+
+async def test_an_answer_that_is_not_read_ends_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "WRITE_SECONDS", 0.05)
+    async with served() as port:
+        made = socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS)
+        made.setblocking(False)
+        loop = asyncio.get_running_loop()
+        gone = asyncio.Event()
+        lost = module.Connection.connection_lost
+
+        def note(connection: module.Connection, error: Exception | None) -> None:
+            lost(connection, error)
+            gone.set()
+
+        monkeypatch.setattr(module.Connection, "connection_lost", note)
+        with made:
+            await loop.sock_sendall(made, GET.replace(b"/ ", b"/long "))
+            await gone.wait()
+
+
+async def test_connections_that_say_nothing_shut_nobody_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "CONNECTIONS_MAX", 4)
+    async with served() as port:
+        idle = [await connect(port) for _ in range(10)]
+        reader, writer = await connect(port)
+        writer.write(GET)
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\nin")
+        for first, _ in idle[:7]:
+            assert await ended(first) == b""
+        for _, one in (*idle, (reader, writer)):
+            one.close()
