@@ -11,8 +11,8 @@ from pathlib import Path
 from duolog import Client, Tls
 
 from node.certificates import CertificateFiles, Pem, Renewed
+from node.console import security
 from node.console.app import Console, Settings
-from node.console.security import LOOPBACK
 from node.console.serving import Server
 from node.consoleprocess import ConsoleOptions
 from node.tls import renewing_context, server_context
@@ -62,7 +62,7 @@ def _served(pem: Pem) -> ssl.SSLContext:
 
 def is_loopback(host: str) -> bool:
     """Whether a host that is listened on is reached from its own machine only."""
-    return host.strip("[]") in LOOPBACK or host.startswith("127.")
+    return security.is_loopback(host.strip("[]"))
 
 
 __all__ = ["client_of", "context_of", "is_loopback", "run"]

@@ -7,6 +7,7 @@ is one that some site chose, to reach it from its own pages (DNS rebinding).
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,7 +36,6 @@ HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 READING = ("GET", "HEAD")
 
 
@@ -73,7 +73,7 @@ class Protected:
         name = _host_of(host)
         if not name:
             return "The request names no valid host."
-        if self._loopback_only and name not in LOOPBACK:
+        if self._loopback_only and not is_loopback(name):
             return f"This console listens on loopback; {name} is none of its names."
         if scope["method"] in READING:
             return ""
@@ -83,6 +83,14 @@ class Protected:
         else:
             own = headers.get("sec-fetch-site") == "same-origin"
         return "" if own else "The request does not come from a page of this console."
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address reaches its own machine only."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _host_of(host: str) -> str:
@@ -106,4 +114,4 @@ async def _refuse(why: str, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-__all__ = ["HEADERS", "LOOPBACK", "Protected"]
+__all__ = ["HEADERS", "Protected", "is_loopback"]

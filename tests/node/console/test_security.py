@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from node.console.program import is_loopback
 from node.console.security import HEADERS, Protected
 
 
@@ -25,7 +26,8 @@ async def status(
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "localhost:8082", "127.0.0.1:8082", "[::1]:8082", "LOCALHOST:1"]
+    "host",
+    ["localhost", "localhost:8082", "127.0.0.1:8082", "[::1]:8082", "LOCALHOST:1", "127.0.0.2"],
 )
 async def test_names_of_loopback(host: str) -> None:
     assert await status("GET", {"host": host}) == 200
@@ -36,6 +38,8 @@ async def test_names_of_loopback(host: str) -> None:
     [
         "evil.example",
         "127.0.0.1.evil.example",
+        "127.evil.example",
+        "0.0.0.0",
         "localhost.evil.example:8082",
         "localhost@evil.example",
         "localhost/x",
@@ -46,6 +50,12 @@ async def test_names_of_loopback(host: str) -> None:
 )
 async def test_names_that_are_none_of_loopback(host: str) -> None:
     assert await status("GET", {"host": host}) == 403
+
+
+def test_what_only_begins_as_loopback_does_asks_for_a_login() -> None:
+    assert is_loopback("[::1]")
+    assert is_loopback("127.0.0.2")
+    assert not is_loopback("127.evil.example")
 
 
 async def test_any_name_where_it_listens_for_others() -> None:
