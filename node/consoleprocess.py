@@ -28,7 +28,7 @@ class ConsoleOptions:
 
     endpoints: the nodes that it calls. host: that it listens on. tls: it calls them over TLS, with
     the authorities in the file ca, empty for the system's. cert, key: files with its own
-    certificate and key; empty for plain text.
+    certificate and key; empty for plain text. log_json: it writes its log as JSON.
     """
 
     endpoints: tuple[str, ...]
@@ -37,6 +37,7 @@ class ConsoleOptions:
     ca: str = ""
     cert: str = ""
     key: str = ""
+    log_json: bool = False
 
     def line(self) -> str:
         """As a line of text."""

@@ -315,6 +315,7 @@ class Node:
             ca=str(tls.ca or ""),
             cert=str(tls.cert) if own else "",
             key=str(tls.key) if own else "",
+            log_json=self.config.node.log_json,
         )
         self.console = ConsoleProcess(options, reserved.listen())
         self.console.start()

@@ -8,13 +8,14 @@ nothing before somebody has logged in.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote
 
+import structlog
 from duolog import (
     BadRequest,
     Busy,
@@ -22,36 +23,40 @@ from duolog import (
     DuologError,
     NoPermission,
     NoSuchMessage,
+    Timeout,
     Unauthenticated,
     UnknownGroup,
     UnknownTopic,
 )
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from node.console.actions import groups as group_actions
 from node.console.actions import nodes as node_actions
 from node.console.actions import topics as topic_actions
+from node.console.attempts import Attempts
 from node.console.pages.cluster import cluster, doctor
 from node.console.pages.groups import dead, group, groups
 from node.console.pages.messages import message, messages
 from node.console.pages.rights import audit, rights
 from node.console.pages.tail import tail
 from node.console.pages.topics import topic, topics
-from node.console.render import live, whole
+from node.console.render import OVER, live, whole
 from node.console.security import App, Protected
-from node.console.sessions import Attempts, MakeClient, Session, Sessions
+from node.console.sessions import LOOKS_MAX, MakeClient, Session, Sessions
+from node.console.streams import EVENTS, Streamed
 from node.console.visits import Action, Done, Page, Shown, Visit
 from node.console.words import duration, sentence, spaced
 
 COOKIE = "duolog_console"
 FORM_BYTES_MAX = 16 << 10
 STREAMS_MAX = 64
+PAGE_SECONDS = 30.0  # in which nodes answer all that a page asks
+LOGINS_MAX = 8  # at a time; a node lets 16 of one address, the console's, wait
 EXPIRE_SECONDS = 30.0
-EVENTS = "text/event-stream"
 LOGIN = "/login"
 STATIC = Path(__file__).parent / "static"
 PAGES: Mapping[str, Page] = {
@@ -84,6 +89,15 @@ ACTIONS: Mapping[str, Action] = {
     "/nodes/{group}/{node}/undrain": node_actions.UNDRAIN,
 }
 UNDO = "/undo"
+log = structlog.get_logger("duolog.console")
+
+T = TypeVar("T")
+
+
+class Defect(DuologError):
+    """A page failed in a way that nothing explains."""
+
+
 _STATUS: Mapping[type[DuologError], int] = {
     BadRequest: 400,
     NoPermission: 403,
@@ -91,6 +105,7 @@ _STATUS: Mapping[type[DuologError], int] = {
     UnknownGroup: 404,
     UnknownTopic: 404,
     Busy: 503,
+    Defect: 500,
 }
 UNAVAILABLE = 503
 
@@ -121,6 +136,9 @@ class Console:
         self._seconds = seconds
         self.sessions = Sessions(seconds)
         self._attempts = Attempts(seconds)
+        self._logins = asyncio.Semaphore(LOGINS_MAX)
+        # A browser takes a cookie of this name from this host over TLS alone.
+        self._cookie = f"__Host-{COOKIE}" if settings.secured else COOKIE
         self._nobody: Session | None = None
         self._streams = 0
 
@@ -174,26 +192,49 @@ class Console:
     # -- pages ---------------------------------------------------------------------------------
 
     async def _page(self, page: Page, request: Request) -> Response:
-        session = self._session(request)
+        follows = EVENTS in request.headers.get("accept", "")
+        session = self._session(request, used=not follows)
         if session is None:
-            return self._to_login(request)
-
+            return Response(OVER, media_type=EVENTS) if follows else self._to_login(request)
         memory: dict[str, Any] = {}
 
-        async def look() -> Shown:
+        async def show() -> Shown:
             return await page(replace(self._visit(session, request), memory=memory))
 
-        if EVENTS in request.headers.get("accept", ""):
-            return self._stream(look)
+        look = partial(self._guarded, show, session, request)
+        if follows:
+            return self._stream(session, look)
         try:
-            shown, status = await look(), 200
+            with session.looking():
+                shown, status = await look(), 200
         except Unauthenticated:
-            if session is not self._nobody:
-                await self.sessions.end(request.cookies.get(COOKIE, ""))
             return self._to_login(request)
         except DuologError as error:
             shown, status = self._error(error), _status(error)
+        if not self._lasts(session):
+            return self._to_login(request)
         return self._html(shown, request, session, status)
+
+    async def _guarded(
+        self, work: Callable[[], Awaitable[T]], session: Session, request: Request
+    ) -> T:
+        """What a page or an action comes to. Raises duolog's errors alone."""
+        try:
+            async with asyncio.timeout(PAGE_SECONDS):
+                return await work()
+        except Unauthenticated:
+            if session is not self._nobody:
+                await self.sessions.end(request.cookies.get(self._cookie, ""))
+            raise
+        except DuologError:
+            raise
+        except TimeoutError:
+            told = f"the nodes did not answer within {PAGE_SECONDS:.0f} s"
+            raise Timeout(told) from None
+        except Exception as error:
+            if self._lasts(session):  # or else its client is closed
+                log.error("a page of the console failed", path=_raw_path(request), exc_info=error)
+            raise Defect("this page failed: the log of the console says why") from None
 
     async def _act(self, action: Action, request: Request) -> Response:
         """Do what a form asks for, and go on at the page that shows it."""
@@ -224,7 +265,8 @@ class Console:
         try:
             if not session.proves(form.get("form", "")):
                 raise BadRequest("this form is of another session: open the page again")
-            done = await do(session, form)
+            with session.looking():
+                done = await self._guarded(partial(do, session, form), session, request)
         except Unauthenticated:
             return RedirectResponse(LOGIN, 303)
         except DuologError as error:
@@ -232,15 +274,20 @@ class Console:
         session.told = done
         return RedirectResponse(done.location, 303)
 
-    def _session(self, request: Request) -> Session | None:
-        """Who looks; None: somebody who must log in first."""
-        found = self.sessions.get(request.cookies.get(COOKIE, ""))
+    def _session(self, request: Request, *, used: bool = True) -> Session | None:
+        """Who looks; None: somebody who must log in first. used: this is a use of the session."""
+        find = self.sessions.get if used else self.sessions.peek
+        found = find(request.cookies.get(self._cookie, ""))
         if found is None and self._settings.loopback:
             if self._nobody is None:
-                now = self._seconds()
-                self._nobody = Session("", self._client_of("", ""), now, now)
+                now, looks_max = self._seconds(), STREAMS_MAX + LOOKS_MAX
+                client = self._client_of("", "")
+                self._nobody = Session("", client, now, now, looks_max=looks_max)
             return self._nobody
         return found
+
+    def _lasts(self, session: Session) -> bool:
+        return session is self._nobody or self.sessions.lasts(session)
 
     def _visit(self, session: Session, request: Request) -> Visit:
         return Visit(
@@ -252,19 +299,21 @@ class Console:
             session.rates,
         )
 
-    def _stream(self, look: Callable[[], object]) -> Response:
-        if self._streams >= STREAMS_MAX:
-            return Response("too many pages are open\n", UNAVAILABLE, media_type="text/plain")
+    def _stream(self, session: Session, look: Callable[[], Awaitable[Shown]]) -> Response:
+        held = ExitStack()
+        try:
+            held.enter_context(session.looking())
+            if self._streams >= STREAMS_MAX:
+                raise Busy(f"{STREAMS_MAX} pages follow what happens: close some of them")
+        except Busy as error:
+            held.close()
+            return Response(f"{error}\n", UNAVAILABLE, media_type="text/plain")
+        self._streams += 1
+        held.callback(self._stream_ended)
+        return Streamed(live(look, self._error, partial(self._lasts, session)), held)
 
-        async def events() -> AsyncIterator[str]:
-            self._streams += 1
-            try:
-                async for event in live(look, self._error):  # type: ignore[arg-type]
-                    yield event
-            finally:
-                self._streams -= 1
-
-        return StreamingResponse(events(), media_type=EVENTS, headers={"Cache-Control": "no-store"})
+    def _stream_ended(self) -> None:
+        self._streams -= 1
 
     def _error(self, error: DuologError) -> Shown:
         unavailable = _status(error) == UNAVAILABLE
@@ -302,7 +351,7 @@ class Console:
     # -- who looks -----------------------------------------------------------------------------
 
     def _to_login(self, request: Request) -> Response:
-        wanted = request.url.path
+        wanted = _raw_path(request)
         if request.url.query:
             wanted += f"?{request.url.query}"
         return RedirectResponse(f"{LOGIN}?next={quote(wanted, safe='')}", 303)
@@ -331,31 +380,45 @@ class Console:
         if not user or not password:
             return self._login_form(request, "Give a user and a password.", wanted, 400)
         self._attempts.failed(address)  # until it has proved not to
-        client = None
         try:
-            client = self._client_of(user, password)
-            if await self._without_users():
-                raise BadRequest(NO_USERS)
-            await _prove(client)
-            cookie = await self.sessions.add(user, client)
-        except DuologError as error:
-            if client is not None:
+            client = await self._proven(user, password)
+            try:
+                cookie = await self.sessions.add(user, client)
+            except DuologError:
                 await client.close()
-            if isinstance(error, Unauthenticated):
-                return self._login_form(request, "User or password is wrong.", wanted, 401)
+                raise
+        except Unauthenticated:
+            return self._login_form(request, "User or password is wrong.", wanted, 401)
+        except DuologError as error:
             self._attempts.passed(address)
             return self._login_form(request, sentence(str(error)), wanted, _status(error))
         self._attempts.passed(address)
-        await self.sessions.end(request.cookies.get(COOKIE, ""))
+        await self.sessions.end(request.cookies.get(self._cookie, ""))
         response = RedirectResponse(wanted, 303)
         response.set_cookie(
-            COOKIE,
+            self._cookie,
             cookie,
             httponly=True,
             samesite="strict",
             secure=self._settings.secured,
         )
         return response
+
+    async def _proven(self, user: str, password: str) -> Client:
+        """A client of a user whose password is right. Raises Unauthenticated where it is not."""
+        client = self._client_of(user, password)
+        try:
+            async with asyncio.timeout(PAGE_SECONDS), self._logins:
+                if await self._without_users():
+                    raise BadRequest(NO_USERS)
+                await _prove(client)
+        except TimeoutError:
+            await client.close()
+            raise Timeout("the nodes do not answer, or too many log in: try again") from None
+        except BaseException:
+            await client.close()
+            raise
+        return client
 
     async def _without_users(self) -> bool:
         """Whether the nodes let anybody in."""
@@ -367,7 +430,7 @@ class Console:
         return True
 
     async def _logout(self, request: Request) -> Response:
-        cookie = request.cookies.get(COOKIE, "")
+        cookie = request.cookies.get(self._cookie, "")
         session = self.sessions.get(cookie)
         fields = await _form(request)
         if session is not None and not session.proves(fields.get("form", "")):
@@ -375,7 +438,9 @@ class Console:
             return self._html(Shown("error.html", "Not logged out", facts), request, session, 403)
         await self.sessions.end(cookie)
         response = RedirectResponse(LOGIN, 303)
-        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        response.delete_cookie(
+            self._cookie, httponly=True, samesite="strict", secure=self._settings.secured
+        )
         return response
 
 
@@ -392,6 +457,12 @@ def _status(error: DuologError) -> int:
     return next(found, UNAVAILABLE)
 
 
+def _raw_path(request: Request) -> str:
+    """The path as it was asked for: a name in it may have characters that only escapes carry."""
+    path: bytes = request.scope["raw_path"]
+    return path.decode("ascii", "replace")
+
+
 def _own(path: str) -> str:
     """A path of the console, to go on at; the first page where it is none."""
     plain = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
@@ -401,10 +472,13 @@ def _own(path: str) -> str:
 async def _form(request: Request) -> dict[str, str]:
     """The fields of a form; none where it is too long."""
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > FORM_BYTES_MAX:
-            return {}
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > FORM_BYTES_MAX:
+                return {}
+    except ClientDisconnect:
+        return {}
     try:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=32)
     except ValueError:

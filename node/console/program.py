@@ -15,6 +15,7 @@ from node.console import security
 from node.console.app import Console, Settings
 from node.console.serving import Server
 from node.consoleprocess import ConsoleOptions
+from node.logs import configure_logging
 from node.tls import renewing_context, server_context
 
 CALL_SECONDS = 5.0  # that a page waits for the nodes
@@ -29,6 +30,7 @@ def run(
 
     begun: is given the server. Raises BadCertificate.
     """
+    configure_logging("warning", options.log_json)
     settings = Settings(options.endpoints, is_loopback(options.host), bool(options.cert))
     app, context = Console(settings, partial(client_of, options)).app(), context_of(options)
 

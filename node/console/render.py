@@ -2,9 +2,9 @@
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
-from duolog import DuologError
+from duolog import DuologError, Unauthenticated
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from node.console import words
@@ -14,6 +14,7 @@ LIVE_SECONDS = 1.0  # between two looks
 STREAM_SECONDS = 600.0  # then the browser asks for the next stream
 BEAT_SECONDS = 15.0  # without a change, until a sign of life
 BODY = "content"  # the block of a page that changes
+OVER = "event: over\ndata:\n\n"  # the session is: the browser asks for the page, to log in
 Look = Callable[[], Awaitable[Shown]]
 
 
@@ -55,15 +56,28 @@ def _facts(shown: Shown) -> dict[str, object]:
     return {"title": shown.title, "command": shown.command, "alarm": False, **shown.facts}
 
 
-async def live(look: Look, failed: Callable[[DuologError], Shown]) -> AsyncIterator[str]:
-    """Server-sent events: the body of a page whenever it has changed. failed: shows an error."""
+async def live(
+    look: Look, failed: Callable[[DuologError], Shown], lasts: Callable[[], bool] = lambda: True
+) -> AsyncGenerator[str, None]:
+    """Server-sent events: the body of a page whenever it has changed. failed: shows an error.
+
+    lasts: whether the session of the page does; nothing is shown once it does not.
+    """
     loop = asyncio.get_running_loop()
     end, told, last = loop.time() + STREAM_SECONDS, loop.time(), ""
     while (now := loop.time()) < end:
+        if not lasts():
+            yield OVER
+            return
         try:
             html = body(await look())
+        except Unauthenticated:
+            yield OVER
+            return
         except DuologError as error:
             html = body(failed(error))
+        if not lasts():
+            continue
         if html != last:
             yield "".join(f"data: {line}\n" for line in html.splitlines()) + "\n"
             last, told = html, loop.time()
@@ -73,4 +87,4 @@ async def live(look: Look, failed: Callable[[DuologError], Shown]) -> AsyncItera
         await asyncio.sleep(max(0.0, LIVE_SECONDS - (loop.time() - now)))
 
 
-__all__ = ["body", "environment", "live", "whole"]
+__all__ = ["OVER", "body", "environment", "live", "whole"]

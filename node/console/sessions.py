@@ -2,14 +2,15 @@
 
 Rules: a session is named by a random cookie, of which only the digest is kept, and ends when it is
 not used, at its longest age, or when its user logs out; the password leaves this process only in
-calls to nodes. There are few sessions, and few attempts at a time from one address.
+calls to nodes. A page that follows what happens is no use of its session, and ends with it. There
+are few sessions, fewer of one user, and few pages of one session at a time.
 """
 
 import hashlib
 import hmac
 import secrets
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from duolog import Busy, Client
@@ -21,9 +22,8 @@ IDLE_SECONDS = 30 * 60.0
 AGE_SECONDS = 12 * 3600.0
 SESSIONS_MAX = 200
 UNDOS_MAX = 8  # that a session can still take back
-ATTEMPTS = 10  # that an address may fail
-ATTEMPT_SECONDS = 30.0  # until one of them is forgotten
-ADDRESSES_MAX = 10_000
+SESSIONS_OF_USER = 20
+LOOKS_MAX = 16  # pages that one session is being shown
 
 MakeClient = Callable[[str, str], Client]  # user and password; raises DuologError
 
@@ -42,6 +42,20 @@ class Session:
     rates: Rates = field(default_factory=Rates)
     told: Done | None = None  # what was done last, until it is shown
     undos: dict[str, Undo] = field(default_factory=dict)
+    looks_max: int = LOOKS_MAX
+    looks: int = 0
+    ended: bool = False
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """While a page is shown. Raises Busy where too many are."""
+        if self.looks >= self.looks_max:
+            raise Busy(f"this session is being shown {self.looks_max} pages: close some of them")
+        self.looks += 1
+        try:
+            yield
+        finally:
+            self.looks -= 1
 
     def offer(self, undo: Undo) -> str:
         """Keep how an action is taken back; its name."""
@@ -67,8 +81,14 @@ class Sessions:
         return len(self._sessions)
 
     async def add(self, user: str, client: Client) -> str:
-        """A new session; its cookie. Raises Busy where there are too many."""
+        """A new session; its cookie. Raises Busy where there are too many.
+
+        Where its user has too many, the one that was not used the longest ends.
+        """
         await self.expire()
+        own = [(one.used, key) for key, one in self._sessions.items() if one.user == user]
+        if len(own) >= SESSIONS_OF_USER:
+            await self._end(min(own)[1])
         if len(self._sessions) >= SESSIONS_MAX:
             raise Busy(f"{SESSIONS_MAX} people are logged in: one of them must log out first")
         cookie, now = secrets.token_urlsafe(32), self._seconds()
@@ -77,31 +97,39 @@ class Sessions:
 
     def get(self, cookie: str) -> Session | None:
         """The session that a cookie names, which is used by this; None: it is over."""
-        session = self._sessions.get(_digest(cookie))
-        now = self._seconds()
-        if session is None or _over(session, now):
-            return None
-        session.used = now
+        session = self.peek(cookie)
+        if session is not None:
+            session.used = self._seconds()
         return session
+
+    def peek(self, cookie: str) -> Session | None:
+        """The session that a cookie names, without a use of it; None: it is over."""
+        session = self._sessions.get(_digest(cookie))
+        return session if session is not None and self.lasts(session) else None
+
+    def lasts(self, session: Session) -> bool:
+        """Whether a session is not over."""
+        return not session.ended and not _over(session, self._seconds())
 
     async def end(self, cookie: str) -> None:
         """A user logs out."""
-        session = self._sessions.pop(_digest(cookie), None)
-        if session is not None:
-            await session.client.close()
+        await self._end(_digest(cookie))
 
     async def expire(self) -> None:
         """End the sessions that are over."""
         now = self._seconds()
-        for key, session in list(self._sessions.items()):
-            if _over(session, now):
-                del self._sessions[key]
-                await session.client.close()
+        for key in [key for key, session in self._sessions.items() if _over(session, now)]:
+            await self._end(key)
 
     async def close(self) -> None:
         """End all of them."""
-        sessions, self._sessions = self._sessions, {}
-        for session in sessions.values():
+        for key in list(self._sessions):
+            await self._end(key)
+
+    async def _end(self, key: bytes) -> None:
+        session = self._sessions.pop(key, None)  # somebody else may end it meanwhile
+        if session is not None:
+            session.ended = True
             await session.client.close()
 
 
@@ -113,29 +141,4 @@ def _digest(cookie: str) -> bytes:
     return hashlib.sha256(cookie.encode()).digest()
 
 
-class Attempts:
-    """Failed logins by address: a few are free, then one in ATTEMPT_SECONDS."""
-
-    def __init__(self, seconds: Callable[[], float]) -> None:
-        self._seconds = seconds
-        self._free_at: OrderedDict[str, float] = OrderedDict()  # when all of them are forgotten
-
-    def left_seconds(self, address: str) -> float:
-        """How long an address must wait until it may try; 0: it may."""
-        behind = self._free_at.get(address, 0.0) - self._seconds()
-        return max(0.0, behind - (ATTEMPTS - 1) * ATTEMPT_SECONDS)
-
-    def failed(self, address: str) -> None:
-        """An address tried."""
-        now = self._seconds()
-        self._free_at[address] = max(self._free_at.get(address, now), now) + ATTEMPT_SECONDS
-        self._free_at.move_to_end(address)
-        if len(self._free_at) > ADDRESSES_MAX:
-            self._free_at.popitem(last=False)
-
-    def passed(self, address: str) -> None:
-        """An address proved who it is."""
-        self._free_at.pop(address, None)
-
-
-__all__ = ["Attempts", "MakeClient", "Session", "Sessions"]
+__all__ = ["MakeClient", "Session", "Sessions"]

@@ -55,7 +55,10 @@ function listen() {
     replace(main, event.data);
     state.textContent = "";
   };
-  stream.addEventListener("over", () => location.reload());  // nobody is logged in any more
+  stream.addEventListener("over", () => {
+    stop();
+    location.reload();
+  });
   stream.onerror = () => {
     state.textContent = "The console does not answer.";
     if (stream.readyState === EventSource.CLOSED) {

@@ -14,10 +14,10 @@ import pytest
 
 from node.console import render
 from node.console.app import COOKIE, FORM_BYTES_MAX, Console, Settings
+from node.console.attempts import ATTEMPTS
 from node.console.pages.topics import topic
 from node.console.program import client_of
 from node.console.rates import Rates
-from node.console.sessions import ATTEMPTS
 from node.console.visits import Shown, Visit
 from node.consoleprocess import ConsoleOptions
 from tests.keyfiles import access_files

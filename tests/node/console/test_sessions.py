@@ -1,19 +1,13 @@
-"""Sessions end, failed logins have to wait."""
+"""Sessions end, and are few."""
 
+import asyncio
 from typing import Any, cast
 
 import duolog
 import pytest
 
 from node.console import sessions as module
-from node.console.sessions import (
-    AGE_SECONDS,
-    ATTEMPT_SECONDS,
-    ATTEMPTS,
-    IDLE_SECONDS,
-    Attempts,
-    Sessions,
-)
+from node.console.sessions import AGE_SECONDS, IDLE_SECONDS, Sessions
 
 
 class Clock:
@@ -28,6 +22,7 @@ class Client:
     closed = 0
 
     async def close(self) -> None:
+        await asyncio.sleep(0)
         self.closed += 1
 
 
@@ -90,21 +85,57 @@ def test_the_proof_of_a_form_is_its_own_sessions() -> None:
     assert not one.proves("ü")
 
 
-def test_failed_logins_have_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ADDRESSES_MAX", 2)
+async def test_a_look_is_no_use_of_a_session() -> None:
     clock = Clock()
-    attempts = Attempts(clock)
-    for _ in range(ATTEMPTS):
-        assert attempts.left_seconds("a") == 0
-        attempts.failed("a")
-    assert attempts.left_seconds("a") == pytest.approx(ATTEMPT_SECONDS)
-    assert attempts.left_seconds("b") == 0
-    clock.now += ATTEMPT_SECONDS
-    assert attempts.left_seconds("a") == 0
-    attempts.failed("a")
-    assert attempts.left_seconds("a") > 0
-    attempts.passed("a")
-    assert attempts.left_seconds("a") == 0
-    for address in "abc":
-        attempts.failed(address)
-    assert len(attempts._free_at) == 2
+    sessions = Sessions(clock)
+    cookie = await sessions.add("a", client())
+    session = sessions.peek(cookie)
+    assert session is not None
+    clock.now += IDLE_SECONDS - 1
+    assert sessions.peek(cookie) is session
+    assert sessions.lasts(session)
+    clock.now += 2
+    assert sessions.peek(cookie) is None
+    assert not sessions.lasts(session)
+
+
+async def test_a_session_that_was_ended_does_not_last() -> None:
+    sessions = Sessions(Clock())
+    cookie = await sessions.add("a", client())
+    session = sessions.peek(cookie)
+    assert session is not None
+    await sessions.end(cookie)
+    assert not sessions.lasts(session)
+
+
+async def test_sessions_that_are_over_are_ended_by_several_at_a_time() -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    clients = [client() for _ in range(3)]
+    for one in clients:
+        await sessions.add("a", one)
+    clock.now += IDLE_SECONDS + 1
+    await asyncio.gather(sessions.expire(), sessions.expire(), sessions.close())
+    assert [one.closed for one in clients] == [1, 1, 1]
+
+
+async def test_a_user_takes_no_sessions_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SESSIONS_OF_USER", 2)
+    clock = Clock()
+    sessions = Sessions(clock)
+    other = await sessions.add("b", client())
+    first, second = await sessions.add("a", client()), await sessions.add("a", client())
+    clock.now += 1
+    assert sessions.get(first) is not None
+    third = await sessions.add("a", client())
+    assert sessions.get(second) is None
+    assert None not in (sessions.get(first), sessions.get(third), sessions.get(other))
+
+
+def test_a_session_is_shown_few_pages_at_a_time() -> None:
+    session = module.Session("a", client(), 0.0, 0.0, looks_max=2)
+    with session.looking():
+        with session.looking(), pytest.raises(duolog.Busy), session.looking():
+            pass
+        assert session.looks == 1
+    assert session.looks == 0

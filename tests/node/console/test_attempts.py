@@ -1,0 +1,68 @@
+"""Failed logins have to wait."""
+
+import pytest
+
+from node.console import attempts as module
+from node.console.attempts import ATTEMPT_SECONDS, ATTEMPTS, Attempts, network_of
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_failed_logins_have_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ADDRESSES_MAX", 2)
+    clock = Clock()
+    attempts = Attempts(clock)
+    for _ in range(ATTEMPTS):
+        assert attempts.left_seconds("a") == 0
+        attempts.failed("a")
+    assert attempts.left_seconds("a") == pytest.approx(ATTEMPT_SECONDS)
+    assert attempts.left_seconds("b") == 0
+    clock.now += ATTEMPT_SECONDS
+    assert attempts.left_seconds("a") == 0
+    attempts.failed("a")
+    assert attempts.left_seconds("a") > 0
+    attempts.passed("a")
+    assert attempts.left_seconds("a") == 0
+    for address in "abc":
+        attempts.failed(address)
+    assert len(attempts._free_at) == 2
+
+
+def test_a_login_between_failed_ones_gives_none_of_them_back() -> None:
+    attempts = Attempts(Clock())
+    for _ in range(ATTEMPTS):
+        attempts.failed("a")
+        attempts.failed("a")
+        attempts.passed("a")
+    assert attempts.left_seconds("a") > 0
+
+
+def test_logins_that_do_not_fail_leave_nothing() -> None:
+    attempts = Attempts(Clock())
+    attempts.failed("a")
+    attempts.passed("a")
+    attempts.passed("a")
+    assert not attempts._free_at
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8::ffff:ffff:ffff:ffff", "2001:db8::/64"),
+        ("2001:db8:0:1::1", "2001:db8:0:1::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("", ""),
+        ("testclient", "testclient"),
+    ],
+)
+def test_a_network_is_what_one_person_has(address: str, network: str) -> None:
+    assert network_of(address) == network

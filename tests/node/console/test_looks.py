@@ -1,0 +1,226 @@
+"""Pages that follow, hang or fail: each ends, with its session at the latest."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import duolog
+import httpx
+import pytest
+import structlog
+
+from node.console import app as module
+from node.console import render
+from node.console.app import COOKIE, Console, Settings
+from node.console.render import OVER
+from node.console.sessions import IDLE_SECONDS
+from node.console.visits import Page, Shown, Visit
+from tests.node.replicas import WAIT_SECONDS
+
+FOLLOWING = {"accept": "text/event-stream"}
+ORIGIN = {"origin": "http://localhost"}
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Client:
+    """Of no node. wrong: what a call raises."""
+
+    wrong: Exception | None = None
+
+    def __init__(self) -> None:
+        self.calls = self.calls_most = 0
+
+    @property
+    def admin(self) -> "Client":
+        return self
+
+    async def route(self) -> None:
+        self.calls += 1
+        self.calls_most = max(self.calls_most, self.calls)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self.calls -= 1
+        if self.wrong is not None:
+            raise self.wrong
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        pass
+
+
+def client() -> Any:
+    return cast(Any, Client())
+
+
+class Looks:
+    """A page that tells of each look, and does something in it."""
+
+    def __init__(self, work: Callable[[], Any] = lambda: None) -> None:
+        self.begun: asyncio.Queue[Visit] = asyncio.Queue()
+        self.work = work
+
+    async def __call__(self, visit: Visit) -> Shown:
+        self.begun.put_nowait(visit)
+        found = self.work()
+        if found is not None:
+            await found
+        return Shown("error.html", "seen", {"sentence": "secret", "endpoints": ()})
+
+
+@asynccontextmanager
+async def looked(
+    monkeypatch: pytest.MonkeyPatch,
+    page: Page,
+    clock: Callable[[], float] | None = None,
+    make: Callable[[str, str], Any] = lambda user, password: client(),
+    path: str = "/",
+) -> AsyncIterator[tuple[Console, httpx.AsyncClient]]:
+    """A console with one page, and the browser of a user who is logged in."""
+    monkeypatch.setattr(render, "LIVE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "PAGES", {path: page})
+    console = Console(Settings(("localhost:1",), loopback=False), make, clock or Clock())
+    transport = httpx.ASGITransport(console.app())
+    async with (
+        asyncio.timeout(WAIT_SECONDS),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as at,
+    ):
+        at.cookies.set(COOKIE, await console.sessions.add("alice", client()))
+        yield console, at
+
+
+async def test_a_page_that_follows_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Looks()
+    async with looked(monkeypatch, page) as (console, at):
+        answer = asyncio.create_task(at.get("/", headers=FOLLOWING))
+        await page.begun.get()
+        await console.sessions.end(at.cookies[COOKIE])
+        told = (await answer).text
+    assert told.endswith(OVER)
+    assert told.count("secret") <= 1
+
+
+async def test_what_is_found_after_a_session_has_ended_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proceed = asyncio.Event()
+    page = Looks(proceed.wait)
+    async with looked(monkeypatch, page) as (console, at):
+        following = asyncio.create_task(at.get("/", headers=FOLLOWING))
+        whole = asyncio.create_task(at.get("/"))
+        for _ in range(2):
+            await page.begun.get()
+        await console.sessions.end(at.cookies[COOKIE])
+        proceed.set()
+        assert (await following).text == OVER
+        assert (await whole).status_code == 303
+
+
+async def test_a_page_that_follows_ends_when_its_user_may_do_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def denied() -> None:
+        raise duolog.Unauthenticated("the user is disabled")
+
+    async with looked(monkeypatch, Looks(denied)) as (console, at):
+        assert (await at.get("/", headers=FOLLOWING)).text == OVER
+        assert len(console.sessions) == 0
+        assert (await at.get("/", headers=FOLLOWING)).text == OVER
+
+
+async def test_a_page_that_follows_is_no_use_of_its_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, page = Clock(), Looks()
+    async with looked(monkeypatch, page, clock) as (_, at):
+        clock.now += IDLE_SECONDS - 1
+        answer = asyncio.create_task(at.get("/", headers=FOLLOWING))
+        await page.begun.get()
+        clock.now += 2
+        assert (await answer).text.endswith(OVER)
+
+
+async def test_a_browser_that_is_gone_looks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Looks(asyncio.Event().wait)
+    monkeypatch.setattr(module, "STREAMS_MAX", 1)
+    async with looked(monkeypatch, page) as (console, at):
+        session = console.sessions.peek(at.cookies[COOKIE])
+        assert session is not None
+        for _ in range(3):
+            answer = asyncio.create_task(at.get("/", headers=FOLLOWING))
+            await page.begun.get()
+            assert (session.looks, console._streams) == (1, 1)
+            assert (await at.get("/", headers=FOLLOWING)).status_code == 503
+            answer.cancel()
+            await asyncio.wait([answer])
+            assert (session.looks, console._streams) == (0, 0)
+
+
+async def test_pages_that_hang_end_and_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAGE_SECONDS", 0.05)
+    page = Looks(asyncio.Event().wait)
+    async with looked(monkeypatch, page) as (console, at):
+        session = console.sessions.peek(at.cookies[COOKIE])
+        assert session is not None
+        session.looks_max = 2
+        answers = await asyncio.gather(*(at.get("/") for _ in range(5)))
+        assert [one.status_code for one in answers] == [503] * 5
+        assert page.begun.qsize() == 2
+        assert sum("did not answer within" in one.text for one in answers) == 2
+
+
+async def test_a_page_that_fails_says_nothing_of_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ValueError("a password")
+
+    with structlog.testing.capture_logs() as lines:
+        async with looked(monkeypatch, Looks(fail)) as (_, at):
+            answer = await at.get("/")
+    assert answer.status_code == 500
+    assert "This page failed" in answer.text
+    assert "password" not in answer.text
+    assert "content-security-policy" in answer.headers
+    assert [line["event"] for line in lines] == ["a page of the console failed"]
+
+
+async def test_few_logins_ask_the_nodes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOGINS_MAX", 2)
+    nodes = Client()
+    nodes.wrong = duolog.Unauthenticated("wrong")
+
+    def make(user: str, password: str) -> Any:
+        return nodes
+
+    fields = {"user": "alice", "password": "guess"}
+    async with looked(monkeypatch, Looks(), make=make) as (_, at):
+        logins = [
+            asyncio.create_task(at.post("/login", data=fields, headers=ORIGIN)) for _ in range(5)
+        ]
+        assert [(await one).status_code for one in logins] == [401] * 5
+    assert nodes.calls_most == 2
+
+
+async def test_a_login_goes_on_at_a_name_with_signs_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with looked(monkeypatch, Looks(), path="/topics/{topic}") as (_, at):
+        at.cookies.clear()
+        answer = await at.get("/topics/%25RETRY%25ab?q=%26")
+        expected = "/login?next=%2Ftopics%2F%2525RETRY%2525ab%3Fq%3D%2526"
+        assert answer.headers["location"] == expected
+
+
+def test_over_tls_the_cookie_is_this_hosts_alone() -> None:
+    settings = Settings(("localhost:1",), loopback=False, secured=True)
+    assert Console(settings, lambda user, password: client())._cookie.startswith("__Host-")
