@@ -36,7 +36,9 @@ class Connection(H11Protocol):
         if len(self.connections) > CONNECTIONS_MAX:
             others = (one for one in self.connections if isinstance(one, Connection))
             idle = [one for one in others if one.waiting]  # itself, at the worst
-            min(idle, key=lambda one: one._began).transport.abort()
+            oldest = min(idle, key=lambda one: one._began)
+            self.connections.discard(oldest)  # the next one counts before this one's end is told
+            oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""

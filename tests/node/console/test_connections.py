@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -124,3 +125,18 @@ async def test_connections_that_say_nothing_shut_nobody_out(
             assert await ended(first) == b""
         for _, one in (*idle, (reader, writer)):
             one.close()
+
+
+async def test_connections_that_come_at_once_are_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(module, "REQUEST_SECONDS", 3600.0)
+    count = 40
+    async with served() as port:
+        clients = await asyncio.gather(*(connect(port) for _ in range(count)))
+        ends = [asyncio.create_task(ended(reader)) for reader, _ in clients]
+        for end in islice(asyncio.as_completed(ends), count - 4):
+            assert await end == b""
+        assert sum(not end.done() for end in ends) == 4
+        for _, writer in clients:
+            writer.close()
+        await asyncio.gather(*ends)
