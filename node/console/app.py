@@ -234,7 +234,7 @@ class Console:
         except Exception as error:
             if self._lasts(session):  # or else its client is closed
                 log.error("a page of the console failed", path=_raw_path(request), exc_info=error)
-            raise Defect("this page failed: the log of the console says why") from None
+            raise Defect("This page failed: the log of the console says why") from None
 
     async def _act(self, action: Action, request: Request) -> Response:
         """Do what a form asks for, and go on at the page that shows it."""

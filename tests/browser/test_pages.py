@@ -18,6 +18,10 @@ PAGES = {
     "search": "/messages",
     "message": "/topics/orders/1/3",
     "doctor": "/doctor",
+    "tail": "/topics/orders/tail",
+    "create": "/create/topic",
+    "reset": "/groups/billing/reset?to=latest&topic=orders",
+    "delete": "/topics/orders/delete",
     "login": "/login",
 }
 WIDE, NARROW = (1280, 800), (390, 800)
