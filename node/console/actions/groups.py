@@ -33,9 +33,8 @@ class Move:
 
     @property
     def before(self) -> int:
-        """Where it goes on now: at the first message where it has committed nothing."""
-        committed = self.queue.committed
-        return self.queue.min_offset if committed is None else committed
+        """Where it goes on now."""
+        return begin_of(self.queue)
 
     @property
     def skips(self) -> int:
@@ -46,6 +45,11 @@ class Move:
     def repeats(self) -> int:
         """Messages that it gets again."""
         return max(0, min(self.before, self.queue.max_offset) - max(self.to, self.queue.min_offset))
+
+
+def begin_of(queue: GroupQueue) -> int:
+    """Where a group goes on: at the first message where it has committed nothing."""
+    return queue.min_offset if queue.committed is None else queue.committed
 
 
 def page_of(group: str) -> str:
@@ -145,9 +149,9 @@ async def _reset(visit: Visit, form: Mapping[str, str]) -> Done:
     place = _place(form.get("to", ""), form.get("value", "").strip())
     found = await visit.client.admin.group(group)
     before = {
-        (queue.topic, queue.replica_group, queue.queue_id): queue.committed
+        (queue.topic, queue.replica_group, queue.queue_id): begin_of(queue)
         for queue in found.queues
-        if queue.topic == topic and queue.committed is not None
+        if queue.topic == topic
     }
     if isinstance(place, tuple) and place[0] == OFFSET:
         await visit.client.admin.reset_group(group, topic, offset=place[1])
