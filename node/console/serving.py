@@ -1,6 +1,7 @@
 """The console served over HTTP, on sockets that are open already."""
 
 import contextlib
+import socket
 import ssl
 from collections.abc import Iterator
 
@@ -13,6 +14,8 @@ TASKS_MAX = 2 * CONNECTIONS_MAX  # answers under way, also those that nobody wai
 HEADER_BYTES_MAX = 32 << 10
 IDLE_SECONDS = 15
 STOP_SECONDS = 2
+ACCEPTED_MAX = 32  # connections in one round of the loop, so that requests are read between them
+QUEUE = 1024  # connections that wait to be accepted
 
 
 class Server(uvicorn.Server):
@@ -25,6 +28,7 @@ class Server(uvicorn.Server):
             http=Connection,
             ws="none",
             lifespan="on",
+            backlog=ACCEPTED_MAX,
             log_config=None,
             log_level="error",  # anybody can send what is no request
             access_log=False,
@@ -38,6 +42,12 @@ class Server(uvicorn.Server):
         config.load()
         config.ssl = context
         super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept."""
+        await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(QUEUE)  # asyncio gave it the other number
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

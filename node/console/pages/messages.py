@@ -203,7 +203,7 @@ async def message(visit: Visit) -> Shown:
 
 def _states(states: Mapping[str, TrackState]) -> str:
     if not states:
-        return "No consumer group has begun to read its topic."
+        return "No consumer group that you may see has begun to read its topic."
     done = sum(state is TrackState.CONSUMED for state in states.values())
     if done == len(states):
         return f"Consumed by {'its group' if done == 1 else f'all {done} groups'}."

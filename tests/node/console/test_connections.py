@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from itertools import islice
 from typing import Any
 
@@ -47,6 +47,10 @@ async def served() -> AsyncIterator[int]:
 
 async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection("127.0.0.1", port)
+
+
+def reached(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS)
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
@@ -96,7 +100,7 @@ async def test_an_answer_that_is_not_read_ends_its_connection(
 ) -> None:
     monkeypatch.setattr(module, "WRITE_SECONDS", 0.05)
     async with served() as port:
-        made = socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS)
+        made = reached(port)
         made.setblocking(False)
         loop = asyncio.get_running_loop()
         gone = asyncio.Event()
@@ -140,3 +144,18 @@ async def test_connections_that_come_at_once_are_as_few(monkeypatch: pytest.Monk
         for _, writer in clients:
             writer.close()
         await asyncio.gather(*ends)
+
+
+async def test_a_request_is_read_among_connections_that_come_at_once() -> None:
+    async with served() as port:
+        reader, writer = await connect(port)
+        writer.write(GET)
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\nin")  # it serves
+        with ExitStack() as opened:
+            # None is accepted meanwhile: the loop does not run.
+            made = [opened.enter_context(reached(port)) for _ in range(400)]
+            made[0].sendall(GET)
+            made[0].setblocking(False)
+            answer = await asyncio.get_running_loop().sock_recv(made[0], 4096)
+        assert b"200 OK" in answer
+        writer.close()
