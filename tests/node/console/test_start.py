@@ -29,5 +29,6 @@ async def test_a_machine_without_processes_left_has_a_console_later(
             for _ in range(3):
                 await tried.get()
         await process.stop()
-    assert {line["reason"] for line in lines} == {"[Errno 11] Resource temporarily unavailable"}
+    (reason,) = {line["reason"] for line in lines}
+    assert reason == "cannot start it: [Errno 11] Resource temporarily unavailable"
     assert process.pid == process.starts == 0
