@@ -12,6 +12,7 @@ from duolog import (
     UnknownTopic,
 )
 
+from node.inspection.topics import parts_of
 from node.inspection.tracerecords import TraceRecord, parse
 from store.metadata import TRACE_TOPIC
 
@@ -25,11 +26,8 @@ async def by_time(
 
     Raises UnknownTopic. end_ms: 0 for no end. count: at most so many.
     """
-    topics = await client.admin.topics([topic])
-    if not topics:
-        raise UnknownTopic(f"topic {topic!r} does not exist")
     found: list[Message] = []
-    for part in topics:
+    for part in await parts_of(client, topic):
         for queue_id in range(part.queues):
             offset = await client.admin.offset_at_time(topic, queue_id, begin_ms, group=part.group)
             batch = await client.pull(topic, queue_id, offset, max_messages=count, group=part.group)

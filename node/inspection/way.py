@@ -23,6 +23,11 @@ _CLIENT_STEPS = {
 Row = dict[str, object]
 
 
+def place_of(topic: str, queue_id: int, offset: int) -> str:
+    """A place in a queue, as people read it."""
+    return f"{topic}/{queue_id}@{offset}"
+
+
 def as_json(message: "TrackedMessage", records: Iterable[TraceRecord]) -> Row:
     """All that is known of a message."""
     return {
@@ -99,7 +104,7 @@ def _step(step: "TrackStep") -> tuple[int, str, str, str]:
     detail = f"log offset {step.physical_offset}"
     if step.deliver_time_ms:
         detail += f", until {iso(step.deliver_time_ms)}"
-    place = f"{step.topic}/{step.queue_id}@{step.queue_offset}"
+    place = place_of(step.topic, step.queue_id, step.queue_offset)
     return step.store_time_ms, _STEPS[step.kind], place, detail
 
 
@@ -117,8 +122,7 @@ def _client_step(record: TraceRecord) -> tuple[int, str, str, str]:
 def _group_row(key: str, track: "GroupTrack") -> Row:
     detail = f"{track.attempts} failed" if track.attempts else ""
     if track.copy is not None:
-        topic, queue_id, offset = track.copy
-        detail += f"{', ' if detail else ''}copy {topic}/{queue_id}@{offset}"
+        detail += f"{', ' if detail else ''}copy {place_of(*track.copy)}"
     state = track.state.lower().replace("_", " ")
     return _row(key, track.copy_time_ms, state, f"group {track.group}", detail)
 
@@ -128,4 +132,4 @@ def _trace_id(message: "TrackedMessage") -> str:
     return "" if found is None else f"{found.trace_id:032x}"
 
 
-__all__ = ["COLUMNS", "as_json", "rows"]
+__all__ = ["COLUMNS", "as_json", "place_of", "rows"]
