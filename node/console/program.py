@@ -12,8 +12,9 @@ from duolog import Client, Tls
 
 from node.certificates import CertificateFiles, Pem, Renewed
 from node.console import security
-from node.console.app import Console, Settings
+from node.console.app import Console
 from node.console.serving import Server
+from node.console.settings import Settings
 from node.consoleprocess import ConsoleOptions
 from node.logs import configure_logging
 from node.tls import renewing_context, server_context
@@ -31,7 +32,8 @@ def run(
     begun: is given the server. Raises BadCertificate.
     """
     configure_logging("warning", options.log_json)
-    settings = Settings(options.endpoints, is_loopback(options.host), bool(options.cert))
+    port = sockets[0].getsockname()[1]
+    settings = Settings(options.endpoints, is_loopback(options.host), port, bool(options.cert))
     app, context = Console(settings, partial(client_of, options)).app(), context_of(options)
 
     async def work() -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from duolog import DuologError, Unauthenticated
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from node.console import words
+from node.console import addresses, words
 from node.console.visits import Shown
 
 LIVE_SECONDS = 1.0  # between two looks
@@ -28,6 +28,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals.update(address=addresses.address, page=addresses)
     made.filters.update(
         counted=words.counted,
         duration=words.duration,

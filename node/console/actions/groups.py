@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import quote
 
 from duolog import BadRequest, Client, GroupQueue, Start
 
 from node.console.actions.asking import Field, Question, confirmed, whole_number
+from node.console.addresses import DEAD, GROUP, GROUPS, address
 from node.console.visits import Action, Done, Shown, Undo, Visit
 from node.console.words import command, counted, number
 from node.inspection.deadletters import redeliver
@@ -50,11 +50,6 @@ class Move:
 def begin_of(queue: GroupQueue) -> int:
     """Where a group goes on: at the first message where it has committed nothing."""
     return queue.min_offset if queue.committed is None else queue.committed
-
-
-def page_of(group: str) -> str:
-    """Address of a group's page."""
-    return f"/groups/{quote(group, safe='')}"
 
 
 async def _ask_reset(visit: Visit) -> Shown:
@@ -159,7 +154,7 @@ async def _reset(visit: Visit, form: Mapping[str, str]) -> Done:
         at = place[1] if isinstance(place, tuple) else place
         await visit.client.admin.reset_group(group, topic, at)
     undo = Undo("Take it back", partial(_restore, group, before)) if before else None
-    return Done(f"Group {group} was reset in {topic}.", page_of(group), undo)
+    return Done(f"Group {group} was reset in {topic}.", address(GROUP, group=group), undo)
 
 
 async def _restore(group: str, before: Mapping[tuple[str, str, int], int], client: Client) -> str:
@@ -190,7 +185,7 @@ async def _delete(visit: Visit, form: Mapping[str, str]) -> Done:
     group = visit.path["group"]
     confirmed(form, group)
     await visit.client.admin.delete_group(group)
-    return Done(f"Group {group} was deleted.", "/groups")
+    return Done(f"Group {group} was deleted.", GROUPS)
 
 
 async def _ask_redeliver(visit: Visit) -> Shown:
@@ -209,7 +204,7 @@ async def _redeliver(visit: Visit, form: Mapping[str, str]) -> Done:
     group = visit.path["group"]
     confirmed(form, group)
     sent = await redeliver(visit.client, group, whole_number(form, "count", 1, LETTERS_MAX))
-    return Done(f"{counted(sent, 'dead letter')} sent again.", f"{page_of(group)}/dead")
+    return Done(f"{counted(sent, 'dead letter')} sent again.", address(DEAD, group=group))
 
 
 RESET, DELETE, REDELIVER = (

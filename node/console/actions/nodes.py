@@ -9,6 +9,7 @@ from duolog._client import runtime_of
 from duolog._router import Router
 
 from node.console.actions.asking import Question, confirmed
+from node.console.addresses import CLUSTER
 from node.console.visits import Action, Done, Shown, Visit
 from node.console.words import command
 
@@ -54,7 +55,7 @@ async def _switch(visit: Visit, form: Mapping[str, str]) -> Done:
     confirmed(form, node)
     async with _master(visit, group) as admin:
         await admin.failover(node, epoch=group.epoch)
-    return Done(f"{node} is taking over.", "/")
+    return Done(f"{node} is taking over.", CLUSTER)
 
 
 async def _ask_drain(visit: Visit) -> Shown:
@@ -77,7 +78,7 @@ async def _drain(visit: Visit, form: Mapping[str, str]) -> Done:
     confirmed(form, node)
     async with _master(visit, group) as admin:
         await admin.drain(node)
-    return Done(f"{node} is drained.", "/")
+    return Done(f"{node} is drained.", CLUSTER)
 
 
 async def _ask_undrain(visit: Visit) -> Shown:
@@ -95,7 +96,7 @@ async def _undrain(visit: Visit, form: Mapping[str, str]) -> Done:
     group, node = await _group_of(visit), visit.path["node"]
     async with _master(visit, group) as admin:
         await admin.drain(node, undo=True)
-    return Done(f"{node} is no longer drained.", "/")
+    return Done(f"{node} is no longer drained.", CLUSTER)
 
 
 SWITCH, DRAIN, UNDRAIN = (

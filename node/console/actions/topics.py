@@ -1,21 +1,17 @@
 """Topics are created, altered and deleted."""
 
 from collections.abc import Mapping
-from urllib.parse import quote
 
-from duolog import BadRequest, UnknownTopic
+from duolog import BadRequest
 
 from node.console.actions.asking import Field, Question, confirmed, whole_number
+from node.console.addresses import TOPIC, TOPICS, address
 from node.console.visits import Action, Done, Shown, Visit
-from node.console.words import command, counted, number
+from node.console.words import command, counted
+from node.inspection.topics import messages_kept, parts_of
 
 TYPES = ("", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")
 QUEUES = 4
-
-
-def page_of(topic: str) -> str:
-    """Address of a topic's page."""
-    return f"/topics/{quote(topic, safe='')}"
 
 
 async def _ask_create(visit: Visit) -> Shown:
@@ -44,7 +40,7 @@ async def _create(visit: Visit, form: Mapping[str, str]) -> Done:
     made = await visit.client.admin.create_topic(topic, queues, message_type=kind)
     return Done(
         f"Topic {made.topic} was created with {counted(made.queues, 'queue')}.",
-        page_of(made.topic),
+        address(TOPIC, topic=made.topic),
     )
 
 
@@ -63,27 +59,22 @@ async def _ask_grow(visit: Visit) -> Shown:
 async def _grow(visit: Visit, form: Mapping[str, str]) -> Done:
     topic = visit.path["topic"]
     made = await visit.client.admin.alter_topic(topic, queues=whole_number(form, "queues", 1))
-    return Done(f"Topic {topic} has {counted(made.queues, 'queue')} now.", page_of(topic))
+    return Done(
+        f"Topic {topic} has {counted(made.queues, 'queue')} now.", address(TOPIC, topic=topic)
+    )
 
 
 async def _queues(visit: Visit, topic: str) -> int:
     """Of each replica group. Raises UnknownTopic."""
-    parts = await visit.client.admin.topics([topic])
-    if not parts:
-        raise UnknownTopic(f"topic {topic!r} does not exist")
-    return parts[0].queues
+    return (await parts_of(visit.client, topic))[0].queues
 
 
 async def _ask_delete(visit: Visit) -> Shown:
     topic = visit.path["topic"]
-    parts = await visit.client.admin.topics([topic])
-    if not parts:
-        raise UnknownTopic(f"topic {topic!r} does not exist")
-    kept = sum(queue.max_offset - queue.min_offset for part in parts for queue in part.stats)
-    lost = f"{number(kept)} messages" if kept != 1 else "1 message"
+    kept = messages_kept(await parts_of(visit.client, topic))
     return Question(
         f"Delete topic {topic}",
-        f"{lost} can be read no longer, and groups forget how far they were.",
+        f"{counted(kept, 'message')} and the offsets of its consumer groups are deleted.",
         "Delete",
         type_to_confirm=topic,
         danger=True,
@@ -95,7 +86,7 @@ async def _delete(visit: Visit, form: Mapping[str, str]) -> Done:
     topic = visit.path["topic"]
     confirmed(form, topic)
     await visit.client.admin.delete_topic(topic)
-    return Done(f"Topic {topic} was deleted.", "/topics")
+    return Done(f"Topic {topic} was deleted.", TOPICS)
 
 
 CREATE, GROW, DELETE = (

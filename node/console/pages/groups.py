@@ -1,18 +1,20 @@
 """Consumer groups, and why one is behind."""
 
 from dataclasses import dataclass
+from heapq import nsmallest
 
-from duolog import GroupDescription
+from duolog import GroupDescription, GroupQueue, Message
 from duolog._message import DEAD_LETTER_PREFIX
 
-from node.console.pages.lists import listing, place
+from node.console.pages.lists import LIVE_ROWS_MAX, listing, place
+from node.console.pages.messages import message_row
 from node.console.visits import Shown, Visit
 from node.console.words import command, counted, duration, number
 from node.inspection.deadletters import dead_letters
 from node.inspection.diagnosis import ERROR, diagnose_groups
+from node.inspection.topics import messages_kept
 
 LETTERS = 100
-LINE_CHARACTERS = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,10 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class LetterRow:
-    """A dead letter in a list. replica_group: where it lies. topic: that it was sent to."""
+    """A dead letter in a list. link: its page. topic: that it was sent to."""
 
+    link: str
     queue_offset: int
-    replica_group: str
     store_time_ms: int
     topic: str
     attempts: int
@@ -66,17 +68,20 @@ async def group(visit: Visit) -> Shown:
     found = await visit.client.admin.group(name)
     dead = await visit.client.admin.topics([DEAD_LETTER_PREFIX + name], system=True)
     findings = diagnose_groups([found], dead)
-    letters = sum(queue.max_offset - queue.min_offset for topic in dead for queue in topic.stats)
     facts = {
         "sentence": sentence(found),
         "alarm": any(one.severity == ERROR for one in findings),
         "group": found,
-        "dead": letters,
-        "dead_topic": DEAD_LETTER_PREFIX + name,
+        "dead": messages_kept(dead),
         "findings": findings,
-        "queues": sorted(found.queues, key=lambda queue: (-queue.lag_messages, queue.topic)),
+        "queues": nsmallest(LIVE_ROWS_MAX, found.queues, key=_furthest_behind),
+        "hidden": max(0, len(found.queues) - LIVE_ROWS_MAX),
     }
     return Shown("group.html", name, facts, command("group", "explain", name))
+
+
+def _furthest_behind(queue: GroupQueue) -> tuple[int, str, str, int]:
+    return -queue.lag_messages, queue.topic, queue.replica_group, queue.queue_id
 
 
 async def dead(visit: Visit) -> Shown:
@@ -87,20 +92,21 @@ async def dead(visit: Visit) -> Shown:
     facts = {
         "sentence": more or f"{counted(len(letters), 'dead letter')}.",
         "group": name,
-        "dead_topic": DEAD_LETTER_PREFIX + name,
-        "rows": [
-            LetterRow(
-                letter.queue_offset,
-                letter.group,
-                letter.store_time_ms,
-                letter.properties.get("DLQ_ORIGIN_TOPIC", ""),
-                letter.reconsume_times,
-                letter.body[:400].decode(errors="replace")[:LINE_CHARACTERS],
-            )
-            for letter in letters
-        ],
+        "rows": [_letter_row(letter) for letter in letters],
     }
     return Shown("dead.html", f"Dead letters of {name}", facts, command("group", "dead", name))
+
+
+def _letter_row(letter: Message) -> LetterRow:
+    row = message_row(letter, letter.group)
+    return LetterRow(
+        row.link,
+        row.queue_offset,
+        row.store_time_ms,
+        letter.properties.get("DLQ_ORIGIN_TOPIC", ""),
+        letter.reconsume_times,
+        row.line,
+    )
 
 
 def sentence(group: GroupDescription) -> str:

@@ -11,6 +11,7 @@ from node.console.visits import Visit
 from node.console.words import counted
 
 ROWS = 100
+LIVE_ROWS_MAX = 500  # of a live page: they are rendered each second, for each viewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +46,4 @@ def listing(at: Place, page: Page[Any], noun: str) -> Mapping[str, object]:
     }
 
 
-__all__ = ["ROWS", "Place", "listing", "place"]
+__all__ = ["LIVE_ROWS_MAX", "ROWS", "Place", "listing", "place"]

@@ -3,12 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlencode
 
 from duolog import BadRequest, FoundMessage, Message, NoSuchMessage, TrackState
 
+from node.console.addresses import MESSAGE, address
 from node.console.visits import Shown, Visit
-from node.console.words import command, counted
+from node.console.words import THIN, command, counted
 from node.inspection import way
 from node.inspection.finding import by_time, client_records
 from node.inspection.times import BadTime, time_of
@@ -71,9 +71,9 @@ class Row:
 
     @property
     def link(self) -> str:
-        """Its page, below that of its topic."""
-        group = f"?{urlencode({'group': self.group})}" if self.group else ""
-        return f"{self.queue_id}/{self.queue_offset}{group}"
+        """Its page."""
+        names = {"topic": self.topic, "queue": self.queue_id, "offset": self.queue_offset}
+        return address(MESSAGE, {"group": self.group}, **names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,22 +128,22 @@ async def _found(visit: Visit, wanted: Search) -> list[Row]:
         raise BadRequest("name the topic: only a message id does without it")
     if wanted.by == TIME:
         begin = _time_ms(value)
-        return [row_of(one, one.group) for one in await by_time(client, topic, begin, 0, ROWS)]
+        return [message_row(one, one.group) for one in await by_time(client, topic, begin, 0, ROWS)]
     if wanted.by == OFFSET:
         queue_id, offset = _queue_offset(value)
         batch = await client.pull(topic, queue_id, offset, max_messages=ROWS)
-        return [row_of(one, one.group) for one in batch]
+        return [message_row(one, one.group) for one in batch]
     how = {KEY: "key", UNIQUE_KEY: "unique_key", MESSAGE_ID: "message_id"}[wanted.by]
     try:
         found = await client.admin.find(topic, count=ROWS, **{how: value})  # type: ignore[arg-type]
     except NoSuchMessage:
         return []
-    return [row_of(one) for one in found]
+    return [message_row(one) for one in found]
 
 
 def _queue_offset(value: str) -> tuple[int, int]:
     """QUEUE/OFFSET, as pages show it. Raises BadRequest."""
-    queue, separator, offset = value.replace("@", "/").partition("/")
+    queue, separator, offset = value.replace(THIN, "").replace("@", "/").partition("/")
     if not (separator and queue.isdecimal() and offset.isdecimal() and len(value) < 40):
         raise BadRequest(f"{value!r} is not of the form QUEUE/OFFSET, as 3/8812")
     if int(queue) > QUEUE_MAX or int(offset) > OFFSET_MAX:
@@ -159,7 +159,7 @@ def _time_ms(value: str) -> int:
         raise BadRequest(str(error)) from None
 
 
-def row_of(message: Message | FoundMessage, group: str = "") -> Row:
+def message_row(message: Message | FoundMessage, group: str = "") -> Row:
     """A message, in one line. group: the replica group where it lies."""
     properties = message.properties
     line = message.body[: LINE_CHARACTERS * 4].decode(errors="replace")[:LINE_CHARACTERS]
@@ -184,21 +184,21 @@ async def message(visit: Visit) -> Shown:
     batch = await visit.client.pull(topic, queue_id, offset, max_messages=1, group=group)
     found = next((one for one in batch if one.queue_offset == offset), None)
     if found is None:
-        raise NoSuchMessage(f"there is no message at {topic}/{queue_id} {offset}")
+        raise NoSuchMessage(f"there is no message at {way.place_of(topic, queue_id, offset)}")
     properties = dict(found.properties)
     unique_key = properties.get("UNIQ_KEY", "")
     states = await visit.client.admin.track(topic, queue_id, offset, group=group)
     facts = {
         "sentence": _states(states),
         "message": found,
-        "row": row_of(found, found.group),
+        "row": message_row(found, found.group),
         "properties": sorted(properties.items()),
         "body": body_of(found.body),
         "states": sorted(states.items()),
         "steps": await _way(visit, topic, unique_key),
     }
     track = command("msg", "track", topic, "--unique-key", unique_key) if unique_key else ""
-    return Shown("message.html", f"{topic}/{queue_id}@{offset}", facts, track)
+    return Shown("message.html", way.place_of(topic, queue_id, offset), facts, track)
 
 
 def _states(states: Mapping[str, TrackState]) -> str:
@@ -263,4 +263,4 @@ def _hex(body: bytes) -> str:
     return "\n".join(lines)
 
 
-__all__ = ["Row", "body_of", "message", "messages", "row_of"]
+__all__ = ["Row", "body_of", "message", "message_row", "messages"]

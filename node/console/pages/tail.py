@@ -4,11 +4,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from duolog import Message, TopicDescription, UnknownTopic
+from duolog import Message, TopicDescription
 
-from node.console.pages.messages import Row, row_of
+from node.console.pages.messages import Row, message_row
 from node.console.visits import Shown, Visit
 from node.console.words import command, counted, number, rate
+from node.inspection.topics import parts_of
 
 KEPT = 50
 AT_ONCE = 20  # messages that one look adds
@@ -31,9 +32,7 @@ class Tail:
 async def tail(visit: Visit) -> Shown:
     """Messages that came since the viewer began to look. Raises UnknownTopic."""
     name, wanted = visit.path["topic"], visit.query.get("q", "")
-    parts = await visit.client.admin.topics([name])
-    if not parts:
-        raise UnknownTopic(f"topic {name!r} does not exist")
+    parts = await parts_of(visit.client, name)
     found = visit.memory.get("tail")
     if found is None:
         found = visit.memory["tail"] = Tail(visit.now, _ends(parts))
@@ -61,7 +60,7 @@ async def _follow(
     ends = _ends(parts)
     news = {queue: end - found.ends.get(queue, 0) for queue, end in ends.items()}
     busy = sorted((queue for queue, count in news.items() if count > 0), key=lambda q: -news[q])
-    found.ends = ends
+    found.ends.update(ends)  # a replica group that is away for a moment goes on where it was
     found.came += sum(news[queue] for queue in busy)
     messages: list[Message] = []
     for group, queue_id in busy[:QUEUES_AT_ONCE]:
@@ -77,7 +76,7 @@ async def _follow(
         messages += [one for one in batch if one.queue_offset < end and _matches(one, wanted)]
     messages.sort(key=lambda one: (one.store_time_ms, one.physical_offset))
     for one in messages[-AT_ONCE:]:
-        found.rows.appendleft(row_of(one, one.group))
+        found.rows.appendleft(message_row(one, one.group))
         found.shown += 1
 
 

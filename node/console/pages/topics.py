@@ -1,12 +1,22 @@
 """Topics, and the queues of one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from duolog import TopicDescription, UnknownTopic
+from duolog import QueueStats, TopicDescription
 
-from node.console.pages.lists import listing, place
+from node.console.pages.lists import LIVE_ROWS_MAX, listing, place
 from node.console.visits import Shown, Visit
-from node.console.words import command, counted, number
+from node.console.words import command, counted
+from node.inspection.topics import messages_kept, parts_of
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a replica group holds of a topic. queues: that are shown."""
+
+    group: str
+    queues: Sequence[QueueStats]
 
 
 async def topics(visit: Visit) -> Shown:
@@ -20,21 +30,23 @@ async def topics(visit: Visit) -> Shown:
 async def topic(visit: Visit) -> Shown:
     """The queues of a topic. Raises UnknownTopic."""
     name = visit.path["topic"]
-    parts = await visit.client.admin.topics([name])
-    if not parts:
-        raise UnknownTopic(f"topic {name!r} does not exist")
+    parts = await parts_of(visit.client, name)
     facts = {
         "sentence": _sentence(parts),
         "topic": name,
-        "held": parts,
-        "kept": _kept(parts),
+        "parts_shown": list(_shown(parts)),
+        "hidden": max(0, sum(len(part.stats) for part in parts) - LIVE_ROWS_MAX),
         "last_ms": max((_last_ms(part) for part in parts), default=0),
     }
     return Shown("topic.html", name, facts, command("topic", "stats", name))
 
 
-def _kept(parts: Sequence[TopicDescription]) -> int:
-    return sum(queue.max_offset - queue.min_offset for part in parts for queue in part.stats)
+def _shown(parts: Iterable[TopicDescription]) -> Iterator[Part]:
+    left = LIVE_ROWS_MAX
+    for part in parts:
+        if left or not part.stats:
+            yield Part(part.group, part.stats[:left])
+        left -= min(left, len(part.stats))
 
 
 def _last_ms(part: TopicDescription) -> int:
@@ -44,8 +56,8 @@ def _last_ms(part: TopicDescription) -> int:
 def _sentence(parts: Sequence[TopicDescription]) -> str:
     queues = sum(part.queues for part in parts)
     where = f" in {counted(len(parts), 'replica group')}" if len(parts) > 1 else ""
-    kept = _kept(parts)
-    told = f"{number(kept)} messages are kept" if kept != 1 else "1 message is kept"
+    kept = messages_kept(parts)
+    told = f"{counted(kept, 'message')} {'is' if kept == 1 else 'are'} kept"
     return f"{told} in {counted(queues, 'queue')}{where}."
 
 

@@ -44,7 +44,9 @@ async def test_a_topic_is_created_altered_and_deleted(start_node: StartNode) -> 
         told = await act(at, "/create/topic", topic="orders", queues="3", type="FIFO")
         assert told == "Topic orders was created with 3 queues."
         assert await act(at, "/topics/orders/grow", queues="5") == "Topic orders has 5 queues now."
-        assert "0 messages can be read no longer" in await read(at, "/topics/orders/delete")
+        assert "0 messages and the offsets of its consumer groups are deleted." in await read(
+            at, "/topics/orders/delete"
+        )
         wrong = {**await form_of(at, "/topics/orders/delete"), "confirm": "order"}
         answer = await at.post("/topics/orders/delete", data=wrong, headers=ORIGIN)
         assert (answer.status_code, sentence(answer.text)) == (400, "type orders to confirm.")

@@ -13,11 +13,14 @@ import httpx
 import pytest
 
 from node.console import render
-from node.console.app import COOKIE, FORM_BYTES_MAX, Console, Settings
+from node.console.app import Console
 from node.console.attempts import ATTEMPTS
+from node.console.forms import FORM_BYTES_MAX
 from node.console.pages.topics import topic
 from node.console.program import client_of
 from node.console.rates import Rates
+from node.console.settings import Settings
+from node.console.viewers import cookie_of
 from node.console.visits import Shown, Visit
 from node.consoleprocess import ConsoleOptions
 from tests.keyfiles import access_files
@@ -27,13 +30,15 @@ from tests.node.replicas import WAIT_SECONDS
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&\x1b[2J\u202e"
 TYPED = HOSTILE.replace("\x1b", "")  # properties have no control characters
 ORIGIN = {"origin": "http://localhost"}
+PORT = 8090
+COOKIE = cookie_of(Settings((), loopback=True, port=PORT))
 
 
 @asynccontextmanager
 async def browser(endpoint: str, *, loopback: bool = True) -> AsyncIterator[httpx.AsyncClient]:
     """A browser at a console of some nodes."""
     options = ConsoleOptions((endpoint,), "localhost")
-    console = Console(Settings(options.endpoints, loopback), partial(client_of, options))
+    console = Console(Settings(options.endpoints, loopback, PORT), partial(client_of, options))
     app = console.app()
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -273,7 +278,7 @@ async def test_a_form_that_is_too_long_is_none(start_node: StartNode) -> None:
     async with browser(f"127.0.0.1:{node.port}") as at:
         fields = {"user": "a", "password": "b" * FORM_BYTES_MAX}
         answer = await at.post("/login", data=fields, headers=ORIGIN)
-        assert sentence(answer.text) == "Give a user and a password."
+        assert sentence(answer.text) == "Enter a user and a password."
 
 
 async def test_live_pages_tell_what_changed(

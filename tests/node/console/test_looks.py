@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import duolog
@@ -11,15 +12,19 @@ import pytest
 import structlog
 
 from node.console import app as module
-from node.console import render
-from node.console.app import COOKIE, Console, Settings
+from node.console import guarding, logins, render, viewers
+from node.console.app import Console
 from node.console.render import OVER
 from node.console.sessions import IDLE_SECONDS
+from node.console.settings import Settings
+from node.console.viewers import cookie_of
 from node.console.visits import Page, Shown, Visit
 from tests.node.replicas import WAIT_SECONDS
 
 FOLLOWING = {"accept": "text/event-stream"}
 ORIGIN = {"origin": "http://localhost"}
+SETTINGS = Settings(("localhost:1",), loopback=False, port=8090)
+COOKIE = cookie_of(SETTINGS)
 
 
 class Clock:
@@ -90,7 +95,7 @@ async def looked(
     """A console with one page, and the browser of a user who is logged in."""
     monkeypatch.setattr(render, "LIVE_SECONDS", 0.0)
     monkeypatch.setattr(module, "PAGES", {path: page})
-    console = Console(Settings(("localhost:1",), loopback=False), make, clock or Clock())
+    console = Console(SETTINGS, make, clock or Clock())
     transport = httpx.ASGITransport(console.app())
     async with (
         asyncio.timeout(WAIT_SECONDS),
@@ -153,22 +158,22 @@ async def test_a_page_that_follows_is_no_use_of_its_session(
 
 async def test_a_browser_that_is_gone_looks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     page = Looks(asyncio.Event().wait)
-    monkeypatch.setattr(module, "STREAMS_MAX", 1)
+    monkeypatch.setattr(viewers, "STREAMS_MAX", 1)
     async with looked(monkeypatch, page) as (console, at):
         session = console.sessions.peek(at.cookies[COOKIE])
         assert session is not None
         for _ in range(3):
             answer = asyncio.create_task(at.get("/", headers=FOLLOWING))
             await page.begun.get()
-            assert (session.looks, console._streams) == (1, 1)
+            assert (session.looks, console.looks.streams) == (1, 1)
             assert (await at.get("/", headers=FOLLOWING)).status_code == 503
             answer.cancel()
             await asyncio.wait([answer])
-            assert (session.looks, console._streams) == (0, 0)
+            assert (session.looks, console.looks.streams) == (0, 0)
 
 
 async def test_pages_that_hang_end_and_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAGE_SECONDS", 0.05)
+    monkeypatch.setattr(guarding, "PAGE_SECONDS", 0.05)
     page = Looks(asyncio.Event().wait)
     async with looked(monkeypatch, page) as (console, at):
         session = console.sessions.peek(at.cookies[COOKIE])
@@ -195,7 +200,7 @@ async def test_a_page_that_fails_says_nothing_of_why(monkeypatch: pytest.MonkeyP
 
 
 async def test_few_logins_ask_the_nodes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOGINS_MAX", 2)
+    monkeypatch.setattr(logins, "LOGINS_MAX", 2)
     nodes = Client()
     nodes.wrong = duolog.Unauthenticated("wrong")
 
@@ -204,10 +209,10 @@ async def test_few_logins_ask_the_nodes_at_a_time(monkeypatch: pytest.MonkeyPatc
 
     fields = {"user": "alice", "password": "guess"}
     async with looked(monkeypatch, Looks(), make=make) as (_, at):
-        logins = [
+        tries = [
             asyncio.create_task(at.post("/login", data=fields, headers=ORIGIN)) for _ in range(5)
         ]
-        assert [(await one).status_code for one in logins] == [401] * 5
+        assert [(await one).status_code for one in tries] == [401] * 5
     assert nodes.calls_most == 2
 
 
@@ -222,5 +227,27 @@ async def test_a_login_goes_on_at_a_name_with_signs_of_its_own(
 
 
 def test_over_tls_the_cookie_is_this_hosts_alone() -> None:
-    settings = Settings(("localhost:1",), loopback=False, secured=True)
-    assert Console(settings, lambda user, password: client())._cookie.startswith("__Host-")
+    assert cookie_of(replace(SETTINGS, secured=True)).startswith("__Host-")
+
+
+async def test_consoles_on_one_host_do_not_log_each_others_users_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def make(user: str, password: str) -> Any:
+        found = Client()
+        found.wrong = None if user else duolog.Unauthenticated("nobody")
+        return found
+
+    other = Console(replace(SETTINGS, port=8091), make, Clock())
+    fields = {"user": "alice", "password": "right"}
+    async with looked(monkeypatch, Looks()) as (_, at):
+        transport = httpx.ASGITransport(other.app())
+        base = "http://localhost"
+        async with httpx.AsyncClient(transport=transport, base_url=base) as at_other:
+            at_other.cookies = at.cookies.jar  # a browser sends those of a host to all its ports
+            assert (await at_other.get("/")).headers["location"] == "/login?next=%2F"
+            answer = await at_other.post("/login", data=fields, headers=ORIGIN)
+            assert answer.status_code == 303
+            assert set(at.cookies) == {"duolog_console_8090", "duolog_console_8091"}
+            assert (await at.get("/")).status_code == 200
+            assert (await at_other.get("/")).status_code == 200

@@ -1,0 +1,51 @@
+"""Addresses of the console's pages: the only place where they are written.
+
+Rules: a pattern here is both what routes match and what links are made of. A name in an address is
+escaped whole, so that no name of a topic or group can lead to another page.
+"""
+
+from urllib.parse import quote, urlencode
+
+CLUSTER = "/"
+DOCTOR = "/doctor"
+TOPICS = "/topics"
+TOPIC = "/topics/{topic}"
+TAIL = "/topics/{topic}/tail"
+MESSAGE = "/topics/{topic}/{queue}/{offset}"
+GROUPS = "/groups"
+GROUP = "/groups/{group}"
+DEAD = "/groups/{group}/dead"
+MESSAGES = "/messages"
+RIGHTS = "/rights"
+AUDIT = "/audit"
+
+TOPIC_CREATE = "/create/topic"
+TOPIC_GROW = "/topics/{topic}/grow"
+TOPIC_DELETE = "/topics/{topic}/delete"
+GROUP_RESET = "/groups/{group}/reset"
+GROUP_DELETE = "/groups/{group}/delete"
+GROUP_REDELIVER = "/groups/{group}/redeliver"
+NODE_SWITCH = "/nodes/{group}/{node}/switch"
+NODE_DRAIN = "/nodes/{group}/{node}/drain"
+NODE_UNDRAIN = "/nodes/{group}/{node}/undrain"
+
+UNDO = "/undo"
+LOGIN = "/login"
+LOGOUT = "/logout"
+STATIC = "/static"
+
+
+def address(pattern: str, /, query: dict[str, object] | None = None, **names: object) -> str:
+    """The address of a page. names: those in its pattern. query: empty values are left out."""
+    path = pattern.format(**{name: quote(str(value), safe="") for name, value in names.items()})
+    asked = {name: value for name, value in (query or {}).items() if value != ""}
+    return f"{path}?{urlencode(asked)}" if asked else path
+
+
+def own_path(path: str) -> str:
+    """A path of the console to go on at after a form; the first page where it is none.
+
+    It comes from the browser: it must not lead to another site, nor back to the login.
+    """
+    plain = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
+    return path if plain and not path.startswith(LOGIN) else CLUSTER

@@ -1,0 +1,82 @@
+"""What a live page renders is bounded, however many queues there are."""
+
+from typing import Any, cast
+
+import pytest
+from duolog import GroupDescription, GroupQueue, QueueStats, TopicDescription
+
+from node.console.pages.groups import group
+from node.console.pages.lists import LIVE_ROWS_MAX
+from node.console.pages.topics import topic
+from node.console.rates import Rates
+from node.console.render import body
+from node.console.visits import Visit
+
+MORE = 1300
+
+
+class Admin:
+    """Of nodes that hold these."""
+
+    def __init__(self, groups: GroupDescription | None, topics: list[TopicDescription]) -> None:
+        self._groups, self._topics = groups, topics
+
+    async def group(self, name: str) -> GroupDescription | None:
+        return self._groups
+
+    async def topics(self, names: list[str], *, system: bool = False) -> list[TopicDescription]:
+        return [one for one in self._topics if one.topic in names]
+
+
+class Client:
+    def __init__(self, admin: Admin) -> None:
+        self.admin = admin
+
+
+def visit(admin: Admin, **path: str) -> Visit:
+    return Visit(cast(Any, Client(admin)), (), path, {}, 0.0, Rates())
+
+
+def rows(html: str) -> int:
+    return html.partition("<tbody>")[2].count("<tr>")
+
+
+async def test_a_group_shows_the_queues_that_are_furthest_behind() -> None:
+    queues = [
+        GroupQueue("T", "a", number, 0, 0, number, lag_messages=number)
+        for number in range(LIVE_ROWS_MAX + MORE)
+    ]
+    shown = await group(visit(Admin(GroupDescription("g", 0, tuple(queues)), []), group="g"))
+    listed: Any = shown.facts["queues"]
+    furthest = [*range(LIVE_ROWS_MAX + MORE - 1, MORE - 1, -1)]
+    assert [queue.queue_id for queue in listed] == furthest
+    html = body(shown)
+    assert rows(html) == LIVE_ROWS_MAX
+    assert "1\u202f300 more queues are not shown." in html
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown_sizes"),
+    [
+        ([LIVE_ROWS_MAX + MORE], [LIVE_ROWS_MAX]),
+        ([LIVE_ROWS_MAX, MORE], [LIVE_ROWS_MAX]),
+        ([300, MORE + 200, 0], [300, 200, 0]),
+    ],
+)
+async def test_a_topic_shows_its_first_queues(sizes: list[int], shown_sizes: list[int]) -> None:
+    parts = [
+        TopicDescription(
+            "T",
+            f"group-{part}",
+            size,
+            stats=tuple(QueueStats(number, 0, 0) for number in range(size)),
+        )
+        for part, size in enumerate(sizes)
+    ]
+    shown = await topic(visit(Admin(None, parts), topic="T"))
+    listed: Any = shown.facts["parts_shown"]
+    assert [len(part.queues) for part in listed] == shown_sizes
+    html = body(shown)
+    assert html.count("by=offset") == LIVE_ROWS_MAX
+    assert "1\u202f300 more queues are not shown." in html
+    assert f"in {sum(sizes):,} queues".replace(",", "\u202f") in html
