@@ -51,7 +51,7 @@ class ConsoleOptions:
 
 
 class ConsoleProcess:
-    """The process, and whoever starts it again."""
+    """The process, restarted when it ends."""
 
     def __init__(self, options: ConsoleOptions, sockets: Sequence[socket.socket]) -> None:
         """sockets: that listen; they are closed by `stop`."""

@@ -24,8 +24,8 @@ def console(
 ) -> None:
     """Serve the console, until it is interrupted.
 
-    Whoever looks logs in as a user of the nodes and sees what that user may see. Where the nodes
-    have no users, the console serves loopback only.
+    Viewers log in as users of the nodes and see what these may see. Where the nodes have no users,
+    the console serves loopback only.
     """
     from duolog import BadRequest
     from duolog._client import parse_endpoints
@@ -60,7 +60,7 @@ def console(
     scheme, at = "https" if cert else "http", made.getsockname()[1]
     say(f"console of {', '.join(options.endpoints)}: {scheme}://{host}:{at}/")
     if not is_loopback(host) and not cert:
-        say("passwords can be read on the way: give --cert and --key, or listen on loopback")
+        say("passwords are sent in clear text: give --cert and --key, or listen on loopback")
     with made:
         run(options, [made])
 

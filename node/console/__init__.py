@@ -1,5 +1,5 @@
-"""The console: a cluster in a browser. A client of the nodes, with the rights of whoever looks.
+"""The console: a cluster in a browser. A client of the nodes, with the rights of its viewer.
 
-It runs in a process of its own, beside a node or elsewhere, and knows of nodes what they tell any
-client. Nothing of it is imported by a node.
+It runs in a process of its own, beside a node or elsewhere, and knows what nodes tell any client.
+A node imports nothing of it.
 """

@@ -43,7 +43,7 @@ class Changes:
             undo = session.undos.pop(form.get("undo", ""), None)
             if undo is None:
                 raise BadRequest("this can no longer be undone")
-            return Done(await undo.again(session.client), own_path(form.get("next", "")))
+            return Done(await undo.run(session.client), own_path(form.get("next", "")))
 
         return await self._change(request, do)
 

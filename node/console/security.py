@@ -74,7 +74,7 @@ class Protected:
         if not name:
             return "The request names no valid host."
         if self._loopback_only and not is_loopback(name):
-            return f"This console listens on loopback; {name} is none of its names."
+            return f"This console answers only to names of loopback, not to {name}."
         if scope["method"] in READING:
             return ""
         origin = headers.get("origin", "")

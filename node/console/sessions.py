@@ -21,9 +21,9 @@ from node.console.visits import Done, Undo
 IDLE_SECONDS = 30 * 60.0
 AGE_SECONDS = 12 * 3600.0
 SESSIONS_MAX = 200
-UNDOS_MAX = 8  # that a session can still take back
+UNDOS_MAX = 8  # actions that a session can still undo
 SESSIONS_OF_USER = 20
-LOOKS_MAX = 16  # pages that one session is being shown
+LOOKS_MAX = 16  # pages that one session has open
 
 MakeClient = Callable[[str, str], Client]  # user and password; raises DuologError
 
@@ -50,7 +50,7 @@ class Session:
     def looking(self) -> Iterator[None]:
         """While a page is shown. Raises Busy where too many are."""
         if self.looks >= self.looks_max:
-            raise Busy(f"this session is being shown {self.looks_max} pages: close some of them")
+            raise Busy(f"this session has {self.looks_max} pages open: close some of them")
         self.looks += 1
         try:
             yield
@@ -58,7 +58,7 @@ class Session:
             self.looks -= 1
 
     def offer(self, undo: Undo) -> str:
-        """Keep how an action is taken back; its name."""
+        """Keep how an action is undone; its name."""
         while len(self.undos) >= UNDOS_MAX:
             del self.undos[next(iter(self.undos))]
         name = secrets.token_urlsafe(9)
@@ -71,7 +71,7 @@ class Session:
 
 
 class Sessions:
-    """All of them. Times are seconds of a clock that does not go back."""
+    """All sessions of a console. Times are seconds of a clock that does not go back."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
@@ -90,7 +90,10 @@ class Sessions:
         if len(own) >= SESSIONS_OF_USER:
             await self._end(min(own)[1])
         if len(self._sessions) >= SESSIONS_MAX:
-            raise Busy(f"{SESSIONS_MAX} people are logged in: one of them must log out first")
+            told = (
+                f"the console already has its maximum of {SESSIONS_MAX} sessions: try again later"
+            )
+            raise Busy(told)
         cookie, now = secrets.token_urlsafe(32), self._seconds()
         self._sessions[_digest(cookie)] = Session(user, client, now, now)
         return cookie

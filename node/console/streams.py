@@ -1,4 +1,4 @@
-"""Answers that go on: what they hold is released when their browser is gone."""
+"""Streams of events: what they hold is released when their browser is gone."""
 
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack

@@ -13,7 +13,7 @@ from node.console.rates import Rates
 class Visit:
     """Somebody looks at a page.
 
-    client: calls nodes as whoever looks. endpoints: at which nodes should answer. path: what the
+    client: calls nodes as the viewer. endpoints: of nodes that should answer. path: what the
     page's own pattern names. query: what a form or a link asks for. now: seconds of a clock that
     does not go back. rates: of what this viewer has seen before. memory: what a page that follows
     something keeps from one look to the next.
@@ -45,16 +45,16 @@ Page = Callable[[Visit], Awaitable[Shown]]  # raises duolog's errors
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """How an action is taken back. again: does that, as whoever calls it. words: of its button."""
+    """How an action is undone. label: of the button. run: does it, and returns what was done."""
 
-    words: str
-    again: Callable[[Client], Awaitable[str]]
+    label: str
+    run: Callable[[Client], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """An action was done. told: what was done, as a sentence. location: the page to go on at.
-    undo: None where it cannot be taken back.
+    undo: None where it cannot be undone.
     """
 
     told: str

@@ -1,4 +1,4 @@
-"""What is asked of all nodes of a cluster, for whoever wants to know what is wrong with it."""
+"""What all nodes of a cluster answer, as the material of a diagnosis."""
 
 import asyncio
 import time
@@ -93,7 +93,6 @@ async def _consumption(
     client: Client,
 ) -> tuple[tuple[GroupDescription, ...], tuple[TopicDescription, ...], str]:
     """Consumer groups and topics, or why they cannot be read."""
-
     try:
         async with asyncio.timeout(NODE_SECONDS):
             groups, topics = await asyncio.gather(

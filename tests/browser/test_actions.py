@@ -41,16 +41,16 @@ def test_a_reset_is_previewed_and_taken_back(site: Site, open_window: Open) -> N
     assert "19 messages behind" in before
     page.get_by_role("link", name="Reset").click()
     assert page.get_by_role("button", name="Reset").count() == 0, "the preview comes first"
-    page.get_by_label("Go on at").select_option("latest")
+    page.get_by_label("Resume at").select_option("latest")
     page.get_by_role("button", name="Preview").click()
     window.shows("Skips 19 messages, repeats 0 messages.")
     page.get_by_label("Type billing to confirm").fill("billing")
     page.get_by_role("button", name="Reset").click()
     page.wait_for_url(f"{site.url}/groups/billing")
     window.shows("It has consumed all")
-    page.get_by_role("button", name="Take it back").click()
+    page.get_by_role("button", name="Undo").click()
     window.shows("19 messages behind")
     assert (
-        page.locator(".told").inner_text() == "Group billing goes on where it was before the reset."
+        page.locator(".told").inner_text() == "Group billing resumes where it was before the reset."
     )
-    assert page.get_by_role("button", name="Take it back").count() == 0
+    assert page.get_by_role("button", name="Undo").count() == 0

@@ -12,10 +12,10 @@ INT_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a form. choices: values and their words, for one of several; empty for a text."""
+    """A field of a form. choices: values and their labels, for a selection; empty for a text."""
 
     name: str
-    words: str
+    label: str
     value: str = ""
     hint: str = ""
     choices: Sequence[tuple[str, str]] = ()

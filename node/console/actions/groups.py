@@ -1,4 +1,4 @@
-"""A group's offsets are set, with a preview of what that skips and repeats; a group is deleted."""
+"""Consumer groups are reset, with a preview of what that skips and repeats, and deleted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ LETTERS, LETTERS_MAX = 100, 10_000  # sent again at a time
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A queue of a group, and where the group goes on after a reset."""
+    """A queue of a group, and where the group resumes after a reset."""
 
     queue: GroupQueue
     to: int
 
     @property
     def before(self) -> int:
-        """Where it goes on now."""
+        """Where it resumes without the reset."""
         return begin_of(self.queue)
 
     @property
@@ -48,7 +48,7 @@ class Move:
 
 
 def begin_of(queue: GroupQueue) -> int:
-    """Where a group goes on: at the first message where it has committed nothing."""
+    """Where a group resumes: at the first message where it has committed nothing."""
     return queue.min_offset if queue.committed is None else queue.committed
 
 
@@ -61,19 +61,19 @@ async def _ask_reset(visit: Visit) -> Shown:
     topic = query.get("topic") or topics[0]
     way, value = query.get("to", EARLIEST), query.get("value", "").strip()
     members = (
-        f" Its {counted(found.members, 'SDK consumer')} must be stopped before."
+        f" Its {counted(found.members, 'SDK consumer')} must be stopped first."
         if found.members
         else ""
     )
     fields = (
         Field("topic", "Topic", topic, choices=[(one, one) for one in topics]),
-        Field("to", "Go on at", way, choices=WAYS),
+        Field("to", "Resume at", way, choices=WAYS),
         Field("value", "Time or offset", value, "10m, 2h, 2026-01-31T12:00, or an offset"),
     )
     title = f"Reset group {group}"
     if "to" not in query:
         return Question(
-            title, f"Where should it go on?{members}", "", fields, previewed=True
+            title, f"Where should it resume?{members}", "", fields, previewed=True
         ).shown()
     own = [queue for queue in found.queues if queue.topic == topic]
     moves = await _moves(visit.client, own, _place(way, value))
@@ -118,13 +118,17 @@ def _place(way: str, value: str) -> Start | tuple[str, int]:
             raise BadRequest(str(error)) from None
     if way == OFFSET and value.isascii() and value.isdecimal() and len(value) < 20:
         return OFFSET, min(int(value), OFFSET_MAX)
-    raise BadRequest(f"{value!r} is not an offset" if way == OFFSET else f"{way!r} is no place")
+    raise BadRequest(
+        f"{value!r} is not an offset"
+        if way == OFFSET
+        else f"{way!r} is not one of {', '.join(way for way, _ in WAYS)}"
+    )
 
 
 async def _moves(
     client: Client, queues: Sequence[GroupQueue], place: Start | tuple[str, int]
 ) -> list[Move]:
-    """Where each queue goes on, in order."""
+    """Where each queue resumes, in order."""
     moves = []
     for queue in sorted(queues, key=lambda one: (one.replica_group, one.queue_id)):
         if isinstance(place, tuple) and place[0] == OFFSET:
@@ -153,27 +157,27 @@ async def _reset(visit: Visit, form: Mapping[str, str]) -> Done:
     else:
         at = place[1] if isinstance(place, tuple) else place
         await visit.client.admin.reset_group(group, topic, at)
-    undo = Undo("Take it back", partial(_restore, group, before)) if before else None
+    undo = Undo("Undo", partial(_restore, group, before)) if before else None
     return Done(f"Group {group} was reset in {topic}.", address(GROUP, group=group), undo)
 
 
 async def _restore(group: str, before: Mapping[tuple[str, str, int], int], client: Client) -> str:
     """Commit what was committed before. Returns what was done."""
     await client.admin.commit(group, before)
-    return f"Group {group} goes on where it was before the reset."
+    return f"Group {group} resumes where it was before the reset."
 
 
 async def _ask_delete(visit: Visit) -> Shown:
     group = visit.path["group"]
     found = await visit.client.admin.group(group)
     members = (
-        f" It has {counted(found.members, 'SDK consumer')}, which make it again."
+        f" It has {counted(found.members, 'SDK consumer')}, which create it again."
         if found.members
         else ""
     )
     return Question(
         f"Delete group {group}",
-        f"How far it was in {counted(len(found.queues), 'queue')} is forgotten.{members}",
+        f"Its offsets in {counted(len(found.queues), 'queue')} are deleted.{members}",
         "Delete",
         type_to_confirm=group,
         danger=True,

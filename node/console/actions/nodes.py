@@ -1,4 +1,4 @@
-"""A node takes over, is taken out, or comes back."""
+"""Nodes take over, are drained, and come back."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -62,10 +62,10 @@ async def _ask_drain(visit: Visit) -> Shown:
     group, node = await _group_of(visit), visit.path["node"]
     left = [one.node for one in group.replicas if one.in_sync and one.node != node]
     hands = " It leads, and hands over first." if node == group.master else ""
-    alone = " No other node is in sync: puts would have one copy." if len(left) < 2 else ""
+    alone = " No other node is in sync: messages would have a single copy." if len(left) < 2 else ""
     return Question(
         f"Drain {node}",
-        f"{node} is not elected any more, and no put waits for it.{hands}{alone}",
+        f"{node} can no longer be elected, and no send waits for it.{hands}{alone}",
         "Drain",
         type_to_confirm=node,
         danger=bool(alone),
@@ -86,7 +86,7 @@ async def _ask_undrain(visit: Visit) -> Shown:
     await _group_of(visit)
     return Question(
         f"Bring {node} back",
-        f"{node} can be elected again, and puts wait for it once it is in sync.",
+        f"{node} can be elected again, and sends wait for it once it is in sync.",
         "Bring back",
         command=command("cluster", "undrain", node),
     ).shown()

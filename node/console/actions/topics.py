@@ -35,7 +35,7 @@ async def _ask_create(visit: Visit) -> Shown:
 async def _create(visit: Visit, form: Mapping[str, str]) -> Done:
     topic, kind = form.get("topic", "").strip(), form.get("type", "")
     if kind not in TYPES:
-        raise BadRequest(f"{kind!r} is no type of a topic")
+        raise BadRequest(f"{kind!r} is not a type of topic")
     queues = whole_number(form, "queues", 1)
     made = await visit.client.admin.create_topic(topic, queues, message_type=kind)
     return Done(
@@ -49,7 +49,7 @@ async def _ask_grow(visit: Visit) -> Shown:
     queues = await _queues(visit, topic)
     return Question(
         f"More queues for {topic}",
-        f"It has {counted(queues, 'queue')}. A key's messages may go to another one than before.",
+        f"It has {counted(queues, 'queue')}. Messages of a key may go to another one than before.",
         "Alter",
         (Field("queues", "Queues", str(queues)),),
         command=command("topic", "alter", topic, "--queues", "N"),

@@ -1,4 +1,4 @@
-"""The newest messages of a topic as they come, never faster than a person reads."""
+"""The newest messages of a topic as they arrive, never faster than a person reads."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Queue = tuple[str, int]  # replica group, queue id
 
 @dataclass(slots=True)
 class Tail:
-    """Where a viewer is. ends: of each queue when it was last looked at."""
+    """What a viewer has seen. ends: of each queue when it was last read. came: how many arrived."""
 
     began: float
     ends: dict[Queue, int] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Tail:
 
 
 async def tail(visit: Visit) -> Shown:
-    """Messages that came since the viewer began to look. Raises UnknownTopic."""
+    """Messages that arrived since the viewer opened the page. Raises UnknownTopic."""
     name, wanted = visit.path["topic"], visit.query.get("q", "")
     parts = await parts_of(visit.client, name)
     found = visit.memory.get("tail")
@@ -44,7 +44,7 @@ async def tail(visit: Visit) -> Shown:
         "q": wanted,
         "rows": found.rows,
     }
-    return Shown("tail.html", f"{name}, as it comes", facts, command("msg", "tail", name))
+    return Shown("tail.html", f"Tail of {name}", facts, command("msg", "tail", name))
 
 
 def _ends(parts: Sequence[TopicDescription]) -> dict[Queue, int]:
@@ -56,7 +56,7 @@ def _ends(parts: Sequence[TopicDescription]) -> dict[Queue, int]:
 async def _follow(
     visit: Visit, found: Tail, name: str, parts: Sequence[TopicDescription], wanted: str
 ) -> None:
-    """Read what came, the newest of it where that is much."""
+    """Read what arrived; of much, the newest."""
     ends = _ends(parts)
     news = {queue: end - found.ends.get(queue, 0) for queue, end in ends.items()}
     busy = sorted((queue for queue, count in news.items() if count > 0), key=lambda q: -news[q])
@@ -92,9 +92,9 @@ def _matches(message: Message, wanted: str) -> bool:
 def _sentence(found: Tail, now: float) -> str:
     passed = now - found.began
     if not found.came:
-        return "Nothing has come yet."
+        return "No message has arrived yet."
     each = f", {rate(found.came / passed)}" if passed > 0 else ""
-    return f"{counted(found.came, 'message')} came{each}; {number(found.shown)} shown."
+    return f"{counted(found.came, 'message')} arrived{each}; {number(found.shown)} shown."
 
 
 __all__ = ["Tail", "tail"]

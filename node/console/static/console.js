@@ -1,13 +1,14 @@
 "use strict";
-// What pages do by themselves: times as people read them, live updates, search, keys, copies.
+// What pages do in the browser: relative times, live updates, search, keys, copies. Each page works
+// without it.
 
-const units = [[86400000, " d"], [3600000, " h"], [60000, " min"], [1000, " s"]];
+const units = [[86400000, "d"], [3600000, "h"], [60000, "min"], [1000, "s"]];
 
 function ago(ms) {
   const past = Date.now() - ms, size = Math.abs(past);
   for (const [unit, name] of units) {
     if (size >= 2 * unit || unit === 1000) {
-      const count = Math.round(size / unit) + "\u202f" + name.trim();
+      const count = Math.round(size / unit) + "\u202f" + name;
       return past >= 0 ? count + " ago" : "in " + count;
     }
   }
@@ -45,7 +46,6 @@ function replace(target, html) {
 
 const main = document.getElementById("main"), state = document.getElementById("state");
 let stream = null;
-
 let paused = false;
 
 function listen() {
@@ -77,7 +77,7 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-pause]");
   if (!button) return;
   paused = !paused;
-  button.textContent = paused ? "Go on" : "Pause";
+  button.textContent = paused ? "Resume" : "Pause";
   button.setAttribute("aria-pressed", String(paused));
   if (paused) stop(); else listen();
 });
@@ -148,7 +148,7 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = "Copy"; }, 1500);
 });
 
-// -- a hint for what is searched by -----------------------------------------------------------------
+// -- the hint of a way to search -----------------------------------------------------------------
 
 document.addEventListener("change", (event) => {
   if (event.target.id !== "by") return;

@@ -22,6 +22,7 @@ from node.console.rates import Rates
 from node.console.settings import Settings
 from node.console.viewers import cookie_of
 from node.console.visits import Shown, Visit
+from node.console.words import THIN
 from node.consoleprocess import ConsoleOptions
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
@@ -100,6 +101,11 @@ async def test_a_node_without_users_on_loopback(start_node: StartNode) -> None:
             assert (
                 sentence(await read(at, "/messages?topic=orders&by=time&value=1h"))
                 == "3 messages found."
+            )
+            copied = quote(f"1/{THIN}1")  # as in a page's 1/12 345
+            assert (
+                sentence(await read(at, f"/messages?topic=orders&by=offset&value={copied}"))
+                == "2 messages found."
             )
             page = await read(at, "/topics/orders/1/0")
             assert sentence(page) == "Consumed by its group."

@@ -1,8 +1,10 @@
 """Pages that follow something, and those for super users."""
 
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import duolog
 import pytest
@@ -31,12 +33,12 @@ async def test_a_tail_shows_what_comes_and_counts_the_rest(
         memory: dict[str, object] = {}
         visit = partial(Visit, client, (), {"topic": "T"}, rates=Rates(), memory=memory)
         first = await tail(visit(query={}, now=10.0))
-        assert first.facts["sentence"] == "Nothing has come yet."
+        assert first.facts["sentence"] == "No message has arrived yet."
         assert not first.facts["rows"]
         for number in range(8):
             await producer.send("T", b"%d" % number, tags="odd" if number % 2 else "even")
         shown = await tail(visit(query={}, now=12.0))
-        assert shown.facts["sentence"] == "8 messages came, 4.0/s; 3 shown."
+        assert shown.facts["sentence"] == "8 messages arrived, 4.0/s; 3 shown."
         assert [row.line for row in shown.facts["rows"]] == ["7", "6", "5"]  # type: ignore[attr-defined]
         again = await tail(visit(query={}, now=13.0))
         assert [row.line for row in again.facts["rows"]] == ["7", "6", "5"]  # type: ignore[attr-defined]
@@ -45,9 +47,20 @@ async def test_a_tail_shows_what_comes_and_counts_the_rest(
         filtered = await tail(visit(query={"q": "eve"}, now=14.0))
         assert [row.line for row in filtered.facts["rows"]] == ["y", "7", "6", "5"]  # type: ignore[attr-defined]
         other = await tail(Visit(client, (), {"topic": "T"}, {}, 15.0, Rates()))
-        assert other.facts["sentence"] == "Nothing has come yet.", "each viewer begins anew"
+        assert other.facts["sentence"] == "No message has arrived yet.", "each viewer begins anew"
+        topics = client.admin.topics
+        monkeypatch.setattr(client.admin, "topics", partial(without_queues, topics))
+        await tail(visit(query={}, now=14.0))
+        monkeypatch.setattr(client.admin, "topics", topics)
+        back = await tail(visit(query={}, now=14.5))
+        assert back.facts["sentence"] == "10 messages arrived, 2.2/s; 4 shown.", "none again"
         with pytest.raises(duolog.UnknownTopic):
             await tail(Visit(client, (), {"topic": "none"}, {}, 15.0, Rates()))
+
+
+async def without_queues(topics: Any, names: list[str]) -> list[duolog.TopicDescription]:
+    """What is told of a topic while the replica group is away that holds its queues."""
+    return [replace(part, stats=()) for part in await topics(names)]
 
 
 async def test_dead_letters_are_shown_and_sent_again(start_node: StartNode) -> None:

@@ -1,6 +1,7 @@
 """Pages that follow, hang or fail: each ends, with its session at the latest."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,7 +19,7 @@ from node.console.render import OVER
 from node.console.sessions import IDLE_SECONDS
 from node.console.settings import Settings
 from node.console.viewers import cookie_of
-from node.console.visits import Page, Shown, Visit
+from node.console.visits import Done, Page, Shown, Undo, Visit
 from tests.node.replicas import WAIT_SECONDS
 
 FOLLOWING = {"accept": "text/event-stream"}
@@ -224,6 +225,23 @@ async def test_a_login_goes_on_at_a_name_with_signs_of_its_own(
         answer = await at.get("/topics/%25RETRY%25ab?q=%26")
         expected = "/login?next=%2Ftopics%2F%2525RETRY%2525ab%3Fq%3D%2526"
         assert answer.headers["location"] == expected
+
+
+async def test_an_undo_leads_back_to_a_name_with_signs_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run(client: duolog.Client) -> str:
+        return "undone"
+
+    async with looked(monkeypatch, Looks(), path="/groups/{group}") as (console, at):
+        session = console.sessions.peek(at.cookies[COOKIE])
+        assert session is not None
+        session.told = Done("done", "/", Undo("Undo", run))
+        page = (await at.get("/groups/%2541")).text
+        assert 'name="next" value="/groups/%2541"' in page
+        fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]+)"', page))
+        answer = await at.post("/undo", data=fields, headers=ORIGIN)
+        assert answer.headers["location"] == "/groups/%2541"
 
 
 def test_over_tls_the_cookie_is_this_hosts_alone() -> None:
