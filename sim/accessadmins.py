@@ -18,7 +18,7 @@ BURST_MS = 100  # and as many more as there were changes
 
 
 class AccessAdmins:
-    """All of them. working: so many wait for an answer."""
+    """All administrators. working: how many wait for an answer."""
 
     def __init__(self, calls: AccessCalls) -> None:
         self._calls = calls
@@ -57,7 +57,7 @@ class AccessAdmins:
         number, how = len(self._calls.history.changes), self._chance.random()
         access = stubs.AccessStub
         if how < 0.2:
-            name = name if how < 0.18 else ROOT  # who is needed
+            name = name if how < 0.18 else ROOT  # the last super user cannot be deleted
             request = wire.DeleteUserRequest(user=name)
             await self._calls.make(access, "DeleteUser", request, ("delete_user", name, ""))
         elif how < 0.5:
@@ -78,7 +78,7 @@ class AccessAdmins:
             await self._calls.make(access, "PutRights", rights, ("rights", name, f"m{number}x"))
 
     async def change_quota(self, subject: str, caller: Caller | None = None) -> None:
-        """Set a quota, or delete it. caller: who is not root, and sets it."""
+        """Set a quota, or delete it. caller: sets it in place of root."""
         number, chance = len(self._calls.history.changes), self._chance
         if chance.random() < 0.3 and caller is None:
             delete = wire.DeleteQuotaRequest(subject=subject)
@@ -94,7 +94,7 @@ class AccessAdmins:
         await self._calls.make(stubs.AdminStub, "PutQuota", put, what, caller)
 
     def _rights(self, number: int) -> str:
-        """A few entries, and one that no other change has."""
+        """A few entries, and one as a mark that no other change has."""
         chance = self._chance
         entries = [
             {

@@ -26,17 +26,17 @@ OF_CALLERS = "User:nobody"  # a quota that callers try to set
 
 
 class AccessCallers:
-    """All of them. batches: that came by subscriptions."""
+    """All callers. batches: how many arrived by subscriptions."""
 
     def __init__(self, calls: AccessCalls, admins: AccessAdmins) -> None:
         self._calls = calls
         self._admins = admins
         self._chance = calls.chance
         self.batches = 0
-        self._ends: dict[str, int] = {}  # of topics, as they were told last
+        self._ends: dict[str, int] = {}  # of topics, as nodes last told them
 
     async def call(self, address: str) -> None:
-        """Do this and that, as one user or another."""
+        """Make random calls, as one user or another."""
         await self._calls.until_ready()
         chance = self._chance
         while True:
@@ -66,7 +66,7 @@ class AccessCallers:
             await self._calls.pause(20)
 
     async def _pull(self, topic: str, caller: Caller, address: str) -> None:
-        """Wait for a message, in half of the calls as one who may."""
+        """Wait for a message, in half of the calls as a user who may read the topic."""
         if self._chance.random() < 0.5:
             name, topic = self._reader()
             caller = self._calls.credentials.caller(name, self._chance, address)
@@ -100,14 +100,14 @@ class AccessCallers:
             self._ends[batch.topic] = max(batch.max_offset, self._ends.get(batch.topic, 0))
 
     def _reader(self) -> tuple[str, str]:
-        """A user and a topic that it may read; any if there are none."""
+        """A user and a topic that it may read; any user and topic if none may."""
         said = self._calls.watch.log.at(len(self._calls.watch.log))
         every = [(name, topic) for name in USERS for topic in TOPICS]
         some = [one for one in every if said.allows(one[0], f"Topic:{one[1]}", ("Sub",))]
         return self._chance.choice(some or every)
 
     def _caller(self, address: str) -> Caller:
-        """One of the users, or who can do everything, or could before there were users."""
+        """One of the users, root, or the first user, which counts only before there are others."""
         chance, who = self._chance, self._chance.random()
         if who < 0.04:
             return Caller(certificate=FIRST, address=address)
@@ -115,7 +115,7 @@ class AccessCallers:
         return self._calls.credentials.caller(name, chance, address)
 
     async def _send(self, topic: str, caller: Caller) -> None:
-        """A stream of some batches; it goes on though some are refused."""
+        """Send some batches in one stream; it continues although some are refused."""
         stream = stubs.MessagesStub(self._calls.channel(caller, True)).Append()  # type: ignore[arg-type]
         try:
             for _ in range(self._chance.randint(1, 10)):
@@ -135,7 +135,7 @@ class AccessCallers:
 
 
 def _batch(topic: str, count: int) -> wire.AppendRequest:
-    """So many messages."""
+    """A batch of so many messages."""
     bodies, texts = pack([b"for whom it may concern"] * count), pack([b""] * count)
     return wire.AppendRequest(
         topic=topic,

@@ -17,7 +17,7 @@ from sim.witness import Violation
 TOPICS = ("qa", "qb", "ra")
 CALL_SECONDS = 0.9
 ASKED_ANYWHERE = ("TestAccess", "Pull")
-# Errors of calls that changed nothing for certain.
+# Errors after which it is certain that nothing changed.
 NOTHING = (
     sdk.BadRequest,
     sdk.NotMaster,
@@ -74,7 +74,7 @@ class AccessCalls:
         what: tuple[str, str, str],
         caller: Caller | None = None,
     ) -> None:
-        """Ask for a change. what: its kind, its subject, and its mark. caller: who is not root."""
+        """Ask for a change. what: its kind, its subject, and its mark. caller: in place of root."""
         log = self.watch.log
         change = self.history.begin(*what, len(log))
         try:

@@ -26,7 +26,7 @@ from sim.watchedguard import WatchedGuard
 
 
 class AccessClients:
-    """All of them."""
+    """All these programs."""
 
     def __init__(self, cluster: Stage, tables: ConfirmedTables) -> None:
         self.world = world = cluster.world

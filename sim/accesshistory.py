@@ -21,7 +21,7 @@ UNMARKED = ("", "enable", "disable")
 
 @dataclass(slots=True)
 class Change:
-    """One that was asked for. outcome: unknown for may or may not be made.
+    """A change that was asked for. outcome: unknown where it may have been made or not.
 
     Attributes:
         subject: the user's name, or the quota's subject.
@@ -37,7 +37,7 @@ class Change:
 
     @property
     def is_marked(self) -> bool:
-        """No other change is taken for it."""
+        """Whether no other change can be taken for it."""
         return self.mark not in UNMARKED
 
     def is_made_by(self, change: Row) -> bool:

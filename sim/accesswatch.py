@@ -1,4 +1,4 @@
-"""Holds what nodes decide about callers against the log.
+"""Checks what nodes decide about callers against the log.
 
 A node decides as the records that it has applied say, whatever it did before; a node that says no
 has all that was acknowledged.

@@ -1,4 +1,4 @@
-"""How long each node has been in touch with its master, and whether it heard of changes by then.
+"""How long each node has been in touch with its master, and whether it applied changes by then.
 
 A node is in touch while nothing holds it or its master up: no cut, no loss, no standstill, no slow
 or full disk; and it had copied what was confirmed when that began.

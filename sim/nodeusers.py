@@ -18,7 +18,7 @@ COST = 2
 
 
 class CheapSeal(Seal):
-    """Hashes at once what a node takes 40 ms for."""
+    """Hashes at the least cost; at a real node's, a hash takes 40 ms."""
 
     def hash_password(self, user: str, password: str) -> str:
         """See Seal; the salt is drawn from the same words."""

@@ -1,4 +1,4 @@
-"""Holds what nodes let in under quotas against the quotas that the log gives them.
+"""Checks what nodes let in against the quotas in the log.
 
 In any time, no more passes at a node than the rate, one burst, and one batch; nothing is refused
 without reason; and the wait that a refused caller is told is enough.
