@@ -8,6 +8,7 @@ from duolog import BadRequest
 from node.console.visits import Shown
 
 INT_MAX = (1 << 31) - 1
+PREVIEW_ROWS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Question:
     sentence: what it would do. button: empty where only a preview is asked for. fields: of its
     form. previewed: they are chosen before, for a preview. type_to_confirm: a name that must be
     typed; empty: none. preview: rows that say what it would do in detail, below their heads.
+    PREVIEW_ROWS_MAX of them are shown.
     """
 
     title: str
@@ -43,7 +45,12 @@ class Question:
 
     def shown(self) -> Shown:
         """Its page."""
-        facts = {"sentence": self.sentence, "question": self}
+        facts = {
+            "sentence": self.sentence,
+            "question": self,
+            "preview": self.preview[:PREVIEW_ROWS_MAX],
+            "hidden": max(0, len(self.preview) - PREVIEW_ROWS_MAX),
+        }
         return Shown("action.html", self.title, facts, self.command)
 
 
@@ -61,4 +68,4 @@ def whole_number(form: Mapping[str, str], name: str, least: int, most: int = INT
     return int(text)
 
 
-__all__ = ["INT_MAX", "Field", "Question", "confirmed", "whole_number"]
+__all__ = ["INT_MAX", "PREVIEW_ROWS_MAX", "Field", "Question", "confirmed", "whole_number"]

@@ -1,10 +1,11 @@
-"""What a live page renders is bounded, however many queues there are."""
+"""What a page renders is bounded, however many queues there are."""
 
 from typing import Any, cast
 
 import pytest
 from duolog import GroupDescription, GroupQueue, QueueStats, TopicDescription
 
+from node.console.actions.asking import PREVIEW_ROWS_MAX, Question
 from node.console.pages.groups import group
 from node.console.pages.lists import LIVE_ROWS_MAX
 from node.console.pages.topics import topic
@@ -53,6 +54,14 @@ async def test_a_group_shows_the_queues_that_are_furthest_behind() -> None:
     html = body(shown)
     assert rows(html) == LIVE_ROWS_MAX
     assert "1\u202f300 more queues are not shown." in html
+
+
+def test_a_preview_shows_its_first_rows() -> None:
+    preview = [(f"a/{number}", "0") for number in range(PREVIEW_ROWS_MAX + 1)]
+    question = Question("Reset", "Skips nothing.", "", heads=("Queue", "From"), preview=preview)
+    html = body(question.shown())
+    assert rows(html) == PREVIEW_ROWS_MAX
+    assert "1 more row is not shown." in html
 
 
 @pytest.mark.parametrize(
