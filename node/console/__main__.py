@@ -9,12 +9,8 @@ import os
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING
 
 from node.consoleprocess import ConsoleOptions
-
-if TYPE_CHECKING:
-    from node.console.serving import Server
 
 NICE = 5  # the node goes first
 
@@ -29,16 +25,18 @@ def main() -> None:
     numbers = [int(word) for word in sys.stdin.readline().split()]
     sockets = [socket.socket(fileno=number) for number in numbers]
 
-    def wait(server: "Server") -> None:
-        while os.read(0, 1024):  # sys.stdin would be locked by this thread when the process ends
-            pass
-        server.end()
+    threading.Thread(target=_end_with_the_node, daemon=True).start()
+    run(options, sockets)
 
-    run(
-        options,
-        sockets,
-        lambda server: threading.Thread(target=wait, args=(server,), daemon=True).start(),
-    )
+
+def _end_with_the_node() -> None:
+    """Wait until standard input is at its end, then end at once.
+
+    A node that is started again needs the port, and nobody waits for what a page still had to say.
+    """
+    while os.read(0, 1024):
+        pass
+    os._exit(0)
 
 
 if __name__ == "__main__":

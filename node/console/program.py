@@ -4,7 +4,7 @@ import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,15 +22,8 @@ from node.tls import renewing_context, server_context
 CALL_SECONDS = 5.0  # that a page waits for the nodes
 
 
-def run(
-    options: ConsoleOptions,
-    sockets: Sequence[socket.socket],
-    begun: Callable[[Server], None] = lambda server: None,
-) -> None:
-    """Serve on sockets that listen, until the server is ended or the process interrupted.
-
-    begun: is given the server. Raises BadCertificate.
-    """
+def run(options: ConsoleOptions, sockets: Sequence[socket.socket]) -> None:
+    """Serve on sockets that listen, until the process is interrupted. Raises BadCertificate."""
     configure_logging("warning", options.log_json)
     port = sockets[0].getsockname()[1]
     settings = Settings(options.endpoints, is_loopback(options.host), port, bool(options.cert))
@@ -40,7 +33,6 @@ def run(
         loop, server = asyncio.get_running_loop(), Server(app, context)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, server.end)
-        begun(server)
         await server.serve(list(sockets))
 
     asyncio.run(work())

@@ -265,15 +265,16 @@ async def test_a_transaction_decided_during_the_checks_of_others_is_not_checked(
     async def ask(check: Check) -> bool:
         asked.append(check.origin)
         await sent.wait()
-        if len(asked) == 1:
-            await transactions.end(range(1, 6), commit=True)
+        if len(asked) == 1:  # it may be any of them: they were sent at once
+            others = [origin for origin in range(6) if origin != check.origin]
+            await transactions.end(others, commit=True)
         return True
 
     transactions.askers.insert(0, ask)
     await asyncio.gather(*(half(api, b"%d" % k) for k in range(6)))
     sent.set()
     await until(lambda: bool(asked) and transactions.waiting == 0)
-    assert set(asked) == {0}
+    assert len(set(asked)) == 1
     store = broker_of(quick).store
     await until(lambda: store.dispatcher.behind_bytes() == 0)
     assert store.queue_range("TRANS_CHECK_MAX_TIME_TOPIC", 0) == (0, 1)
