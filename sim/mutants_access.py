@@ -19,7 +19,7 @@ from node.quotas.meter import Meter
 from node.quotas.quotas import Direction, _Accounts
 from sim.faults import ACCESS_ON, NODES, SERVICES_ON, Fault
 from sim.mutants_services import with_services
-from sim.planted import Mutant, Patch, left_out
+from sim.planted import Bugs, Patch, left_out
 from store.accesstables import AccessTables
 from store.metadata import Metadata
 from store.status import BrokerRole
@@ -242,13 +242,7 @@ def _twice_the_burst() -> list[Patch]:
     return [(Meter, "__init__", make)]
 
 
-def _bug(
-    name: str,
-    story: str,
-    patches: Callable[[], list[Patch]],
-    weather: Callable[[int], list[Fault]] = with_access,
-) -> Mutant:
-    return Mutant(name, story, patches, True, weather)
+_bug = Bugs(with_access)
 
 
 ACCESS = [

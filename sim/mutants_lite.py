@@ -1,6 +1,6 @@
 """Planted bugs of lite topics: who is told, who is given what, what is forgotten and when."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from node.engine.queueremoval import QueueRemoval
@@ -12,7 +12,7 @@ from node.rocketmq.words.stubs import definition
 from sim.faults import LITE_ON, NODES, Fault
 from sim.litehistory import PARENT
 from sim.mutants_services import taking_turns, with_services
-from sim.planted import Mutant, Patch, left_out, left_out_later
+from sim.planted import Bugs, Patch, left_out, left_out_later
 from store.clocks import WallMs
 from store.lightputs import LightPuts
 from store.lightqueues import is_light
@@ -181,13 +181,7 @@ def _without_limit() -> list[Patch]:
     return [(QueueEnds, "forget", forget)]
 
 
-def _bug(
-    name: str,
-    story: str,
-    patches: Callable[[], list[Patch]],
-    weather: Callable[[int], list[Fault]] = with_lite,
-) -> Mutant:
-    return Mutant(name, story, patches, True, weather)
+_bug = Bugs(with_lite)
 
 
 LITE = [

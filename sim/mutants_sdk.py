@@ -3,7 +3,6 @@
 import itertools
 import math
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from sim.channels import CLIENT
 from sim.faults import NODES, SDK_ON, SERVICES_ON, Fault
 from sim.mutants_services import taking_turns, with_sdk
 from sim.mutants_steps import at_steps
-from sim.planted import Mutant, Patch, left_out_later
+from sim.planted import Bugs, Patch, left_out_later
 from sim.sdkhistory import PUBLISHED, WRITTEN
 from sim.services import SimBroker
 from store.metadata import Metadata
@@ -382,13 +381,7 @@ def _taking_turns(seed: int) -> list[Fault]:
     return taking_turns(seed, SDK_ON)
 
 
-def _bug(
-    name: str,
-    story: str,
-    patches: Callable[[], list[Patch]],
-    weather: Callable[[int], list[Fault]] = with_sdk,
-) -> Mutant:
-    return Mutant(name, story, patches, True, weather)
+_bug = Bugs(with_sdk)
 
 
 SDK = [

@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +21,7 @@ from node.pop.popservice import PopService
 from node.pop.retrytopics import RetryTopics, retry_topic
 from node.replication.roles import Replication
 from sim.faults import NODES, POISON_ON, SDK_ON, SERVICES_ON, Fault, plan, sdk
-from sim.planted import Mutant, Patch, left_out, left_out_later
+from sim.planted import Bugs, Patch, left_out, left_out_later
 from sim.servicehistory import RETRIES_MAX
 from store.clocks import ForwardSteps, MonoMs
 from store.messagestore import MessageStore
@@ -393,13 +392,7 @@ def _jumping(seed: int) -> list[Fault]:
     return [Fault(0.0, SERVICES_ON, NODES[0]), *sorted(jumps, key=lambda fault: fault.at)]
 
 
-def _bug(
-    name: str,
-    story: str,
-    patches: Callable[[], list[Patch]],
-    weather: Callable[[int], list[Fault]] = with_services,
-) -> Mutant:
-    return Mutant(name, story, patches, True, weather)
+_bug = Bugs(with_services)
 
 
 SERVICES = [

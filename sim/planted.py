@@ -30,6 +30,23 @@ class Mutant:
             yield
 
 
+@dataclass(frozen=True, slots=True)
+class Bugs:
+    """Makes bugs of elected groups. weather: the faults that their seeds must have."""
+
+    weather: Callable[[int], list[Fault]]
+
+    def __call__(
+        self,
+        name: str,
+        story: str,
+        patches: Callable[[], list[Patch]],
+        weather: Callable[[int], list[Fault]] | None = None,
+    ) -> Mutant:
+        """One of them. weather: in the place of the others'."""
+        return Mutant(name, story, patches, True, weather or self.weather)
+
+
 def nothing(*_: Any, **__: Any) -> None:
     """What is left out."""
 
