@@ -8,7 +8,6 @@ import typer
 from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.output import (
     INT_MAX,
-    LONG_MAX,
     After,
     Contains,
     Json,
@@ -24,7 +23,6 @@ from node.cli.output import (
     say,
     say_next,
     show_findings,
-    when,
 )
 
 if TYPE_CHECKING:
@@ -254,24 +252,17 @@ def reset(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Set the offsets of a group that has no members now."""
-    from duolog import Start
+    from node.inspection.resets import BadPlace, place_of
 
-    offset: int | None = None
-    place: Start | int = Start.EARLIEST
-    if to.startswith("offset:"):
-        if not to[7:].isdecimal() or int(to[7:]) > LONG_MAX:
-            fail(
-                f"{to!r} is not offset:N, where N is a queue offset of 0 or more",
-                "duolog group reset --help",
-            )
-        offset = int(to[7:])
-    else:
-        place = Start(to) if to in list(Start) else when(to)
+    try:
+        place = place_of(to)
+    except BadPlace as error:
+        fail(str(error), "duolog group reset --help")
     confirm(f"Reset the offsets of {group} in {topic} to {to}?", yes)
 
     async def ask() -> list["QueueOffset"]:
         async with client_of(endpoints, timeout) as client:
-            return await client.admin.reset_group(group, topic, place, offset=offset)
+            return await client.admin.reset_group(group, topic, place.at, offset=place.offset)
 
     rows = [
         {"topic": found.topic, "queue_id": found.queue_id, "offset": found.offset}

@@ -23,11 +23,13 @@ class Rates:
 
     def note(self, name: str, count: int, now: float) -> tuple[float, ...]:
         """The rates per second until now, oldest first; none at first. now: seconds."""
-        known = self._series.get(name)
+        known = self._series.pop(name, None)
         if known is None:
-            if len(self._series) < SERIES_MAX:
-                self._series[name] = _Series(now, count)
+            while len(self._series) >= SERIES_MAX:
+                del self._series[next(iter(self._series))]  # noted the longest ago
+            self._series[name] = _Series(now, count)
             return ()
+        self._series[name] = known
         passed = now - known.at
         if passed >= LEAST_SECONDS:
             if count >= known.count:

@@ -1,6 +1,6 @@
 """Dead letters: messages whose last attempt failed, shown and sent again."""
 
-from duolog import Client, Message, Start, UnknownTopic
+from duolog import Client, Message, Start, TopicDescription, UnknownTopic
 from duolog._message import DEAD_LETTER_PREFIX
 
 REDELIVER_SECONDS = 2.0  # if nothing arrives for this long, all dead letters were sent
@@ -22,20 +22,20 @@ async def dead_letters(client: Client, group: str, count: int) -> list[Message]:
 
     Raises UnknownTopic where no message of the group ever became one.
     """
-    topic = await _topic_of(client, group)
     found: list[Message] = []
-    for part in await client.admin.topics([topic], system=True):
+    for part in await _parts_of(client, group):
+        topic = part.topic
         offset = await client.admin.offset_at_time(topic, 0, Start.EARLIEST, group=part.group)
         found += await client.pull(topic, 0, offset, max_messages=count, group=part.group)
     return sorted(found, key=lambda letter: letter.store_time_ms)[:count]
 
 
-async def _topic_of(client: Client, group: str) -> str:
-    """The topic of a group's dead letters. Raises UnknownTopic."""
-    topic = DEAD_LETTER_PREFIX + group
-    if not await client.admin.topics([topic], system=True):
+async def _parts_of(client: Client, group: str) -> list[TopicDescription]:
+    """The topic of a group's dead letters, by replica group. Raises UnknownTopic."""
+    parts = await client.admin.topics([DEAD_LETTER_PREFIX + group], system=True)
+    if not parts:
         raise UnknownTopic(f"no message of group {group!r} ever became a dead letter")
-    return topic
+    return parts
 
 
 async def redeliver(client: Client, group: str, count: int) -> int:
@@ -44,7 +44,7 @@ async def redeliver(client: Client, group: str, count: int) -> int:
     Redelivery has a consumer group of its own: its offsets tell what was sent again. count: at most
     so many. Raises UnknownTopic where no message of the group ever became one.
     """
-    letters, sent = await _topic_of(client, group), 0
+    letters, sent = (await _parts_of(client, group))[0].topic, 0
     async with (
         client.producer() as producer,
         client.consumer(f"redelivery-of-{group}", letters) as consumer,

@@ -32,7 +32,9 @@ async def by_time(
             offset = await client.admin.offset_at_time(topic, queue_id, begin_ms, group=part.group)
             batch = await client.pull(topic, queue_id, offset, max_messages=count, group=part.group)
             found += [one for one in batch if not end_ms or one.store_time_ms <= end_ms]
-    return sorted(found, key=lambda one: (one.store_time_ms, one.physical_offset))[:count]
+            # At once: a topic may have very many queues, and a message keeps its batch.
+            found = sorted(found, key=lambda one: (one.store_time_ms, one.physical_offset))[:count]
+    return found
 
 
 async def client_records(client: Client, unique_key: str) -> list[TraceRecord]:

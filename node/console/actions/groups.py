@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from duolog import BadRequest, Client, GroupQueue, Start
+from duolog import BadRequest, Client, GroupQueue
 
 from node.console.actions.asking import Field, Question, confirmed, whole_number
 from node.console.addresses import DEAD, GROUP, GROUPS, address
 from node.console.visits import Action, Done, Shown, Undo, Visit
 from node.console.words import command, counted, number
 from node.inspection.deadletters import redeliver
-from node.inspection.times import BadTime, time_of
+from node.inspection.resets import BadPlace, Place, place_of
 
 EARLIEST, LATEST, TIME, OFFSET = "earliest", "latest", "time", "offset"
 WAYS = (
@@ -20,7 +20,6 @@ WAYS = (
     (TIME, "a time"),
     (OFFSET, "an offset"),
 )
-OFFSET_MAX = (1 << 63) - 1
 LETTERS, LETTERS_MAX = 100, 10_000  # sent again at a time
 
 
@@ -107,36 +106,23 @@ def _to(way: str, value: str) -> str:
     return {TIME: value, OFFSET: f"offset:{value}"}.get(way, way)
 
 
-def _place(way: str, value: str) -> Start | tuple[str, int]:
-    """An end of the queues, or a time or an offset. Raises BadRequest."""
-    if way in (EARLIEST, LATEST):
-        return Start(way)
-    if way == TIME:
-        try:
-            return TIME, time_of(value)
-        except BadTime as error:
-            raise BadRequest(str(error)) from None
-    if way == OFFSET and value.isascii() and value.isdecimal() and len(value) < 20:
-        return OFFSET, min(int(value), OFFSET_MAX)
-    raise BadRequest(
-        f"{value!r} is not an offset"
-        if way == OFFSET
-        else f"{way!r} is not one of {', '.join(way for way, _ in WAYS)}"
-    )
+def _place(way: str, value: str) -> Place:
+    """Where to resume. Raises BadRequest."""
+    try:
+        return place_of(_to(way, value))
+    except BadPlace as error:
+        raise BadRequest(str(error)) from None
 
 
-async def _moves(
-    client: Client, queues: Sequence[GroupQueue], place: Start | tuple[str, int]
-) -> list[Move]:
+async def _moves(client: Client, queues: Sequence[GroupQueue], place: Place) -> list[Move]:
     """Where each queue resumes, in order."""
     moves = []
     for queue in sorted(queues, key=lambda one: (one.replica_group, one.queue_id)):
-        if isinstance(place, tuple) and place[0] == OFFSET:
-            to = min(max(place[1], queue.min_offset), queue.max_offset)
+        if place.offset is not None:
+            to = min(max(place.offset, queue.min_offset), queue.max_offset)
         else:
-            at = place[1] if isinstance(place, tuple) else place
             to = await client.admin.offset_at_time(
-                queue.topic, queue.queue_id, at, group=queue.replica_group
+                queue.topic, queue.queue_id, place.at, group=queue.replica_group
             )
         moves.append(Move(queue, to))
     return moves
@@ -152,11 +138,7 @@ async def _reset(visit: Visit, form: Mapping[str, str]) -> Done:
         for queue in found.queues
         if queue.topic == topic
     }
-    if isinstance(place, tuple) and place[0] == OFFSET:
-        await visit.client.admin.reset_group(group, topic, offset=place[1])
-    else:
-        at = place[1] if isinstance(place, tuple) else place
-        await visit.client.admin.reset_group(group, topic, at)
+    await visit.client.admin.reset_group(group, topic, place.at, offset=place.offset)
     undo = Undo("Undo", partial(_restore, group, before)) if before else None
     return Done(f"Group {group} was reset in {topic}.", address(GROUP, group=group), undo)
 

@@ -1,11 +1,11 @@
 """Who may what, and what was done."""
 
-import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from duolog import Decision, Message, User
+from duolog._background import all_of
 
 from node.console.visits import Shown, Visit
 from node.console.words import command, counted
@@ -29,7 +29,7 @@ async def rights(visit: Visit) -> Shown:
     action, resource = visit.query.get("action", "Pub"), visit.query.get("resource", "").strip()
     users = await visit.client.access.users()
     asked = users[:USERS_ASKED] if resource else []
-    decisions = await asyncio.gather(
+    decisions = await all_of(
         *(visit.client.access.test(action, resource, user=user.name) for user in asked)
     )
     known = dict(zip((user.name for user in asked), decisions, strict=True))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.console import rates as module
 from node.console.rates import POINTS, Rates, sparkline
 from node.console.words import (
     command,
@@ -94,6 +95,16 @@ def test_a_rate_is_that_of_the_time_between_two_looks() -> None:
     for second in range(16, 200):
         points = rates.note("a", 50, float(second))
     assert len(points) == POINTS
+
+
+def test_the_counters_that_are_looked_at_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SERIES_MAX", 2)
+    rates = Rates()
+    for second in range(5):
+        rates.note("mine", 10 * second, float(second))
+        rates.note(f"gone-{second}", 0, float(second))
+    assert rates.note("mine", 50, 5.0) == (10.0,) * 5
+    assert rates.note("gone-0", 10, 5.0) == ()
 
 
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=POINTS))
