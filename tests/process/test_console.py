@@ -39,11 +39,39 @@ def until(holds: Callable[[], object]) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended, but was not waited for, does not."""
+    """Whether a thread of a process runs; one that ended, but was not waited for, does not.
+
+    The first thread of a killed process can have ended while others still hold its sockets.
+    """
+    return any(_running(thread) for thread in Path("/proc").glob(f"{pid}/task/*/stat"))
+
+
+def _running(thread: Path) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return thread.read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_process_lives_as_long_as_any_thread_of_it_does() -> None:
+    ends_its_first_thread = (
+        "import ctypes, sys, threading\n"
+        "threading.Thread(target=sys.stdin.read).start()\n"
+        "sys.stdout.write('.'); sys.stdout.flush()\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", ends_its_first_thread], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None and process.stdout is not None
+    with process.stdout:
+        assert process.stdout.read(1) == b"."
+        first = Path(f"/proc/{process.pid}/task/{process.pid}/stat")
+        until(lambda: not _running(first))
+        assert alive(process.pid)
+        process.stdin.close()
+        until(lambda: not alive(process.pid))
+        process.wait()
 
 
 def consoles(parent: int) -> list[int]:
