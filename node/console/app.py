@@ -15,24 +15,24 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from node.console import addresses as at
 from node.console.actions import groups as group_actions
 from node.console.actions import nodes as node_actions
 from node.console.actions import topics as topic_actions
-from node.console.changes import Changes
-from node.console.logins import Logins
-from node.console.looks import Looks
+from node.console.http.security import App, Protected
 from node.console.pages.cluster import cluster, doctor
 from node.console.pages.groups import dead, group, groups
 from node.console.pages.messages import message, messages
 from node.console.pages.rights import audit, rights
 from node.console.pages.tail import tail
 from node.console.pages.topics import topic, topics
-from node.console.security import App, Protected
-from node.console.sessions import MakeClient, Sessions
+from node.console.requests.changes import Changes
+from node.console.requests.logins import Logins
+from node.console.requests.looks import Looks
+from node.console.sessions.sessions import MakeClient, Sessions
+from node.console.sessions.viewers import Viewers
 from node.console.settings import Settings
-from node.console.viewers import Viewers
-from node.console.visits import Action, Page
+from node.console.view import addresses as at
+from node.console.view.visits import Action, Page
 
 EXPIRE_SECONDS = 30.0
 STATIC = Path(__file__).parent / "static"

@@ -11,9 +11,9 @@ from pathlib import Path
 from duolog import Client, Tls
 
 from node.certificates import CertificateFiles, Pem, Renewed
-from node.console import security
 from node.console.app import Console
-from node.console.serving import Server
+from node.console.http import security
+from node.console.http.serving import Server
 from node.console.settings import Settings
 from node.consoleprocess import ConsoleOptions
 from node.logs import configure_logging

@@ -63,7 +63,8 @@ def test_a_process_lives_as_long_as_any_thread_of_it_does() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", ends_its_first_thread], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     with process.stdout:
         assert process.stdout.read(1) == b"."
         first = Path(f"/proc/{process.pid}/task/{process.pid}/stat")

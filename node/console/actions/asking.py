@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from duolog import BadRequest
 
-from node.console.visits import Shown
+from node.console.view.visits import Shown
 
 INT_MAX = (1 << 31) - 1
 PREVIEW_ROWS_MAX = 500

@@ -7,9 +7,9 @@ from functools import partial
 from duolog import BadRequest, Client, GroupQueue
 
 from node.console.actions.asking import Field, Question, confirmed, whole_number
-from node.console.addresses import DEAD, GROUP, GROUPS, address
-from node.console.visits import Action, Done, Shown, Undo, Visit
-from node.console.words import command, counted, number
+from node.console.view.addresses import DEAD, GROUP, GROUPS, address
+from node.console.view.visits import Action, Done, Shown, Undo, Visit
+from node.console.view.words import command, counted, number
 from node.inspection.deadletters import redeliver
 from node.inspection.resets import BadPlace, Place, place_of
 

@@ -9,9 +9,9 @@ from duolog._client import runtime_of
 from duolog._router import Router
 
 from node.console.actions.asking import Question, confirmed
-from node.console.addresses import CLUSTER
-from node.console.visits import Action, Done, Shown, Visit
-from node.console.words import command
+from node.console.view.addresses import CLUSTER
+from node.console.view.visits import Action, Done, Shown, Visit
+from node.console.view.words import command
 
 ORDER_SECONDS = 10.0
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from duolog import BadRequest
 
 from node.console.actions.asking import Field, Question, confirmed, whole_number
-from node.console.addresses import TOPIC, TOPICS, address
-from node.console.visits import Action, Done, Shown, Visit
-from node.console.words import command, counted
+from node.console.view.addresses import TOPIC, TOPICS, address
+from node.console.view.visits import Action, Done, Shown, Visit
+from node.console.view.words import command, counted
 from node.inspection.topics import messages_kept, parts_of
 
 TYPES = ("", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from duolog import GroupRoute, NodeStatus, SlaveStatus
 
-from node.console.rates import sparkline
-from node.console.visits import Shown, Visit
-from node.console.words import counted, listed
+from node.console.view.rates import sparkline
+from node.console.view.visits import Shown, Visit
+from node.console.view.words import counted, listed
 from node.inspection.diagnosis import ERROR, NOTE, Finding, Seen, diagnose, replica_of
 from node.inspection.survey import examine, look_at_nodes
 

@@ -8,8 +8,8 @@ from duolog._message import DEAD_LETTER_PREFIX
 
 from node.console.pages.lists import LIVE_ROWS_MAX, listing, place
 from node.console.pages.messages import message_row
-from node.console.visits import Shown, Visit
-from node.console.words import command, counted, duration, number
+from node.console.view.visits import Shown, Visit
+from node.console.view.words import command, counted, duration, number
 from node.inspection.deadletters import dead_letters
 from node.inspection.diagnosis import ERROR, diagnose_groups
 from node.inspection.topics import messages_kept

@@ -7,8 +7,8 @@ from urllib.parse import urlencode
 
 from duolog import Page
 
-from node.console.visits import Visit
-from node.console.words import counted
+from node.console.view.visits import Visit
+from node.console.view.words import counted
 
 ROWS = 100
 LIVE_ROWS_MAX = 500  # of a live page: they are rendered each second, for each viewer

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from duolog import BadRequest, FoundMessage, Message, NoSuchMessage, TrackState
 
-from node.console.addresses import MESSAGE, address
-from node.console.visits import Shown, Visit
-from node.console.words import THIN, command, counted
+from node.console.view.addresses import MESSAGE, address
+from node.console.view.visits import Shown, Visit
+from node.console.view.words import THIN, command, counted
 from node.inspection import way
 from node.inspection.finding import by_time, client_records
 from node.inspection.times import BadTime, time_of

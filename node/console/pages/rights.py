@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from duolog import Decision, Message, User
 from duolog._background import all_of
 
-from node.console.visits import Shown, Visit
-from node.console.words import command, counted
+from node.console.view.visits import Shown, Visit
+from node.console.view.words import command, counted
 from store.metadata import AUDIT_TOPIC
 
 ACTIONS = ("Pub", "Sub", "Create", "Update", "Delete", "Get", "List")

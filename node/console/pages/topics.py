@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from duolog import QueueStats, TopicDescription
 
 from node.console.pages.lists import LIVE_ROWS_MAX, listing, place
-from node.console.visits import Shown, Visit
-from node.console.words import command, counted
+from node.console.view.visits import Shown, Visit
+from node.console.view.words import command, counted
 from node.inspection.topics import messages_kept, parts_of
 
 

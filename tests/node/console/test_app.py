@@ -12,17 +12,17 @@ import duolog
 import httpx
 import pytest
 
-from node.console import render
 from node.console.app import Console
-from node.console.attempts import ATTEMPTS
-from node.console.forms import FORM_BYTES_MAX
+from node.console.http.forms import FORM_BYTES_MAX
 from node.console.pages.topics import topic
 from node.console.program import client_of
-from node.console.rates import Rates
+from node.console.sessions.attempts import ATTEMPTS
+from node.console.sessions.viewers import cookie_of
 from node.console.settings import Settings
-from node.console.viewers import cookie_of
-from node.console.visits import Shown, Visit
-from node.console.words import THIN
+from node.console.view import render
+from node.console.view.rates import Rates
+from node.console.view.visits import Shown, Visit
+from node.console.view.words import THIN
 from node.consoleprocess import ConsoleOptions
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode

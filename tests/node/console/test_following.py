@@ -11,8 +11,8 @@ import pytest
 
 from node.console.pages import tail as module
 from node.console.pages.tail import tail
-from node.console.rates import Rates
-from node.console.visits import Visit
+from node.console.view.rates import Rates
+from node.console.view.visits import Visit
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.console.test_actions import act

@@ -5,7 +5,7 @@ import hashlib
 import re
 
 from node.console.app import STATIC
-from node.console.render import environment
+from node.console.view.render import environment
 
 GZIPPED_MAX = 400 << 10
 

@@ -9,9 +9,9 @@ from node.console.actions.asking import PREVIEW_ROWS_MAX, Question
 from node.console.pages.groups import group
 from node.console.pages.lists import LIVE_ROWS_MAX
 from node.console.pages.topics import topic
-from node.console.rates import Rates
-from node.console.render import body
-from node.console.visits import Visit
+from node.console.view.rates import Rates
+from node.console.view.render import body
+from node.console.view.visits import Visit
 
 MORE = 1300
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from duolog import Client
 
-from node.console.rates import Rates
+from node.console.view.rates import Rates
 
 
 @dataclass(frozen=True, slots=True)

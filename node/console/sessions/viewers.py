@@ -10,9 +10,9 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from node.console.sessions import LOOKS_MAX, MakeClient, Session, Sessions
+from node.console.sessions.sessions import LOOKS_MAX, MakeClient, Session, Sessions
 from node.console.settings import Settings
-from node.console.visits import Visit
+from node.console.view.visits import Visit
 
 COOKIE = "duolog_console"
 STREAMS_MAX = 64  # live pages of all sessions together

@@ -12,9 +12,9 @@ import structlog
 from duolog import DuologError, Timeout, Unauthenticated
 from starlette.requests import Request
 
-from node.console.errors import Defect
-from node.console.sessions import Session
-from node.console.viewers import Viewers
+from node.console.requests.errors import Defect
+from node.console.sessions.sessions import Session
+from node.console.sessions.viewers import Viewers
 
 PAGE_SECONDS = 30.0  # in which nodes answer all that a page asks
 log = structlog.get_logger("duolog.console")

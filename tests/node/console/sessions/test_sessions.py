@@ -6,8 +6,8 @@ from typing import Any, cast
 import duolog
 import pytest
 
-from node.console import sessions as module
-from node.console.sessions import AGE_SECONDS, IDLE_SECONDS, Sessions
+from node.console.sessions import sessions as module
+from node.console.sessions.sessions import AGE_SECONDS, IDLE_SECONDS, Sessions
 
 
 class Clock:

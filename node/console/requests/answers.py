@@ -9,11 +9,11 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from node.console.addresses import LOGIN
-from node.console.guarding import raw_path
-from node.console.render import whole
-from node.console.sessions import Session
-from node.console.visits import Shown
+from node.console.requests.guarding import raw_path
+from node.console.sessions.sessions import Session
+from node.console.view.addresses import LOGIN
+from node.console.view.render import whole
+from node.console.view.visits import Shown
 
 
 def html(shown: Shown, request: Request, session: Session | None, status: int = 200) -> Response:

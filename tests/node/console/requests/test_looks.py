@@ -13,13 +13,15 @@ import pytest
 import structlog
 
 from node.console import app as module
-from node.console import guarding, logins, render, viewers
 from node.console.app import Console
-from node.console.render import OVER
-from node.console.sessions import IDLE_SECONDS
+from node.console.requests import guarding, logins
+from node.console.sessions import viewers
+from node.console.sessions.sessions import IDLE_SECONDS
+from node.console.sessions.viewers import cookie_of
 from node.console.settings import Settings
-from node.console.viewers import cookie_of
-from node.console.visits import Done, Page, Shown, Undo, Visit
+from node.console.view import render
+from node.console.view.render import OVER
+from node.console.view.visits import Done, Page, Shown, Undo, Visit
 from tests.node.replicas import WAIT_SECONDS
 
 FOLLOWING = {"accept": "text/event-stream"}

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from duolog import Busy, Client
 
-from node.console.rates import Rates
-from node.console.visits import Done, Undo
+from node.console.view.rates import Rates
+from node.console.view.visits import Done, Undo
 
 IDLE_SECONDS = 30 * 60.0
 AGE_SECONDS = 12 * 3600.0

@@ -16,8 +16,8 @@ from duolog import (
     UnknownTopic,
 )
 
-from node.console.visits import Shown
-from node.console.words import sentence, spaced
+from node.console.view.visits import Shown
+from node.console.view.words import sentence, spaced
 
 UNAVAILABLE = 503
 TEMPLATE = "error.html"

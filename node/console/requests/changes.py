@@ -12,14 +12,14 @@ from duolog import BadRequest, DuologError, Unauthenticated
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from node.console import errors
-from node.console.addresses import LOGIN, own_path
-from node.console.answers import html
-from node.console.forms import fields_of
-from node.console.guarding import guarded
-from node.console.sessions import Session
-from node.console.viewers import Viewers
-from node.console.visits import Action, Done
+from node.console.http.forms import fields_of
+from node.console.requests import errors
+from node.console.requests.answers import html
+from node.console.requests.guarding import guarded
+from node.console.sessions.sessions import Session
+from node.console.sessions.viewers import Viewers
+from node.console.view.addresses import LOGIN, own_path
+from node.console.view.visits import Action, Done
 
 
 class Changes:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.console import attempts as module
-from node.console.attempts import ATTEMPT_SECONDS, ATTEMPTS, Attempts, network_of
+from node.console.sessions import attempts as module
+from node.console.sessions.attempts import ATTEMPT_SECONDS, ATTEMPTS, Attempts, network_of
 
 
 class Clock:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from node.console.connections import CONNECTIONS_MAX, Connection
-from node.console.security import App
+from node.console.http.connections import CONNECTIONS_MAX, Connection
+from node.console.http.security import App
 
 TASKS_MAX = 2 * CONNECTIONS_MAX  # answers under way, also those that nobody waits for any more
 HEADER_BYTES_MAX = 32 << 10

@@ -3,10 +3,10 @@
 import pytest
 from starlette.routing import Match, Route
 
-from node.console import addresses
-from node.console.addresses import MESSAGE, MESSAGES, TOPIC, address, own_path
 from node.console.app import ACTIONS, PAGES
-from node.console.render import environment
+from node.console.view import addresses
+from node.console.view.addresses import MESSAGE, MESSAGES, TOPIC, address, own_path
+from node.console.view.render import environment
 
 
 def test_each_pattern_has_a_page_or_an_action_and_links_use_no_other() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
+from node.console.http.security import HEADERS, Protected
 from node.console.program import is_loopback
-from node.console.security import HEADERS, Protected
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.console import rates as module
-from node.console.rates import POINTS, Rates, sparkline
-from node.console.words import (
+from node.console.view import rates as module
+from node.console.view.rates import POINTS, Rates, sparkline
+from node.console.view.words import (
     command,
     counted,
     duration,

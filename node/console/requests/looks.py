@@ -14,14 +14,15 @@ from duolog import Busy, DuologError, Unauthenticated
 from starlette.requests import Request
 from starlette.responses import Response
 
-from node.console import errors, viewers
-from node.console.answers import html, to_login
-from node.console.guarding import guarded
-from node.console.render import OVER, live
-from node.console.sessions import Session
-from node.console.streams import EVENTS, Streamed
-from node.console.viewers import Viewers
-from node.console.visits import Page, Shown
+from node.console.http.streams import EVENTS, Streamed
+from node.console.requests import errors
+from node.console.requests.answers import html, to_login
+from node.console.requests.guarding import guarded
+from node.console.sessions import viewers
+from node.console.sessions.sessions import Session
+from node.console.sessions.viewers import Viewers
+from node.console.view.render import OVER, live
+from node.console.view.visits import Page, Shown
 
 
 class Looks:

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from duolog import DuologError, Unauthenticated
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from node.console import addresses, words
-from node.console.visits import Shown
+from node.console.view import addresses, words
+from node.console.view.visits import Shown
 
 LIVE_SECONDS = 1.0  # between two looks
 STREAM_SECONDS = 600.0  # then the browser asks for the next stream

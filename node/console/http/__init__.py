@@ -1,0 +1,1 @@
+"""HTTP as the console speaks it: server, bounds, forms and streams. Knows nothing of pages."""
