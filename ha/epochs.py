@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NewType
 
+from ha.beginnings import STARTED, Beginning
 from ha.crc32c import crc32c
 from store import jsontext
 from store.disk import Disk, no_room
@@ -47,9 +48,9 @@ def next_epoch(*known: Epoch) -> Epoch:
 PREHISTORY = EpochEntry(NO_EPOCH, 0, 0)
 
 
-def barrier_body(epoch: Epoch, nonce: int, master: str) -> bytes:
+def barrier_body(epoch: Epoch, nonce: int, master: str, began: Beginning = STARTED) -> bytes:
     """Body of a barrier record."""
-    value = {"epoch": epoch, "nonce": f"{nonce:016x}", "master": master}
+    value = {"epoch": epoch, "nonce": f"{nonce:016x}", "master": master, **began.to_json()}
     return json.dumps(value, separators=(",", ":")).encode()
 
 

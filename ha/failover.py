@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ha import succession
+from ha.beginnings import Cause
 from ha.epochs import NO_EPOCH, Epoch, next_epoch
 from ha.failoverevents import (
     Answer,
@@ -130,6 +131,9 @@ class Failover:
         self._instructed: Mandate | None = None  # what the master was told last
         self._followed: tuple[Registration, int] | None = None
         self._led_epoch = NO_EPOCH
+        self._led = False  # some node led when the registry was read last
+        self._unled_since_ms: MonoMs | None = None
+        self._cause = Cause.STARTED  # of the election that this node tried last
         self._asked_lease = False
         self._pending: _Pending | None = None
         self._numbers = 0
@@ -441,6 +445,7 @@ class Failover:
 
     def _find_a_master(self, now_ms: MonoMs) -> list[Effect]:
         view = self.view
+        self._notice_master(view.lock is not None and view.holder != self.me.replica, now_ms)
         if view.lock is None:
             return [*self._stand("the group has no master"), *self._try_election(now_ms)]
         if self._is_mine():
@@ -452,7 +457,9 @@ class Failover:
             self.elections += 1
             members, opened = view.state.sync_state_set, view.state.opened
             self._sync = SyncState(self.me.replica, members, view.state_revision, opened)
-            return [Lead(view.state.epoch, self._mandate(self._sync))]
+            mandate, since_ms = self._mandate(self._sync), self._unled_since_ms
+            self._notice_master(True, now_ms)
+            return [Lead(view.state.epoch, mandate, self._cause, since_ms)]
         if view.holder == self.me.replica and view.lock.lease != self.lease:
             # Of this replica's last process, or of a lease it gave up: no other node holds it.
             return [
@@ -468,6 +475,14 @@ class Failover:
             return []
         self.role, self.reason, self._followed = Role.FOLLOWING, "", target
         return [Follow(*target)]
+
+    def _notice_master(self, led: bool, now_ms: MonoMs) -> None:
+        """Note since when nobody leads, if this node has seen the last master."""
+        if led:
+            self._unled_since_ms = None
+        elif self._led:
+            self._unled_since_ms = now_ms
+        self._led = led
 
     def _stand(self, reason: str) -> list[Effect]:
         stood = self.role is Role.STANDING
@@ -530,6 +545,7 @@ class Failover:
             return []
         if state is None or self._may_begin_again(state):
             delay, new = self._beginning(state)
+            cause = Cause.STARTED
         elif self.me.replica not in state.sync_state_set:
             outside = "not in the SyncStateSet: acknowledged messages may be missing here"
             self.reason = "; ".join(filter(None, (outside, self.stranded)))
@@ -540,6 +556,7 @@ class Failover:
         else:
             delay = succession.delay_ms(view, state, self.me.replica)
             new = state.changed(epoch=next_epoch(state.epoch), master=self.me.replica, successor="")
+            cause = succession.cause(state)
         unfit = self._facts.unfit()
         if unfit:
             self.reason = f"not eligible: {unfit}"
@@ -549,6 +566,7 @@ class Failover:
         at_ms = max(self._opportunity[1], self._not_before_ms)
         if now_ms < at_ms:
             return [Wake(at_ms)]
+        self._cause = cause
         return self._send(_Kind.ELECT, self._changes.elect(new), state=new)
 
     def _may_begin_again(self, state: GroupState) -> bool:
@@ -596,6 +614,7 @@ class Failover:
             True,
             discarded=(*(state.discarded if state is not None else ()), row)[-DISCARDED_MAX:],
         )
+        self._cause = Cause.UNCLEAN
         return self._send(_Kind.ELECT, self._changes.elect(new), state=new, token=asked.token)
 
     # -- leading -------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ in which they were returned.
 from dataclasses import dataclass
 from typing import Any
 
+from ha.beginnings import Cause
 from ha.epochs import Epoch
 from ha.groupstate import Registration
 from ha.mandate import Mandate
@@ -155,10 +156,16 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Open the epoch as its master, then execute what `leads` returns; or `cannot_lead`."""
+    """Open the epoch as its master, then execute what `leads` returns; or `cannot_lead`.
+
+    cause: why there is an election. unled_since_ms: when this node first knew of no master; None:
+    it had known of none since its start.
+    """
 
     epoch: Epoch
     mandate: Mandate
+    cause: Cause = Cause.STARTED
+    unled_since_ms: MonoMs | None = None
 
 
 @dataclass(frozen=True, slots=True)

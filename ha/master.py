@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ha import frames, handshake, identity
+from ha.beginnings import STARTED, Beginning
 from ha.epochs import (
     EPOCH_QUEUE,
     EPOCH_TOPIC,
@@ -126,10 +127,17 @@ class Master:
 
     # -- the mastership ------------------------------------------------------------------------
 
-    def open_epoch(self, nonce: int, wall_ms: WallMs, number: Epoch = NO_EPOCH) -> None:
+    def open_epoch(
+        self,
+        nonce: int,
+        wall_ms: WallMs,
+        number: Epoch = NO_EPOCH,
+        began: Beginning = STARTED,
+    ) -> None:
         """Begin a mastership: the barrier record comes before anything else it writes.
 
-        number: the epoch an election gave; NO_EPOCH: the next one that is known here.
+        number: the epoch an election gave; NO_EPOCH: the next one that is known here. began: why,
+        for operators.
         Readers see what was confirmed before, and the rest as replicas confirm it.
         Raises OSError or StoreError if the store cannot be written: nothing may be put then and
         no slave connects, until a later call succeeds.
@@ -144,7 +152,7 @@ class Master:
         self.identity = identity.promise(self.store.disk, self.identity, epoch)
         # Whatever role this node has later, its readers see no more than was confirmed.
         self.identity = identity.follow(self.store.disk, self.identity, self.promises)
-        body = barrier_body(epoch, nonce, self.me.node)
+        body = barrier_body(epoch, nonce, self.me.node, began)
         batch = PutBatch(EPOCH_TOPIC, EPOCH_QUEUE, Columns.of([body]), wall_ms)
         result = self.store.put(batch, wall_ms)
         if result.status is not PutMessageStatus.PUT_OK:

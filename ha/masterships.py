@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 
+from ha.beginnings import Beginning
 from ha.epochs import Epoch, EpochEntry, EpochHistory
 from store.errors import StoreError
 from store.messagestore import MessageStore
@@ -17,6 +18,7 @@ class Mastership:
     epoch: Epoch
     master: str
     began_ms: int
+    began: Beginning = Beginning()
 
 
 class Masterships:
@@ -42,10 +44,11 @@ class Masterships:
     def _read(self, entry: EpochEntry) -> Mastership | None:
         try:
             record = self._store.log.get_message(entry.start)
-            master = json.loads(record.body)["master"]
+            said = json.loads(record.body)
+            master, began = said["master"], Beginning.from_json(said)
         except (StoreError, ValueError, KeyError, TypeError, RecursionError):
             return None
-        return Mastership(entry.epoch, str(master), record.store_time)
+        return Mastership(entry.epoch, str(master), record.store_time, began)
 
 
 __all__ = ["KEPT", "Mastership", "Masterships"]

@@ -84,6 +84,7 @@ class Slave:
         self.truncated_bytes = 0
         self.resets = 0
         self.caught_up_ms = MonoMs(0)
+        self.followed_ms: MonoMs | None = None  # when the master that it follows was last heard
         self._ack_durable = False
         self._promise = False
         self._pending = b""
@@ -153,6 +154,8 @@ class Slave:
                 self._cuts = 0
                 return self._say_hello()
             case Lost(reason):
+                if self.state is ConnectionState.TRANSFER:
+                    self.followed_ms = now_ms  # the other end closed it: a sign of life, the last
                 if self.state is not ConnectionState.SUSPEND:
                     self.state, self.reason = ConnectionState.READY, reason
                 return []
@@ -197,6 +200,8 @@ class Slave:
         except BadFrame as error:
             return self._close(f"bad frame from the master: {error}")
         self._heard_ms = now_ms
+        if self.state is ConnectionState.TRANSFER:
+            self.followed_ms = now_ms
         if isinstance(frame, Chunk) and self.state is ConnectionState.TRANSFER:
             return self._chunk(frame, now_ms)
         if isinstance(frame, Heartbeat) and self.state is ConnectionState.TRANSFER:

@@ -1,5 +1,6 @@
 """Who is the next master: the order of candidates, and the successor in a planned switch."""
 
+from ha.beginnings import Cause
 from ha.groupstate import GroupState, Replica, View
 from ha.mandate import Mastership
 from ha.syncstate import lives
@@ -21,6 +22,13 @@ def delay_ms(view: View, state: GroupState, me: Replica) -> int:
         return 0
     successor_lives = any(replica.node == state.successor for replica in order)
     return delay + SUCCESSOR_MS if successor_lives else delay
+
+
+def cause(state: GroupState) -> Cause:
+    """Why there is an election in an open group."""
+    if state.master not in state.sync_state_set:
+        return Cause.DEPOSED
+    return Cause.HANDED_OVER if state.successor else Cause.LEASE_ENDED
 
 
 def nobody_left(view: View, state: GroupState) -> bool:

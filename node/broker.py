@@ -8,8 +8,7 @@ from duolog import _errors as sdk
 from duolog._background import Background
 from duolog._machine import boot_id
 
-from ha.epochs import Epoch
-from ha.mandate import Mandate
+from ha.failoverevents import Lead
 from ha.master import Master
 from node.access.frameskeys import FramesKeys, SharedKey
 from node.audit.auditlog import AuditLog
@@ -260,12 +259,12 @@ class Broker:
         master = self.replication.master
         return Standing(self.store.role.value, 0 if master is None else master.epoch)
 
-    def promote(self, epoch: Epoch, mandate: Mandate) -> Master:
+    def promote(self, lead: Lead) -> Master:
         """Become the master of an epoch.
 
         After StoreError, or OSError for want of room, the node remains a slave.
         """
-        master = self.replication.become_master(epoch, mandate, self.times.store_ms())
+        master = self.replication.become_master(lead, self.times.store_ms())
         self.leads()
         return master
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ha import frames, handshake, identity, master, slave, slaveevents
-from ha.epochs import NO_EPOCH, Epoch, common_end
+from ha.epochs import common_end
 from ha.frames import Truncate
 from ha.handshake import Stream
 from ha.progress import SlaveSession
@@ -156,12 +156,12 @@ def _new_master_cuts() -> list[Patch]:
     """A new master throws away what was not confirmed when it took over."""
     original = _MASTER.open_epoch
 
-    def open_epoch(self: Any, nonce: int, now: WallMs, number: Epoch = NO_EPOCH) -> None:
+    def open_epoch(self: Any, nonce: int, now: WallMs, *rest: Any) -> None:
         confirmed = self.store.checkpoint.confirm_phy_offset
         if self.store.log.min_offset < confirmed < self.store.log.max_offset:
             self.store.truncate(confirmed)
             self.history.truncate(confirmed)
-        original(self, nonce, now, number)
+        original(self, nonce, now, *rest)
 
     return [(_MASTER, "open_epoch", open_epoch)]
 
@@ -270,9 +270,9 @@ def _all_confirmed() -> list[Patch]:
     """A restarted master takes its whole log for confirmed."""
     original = _MASTER.open_epoch
 
-    def open_epoch(self: Any, nonce: int, now: WallMs, number: Epoch = NO_EPOCH) -> None:
+    def open_epoch(self: Any, nonce: int, now: WallMs, *rest: Any) -> None:
         self.store.checkpoint.confirm_phy_offset = self.store.log.max_offset
-        original(self, nonce, now, number)
+        original(self, nonce, now, *rest)
 
     return [(_MASTER, "open_epoch", open_epoch)]
 

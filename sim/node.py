@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ha import identity, masterevents
+from ha.beginnings import beginning
 from ha.epochs import Epoch, recover_history
 from ha.failover import Failover
 from ha.failoverevents import Contradicted, FoundOlder, Lead
@@ -324,7 +325,8 @@ class Node:
         self._cuttings += 1
         self.store.change_role(BrokerRole.SYNC_MASTER)
         master = Master(slave.replica, self.setup.ha_options(), self._tables, mandate=lead.mandate)
-        master.open_epoch(self.chance.getrandbits(64), self.store_ms(), lead.epoch)
+        began = beginning(lead.cause, lead.unled_since_ms, slave.followed_ms, self.mono())
+        master.open_epoch(self.chance.getrandbits(64), self.store_ms(), lead.epoch, began)
         self.world.note(f"{self.name} leads epoch {lead.epoch}")
         self.master, self.slave = master, None
         if self.services is not None:

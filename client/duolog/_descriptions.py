@@ -228,11 +228,21 @@ class LogEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Mastership:
-    """Who led an epoch, and since when, by the master's wall clock."""
+    """Who led an epoch.
+
+    Attributes:
+        epoch: number of the epoch.
+        master: name of the node.
+        begin_ms: since when, by the master's wall clock.
+        cause: why it began: STARTED, HANDED_OVER, LEASE_ENDED, DEPOSED, UNCLEAN; empty: not known.
+        unled_ms: how long nobody led before, as the new master knows; None: it does not.
+    """
 
     epoch: int
     master: str
     begin_ms: int
+    cause: str = ""
+    unled_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,7 +225,14 @@ def _replication(status: wire.ReplicationStatus) -> ReplicationStatus:
         discarded=tuple(status.discarded),
         log_epochs=tuple(LogEpoch(row.epoch, row.start, row.nonce) for row in status.log_epochs),
         masterships=tuple(
-            Mastership(row.epoch, row.master, row.begin_ms) for row in status.masterships
+            Mastership(
+                row.epoch,
+                row.master,
+                row.begin_ms,
+                row.cause,
+                row.unled_ms if row.HasField("unled_ms") else None,
+            )
+            for row in status.masterships
         ),
         refusal=status.refusal,
     )

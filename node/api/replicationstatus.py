@@ -53,7 +53,13 @@ def replication_status(broker: Broker) -> wire.ReplicationStatus:
             if entry.start < confirmed:
                 status.log_epochs.add(epoch=entry.epoch, start=entry.start, nonce=entry.nonce)
         for led in broker.replication.newest_masterships():
-            status.masterships.add(epoch=led.epoch, master=led.master, begin_ms=led.began_ms)
+            status.masterships.add(
+                epoch=led.epoch,
+                master=led.master,
+                begin_ms=led.began_ms,
+                cause=led.began.cause or "",
+                unled_ms=led.began.unled_ms,
+            )
     if broker.failover is not None:
         _add_election(status, broker.failover.machine, now)
         status.lease_seconds = broker.failover.lease_seconds

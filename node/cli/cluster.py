@@ -68,7 +68,7 @@ def epochs(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Show who led each replica group, and since when."""
+    """Show who led each replica group, since when, and why: with how long nobody led before."""
     from node.inspection.times import iso
 
     rows = [
@@ -77,12 +77,14 @@ def epochs(
             "epoch": led.epoch,
             "master": led.master,
             "since": led.begin_ms if as_json else iso(led.begin_ms),
+            "cause": led.cause if as_json else led.cause.lower().replace("_", " "),
+            "unled_ms": led.unled_ms,
         }
         for node in run(ask(endpoints, timeout)).nodes
         if node.is_master and not node.stale
         for led in node.replication.masterships
     ]
-    print_rows(rows, ["group", "epoch", "master", "since"], as_json)
+    print_rows(rows, ["group", "epoch", "master", "since", "cause", "unled_ms"], as_json)
 
 
 def show(found: "ClusterStatus", as_json: bool, clear: bool) -> None:

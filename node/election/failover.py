@@ -80,7 +80,7 @@ class Roles(Protocol):
     log: Log
     replication: Replication
 
-    def promote(self, epoch: Epoch, mandate: Mandate) -> Master:
+    def promote(self, lead: Lead) -> Master:
         """Become the master. If it raises OSError or StoreError, the node remains a slave."""
 
     def demote(self) -> None:
@@ -473,7 +473,7 @@ class FailoverService:
 
     def lead(self, effect: Lead) -> Master:
         """Open the epoch. After StoreError, or OSError for want of room, the node is a slave."""
-        return self._roles.promote(effect.epoch, effect.mandate)
+        return self._roles.promote(effect)
 
     def leading(self, effect: Lead) -> None:
         """The mastership has begun."""

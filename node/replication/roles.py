@@ -13,10 +13,11 @@ import structlog
 from duolog._machine import boot_id
 
 from ha import identity, masterevents
+from ha.beginnings import beginning
 from ha.epochs import NO_EPOCH, Epoch, EpochHistory, recover_history
+from ha.failoverevents import Lead
 from ha.identity import Identity, LastRun
 from ha.localreplica import LocalReplica, Member
-from ha.mandate import Mandate
 from ha.master import Master
 from ha.masterevents import Effect
 from ha.masterships import Mastership, Masterships
@@ -133,7 +134,7 @@ class Replication:
 
     # -- changes of role -----------------------------------------------------------------------
 
-    def become_master(self, epoch: Epoch, mandate: Mandate, wall_ms: WallMs) -> Master:
+    def become_master(self, lead: Lead, wall_ms: WallMs) -> Master:
         """A slave that was elected and does not follow opens its epoch.
 
         If it raises OSError or StoreError, the node remains a slave.
@@ -141,9 +142,13 @@ class Replication:
         store, slave = self._log.store, self.slave
         assert slave is not None, "only a slave is elected"
         store.change_role(BrokerRole.SYNC_MASTER)
-        master = Master(slave.replica, self.options, self._tables.snapshot_bytes, mandate=mandate)
+        master = Master(
+            slave.replica, self.options, self._tables.snapshot_bytes, mandate=lead.mandate
+        )
+        since_ms, now_ms = lead.unled_since_ms, self.mono_ms()
+        began = beginning(lead.cause, since_ms, slave.followed_ms, now_ms)
         try:
-            master.open_epoch(secrets.randbits(64), wall_ms, epoch)
+            master.open_epoch(secrets.randbits(64), wall_ms, lead.epoch, began)
         except (OSError, StoreError):
             store.change_role(BrokerRole.SLAVE)
             slave.identity = master.identity

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from ha import identity, masterevents
+from ha.beginnings import Beginning, beginning
 from ha.epochs import Epoch, recover_history
 from ha.failover import Candidacy, Facts, Failover
 from ha.failoverdriver import FailoverDriver
@@ -73,6 +74,7 @@ class Voter:
         self.slave: Slave | None = Slave(
             LocalReplica(self.store, me, who, recover_history(self.store))
         )
+        self.began = Beginning()  # of its last mastership
         self.master: Master | None = None
         self.link: Link | None = None
         self.unfit = ""
@@ -218,7 +220,9 @@ class Voter:
             HaOptions(in_sync_replicas=self.group.needed),
             mandate=effect.mandate,
         )
-        master.open_epoch(effect.epoch, NOW, effect.epoch)
+        followed_ms, now_ms = self.slave.followed_ms, self.mono_ms()
+        self.began = beginning(effect.cause, effect.unled_since_ms, followed_ms, now_ms)
+        master.open_epoch(effect.epoch, NOW, effect.epoch, self.began)
         self.master, self.slave = master, None
         return master
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ha.beginnings import STARTED
 from ha.epochs import Epoch, EpochHistory
 from ha.masterships import KEPT, Mastership, Masterships
 from store.clocks import WallMs
@@ -19,7 +20,7 @@ def test_the_newest_masterships_are_those_of_the_log(monkeypatch: pytest.MonkeyP
         found = known.newest(master.history, end)
         assert len(found) == KEPT
         assert found[-1] == Mastership(
-            Epoch(first + KEPT + 3), master.me.node, 1_700_000_000_000 + KEPT + 2
+            Epoch(first + KEPT + 3), master.me.node, 1_700_000_000_000 + KEPT + 2, STARTED
         )
         assert [one.epoch for one in found] == sorted(one.epoch for one in found)
         last = master.history.entries[-1]

@@ -1089,14 +1089,18 @@ class ReplicationStatus(_message.Message):
     def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., push2slave_max_offset: _Optional[int] = ..., in_sync_replicas: _Optional[int] = ..., violations: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[SlaveStatus, _Mapping]]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., master: _Optional[str] = ..., master_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ..., truncated_bytes: _Optional[int] = ..., resets: _Optional[int] = ..., role: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[str]] = ..., elections: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., discarded: _Optional[_Iterable[str]] = ..., log_epochs: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ..., lease_seconds: _Optional[int] = ..., lease_asked_seconds: _Optional[int] = ..., refusal: _Optional[str] = ..., renewal_ms_max: _Optional[int] = ..., masterships: _Optional[_Iterable[_Union[Mastership, _Mapping]]] = ...) -> None: ...
 
 class Mastership(_message.Message):
-    __slots__ = ("epoch", "master", "begin_ms")
+    __slots__ = ("epoch", "master", "begin_ms", "cause", "unled_ms")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MASTER_FIELD_NUMBER: _ClassVar[int]
     BEGIN_MS_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    UNLED_MS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     master: str
     begin_ms: int
-    def __init__(self, epoch: _Optional[int] = ..., master: _Optional[str] = ..., begin_ms: _Optional[int] = ...) -> None: ...
+    cause: str
+    unled_ms: int
+    def __init__(self, epoch: _Optional[int] = ..., master: _Optional[str] = ..., begin_ms: _Optional[int] = ..., cause: _Optional[str] = ..., unled_ms: _Optional[int] = ...) -> None: ...
 
 class LogEpoch(_message.Message):
     __slots__ = ("epoch", "start", "nonce")
