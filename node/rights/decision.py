@@ -42,8 +42,8 @@ def decide(acl: Acl | None, need: Need, source: str) -> Decision:
     undecided = need.actions
     denied: tuple[str, Entry] | None = None
     address = address_of(source)
-    for policy, entries in acl.policies if acl else ():
-        deciding = _deciding(entries, Need(need.resource, undecided), address)
+    for policy, entries in acl.covering(need.resource) if acl else ():
+        deciding = _deciding(entries, undecided, address)
         if deciding:
             found = _foremost(deciding.values())
             if found.allow:
@@ -56,14 +56,17 @@ def decide(acl: Acl | None, need: Need, source: str) -> Decision:
 
 
 def _deciding(
-    entries: Iterable[Entry], need: Need, address: Address | None
+    entries: Iterable[Entry], actions: frozenset[Action], address: Address | None
 ) -> Mapping[Action, Entry]:
-    """The entry of one policy that decides each action; actions that none matches are left out."""
+    """The entry of one policy that decides each action; actions that none matches are left out.
+
+    entries: about the resource.
+    """
     deciding: dict[Action, Entry] = {}
     for entry in entries:
-        if not entry.pattern.covers(need.resource) or not _matches_source(entry, address):
+        if not _matches_source(entry, address):
             continue
-        for action in need.actions & entry.actions:
+        for action in actions & entry.actions:
             if action not in deciding or _precedes(entry, deciding[action]):
                 deciding[action] = entry
     return deciding

@@ -9,10 +9,12 @@ entries (`decision`). What RocketMQ would take and read as something else, such 
 refused here, with the sentence of `BadAcl`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
+from node.rights.nameindex import NameIndex
 from node.rights.resources import Action, Kind, Resource, counts_as
 from node.rights.sources import ADDRESSES, Network, networks, shown
 from store.accesstables import SUBJECT
@@ -111,6 +113,18 @@ class Pattern:
             return 1 + len(self.name + NAMESPACE_SEPARATOR)
         return 2 + NAME_MAX + len(NAMESPACE_SEPARATOR)
 
+    def beginnings(self) -> Iterator[tuple[Kind, str, bool]]:
+        """Kinds with the beginning of all names that this pattern may cover; True: the whole name.
+
+        What it covers is among them: `covers` says whether it does.
+        """
+        literal = self.match is Match.LITERAL
+        for kind in Kind:
+            if self.kind in (kind, None):
+                yield kind, self.name, literal
+            elif self.kind is Kind.NAMESPACE and kind is not Kind.CLUSTER:
+                yield kind, self.name + (NAMESPACE_SEPARATOR if literal else ""), False
+
     def covers(self, resource: Resource) -> bool:
         """Whether the entry of this pattern is about a resource."""
         if self.kind is resource.kind:
@@ -177,6 +191,16 @@ class Acl:
     user: str
     custom: tuple[Entry, ...] = ()
     default: tuple[Entry, ...] = ()
+    _found: tuple[tuple[str, NameIndex[Entry]], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        found = tuple((name, _by_name(entries)) for name, entries in self.policies)
+        object.__setattr__(self, "_found", found)
+
+    def covering(self, resource: Resource) -> Iterator[tuple[str, Iterator[Entry]]]:
+        """The policies, in the order in which they are asked, and the entries about a resource."""
+        for name, found in self._found:
+            yield name, (entry for entry in found.of(resource) if entry.pattern.covers(resource))
 
     @property
     def policies(self) -> tuple[tuple[str, tuple[Entry, ...]], ...]:
@@ -204,6 +228,14 @@ class Acl:
             entries[name] += found
         check_count(user, sum(map(len, entries.values())))
         return cls(user, tuple(entries[CUSTOM]), tuple(entries[DEFAULT]))
+
+
+def _by_name(entries: Iterable[Entry]) -> NameIndex[Entry]:
+    found: NameIndex[Entry] = NameIndex()
+    for entry in entries:
+        for kind, beginning, whole in entry.pattern.beginnings():
+            found.add(kind, beginning, whole, entry)
+    return found
 
 
 def check_user_name(name: object, where: str = "user") -> str:
@@ -251,9 +283,9 @@ def _fields(given: object, what: str, where: str) -> dict[str, Any]:
     known = ", ".join(_FIELDS[what])
     if not isinstance(given, dict):
         raise BadAcl(where, f"{_named(given)} is not an object", f"an object of {known}")
-    for field in given:
-        if field not in _FIELDS[what]:
-            raise BadAcl(where, f"unknown field {_quoted(str(field))}", known)
+    for name in given:
+        if name not in _FIELDS[what]:
+            raise BadAcl(where, f"unknown field {_quoted(str(name))}", known)
     return given
 
 
