@@ -16,9 +16,13 @@ from node.cli.output import (
     print_rows,
     run,
 )
+from node.inspection.masterships import led
+from node.inspection.times import iso
 
 if TYPE_CHECKING:
-    from duolog import Admin, ClusterStatus, NodeStatus
+    from duolog import Admin, ClusterStatus, Mastership, NodeStatus
+
+    from node.inspection.masterships import Led
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -68,23 +72,30 @@ def epochs(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Show who led each replica group, since when, and why: with how long nobody led before."""
-    from node.inspection.times import iso
-
+    """Show who led each replica group, since when, how long and why, and how long nobody did."""
     rows = [
-        {
-            "group": node.replication.group,
-            "epoch": led.epoch,
-            "master": led.master,
-            "since": led.begin_ms if as_json else iso(led.begin_ms),
-            "cause": led.cause if as_json else led.cause.lower().replace("_", " "),
-            "unled_ms": led.unled_ms,
-        }
+        _led_row(node.replication.group, one, told, as_json)
         for node in run(ask(endpoints, timeout)).nodes
         if node.is_master and not node.stale
-        for led in node.replication.masterships
+        for one, told in zip(
+            node.replication.masterships, led(node.replication.masterships), strict=True
+        )
     ]
-    print_rows(rows, ["group", "epoch", "master", "since", "cause", "unled_ms"], as_json)
+    columns = ["group", "epoch", "master", "since", "lasted_ms", "cause", "unled_ms"]
+    print_rows(rows, columns, as_json)
+
+
+def _led_row(group: str, one: "Mastership", told: "Led", as_json: bool) -> dict[str, object]:
+    """A mastership; its cause as its name for programs, in words for people."""
+    return {
+        "group": group,
+        "epoch": told.epoch,
+        "master": told.master,
+        "since": told.begin_ms if as_json else iso(told.begin_ms),
+        "lasted_ms": told.lasted_ms,
+        "cause": one.cause if as_json else told.cause,
+        "unled_ms": told.unled_ms,
+    }
 
 
 def show(found: "ClusterStatus", as_json: bool, clear: bool) -> None:

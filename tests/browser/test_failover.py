@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +13,36 @@ from demo.childprocess import ChildProcess
 from demo.ports import free_endpoint
 from demo.registryserver import RegistryServer
 from tests.browser.conftest import Open
+from tests.browser.test_pages import NARROW, WIDE, violations
 from tests.browser.window import Window
 from tests.process.support import NodeProcess, environment
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
 NAMES = ("a", "b", "c")
+LENGTH, UNITS = re.compile(r"([\d.]+)\u202f(ms|s|min)"), {"ms": 1e-3, "s": 1.0, "min": 60.0}
+HEARD_SECONDS = 5.0  # before its death, a master was heard of for the last time
+OVERLAPS = """
+(() => {
+  const texts = [...document.querySelectorAll(".times text")];
+  const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
+  return boxes.flatMap(([one, a], k) => boxes.slice(k + 1)
+    .filter(([_, b]) => a.left < b.right && b.left < a.right)
+    .filter(([_, b]) => a.top + 2 < b.bottom && b.top + 2 < a.bottom)
+    .map(([other]) => one + " on " + other));
+})()
+"""
+# A line that is too wide shows its right end; the next event of the page mends what this changes.
+NEWEST = """
+(() => {
+  const line = document.querySelector(".times");
+  const width = line.firstElementChild.getAttribute("width");
+  line.firstElementChild.setAttribute("width", "3000");
+  const shown = line.firstElementChild.getBoundingClientRect().right <= innerWidth;
+  line.firstElementChild.setAttribute("width", width);
+  return shown;
+})()
+"""
 LEASE = ("--set", "registry.lease_seconds=2", "--set", "node.log_level=warning")
 
 
@@ -61,6 +86,28 @@ def leader(window: Window) -> str:
     return found[1] if found else ""
 
 
+def check_line(window: Window) -> None:
+    """No text of the time-line is cut or lies on another one, and the newest is in sight."""
+    for width, height in (WIDE, NARROW):
+        window.page.set_viewport_size({"width": width, "height": height})
+        for scheme in ("light", "dark"):
+            window.page.emulate_media(color_scheme=scheme)
+            assert window.ask("document.documentElement.scrollWidth") <= width
+            arrow = window.page.locator(".times .arrow").bounding_box()
+            assert arrow is not None
+            assert arrow["x"] + arrow["width"] <= width
+            assert window.ask(OVERLAPS) == []
+            assert window.ask(NEWEST)
+            window.picture(f"time-line-{width}-{scheme}")
+
+
+def unled_seconds(window: Window) -> float:
+    """How long nobody led before the mastership that goes on, as the time-line has it."""
+    told = window.page.locator(".gap text").all_text_contents()
+    lengths = [found for text in told if (found := LENGTH.fullmatch(text))]
+    return float(lengths[-1][1]) * UNITS[lengths[-1][2]]
+
+
 def test_a_failover_is_told_while_it_happens(
     nodes: dict[str, NodeProcess], console: str, open_window: Open
 ) -> None:
@@ -69,6 +116,7 @@ def test_a_failover_is_told_while_it_happens(
     window.until(lambda: leader(window))
     first = leader(window)
     title = window.page.locator("h1").element_handle()
+    began = time.monotonic()
     nodes[first].kill()
     window.wait("document.querySelector('.sentence').classList.contains('alarm')")
     told = re.compile(rf"\b({'|'.join(set(NAMES) - {first})}) leads epoch")
@@ -89,6 +137,17 @@ def test_a_failover_is_told_while_it_happens(
         )
     )
     assert "All" not in window.sentence
+    measured = time.monotonic() - began
+    cause = f"the lease of {first} ended"
+    newest = window.page.get_by_role("table").last.locator("tbody tr").first
+    window.until(lambda: "leads now" in newest.inner_text() and cause in newest.inner_text())
+    assert 0 < unled_seconds(window) < measured + HEARD_SECONDS
+    words = window.page.locator(".gap").last.locator(".quiet").all_text_contents()
+    assert " ".join(words) == cause
+    line = window.page.get_by_role("img", name="Time-line of masters")
+    assert f": {cause}." in (line.get_attribute("aria-label") or "")
+    assert violations(window) == []
+    check_line(window)
     window.picture("failover")
     nodes[first].start()
     window.until(lambda: told.search(window.sentence) and leader(window))

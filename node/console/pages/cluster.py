@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from duolog import GroupRoute, NodeStatus, SlaveStatus
 
 from node.console.view.rates import sparkline
+from node.console.view.timeline import TimeLine, time_line
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import counted, listed
 from node.inspection.diagnosis import ERROR, NOTE, Finding, Seen, diagnose, replica_of
+from node.inspection.masterships import Led, led
 from node.inspection.survey import examine, look_at_nodes
 
 LOOK_SECONDS = 10.0
@@ -37,24 +39,15 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
-    """A mastership. end_ms: when the next one began; None: it goes on."""
-
-    epoch: int
-    master: str
-    begin_ms: int
-    end_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class GroupBlock:
-    """A replica group."""
+    """A replica group. masterships: those of the line, the newest first."""
 
     route: GroupRoute
     master: NodeStatus | None
     nodes: Sequence[NodeRow]
     flows: dict[str, Flow]
     masterships: Sequence[Led]
+    line: TimeLine
 
 
 async def cluster(visit: Visit) -> Shown:
@@ -123,21 +116,15 @@ def _block(visit: Visit, seen: Seen, route: GroupRoute) -> GroupBlock:
     master = next((node for node in own if node.is_master and not node.stale), None)
     told = {slave.name: slave for slave in master.replication.slaves} if master else {}
     rows = [_row(seen, route, node, told.get(node.name)) for node in own]
+    masterships = led(master.replication.masterships)[-EPOCHS:] if master else []
     return GroupBlock(
         route,
         master,
         sorted(rows, key=lambda row: row.node.name),
         dict(_flows(visit, route.group, master)) if master else {},
-        list(_led(master))[:EPOCHS] if master else (),
+        masterships[::-1],
+        time_line(masterships),
     )
-
-
-def _led(master: NodeStatus) -> Iterator[Led]:
-    """The masterships that a group's master knows, the newest first."""
-    end_ms: int | None = None
-    for one in reversed(master.replication.masterships):
-        yield Led(one.epoch, one.master, one.begin_ms, end_ms)
-        end_ms = one.begin_ms
 
 
 def _row(seen: Seen, route: GroupRoute, node: NodeStatus, told: SlaveStatus | None) -> NodeRow:

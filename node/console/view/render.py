@@ -33,6 +33,7 @@ def environment() -> Environment:
         counted=words.counted,
         duration=words.duration,
         number=words.number,
+        pause=words.pause,
         percent=words.percent,
         rate=words.rate,
         size=words.size,

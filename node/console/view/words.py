@@ -44,6 +44,11 @@ def duration(ms: float) -> str:
     return f"{ms / _DAY:.0f}{THIN}d"
 
 
+def pause(ms: int) -> str:
+    """How long something stood still: 60 ms, 0.9 s, then as `duration`."""
+    return f"{ms}{THIN}ms" if ms < _SECOND / 10 else duration(ms)
+
+
 def percent(share: float) -> str:
     """41 %."""
     return f"{100 * share:.0f}{THIN}%"
@@ -81,6 +86,7 @@ __all__ = [
     "duration",
     "listed",
     "number",
+    "pause",
     "percent",
     "rate",
     "sentence",
