@@ -41,6 +41,8 @@ class TopicDescription:
         message_type: what RocketMQ's clients may send to it; empty: everything but LITE.
         lite_ttl_minutes: a lite topic without messages for so long expires; 0: never.
         owner: the user who created it; empty where there were no users.
+        retention_hours: segments of the log are deleted so long after their last change, or earlier
+            where the disk fills; 0: not known.
     """
 
     topic: str
@@ -51,6 +53,7 @@ class TopicDescription:
     message_type: str = ""
     lite_ttl_minutes: int = 0
     owner: str = ""
+    retention_hours: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ def topic_of(reply: wire.TopicReply) -> TopicDescription:
         message_type=reply.message_type,
         lite_ttl_minutes=reply.lite_ttl_minutes,
         owner=reply.owner,
+        retention_hours=reply.retention_hours,
     )
 
 

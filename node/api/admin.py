@@ -222,6 +222,7 @@ class AdminService(stubs.AdminServicer):
         reply.message_type = config.message_type
         reply.lite_ttl_minutes = config.lite_ttl_minutes
         reply.owner = config.owner
+        reply.retention_hours = self._broker.core.options.file_reserved_time
         for queue_id in range(config.queues):
             low, high = self._store.queue_range(config.name, queue_id)
             reply.stats.add(

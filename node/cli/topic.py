@@ -38,6 +38,7 @@ def _row(topic: "TopicDescription") -> dict[str, object]:
         "type": topic.message_type or "any",
         **({"lite_ttl": topic.lite_ttl_minutes} if topic.lite_ttl_minutes else {}),
         **({"owner": topic.owner} if topic.owner else {}),
+        **({"retention_hours": topic.retention_hours} if topic.retention_hours else {}),
         "messages": sum(s.max_offset - s.min_offset for s in topic.stats),
     }
 

@@ -52,7 +52,7 @@ PAGES: Mapping[str, Page] = {
 }
 ACTIONS: Mapping[str, Action] = {
     at.TOPIC_CREATE: topic_actions.CREATE,
-    at.TOPIC_GROW: topic_actions.GROW,
+    at.TOPIC_ALTER: topic_actions.ALTER,
     at.TOPIC_DELETE: topic_actions.DELETE,
     at.GROUP_RESET: group_actions.RESET,
     at.GROUP_DELETE: group_actions.DELETE,

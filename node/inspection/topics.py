@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from duolog import Client, TopicDescription, UnknownTopic
 
+PERMISSIONS = {6: "send and receive", 4: "receive only", 2: "send only"}  # READ 4, WRITE 2
+
 
 async def parts_of(client: Client, topic: str) -> Sequence[TopicDescription]:
     """The parts of a topic, one for each replica group. Raises UnknownTopic."""
@@ -18,4 +20,9 @@ def messages_kept(parts: Iterable[TopicDescription]) -> int:
     return sum(queue.max_offset - queue.min_offset for part in parts for queue in part.stats)
 
 
-__all__ = ["messages_kept", "parts_of"]
+def permissions(perm: int) -> str:
+    """What clients may do with a topic."""
+    return PERMISSIONS.get(perm, "do nothing with it")
+
+
+__all__ = ["PERMISSIONS", "messages_kept", "parts_of", "permissions"]

@@ -18,6 +18,13 @@ def test_a_topic_is_created_and_deleted(site: Site, open_window: Open) -> None:
     page.get_by_role("button", name="Create").click()
     page.wait_for_url(f"{site.url}/topics/parcels")
     assert page.locator(".told").inner_text() == "Topic parcels was created with 3 queues."
+    page.get_by_role("link", name="Alter").click()
+    page.get_by_label("Queues").fill("4")
+    page.get_by_label("Clients may").select_option("receive only")
+    page.get_by_role("button", name="Alter").click()
+    page.wait_for_url(f"{site.url}/topics/parcels")
+    told = page.locator(".told").inner_text()
+    assert told == "Topic parcels has 4 queues now. Clients may receive only."
     page.get_by_role("link", name="Delete").click()
     page.get_by_label("Type parcels to confirm").fill("parcel")
     page.get_by_role("button", name="Delete").click()

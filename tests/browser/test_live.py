@@ -8,6 +8,7 @@ import pytest
 
 from tests.browser.conftest import Open
 from tests.browser.site import Site
+from tests.browser.test_pages import violations
 from tests.browser.window import Window
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
@@ -45,7 +46,7 @@ def test_the_cluster_changes_in_place(site: Site, open_window: Open) -> None:
     now = "[...document.querySelectorAll('h1, h2, tbody th, .flow, td, svg')]"
     assert window.ask(f"{now}.every((node, k) => node === window.kept[k])")
     assert window.ask(f"{now}.length === window.kept.length")
-    assert window.ask("document.querySelector('.spark polyline').points.length") > 3
+    assert window.ask("document.querySelector('.spark path').getTotalLength()") > 3
     assert window.ask("window.shifts") == []
 
 
@@ -60,6 +61,43 @@ def test_a_topic_and_a_group_tell_what_is_sent(site: Site, open_window: Open) ->
     assert topic.sentence == "21 messages are kept in 2 queues."
     group.shows("20 messages behind")
     assert topic.ask("window.shifts") == []
+
+
+def test_a_group_tells_which_queue_is_stuck(site: Site, open_window: Open) -> None:
+    window = open_window(site.url)
+    window.open("/groups/billing")
+    window.shows("Nobody has committed anything in orders/")
+    row = window.page.locator("tbody tr").first
+    assert "nothing committed for" in row.inner_text()
+    assert window.ask("document.querySelector('td .spark path').getTotalLength()") > 0
+    assert violations(window) == []
+    assert window.ask("window.shifts") == []
+
+
+def test_the_list_of_topics_tells_rates_and_stays_with_the_search(
+    site: Site, open_window: Open
+) -> None:
+    window = open_window(site.url)
+    window.open("/topics")
+    window.until(lambda: len(window.streams) == 1)
+    box = window.page.locator("#q")
+    box.press_sequentially("sensor-01")
+    window.shows("10 topics whose names contain “sensor-01”.")
+    row = window.page.locator("#list tbody tr").nth(2).locator("td")
+    with duolog.sync.Client(site.endpoint) as client, client.producer() as producer:
+        producer.send_batch("sensor-012", [b"x"] * 50)
+        window.until(lambda: row.nth(2).inner_text() == "50")
+        window.until(lambda: row.nth(3).inner_text() == "0/s")
+        window.ask("void (window.shifts = [])")  # a number of more digits begins further left
+        producer.send_batch("sensor-012", [b"x"] * 40)
+        window.until(lambda: row.nth(3).inner_text() not in ("–", "0/s"))
+        assert row.nth(2).inner_text() == "90"
+        window.until(lambda: row.nth(3).inner_text() == "0/s")
+    assert len(window.streams) == 1
+    assert window.streams[0].url == f"{site.url}/topics?q=sensor-01"
+    assert box.input_value() == "sensor-01"
+    assert window.ask("document.activeElement.id") == "q"
+    assert window.ask("window.shifts") == []
 
 
 def test_a_hidden_tab_does_not_follow(site: Site, open_window: Open) -> None:

@@ -704,7 +704,7 @@ class QueueStats(_message.Message):
     def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_store_time: _Optional[int] = ...) -> None: ...
 
 class TopicReply(_message.Message):
-    __slots__ = ("topic", "queues", "perm", "stats", "group", "message_type", "lite_ttl_minutes", "owner")
+    __slots__ = ("topic", "queues", "perm", "stats", "group", "message_type", "lite_ttl_minutes", "owner", "retention_hours")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERM_FIELD_NUMBER: _ClassVar[int]
@@ -713,6 +713,7 @@ class TopicReply(_message.Message):
     MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     LITE_TTL_MINUTES_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_HOURS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queues: int
     perm: int
@@ -721,7 +722,8 @@ class TopicReply(_message.Message):
     message_type: str
     lite_ttl_minutes: int
     owner: str
-    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ..., group: _Optional[str] = ..., message_type: _Optional[str] = ..., lite_ttl_minutes: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
+    retention_hours: int
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ..., group: _Optional[str] = ..., message_type: _Optional[str] = ..., lite_ttl_minutes: _Optional[int] = ..., owner: _Optional[str] = ..., retention_hours: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("topic",)

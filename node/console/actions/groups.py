@@ -11,7 +11,7 @@ from node.console.view.addresses import DEAD, GROUP, GROUPS, address
 from node.console.view.visits import Action, Done, Shown, Undo, Visit
 from node.console.view.words import command, counted, number
 from node.inspection.deadletters import redeliver
-from node.inspection.resets import BadPlace, Place, place_of
+from node.inspection.resets import BadPlace, Place, place_of, resume_at
 
 EARLIEST, LATEST, TIME, OFFSET = "earliest", "latest", "time", "offset"
 WAYS = (
@@ -116,16 +116,8 @@ def _place(way: str, value: str) -> Place:
 
 async def _moves(client: Client, queues: Sequence[GroupQueue], place: Place) -> list[Move]:
     """Where each queue resumes, in order."""
-    moves = []
-    for queue in sorted(queues, key=lambda one: (one.replica_group, one.queue_id)):
-        if place.offset is not None:
-            to = min(max(place.offset, queue.min_offset), queue.max_offset)
-        else:
-            to = await client.admin.offset_at_time(
-                queue.topic, queue.queue_id, place.at, group=queue.replica_group
-            )
-        moves.append(Move(queue, to))
-    return moves
+    ordered = sorted(queues, key=lambda one: (one.replica_group, one.queue_id))
+    return list(map(Move, ordered, await resume_at(client, ordered, place)))
 
 
 async def _reset(visit: Visit, form: Mapping[str, str]) -> Done:

@@ -8,9 +8,11 @@ from node.console.actions.asking import Field, Question, confirmed, whole_number
 from node.console.view.addresses import TOPIC, TOPICS, address
 from node.console.view.visits import Action, Done, Shown, Visit
 from node.console.view.words import command, counted
-from node.inspection.topics import messages_kept, parts_of
+from node.inspection.topics import PERMISSIONS, messages_kept, parts_of, permissions
 
 TYPES = ("", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")
+LITE = "LITE"
+CHOICES = [(str(perm), may) for perm, may in PERMISSIONS.items()]
 QUEUES = 4
 
 
@@ -44,29 +46,43 @@ async def _create(visit: Visit, form: Mapping[str, str]) -> Done:
     )
 
 
-async def _ask_grow(visit: Visit) -> Shown:
+async def _ask_alter(visit: Visit) -> Shown:
     topic = visit.path["topic"]
-    queues = await _queues(visit, topic)
+    known = (await parts_of(visit.client, topic))[0]
+    fields = [
+        Field("queues", "Queues", str(known.queues)),
+        Field("perm", "Clients may", str(known.perm), choices=CHOICES),
+    ]
+    words = ["topic", "alter", topic, "--queues", str(known.queues), "--perm", str(known.perm)]
+    if known.message_type == LITE:
+        minutes = str(known.lite_ttl_minutes)
+        fields.append(Field("lite_ttl", "Lite topics expire after (minutes, 0: never)", minutes))
+        words += ["--lite-ttl", minutes]
     return Question(
-        f"More queues for {topic}",
-        f"It has {counted(queues, 'queue')}. Messages of a key may go to another one than before.",
+        f"Alter topic {topic}",
+        f"It has {counted(known.queues, 'queue')}, and can get more, never fewer: messages of a "
+        "key may then go to another one than before.",
         "Alter",
-        (Field("queues", "Queues", str(queues)),),
-        command=command("topic", "alter", topic, "--queues", "N"),
+        fields,
+        command=command(*words),
     ).shown()
 
 
-async def _grow(visit: Visit, form: Mapping[str, str]) -> Done:
-    topic = visit.path["topic"]
-    made = await visit.client.admin.alter_topic(topic, queues=whole_number(form, "queues", 1))
-    return Done(
-        f"Topic {topic} has {counted(made.queues, 'queue')} now.", address(TOPIC, topic=topic)
+async def _alter(visit: Visit, form: Mapping[str, str]) -> Done:
+    topic, perm = visit.path["topic"], form.get("perm", "")
+    if perm not in dict(CHOICES):
+        raise BadRequest(f"{perm!r} is not what clients may do with a topic")
+    made = await visit.client.admin.alter_topic(
+        topic,
+        whole_number(form, "queues", 1),
+        int(perm),
+        lite_ttl_minutes=whole_number(form, "lite_ttl", 0) if "lite_ttl" in form else None,
     )
-
-
-async def _queues(visit: Visit, topic: str) -> int:
-    """Of each replica group. Raises UnknownTopic."""
-    return (await parts_of(visit.client, topic))[0].queues
+    may = permissions(made.perm)
+    return Done(
+        f"Topic {topic} has {counted(made.queues, 'queue')} now. Clients may {may}.",
+        address(TOPIC, topic=topic),
+    )
 
 
 async def _ask_delete(visit: Visit) -> Shown:
@@ -89,10 +105,10 @@ async def _delete(visit: Visit, form: Mapping[str, str]) -> Done:
     return Done(f"Topic {topic} was deleted.", TOPICS)
 
 
-CREATE, GROW, DELETE = (
+CREATE, ALTER, DELETE = (
     Action(_ask_create, _create),
-    Action(_ask_grow, _grow),
+    Action(_ask_alter, _alter),
     Action(_ask_delete, _delete),
 )
 
-__all__ = ["CREATE", "DELETE", "GROW"]
+__all__ = ["ALTER", "CREATE", "DELETE"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from duolog import GroupRoute, NodeStatus, SlaveStatus
 
-from node.console.view.rates import sparkline
+from node.console.view.rates import Flow
 from node.console.view.timeline import TimeLine, time_line
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import counted, listed
@@ -28,14 +28,6 @@ class NodeRow:
     lag_bytes: int | None
     lag_ms: int
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """A rate of messages or bytes a second; None until it is known. line: of a sparkline."""
-
-    now: float | None
-    line: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +148,7 @@ def _flows(visit: Visit, group: str, master: NodeStatus) -> Iterator[tuple[str, 
         points = visit.rates.note(
             f"{group}/{master.name}/{master.start_time_ms}/{name}", getattr(master, name), visit.now
         )
-        yield name, Flow(points[-1] if points else None, sparkline(points))
+        yield name, Flow.of(points)
 
 
 __all__ = ["cluster", "doctor", "sentence"]

@@ -6,7 +6,8 @@ from heapq import nsmallest
 from duolog import GroupDescription, GroupQueue, Message
 from duolog._message import DEAD_LETTER_PREFIX
 
-from node.console.pages.lists import LIVE_ROWS_MAX, listing, place
+from node.console.pages.lags import lag_flows, queue_rows, stuck
+from node.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, listing, place
 from node.console.pages.messages import message_row
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted, duration, number
@@ -47,7 +48,8 @@ async def groups(visit: Visit) -> Shown:
     page = await visit.client.admin.groups_page(at.contains, after=at.after, limit=at.limit)
     facts = dict(listing(at, page, "group"))
     facts["rows"] = [row_of(group) for group in page.rows]
-    return Shown("groups.html", "Groups", facts, command("group", "list", *at.flags()))
+    same = command("group", "list", *at.flags())
+    return Shown("groups.html", "Groups", facts, same, LIST_SECONDS)
 
 
 def row_of(group: GroupDescription) -> GroupRow:
@@ -68,13 +70,16 @@ async def group(visit: Visit) -> Shown:
     found = await visit.client.admin.group(name)
     dead = await visit.client.admin.topics([DEAD_LETTER_PREFIX + name], system=True)
     findings = diagnose_groups([found], dead)
+    furthest = nsmallest(LIVE_ROWS_MAX, found.queues, key=_furthest_behind)
+    rows = queue_rows(visit, name, furthest)
     facts = {
-        "sentence": sentence(found),
+        "sentence": sentence(found) + stuck(rows),
         "alarm": any(one.severity == ERROR for one in findings),
         "group": found,
         "dead": messages_kept(dead),
         "findings": findings,
-        "queues": nsmallest(LIVE_ROWS_MAX, found.queues, key=_furthest_behind),
+        "flows": lag_flows(visit, found),
+        "rows": rows,
         "hidden": max(0, len(found.queues) - LIVE_ROWS_MAX),
     }
     return Shown("group.html", name, facts, command("group", "explain", name))

@@ -11,6 +11,7 @@ from node.console.view.visits import Visit
 from node.console.view.words import counted
 
 ROWS = 100
+LIST_SECONDS = 5.0  # between two looks of a live list: nodes look through all names for it
 LIVE_ROWS_MAX = 500  # of a live page: they are rendered each second, for each viewer
 
 
@@ -46,4 +47,4 @@ def listing(at: Place, page: Page[Any], noun: str) -> Mapping[str, object]:
     }
 
 
-__all__ = ["LIVE_ROWS_MAX", "ROWS", "Place", "listing", "place"]
+__all__ = ["LIST_SECONDS", "LIVE_ROWS_MAX", "ROWS", "Place", "listing", "place"]

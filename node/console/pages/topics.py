@@ -5,26 +5,46 @@ from dataclasses import dataclass
 
 from duolog import QueueStats, TopicDescription
 
-from node.console.pages.lists import LIVE_ROWS_MAX, listing, place
+from node.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, listing, place
+from node.console.view.rates import Flow
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted
-from node.inspection.topics import messages_kept, parts_of
+from node.inspection.topics import messages_kept, parts_of, permissions
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A queue, and the messages a second that are stored in it; None until it is known."""
+
+    stats: QueueStats
+    stored: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a replica group holds of a topic. queues: that are shown."""
+    """What a replica group holds of a topic. rows: of queues that are shown."""
 
-    group: str
-    queues: Sequence[QueueStats]
+    described: TopicDescription
+    rows: Sequence[QueueRow]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A part of a topic in the list. stored: messages a second, and their last minute."""
+
+    described: TopicDescription
+    kept: int
+    stored: Flow
 
 
 async def topics(visit: Visit) -> Shown:
     """Topics whose names have what is searched for."""
     at = place(visit)
     page = await visit.client.admin.topics_page(at.contains, after=at.after, limit=at.limit)
-    facts = listing(at, page, "topic")
-    return Shown("topics.html", "Topics", facts, command("topic", "list", *at.flags()))
+    facts = dict(listing(at, page, "topic"))
+    facts["rows"] = [TopicRow(one, messages_kept([one]), _stored(visit, one)) for one in page.rows]
+    same = command("topic", "list", *at.flags())
+    return Shown("topics.html", "Topics", facts, same, LIST_SECONDS)
 
 
 async def topic(visit: Visit) -> Shown:
@@ -34,19 +54,32 @@ async def topic(visit: Visit) -> Shown:
     facts = {
         "sentence": _sentence(parts),
         "topic": name,
-        "parts_shown": list(_shown(parts)),
+        "may": permissions(parts[0].perm),
+        "parts_shown": list(_shown(visit, parts)),
         "hidden": max(0, sum(len(part.stats) for part in parts) - LIVE_ROWS_MAX),
         "last_ms": max((_last_ms(part) for part in parts), default=0),
+        "flows": [(part.group, _stored(visit, part)) for part in parts],
     }
     return Shown("topic.html", name, facts, command("topic", "stats", name))
 
 
-def _shown(parts: Iterable[TopicDescription]) -> Iterator[Part]:
+def _shown(visit: Visit, parts: Iterable[TopicDescription]) -> Iterator[Part]:
     left = LIVE_ROWS_MAX
     for part in parts:
         if left or not part.stats:
-            yield Part(part.group, part.stats[:left])
+            rows = [QueueRow(one, _queue_rate(visit, part, one)) for one in part.stats[:left]]
+            yield Part(part, rows)
         left -= min(left, len(part.stats))
+
+
+def _queue_rate(visit: Visit, part: TopicDescription, queue: QueueStats) -> float | None:
+    key = f"queue/{part.topic}/{part.group}/{queue.queue_id}"
+    return Flow.of(visit.rates.note(key, queue.max_offset, visit.now)).now
+
+
+def _stored(visit: Visit, part: TopicDescription) -> Flow:
+    stored = sum(queue.max_offset for queue in part.stats)
+    return Flow.of(visit.rates.note(f"topic/{part.topic}/{part.group}", stored, visit.now))
 
 
 def _last_ms(part: TopicDescription) -> int:

@@ -96,12 +96,14 @@ async function search(input) {
   url.search = new URLSearchParams(new FormData(form)).toString();
   if (asked) asked.abort();
   asked = new AbortController();
+  stop();  // the stream is of the list before
   try {
     const answer = await fetch(url, {signal: asked.signal});
     if (!answer.ok || answer.redirected) { location.assign(url); return; }
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     replace(main, page.getElementById("main").innerHTML);
     history.replaceState(null, "", url);
+    listen();
   } catch (error) {
     if (error.name !== "AbortError") state.textContent = "The console does not answer.";
   }

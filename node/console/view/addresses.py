@@ -20,7 +20,7 @@ RIGHTS = "/rights"
 AUDIT = "/audit"
 
 TOPIC_CREATE = "/create/topic"
-TOPIC_GROW = "/topics/{topic}/grow"
+TOPIC_ALTER = "/topics/{topic}/alter"
 TOPIC_DELETE = "/topics/{topic}/delete"
 GROUP_RESET = "/groups/{group}/reset"
 GROUP_DELETE = "/groups/{group}/delete"

@@ -72,21 +72,23 @@ async def live(
             yield OVER
             return
         try:
-            html = body(await look())
+            shown = await look()
         except Unauthenticated:
             yield OVER
             return
         except DuologError as error:
-            html = body(failed(error))
+            shown = failed(error)
         if not lasts():
             continue
+        html = body(shown)
         if html != last:
             yield "".join(f"data: {line}\n" for line in html.splitlines()) + "\n"
             last, told = html, loop.time()
         elif loop.time() >= told + BEAT_SECONDS:
             yield ":\n\n"
             told = loop.time()
-        await asyncio.sleep(max(0.0, LIVE_SECONDS - (loop.time() - now)))
+        pause = LIVE_SECONDS if shown.pause_seconds is None else shown.pause_seconds
+        await asyncio.sleep(max(0.0, pause - (loop.time() - now)))
 
 
 __all__ = ["OVER", "body", "environment", "live", "whole"]

@@ -31,13 +31,15 @@ class Visit:
 @dataclass(frozen=True, slots=True)
 class Shown:
     """A page: its template and what that shows. title: of the window. command: the same from the
-    command line.
+    command line. pause_seconds: until the next look at it, where it is live;
+    None: as usual.
     """
 
     template: str
     title: str
     facts: Mapping[str, object] = field(default_factory=dict)
     command: str = ""
+    pause_seconds: float | None = None
 
 
 Page = Callable[[Visit], Awaitable[Shown]]  # raises duolog's errors

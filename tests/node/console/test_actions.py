@@ -43,7 +43,9 @@ async def test_a_topic_is_created_altered_and_deleted(start_node: StartNode) -> 
     async with browser(f"127.0.0.1:{node.port}") as at:
         told = await act(at, "/create/topic", topic="orders", queues="3", type="FIFO")
         assert told == "Topic orders was created with 3 queues."
-        assert await act(at, "/topics/orders/grow", queues="5") == "Topic orders has 5 queues now."
+        told = await act(at, "/topics/orders/alter", queues="5", perm="4")
+        assert told == "Topic orders has 5 queues now. Clients may receive only."
+        assert 'value="4" selected' in await read(at, "/topics/orders/alter")
         assert "0 messages and the offsets of its consumer groups are deleted." in await read(
             at, "/topics/orders/delete"
         )
@@ -177,7 +179,7 @@ async def test_a_user_changes_only_what_it_may(start_node: StartNode, tmp_path: 
         form = await form_of(at, "/create/topic")
         for path, fields in (
             ("/create/topic", {"topic": "mine", "queues": "1", "type": ""}),
-            ("/topics/T/grow", {"queues": "9"}),
+            ("/topics/T/alter", {"queues": "9", "perm": "6"}),
             ("/topics/T/delete", {"confirm": "T"}),
         ):
             answer = await at.post(path, data={**form, **fields}, headers=ORIGIN)

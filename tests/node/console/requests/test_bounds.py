@@ -48,9 +48,9 @@ async def test_a_group_shows_the_queues_that_are_furthest_behind() -> None:
         for number in range(LIVE_ROWS_MAX + MORE)
     ]
     shown = await group(visit(Admin(GroupDescription("g", 0, tuple(queues)), []), group="g"))
-    listed: Any = shown.facts["queues"]
+    listed: Any = shown.facts["rows"]
     furthest = [*range(LIVE_ROWS_MAX + MORE - 1, MORE - 1, -1)]
-    assert [queue.queue_id for queue in listed] == furthest
+    assert [row.queue.queue_id for row in listed] == furthest
     html = body(shown)
     assert rows(html) == LIVE_ROWS_MAX
     assert "1\u202f300 more queues are not shown." in html
@@ -84,7 +84,7 @@ async def test_a_topic_shows_its_first_queues(sizes: list[int], shown_sizes: lis
     ]
     shown = await topic(visit(Admin(None, parts), topic="T"))
     listed: Any = shown.facts["parts_shown"]
-    assert [len(part.queues) for part in listed] == shown_sizes
+    assert [len(part.rows) for part in listed] == shown_sizes
     html = body(shown)
     assert html.count("by=offset") == LIVE_ROWS_MAX
     assert "1\u202f300 more queues are not shown." in html

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from node.console.view.timeline import LETTER, LINES_MAX, NAME_MAX, time_line
+from node.console.view.timeline import LETTER, LINES_MAX, NAME_MAX, Gap, Span, time_line
 from node.console.view.words import THIN
 from node.inspection.masterships import Led
 
@@ -20,7 +20,8 @@ def test_spans_and_gaps_alternate_along_the_line() -> None:
             Led(7, "a", 2, None, "the lease of b ended", 3_400),
         ]
     )
-    parts = sorted((*line.spans, *line.gaps), key=lambda part: part.begin)
+    both: list[Span | Gap] = [*line.spans, *line.gaps]
+    parts = sorted(both, key=lambda part: part.begin)
     assert [type(part).__name__ for part in parts] == ["Span", "Gap", "Span", "Gap", "Span"]
     assert parts[0].begin == 0
     assert parts[-1].end == line.width
