@@ -25,7 +25,9 @@ class _Noun:
 _NOUNS = {
     "node": _Noun("Start a node, or check one.", "node.cli.node"),
     "topic": _Noun("List, create, alter, delete topics.", "node.cli.topic"),
-    "msg": _Noun("Send, get, find and tail messages.", "node.cli.msg"),
+    "msg": _Noun(
+        "Send, get, find, search and tail messages.", "node.cli.msg", more=("node.cli.msgsearch",)
+    ),
     "group": _Noun("List, show, explain, set, reset consumer groups.", "node.cli.group"),
     "user": _Noun("List, create, alter, delete users.", "node.cli.user"),
     "acl": _Noun("Show, grant, revoke, test the rights of users.", "node.cli.acl"),

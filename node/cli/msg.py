@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -47,7 +47,8 @@ def _body(body: bytes) -> dict[str, str]:
         return {"body_base64": base64.b64encode(body).decode()}
 
 
-def _fields(message: "Shown") -> dict[str, object]:
+def fields_of(message: "Shown") -> dict[str, object]:
+    """What is printed of a message; it does not keep its batch."""
     properties = dict(message.properties)
     return {
         "topic": message.topic,
@@ -65,9 +66,10 @@ def _fields(message: "Shown") -> dict[str, object]:
     }
 
 
-def _printer(as_json: bool, template: str | None) -> "Callable[[Shown], None]":
-    def show(message: "Shown") -> None:
-        fields = _fields(message)
+def printer(as_json: bool, template: str | None) -> "Callable[[dict[str, object]], None]":
+    """What prints a message's fields, as the options of a command say."""
+
+    def show(fields: dict[str, object]) -> None:
         if as_json:
             print_json(fields)
             return
@@ -86,7 +88,7 @@ def _printer(as_json: bool, template: str | None) -> "Callable[[Shown], None]":
         elif terminal:
             tags = f" [{fields['tags']}]" if fields["tags"] else ""
             place = f"{fields['topic']}/{fields['queue_id']}@{fields['queue_offset']}"
-            line = f"{iso(message.store_time_ms)} {place}{tags} {line}"
+            line = f"{iso(cast(int, fields['store_time']))} {place}{tags} {line}"
         print(plain(line, kept="\n\t") if terminal else line)
 
     return show
@@ -262,7 +264,7 @@ def get(
     """Consume up to --max messages as a group, and commit them."""
     if max_ < 1:
         fail(f"--max is {max_}; it must be at least 1", "duolog msg get --help")
-    show = _printer(as_json, template)
+    show = printer(as_json, template)
 
     async def work() -> int:
         async with client_of(endpoints, timeout) as client:
@@ -270,7 +272,7 @@ def get(
             async with consumer:
                 shown = 0
                 while shown < max_ and (message := await consumer.get(wait)) is not None:
-                    show(message)
+                    show(fields_of(message))
                     shown += 1
                 return shown
 
@@ -302,7 +304,7 @@ def find(
             "give one of --key, --unique-key, --id or --since",
             "duolog msg find TOPIC --key KEY | --unique-key K | --id ID | --since 10m",
         )
-    show = _printer(as_json, template)
+    show = printer(as_json, template)
     begin = when(since) if since else 0
     end = when(until) if until else 0
 
@@ -324,7 +326,7 @@ def find(
 
     found = run(work())
     for message in found:
-        show(message)
+        show(fields_of(message))
     if not found and not as_json:
         say("nothing found")
 
@@ -374,7 +376,7 @@ def tail(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show messages of all queues as they arrive, without a group."""
-    show = _printer(as_json, template)
+    show = printer(as_json, template)
     from duolog import Start
 
     begin = when(since) if since else Start.LATEST
@@ -389,7 +391,7 @@ def tail(
                 if max_ is not None and len(shown) >= max_:
                     return
                 shown.append(1)
-                show(message)
+                show(fields_of(message))
                 sys.stdout.flush()
             offset = batch.next_offset
 

@@ -431,3 +431,25 @@ def test_the_way_of_a_message_is_shown_with_its_time_and_its_groups(node: NodePr
     (told,) = json.loads(ok(node, "msg", "track", "way", "--key", "k", "--json"))
     assert told["groups"] == [{"group": "readers", "state": "CONSUMED", "attempts": 0}]
     assert cli(node, "msg", "track", "way", "--key", "none").returncode == 1
+
+
+def test_messages_are_searched_by_text_and_by_sql(node: NodeProcess) -> None:
+    ok(node, "topic", "create", "searched", "--queues", "2")
+    lines = [json.dumps({"body": f"Order {n}", "properties": {"n": str(n)}}) for n in range(20)]
+    ok(node, "msg", "send", "searched", "--lines-json", stdin="\n".join(lines) + "\n")
+    done = cli(node, "msg", "search", "searched", "--text", "order 1", "-i", "--oldest-first")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(
+        ["Order 1", *(f"Order {n}" for n in range(10, 20))]
+    )
+    assert done.stderr == "11 found in 20 of 20 messages\n"
+    out = ok(node, "msg", "search", "searched", "--sql", "n >= 18", "--json")
+    assert sorted(json.loads(line)["body"] for line in out.splitlines()) == ["Order 18", "Order 19"]
+    assert cli(node, "msg", "search", "searched", "--text", "order 1").stdout == ""
+    done = cli(node, "msg", "search", "searched", "--text", "Order", "--max", "3")
+    assert len(done.stdout.splitlines()) == 3
+    for wrong in ([], ["--text", "a", "--sql", "b = 1"], ["--sql", "n >="], ["--text", "\udcff"]):
+        done = cli(node, "msg", "search", "searched", *wrong)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "error: " in done.stderr
+        assert "Traceback" not in done.stderr

@@ -58,7 +58,7 @@ def test_a_message_is_escaped_on_a_terminal_alone(
         **{"topic": "T", "born_time_ms": 1, "body": HOSTILE.encode()},
         properties={"TAGS": HOSTILE, "a": HOSTILE},
     )
-    msg._printer(False, template)(message)
+    msg.printer(False, template)(msg.fields_of(message))
     out = capsys.readouterr().out
     assert out.count(KEPT if terminal else HOSTILE) >= (1 if template is None else 3)
     assert ("\x1b" in out) is not terminal
