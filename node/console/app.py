@@ -17,11 +17,13 @@ from starlette.staticfiles import StaticFiles
 
 from node.console.actions import groups as group_actions
 from node.console.actions import nodes as node_actions
+from node.console.actions import searches as search_actions
 from node.console.actions import topics as topic_actions
 from node.console.http.security import App, Protected
 from node.console.pages.cluster import cluster, doctor
 from node.console.pages.groups import dead, group, groups
-from node.console.pages.messages import message, messages
+from node.console.pages.messages.finding import messages
+from node.console.pages.messages.message import message
 from node.console.pages.rights import audit, rights
 from node.console.pages.tail import tail
 from node.console.pages.topics import topic, topics
@@ -57,6 +59,8 @@ ACTIONS: Mapping[str, Action] = {
     at.GROUP_RESET: group_actions.RESET,
     at.GROUP_DELETE: group_actions.DELETE,
     at.GROUP_REDELIVER: group_actions.REDELIVER,
+    at.SEARCH_STOP: search_actions.STOP,
+    at.SEARCH_AGAIN: search_actions.AGAIN,
     at.NODE_SWITCH: node_actions.SWITCH,
     at.NODE_DRAIN: node_actions.DRAIN,
     at.NODE_UNDRAIN: node_actions.UNDRAIN,

@@ -8,7 +8,7 @@ from duolog._message import DEAD_LETTER_PREFIX
 
 from node.console.pages.lags import lag_flows, queue_rows, stuck
 from node.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, listing, place
-from node.console.pages.messages import message_row
+from node.console.pages.messages.rows import message_row
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted, duration, number
 from node.inspection.deadletters import dead_letters

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from duolog import Message, TopicDescription
 
-from node.console.pages.messages import Row, message_row
+from node.console.pages.messages.rows import Row, message_row
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted, number, rate
 from node.inspection.topics import parts_of

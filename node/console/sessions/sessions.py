@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from duolog import Busy, Client
 
+from node.console.searches.running import Room, Searches
 from node.console.view.rates import Rates
 from node.console.view.visits import Done, Undo
 
@@ -40,6 +41,7 @@ class Session:
     used: float
     form: str = field(default_factory=lambda: secrets.token_urlsafe(18))
     rates: Rates = field(default_factory=Rates)
+    searches: Searches = field(default_factory=Searches)
     told: Done | None = None  # what was done last, until it is shown
     undos: dict[str, Undo] = field(default_factory=dict)
     looks_max: int = LOOKS_MAX
@@ -75,6 +77,7 @@ class Sessions:
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
+        self.room = Room()  # for their searches
         self._sessions: dict[bytes, Session] = {}
 
     def __len__(self) -> int:
@@ -95,7 +98,9 @@ class Sessions:
             )
             raise Busy(told)
         cookie, now = secrets.token_urlsafe(32), self._seconds()
-        self._sessions[_digest(cookie)] = Session(user, client, now, now)
+        self._sessions[_digest(cookie)] = Session(
+            user, client, now, now, searches=Searches(self.room)
+        )
         return cookie
 
     def get(self, cookie: str) -> Session | None:
@@ -133,6 +138,7 @@ class Sessions:
         session = self._sessions.pop(key, None)  # somebody else may end it meanwhile
         if session is not None:
             session.ended = True
+            await session.searches.close()
             await session.client.close()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.responses import Response
 
+from node.console.searches.running import Searches
 from node.console.sessions.sessions import LOOKS_MAX, MakeClient, Session, Sessions
 from node.console.settings import Settings
 from node.console.view.visits import Visit
@@ -64,6 +65,8 @@ class Viewers:
             request.query_params,
             self.seconds(),
             session.rates,
+            searches=session.searches,
+            form=session.form,
         )
 
     def give(self, response: Response, value: str) -> None:
@@ -86,6 +89,7 @@ class Viewers:
         """End all sessions."""
         await self.sessions.close()
         if self._nobody is not None:
+            await self._nobody.searches.close()
             await self._nobody.client.close()
 
     def _value(self, request: Request) -> str:
@@ -94,7 +98,8 @@ class Viewers:
     def _of_nobody(self) -> Session:
         if self._nobody is None:
             now, looks_max = self.seconds(), STREAMS_MAX + LOOKS_MAX
-            self._nobody = Session("", self.client_of("", ""), now, now, looks_max=looks_max)
+            client, searches = self.client_of("", ""), Searches(self.sessions.room)
+            self._nobody = Session("", client, now, now, searches=searches, looks_max=looks_max)
         return self._nobody
 
 

@@ -48,13 +48,20 @@ const main = document.getElementById("main"), state = document.getElementById("s
 let stream = null;
 let paused = false;
 
+// A search that runs is followed in a hidden tab, too: it ends when nobody does.
+const unwatched = () => document.hidden && !main.querySelector("[data-busy]");
+
 function listen() {
-  if (stream || paused || document.hidden || !main.hasAttribute("data-live")) return;
+  if (stream || paused || unwatched() || !main.hasAttribute("data-live")) return;
   stream = new EventSource(location.href);
   stream.onmessage = (event) => {
     replace(main, event.data);
     state.textContent = "";
   };
+  stream.addEventListener("last", () => {
+    stop();
+    main.removeAttribute("data-live");
+  });
   stream.addEventListener("over", () => {
     stop();
     location.reload();
@@ -82,7 +89,7 @@ document.addEventListener("click", (event) => {
   if (paused) stop(); else listen();
 });
 
-document.addEventListener("visibilitychange", () => (document.hidden ? stop() : listen()));
+document.addEventListener("visibilitychange", () => (unwatched() ? stop() : listen()));
 addEventListener("pagehide", stop);
 // What the browser kept of a page may be old, and of a user who has logged out since.
 addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
@@ -157,6 +164,8 @@ document.addEventListener("change", (event) => {
   const way = event.target.selectedOptions[0].dataset;
   document.getElementById("q").placeholder = way.example;
   document.getElementById("hint").textContent = way.hint;
+  const range = document.getElementById("range");
+  range.hidden = range.disabled = !("searches" in way);
 });
 
 showTimes(document);

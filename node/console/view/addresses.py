@@ -4,6 +4,7 @@ Rules: a pattern here is both what routes match and what links are made of. A na
 escaped whole, so that no name of a topic or group can lead to another page.
 """
 
+from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
 CLUSTER = "/"
@@ -16,6 +17,8 @@ GROUPS = "/groups"
 GROUP = "/groups/{group}"
 DEAD = "/groups/{group}/dead"
 MESSAGES = "/messages"
+SEARCH_STOP = "/messages/stop"
+SEARCH_AGAIN = "/messages/again"
 RIGHTS = "/rights"
 AUDIT = "/audit"
 
@@ -40,6 +43,12 @@ def address(pattern: str, /, query: dict[str, object] | None = None, **names: ob
     path = pattern.format(**{name: quote(str(value), safe="") for name, value in names.items()})
     asked = {name: value for name, value in (query or {}).items() if value != ""}
     return f"{path}?{urlencode(asked)}" if asked else path
+
+
+def search_of(query: Mapping[str, str]) -> str:
+    """What a link to a search asks for: its whole filter. It names the search, too."""
+    asked = ("topic", "by", "value", "since", "until", "order", "case")
+    return urlencode({name: query[name] for name in asked if name in query})
 
 
 def own_path(path: str) -> str:

@@ -14,6 +14,7 @@ LIVE_SECONDS = 1.0  # between two looks
 STREAM_SECONDS = 600.0  # then the browser asks for the next stream
 BEAT_SECONDS = 15.0  # without a change, until a sign of life
 BODY = "content"  # the block of a page that changes
+LAST = "event: last\ndata:\n\n"  # the page changes no more: the browser follows it no more
 OVER = "event: over\ndata:\n\n"  # the session is: the browser asks for the page, to log in
 Look = Callable[[], Awaitable[Shown]]
 
@@ -84,11 +85,14 @@ async def live(
         if html != last:
             yield "".join(f"data: {line}\n" for line in html.splitlines()) + "\n"
             last, told = html, loop.time()
-        elif loop.time() >= told + BEAT_SECONDS:
+        if shown.over:
+            yield LAST
+            return
+        if loop.time() >= told + BEAT_SECONDS:
             yield ":\n\n"
             told = loop.time()
         pause = LIVE_SECONDS if shown.pause_seconds is None else shown.pause_seconds
         await asyncio.sleep(max(0.0, pause - (loop.time() - now)))
 
 
-__all__ = ["OVER", "body", "environment", "live", "whole"]
+__all__ = ["LAST", "OVER", "body", "environment", "live", "whole"]

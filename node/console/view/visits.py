@@ -6,6 +6,7 @@ from typing import Any
 
 from duolog import Client
 
+from node.console.searches.running import Searches
 from node.console.view.rates import Rates
 
 
@@ -16,7 +17,8 @@ class Visit:
     client: calls nodes as the viewer. endpoints: of nodes that should answer. path: what the
     page's own pattern names. query: what a form or a link asks for. now: seconds of a clock that
     does not go back. rates: of what this viewer has seen before. memory: what a page that follows
-    something keeps from one look to the next.
+    something keeps from one look to the next. searches: of this viewer. form: proves that a
+    form comes from a page of this session.
     """
 
     client: Client
@@ -26,13 +28,15 @@ class Visit:
     now: float
     rates: Rates
     memory: dict[str, Any] = field(default_factory=dict)
+    searches: Searches = field(default_factory=Searches)
+    form: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
     """A page: its template and what that shows. title: of the window. command: the same from the
-    command line. pause_seconds: until the next look at it, where it is live;
-    None: as usual.
+    command line. pause_seconds: until the next look at it, where it is live; None: as usual. over:
+    what the page follows is over, it changes no more.
     """
 
     template: str
@@ -40,6 +44,7 @@ class Shown:
     facts: Mapping[str, object] = field(default_factory=dict)
     command: str = ""
     pause_seconds: float | None = None
+    over: bool = False
 
 
 Page = Callable[[Visit], Awaitable[Shown]]  # raises duolog's errors

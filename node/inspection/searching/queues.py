@@ -8,7 +8,7 @@ from duolog._background import together
 
 from node.inspection.searching.terms import Terms
 
-WINDOW, WINDOW_MAX = 256, 16_384  # messages of a queue that are read before another queue is
+WINDOW, WINDOW_MAX = 64, 16_384  # messages of a queue that are read before another queue is
 WINDOW_BYTES = 1 << 20  # that a window should have
 ASKED_AT_ONCE = 16  # queues that are asked where a time lies in them
 

@@ -56,6 +56,7 @@ class Search(Generic[T]):
         self._needle = Needle(terms.text, terms.any_case) if terms.text else None
         self._way = -1 if terms.newest_first else 1
         self._edge: float = -inf  # what is still to be found comes behind it in order
+        self._more = False  # was found than is kept
 
     @property
     def settled(self) -> int:
@@ -76,11 +77,11 @@ class Search(Generic[T]):
                 self.progress = replace(self.progress, total=total)
                 while queues and self.settled < self.terms.results_max:
                     told()
-                    queue = min(queues, key=self._edge_of)
-                    await self._step(queue)
+                    await self._step(min(queues, key=self._edge_of), told)
                     queues = [one for one in queues if one.left > 0]
                     self._note(queues)
-            end = End.ENOUGH if self.progress.scanned < self.progress.total else End.WHOLE
+            whole = self.progress.scanned >= self.progress.total and not self._more
+            end = End.WHOLE if whole else End.ENOUGH
         except TimeoutError:
             end = End.LATE
         except asyncio.CancelledError:
@@ -98,20 +99,25 @@ class Search(Generic[T]):
         if abs(self._edge) != inf:
             self.progress = replace(self.progress, at_ms=int(abs(self._edge)))
 
-    async def _step(self, queue: Queue) -> None:
+    async def _step(self, queue: Queue, told: Callable[[], None]) -> None:
         """Read a window of a queue."""
         first, end = queue.step()
-        size, edge_ms = 0, 0
+        before, size, edge_ms = self.progress.scanned, 0, 0
         async for batch in self._batches(queue, first, end):
             size += _size(batch)
             self._take(batch, end)
             if batch.count:
                 edge_ms = self._edge_in(batch, first, end) or edge_ms
+            self._scanned(before + min(batch.next_offset, end) - first)
+            told()
+        self._scanned(before + end - first)
         queue.taken(first, end, size)
         if queue.left:
             at = first - 1 if queue.newest_first else end
             queue.edge_ms = edge_ms or await self._time_at(queue, at) or queue.edge_ms
-        self.progress = replace(self.progress, scanned=self.progress.scanned + end - first)
+
+    def _scanned(self, count: int) -> None:
+        self.progress = replace(self.progress, scanned=max(count, self.progress.scanned))
 
     def _edge_in(self, batch: Batch, first: int, end: int) -> int:
         """The time at the edge of a window, where a batch has the message there; else 0."""
@@ -126,11 +132,15 @@ class Search(Generic[T]):
             offset = batch.queue_offsets[k]
             order = self._way * times[k], self._way * offset, batch.group, batch.queue_id
             full = len(self.hits) >= most
-            if offset >= end or (full and order >= self.hits[-1].order):
+            if offset >= end:
+                continue
+            if full and order >= self.hits[-1].order:
+                self._more = True
                 continue
             what = self._keep(batch[k])
             if what is not None:
                 insort(self.hits, Hit(order, what), key=_order)
+                self._more = self._more or full
                 del self.hits[most:]
 
     async def _batches(self, queue: Queue, first: int, end: int) -> AsyncIterator[Batch]:

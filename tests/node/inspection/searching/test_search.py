@@ -230,3 +230,28 @@ async def test_a_topic_that_does_not_exist_is_told(start_node: StartNode) -> Non
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
         with pytest.raises(duolog.UnknownTopic):
             await found_by(client, Terms("none", text="x"))
+
+
+async def test_more_than_are_kept_are_told(start_node: StartNode) -> None:
+    node = await start_node()
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await filled(client)
+        for newest_first in (True, False):
+            terms = Terms("T", text="number", newest_first=newest_first, results_max=SENT - 1)
+            assert (await found_by(client, terms)).progress.end is End.ENOUGH
+            terms = replace(terms, results_max=SENT)
+            assert len((await found_by(client, terms)).hits) == SENT
+
+
+async def test_how_far_a_search_is_grows_with_each_read(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READ_BYTES", 100)
+    node = await start_node()
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await filled(client)
+        search, seen = Search(client, Terms("T", text="number"), place), list[int]()
+        await search.run(lambda: seen.append(search.progress.scanned))
+        assert seen == sorted(seen)
+        assert len(set(seen)) > QUEUES + 1
+        assert seen[-1] == SENT

@@ -1,0 +1,62 @@
+"""Messages are found by their key, their id, their place, their time, or what is in them."""
+
+from duolog import BadRequest, NoSuchMessage
+
+from node.console.pages.messages.places import queue_offset, time_ms
+from node.console.pages.messages.rows import Row, message_row
+from node.console.pages.messages.searching import searched
+from node.console.pages.messages.ways import (
+    KEY,
+    MESSAGE_ID,
+    OFFSET,
+    TIME,
+    UNIQUE_KEY,
+    WAYS,
+    Wanted,
+)
+from node.console.view.visits import Shown, Visit
+from node.console.view.words import counted
+from node.inspection.finding import by_time
+
+ROWS = 50
+
+
+async def messages(visit: Visit) -> Shown:
+    """Messages of a topic by what is known of them. Raises BadRequest."""
+    wanted = Wanted.of(visit.query)
+    facts: dict[str, object] = {"search": wanted, "ways": WAYS, "rows": None, "running": None}
+    facts["sentence"] = "Find a message by its key, its id, its place, its time, or what is in it."
+    over = False
+    if wanted.searches and wanted.value:
+        found = await searched(visit, wanted)
+        facts |= found.facts
+        over = found.over
+    elif wanted.value or (wanted.topic and wanted.by == TIME):
+        rows = await _found(visit, wanted)
+        facts["rows"] = rows
+        facts["sentence"] = f"{counted(len(rows), 'message')} found."
+        if len(rows) == ROWS:
+            facts["sentence"] = f"The first {ROWS} messages that were found."
+    return Shown("messages.html", "Messages", facts, wanted.command, over)
+
+
+async def _found(visit: Visit, wanted: Wanted) -> list[Row]:
+    client, topic, value = visit.client, wanted.topic, wanted.value
+    if not topic and wanted.by != MESSAGE_ID:
+        raise BadRequest("name the topic: only a message id does without it")
+    if wanted.by == TIME:
+        begin = time_ms(value)
+        return [message_row(one, one.group) for one in await by_time(client, topic, begin, 0, ROWS)]
+    if wanted.by == OFFSET:
+        queue_id, offset = queue_offset(value)
+        batch = await client.pull(topic, queue_id, offset, max_messages=ROWS)
+        return [message_row(one, one.group) for one in batch]
+    how = {KEY: "key", UNIQUE_KEY: "unique_key", MESSAGE_ID: "message_id"}[wanted.by]
+    try:
+        found = await client.admin.find(topic, count=ROWS, **{how: value})  # type: ignore[arg-type]
+    except NoSuchMessage:
+        return []
+    return [message_row(one) for one in found]
+
+
+__all__ = ["messages"]

@@ -1,0 +1,63 @@
+"""One message: its body, its properties, and its whole way."""
+
+from collections.abc import Mapping, Sequence
+
+from duolog import NoSuchMessage, TrackState
+
+from node.console.pages.messages.bodies import body_of
+from node.console.pages.messages.places import queue_offset
+from node.console.pages.messages.rows import message_row
+from node.console.view.visits import Shown, Visit
+from node.console.view.words import command, counted
+from node.inspection import way
+from node.inspection.finding import client_records
+
+
+async def message(visit: Visit) -> Shown:
+    """One message: its body, its properties, and its way. Raises NoSuchMessage."""
+    topic = visit.path["topic"]
+    queue_id, offset = queue_offset(f"{visit.path['queue']}/{visit.path['offset']}")
+    group = visit.query.get("group") or None
+    batch = await visit.client.pull(topic, queue_id, offset, max_messages=1, group=group)
+    found = next((one for one in batch if one.queue_offset == offset), None)
+    if found is None:
+        raise NoSuchMessage(f"there is no message at {way.place_of(topic, queue_id, offset)}")
+    properties = dict(found.properties)
+    unique_key = properties.get("UNIQ_KEY", "")
+    states = await visit.client.admin.track(topic, queue_id, offset, group=group)
+    facts = {
+        "sentence": _states(states),
+        "message": found,
+        "row": message_row(found, found.group),
+        "properties": sorted(properties.items()),
+        "body": body_of(found.body),
+        "states": sorted(states.items()),
+        "steps": await _way(visit, topic, unique_key),
+    }
+    track = command("msg", "track", topic, "--unique-key", unique_key) if unique_key else ""
+    return Shown("message.html", way.place_of(topic, queue_id, offset), facts, track)
+
+
+def _states(states: Mapping[str, TrackState]) -> str:
+    if not states:
+        return "No consumer group that you may see has begun to read its topic."
+    done = sum(state is TrackState.CONSUMED for state in states.values())
+    if done == len(states):
+        return f"Consumed by {'its group' if done == 1 else f'all {done} groups'}."
+    if not done:
+        return f"{'Its group has' if len(states) == 1 else 'Its groups have'} not consumed it yet."
+    return f"{done} of {counted(len(states), 'group')} consumed it."
+
+
+async def _way(visit: Visit, topic: str, unique_key: str) -> Sequence[way.Row]:
+    if not unique_key:
+        return ()
+    try:
+        tracked = await visit.client.admin.track_key(topic, unique_key)
+    except NoSuchMessage:
+        return ()
+    records = await client_records(visit.client, unique_key)
+    return [row for one in tracked for row in way.rows(one, records)]
+
+
+__all__ = ["message"]

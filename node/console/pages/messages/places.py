@@ -1,0 +1,29 @@
+"""Places and times that viewers type in."""
+
+from duolog import BadRequest
+
+from node.console.view.words import THIN
+from node.inspection.times import BadTime, time_of
+
+QUEUE_MAX, OFFSET_MAX = (1 << 31) - 1, (1 << 63) - 1
+
+
+def queue_offset(value: str) -> tuple[int, int]:
+    """QUEUE/OFFSET, as pages show it. Raises BadRequest."""
+    queue, separator, offset = value.replace(THIN, "").replace("@", "/").partition("/")
+    if not (separator and queue.isdecimal() and offset.isdecimal() and len(value) < 40):
+        raise BadRequest(f"{value!r} is not of the form QUEUE/OFFSET, as 3/8812")
+    if int(queue) > QUEUE_MAX or int(offset) > OFFSET_MAX:
+        raise BadRequest(f"{value!r} is beyond the last queue or offset that there can be")
+    return int(queue), int(offset)
+
+
+def time_ms(value: str) -> int:
+    """A time, 0 for an empty text. Raises BadRequest."""
+    try:
+        return time_of(value) if value else 0
+    except BadTime as error:
+        raise BadRequest(str(error)) from None
+
+
+__all__ = ["queue_offset", "time_ms"]

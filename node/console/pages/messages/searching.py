@@ -1,0 +1,85 @@
+"""A search as its page shows it: how far it is, and what it has found so far.
+
+Rules: a search belongs to the session that began it, and goes on from look to look of its page. It
+ends when nobody looks any more. Its link holds the whole filter; another session that opens the
+link searches by itself.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from duolog import Client, Unauthenticated
+
+from node.console.pages.messages.rows import message_row
+from node.console.pages.messages.ways import Wanted
+from node.console.searches.running import UNSEEN_SECONDS, Running
+from node.console.view.addresses import SEARCH_AGAIN, SEARCH_STOP, search_of
+from node.console.view.visits import Visit
+from node.console.view.words import counted, duration, number, sentence
+from node.inspection.searching.search import Search
+from node.inspection.searching.terms import SECONDS, End, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What a page shows of a search. over: it changes no more."""
+
+    facts: Mapping[str, object]
+    over: bool
+
+
+async def searched(visit: Visit, wanted: Wanted) -> Searched:
+    """A search as it is now; it begins where it does not run yet. Raises BadRequest, Busy."""
+    name = search_of(visit.query)
+    found = await visit.searches.look(name, lambda: _search(visit.client, wanted))
+    if isinstance(found.error, Unauthenticated):
+        raise found.error
+    progress = found.search.progress
+    facts = {
+        "sentence": " ".join(_sentences(found)),
+        "alarm": found.error is not None,
+        "rows": [hit.what for hit in found.search.hits],
+        "running": found,
+        "progress": progress,
+        "at_ms": 0 if progress.end is End.WHOLE else progress.at_ms,
+        "proof": visit.form,
+        "act": f"{SEARCH_AGAIN if found.over else SEARCH_STOP}?{name}",
+    }
+    return Searched(facts, found.over)
+
+
+def _search(client: Client, wanted: Wanted) -> Search[object]:
+    return Search(client, wanted.terms, lambda one: message_row(one, one.group))
+
+
+def _sentences(found: Running) -> Iterator[str]:
+    """What it has found, and how it ended."""
+    progress = found.search.progress
+    count = counted(len(found.search.hits), "message")
+    took = duration(found.seconds() * 1000)
+    of = _of(progress)
+    if found.error is not None:
+        yield f"{count} found in {of}; then the search failed."
+        yield sentence(str(found.error))
+    elif not found.over:
+        yield f"{count} found so far in {of}, in {took}."
+    elif progress.end is End.ENOUGH:
+        first = "newest" if found.search.terms.newest_first else "oldest"
+        yield f"The {first} {count} that match, found in {of}, in {took}. There may be more."
+    else:
+        yield f"{count} found in {of}, in {took}."
+        if progress.end is End.LATE:
+            yield f"A search ends after {duration(SECONDS * 1000)}: choose a shorter time."
+        elif progress.end is End.STOPPED and found.unseen:
+            yield f"It was stopped after nobody had looked for {UNSEEN_SECONDS:.0f} s."
+        elif progress.end is End.STOPPED:
+            yield "It was stopped."
+
+
+def _of(progress: Progress) -> str:
+    if progress.scanned == progress.total:
+        return counted(progress.total, "message")
+    return f"{number(progress.scanned)} of {counted(progress.total, 'message')}"
+
+
+__all__ = ["Searched", "searched"]

@@ -1,0 +1,111 @@
+"""Messages are searched in a browser: results come in place, Stop stops, the link is shared."""
+
+from collections.abc import Iterator
+
+import duolog.sync
+import pytest
+
+from tests.browser.conftest import Open
+from tests.browser.site import HOSTILE, Site
+from tests.browser.test_pages import NARROW, WIDE, violations
+
+pytestmark = [pytest.mark.process, pytest.mark.browser]
+
+ROWS = "document.querySelectorAll('#list tbody tr').length"
+LONG = 150  # messages of a large topic
+SIZE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def large(site: Site) -> Iterator[None]:
+    """A topic whose search takes seconds: reads are paced."""
+    with duolog.sync.Client(site.endpoint, timeout=60) as client:
+        client.admin.create_topic("large", 2)
+        with client.producer() as producer:
+            for n in range(LONG):
+                producer.send("large", b"needle %d " % n + bytes(SIZE), queue_id=n % 2)
+    yield
+    with duolog.sync.Client(site.endpoint, timeout=60) as client:
+        client.admin.delete_topic("large")
+
+
+def test_messages_are_found_by_a_text_and_the_link_is_shared(site: Site, open_window: Open) -> None:
+    window = open_window(site.url)
+    page = window.page
+    window.open("/topics/orders")
+    page.get_by_role("link", name="Search").click()
+    page.get_by_label("Value").fill("DUCK")
+    page.get_by_label("Case of a text").select_option("any")
+    page.get_by_role("button", name="Find").click()
+    window.shows("messages found in")
+    assert window.ask(ROWS) >= 20
+    shared = open_window(site.url)
+    shared.open(page.url)
+    shared.shows("messages found in")
+    assert shared.ask(ROWS) == window.ask(ROWS)
+    assert shared.page.get_by_label("Case of a text").input_value() == "any"
+    assert shared.ask("document.querySelector('progress').position") == 1
+
+
+def test_the_range_is_asked_for_where_it_is_used(site: Site, open_window: Open) -> None:
+    window = open_window(site.url)
+    window.open("/messages")
+    since = window.page.get_by_label("from", exact=True)
+    assert not since.is_visible()
+    window.page.locator("#by").select_option("sql")
+    assert since.is_visible()
+    assert since.input_value() == "1h"
+    window.page.locator("#by").select_option("key")
+    assert not since.is_visible()
+    window.page.get_by_label("Topic").fill("orders")
+    window.page.get_by_label("Value").fill("order-1007")
+    window.page.get_by_role("button", name="Find").click()
+    window.shows("1 message found.")
+    assert "since" not in window.page.url
+
+
+def test_what_is_wrong_is_said(site: Site, open_window: Open) -> None:
+    window = open_window(site.url)
+    window.open("/messages?topic=orders&by=sql&value=a+%3E")
+    assert "expected" in window.sentence or "SQL92" in window.sentence
+    assert any("400" in one for one in window.complaints)
+    window.complaints.clear()
+
+
+@pytest.mark.usefixtures("large")
+def test_results_come_while_it_goes_on_and_it_is_stopped(site: Site, open_window: Open) -> None:
+    window = open_window(site.url)
+    window.open("/messages?topic=large&by=text&value=needle&order=oldest")
+    window.shows("found so far")
+    window.wait(f"{ROWS} > 0")
+    assert violations(window) == []
+    window.page.get_by_role("button", name="Stop").click()
+    window.shows("It was stopped.")
+    assert window.page.locator(".told").inner_text() == "The search was stopped."
+    assert 0 < window.ask(ROWS) < LONG
+    assert not window.streams
+    window.page.get_by_role("button", name="Search again").click()
+    window.shows("found so far")
+    window.until(lambda: window.streams)
+    # It goes on while the tab is hidden, and the stream ends with it.
+    window.ask(
+        "Object.defineProperty(document, 'hidden', {value: true, configurable: true}),"
+        "void document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    window.shows("150 messages found in")
+    window.until(lambda: not window.streams)
+
+
+def test_a_search_is_accessible_and_its_results_are_text(site: Site, open_window: Open) -> None:
+    window = open_window(site.url)
+    for width, height in (WIDE, NARROW):
+        window.page.set_viewport_size({"width": width, "height": height})
+        window.open("/messages?topic=hostile&by=text&value=script")
+        window.shows("1 message found")
+        assert HOSTILE in window.page.locator("#list").inner_text()
+        assert window.ask("window.hit") is None
+        for scheme in ("dark", "light"):
+            window.page.emulate_media(color_scheme=scheme)
+            window.picture(f"found-{width}-{scheme}")
+            assert violations(window) == []
+        assert window.ask("document.documentElement.scrollWidth") <= width
