@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from node.cli import deadletters
 from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.output import (
     INT_MAX,
@@ -26,12 +27,9 @@ from node.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from duolog import GroupDescription, Message, Page, QueueOffset, TopicDescription
+    from duolog import GroupDescription, Page, QueueOffset, TopicDescription
 
 app = typer.Typer(no_args_is_help=True)
-
-LIST_GROUPS = "duolog group list"
-_NO_LETTERS = {"UnknownTopic": LIST_GROUPS}
 
 
 @app.command("list")
@@ -187,56 +185,8 @@ def set_(
     print_facts(facts, as_json)
 
 
-def _letter(message: "Message") -> dict[str, object]:
-    properties = message.properties
-    return {
-        "queue_offset": message.queue_offset,
-        "topic": properties.get("DLQ_ORIGIN_TOPIC", ""),
-        "message_id": properties.get("DLQ_ORIGIN_MESSAGE_ID", ""),
-        "tags": message.tags or "",
-        "attempts": message.reconsume_times,
-        "body": message.body.decode(errors="replace")[:80],
-    }
-
-
-@app.command()
-def dead(
-    group: str,
-    limit: Annotated[int, typer.Option("--max", min=1, help="Maximum number of messages.")] = 100,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
-) -> None:
-    """Show the dead letters of a group: messages whose last attempt failed."""
-
-    from node.inspection.deadletters import dead_letters
-
-    async def ask() -> "list[Message]":
-        async with client_of(endpoints, timeout) as client:
-            return await dead_letters(client, group, limit)
-
-    columns = ["queue_offset", "topic", "message_id", "tags", "attempts", "body"]
-    print_rows(map(_letter, run(ask(), _NO_LETTERS)), columns, as_json)
-
-
-@app.command()
-def redeliver(
-    group: str,
-    limit: Annotated[int, typer.Option("--max", min=1, help="Maximum number of messages.")] = 100,
-    yes: Annotated[bool, Yes] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
-) -> None:
-    """Send a group's dead letters to their original topics again, each once."""
-    confirm(f"Redeliver up to {limit} dead letters of {group}?", yes)
-    from node.inspection.deadletters import redeliver as send_again
-
-    async def work() -> int:
-        async with client_of(endpoints, timeout) as client:
-            return await send_again(client, group, limit)
-
-    print_facts({"group": group, "sent_again": run(work(), _NO_LETTERS)}, as_json)
+for command in deadletters.COMMANDS:
+    app.command()(command)
 
 
 @app.command()

@@ -17,24 +17,27 @@ from starlette.staticfiles import StaticFiles
 
 from node.console.actions import groups as group_actions
 from node.console.actions import nodes as node_actions
+from node.console.actions import redelivery
 from node.console.actions import searches as search_actions
 from node.console.actions import topics as topic_actions
 from node.console.http.security import App, Protected
 from node.console.pages.cluster import cluster, doctor
-from node.console.pages.groups import dead, group, groups
+from node.console.pages.deferred.dead import dead, dead_export
+from node.console.pages.groups import group, groups
 from node.console.pages.messages.finding import messages
 from node.console.pages.messages.message import message
 from node.console.pages.rights import audit, rights
 from node.console.pages.tail import tail
 from node.console.pages.topics import topic, topics
 from node.console.requests.changes import Changes
+from node.console.requests.downloads import Downloads
 from node.console.requests.logins import Logins
 from node.console.requests.looks import Looks
 from node.console.sessions.sessions import MakeClient, Sessions
 from node.console.sessions.viewers import Viewers
 from node.console.settings import Settings
 from node.console.view import addresses as at
-from node.console.view.visits import Action, Page
+from node.console.view.visits import Action, Download, Page
 
 EXPIRE_SECONDS = 30.0
 STATIC = Path(__file__).parent / "static"
@@ -52,13 +55,14 @@ PAGES: Mapping[str, Page] = {
     at.RIGHTS: rights,
     at.AUDIT: audit,
 }
+DOWNLOADS: Mapping[str, Download] = {at.DEAD_EXPORT: dead_export}
 ACTIONS: Mapping[str, Action] = {
     at.TOPIC_CREATE: topic_actions.CREATE,
     at.TOPIC_ALTER: topic_actions.ALTER,
     at.TOPIC_DELETE: topic_actions.DELETE,
     at.GROUP_RESET: group_actions.RESET,
     at.GROUP_DELETE: group_actions.DELETE,
-    at.GROUP_REDELIVER: group_actions.REDELIVER,
+    at.GROUP_REDELIVER: redelivery.REDELIVER,
     at.SEARCH_STOP: search_actions.STOP,
     at.SEARCH_AGAIN: search_actions.AGAIN,
     at.NODE_SWITCH: node_actions.SWITCH,
@@ -81,6 +85,7 @@ class Console:
         self._viewers = Viewers(settings, client_of, seconds)
         self.looks = Looks(self._viewers)
         self._changes = Changes(self._viewers)
+        self._downloads = Downloads(self._viewers)
         self._logins = Logins(self._viewers)
 
     @property
@@ -105,6 +110,8 @@ class Console:
         yield Mount(at.STATIC, StaticFiles(directory=STATIC))
         for path, page in PAGES.items():
             yield Route(path, partial(self.looks.page, page), methods=["GET"])
+        for path, download in DOWNLOADS.items():
+            yield Route(path, partial(self._downloads.file, download), methods=["GET"])
         for path, action in ACTIONS.items():
             yield Route(path, partial(self.looks.page, action.ask), methods=["GET"])
             yield Route(path, partial(self._changes.act, action), methods=["POST"])

@@ -8,6 +8,7 @@ from demo.ports import free_endpoint
 from tests.process.support import NodeProcess
 
 TOPICS = 130  # more than a page of the list
+LETTERS = 55  # the same of dead letters
 CONTROL = "\x1b"  # bodies may have it, properties may not
 HOSTILE = (
     "<script>window.hit=1</script>\"'><img src=x onerror=window.hit=2><svg onload=window.hit=3>"
@@ -53,4 +54,21 @@ def fill(client: duolog.sync.Client) -> None:
         )
     with client.consumer("billing", "orders") as consumer:
         assert consumer.get(30.0) is not None
+        consumer.commit()
+    bury(client)
+
+
+def bury(client: duolog.sync.Client) -> None:
+    """Dead letters of the group shipping: more than a page, the first one would be a script."""
+    client.admin.create_topic("parcels-late", 1)
+    client.admin.put_group("shipping", retry_times=0)
+    with client.producer() as producer:
+        for number in range(LETTERS):
+            body = HOSTILE.encode() if not number else b"parcel %d" % number
+            producer.send("parcels-late", body, keys=[f"parcel-{number}"])
+    with client.consumer("shipping", "parcels-late") as consumer:
+        for _ in range(LETTERS):
+            message = consumer.get(30.0)
+            assert message is not None
+            consumer.send_back(message)
         consumer.commit()

@@ -10,7 +10,9 @@ pytestmark = [pytest.mark.process, pytest.mark.browser]
 ELEMENTS = "document.querySelectorAll('main script, main img, main svg').length"
 
 
-@pytest.mark.parametrize("path", ["/messages?topic=hostile&by=time", "/topics/hostile/0/0"])
+@pytest.mark.parametrize(
+    "path", ["/messages?topic=hostile&by=time", "/topics/hostile/0/0", "/groups/shipping/dead"]
+)
 def test_a_message_is_text(site: Site, open_window: Open, path: str) -> None:
     window = open_window(site.url)
     window.open(path)

@@ -22,6 +22,8 @@ PAGES = {
     "create": "/create/topic",
     "reset": "/groups/billing/reset?to=latest&topic=orders",
     "delete": "/topics/orders/delete",
+    "dead": "/groups/shipping/dead",
+    "redeliver": "/groups/shipping/redeliver?letter:broker-a/0/0=on",
     "login": "/login",
 }
 WIDE, NARROW = (1280, 800), (390, 800)

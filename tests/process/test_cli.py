@@ -154,6 +154,8 @@ def test_templates_and_json_lines_make_messages(node: NodeProcess) -> None:
         (["msg", "send", "base", "--count", "2", "--template", "{"], "template '{'", "{n}"),
         (["msg", "find", "base", "--since", "99999999999d"], "not a time", "2026"),
         (["group", "redeliver", "nope", "--yes"], "'nope'", "group list"),
+        (["group", "export", "nope"], "'nope'", "group list"),
+        (["group", "dead", "g", "--at", "7"], "REPLICA-GROUP/QUEUE/OFFSET", "group dead"),
         (["group", "reset", "g", "base", "--to", f"offset:{1 << 63}", "-y"], "offset:N", "--help"),
     ],
 )
@@ -392,6 +394,15 @@ def test_dead_letters_are_listed_and_sent_again_once(node: NodeProcess) -> None:
     asyncio.run(give_up(node, "mourners", "dying"))
     (row,) = json.loads(ok(node, "group", "dead", "mourners", "--json"))
     assert (row["topic"], row["tags"], row["body"]) == ("dying", "A", "letter")
+    place = row["place"]
+    assert json.loads(ok(node, "group", "dead", "mourners", "--at", place, "--json")) == [row]
+    for flags in ([], ["--letter", place], ["--at", place]):
+        (letter,) = map(json.loads, ok(node, "group", "export", "mourners", *flags).splitlines())
+        assert (letter["place"], letter["body"]) == (place, "letter")
+        assert letter["properties"]["c"] == "d"
+    assert ok(node, "group", "export", "mourners", "--letter", "broker-a/0/77") == ""
+    done = cli(node, "group", "redeliver", "mourners", "--letter", "broker-a/0/77", "--yes")
+    assert (done.returncode, "no longer kept" in done.stderr) == (1, True)
     again = json.loads(ok(node, "group", "redeliver", "mourners", "--yes", "--json"))
     assert again["sent_again"] == 1
     assert json.loads(ok(node, "group", "redeliver", "mourners", "--yes", "--json")) == {

@@ -13,13 +13,16 @@ PREVIEW_ROWS_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a form. choices: values and their labels, for a selection; empty for a text."""
+    """A field of a form. choices: values and their labels, for a selection; empty for a text.
+    hidden: its value is what the page is about.
+    """
 
     name: str
     label: str
     value: str = ""
     hint: str = ""
     choices: Sequence[tuple[str, str]] = ()
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)

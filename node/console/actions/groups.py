@@ -6,11 +6,10 @@ from functools import partial
 
 from duolog import BadRequest, Client, GroupQueue
 
-from node.console.actions.asking import Field, Question, confirmed, whole_number
-from node.console.view.addresses import DEAD, GROUP, GROUPS, address
+from node.console.actions.asking import Field, Question, confirmed
+from node.console.view.addresses import GROUP, GROUPS, address
 from node.console.view.visits import Action, Done, Shown, Undo, Visit
 from node.console.view.words import command, counted, number
-from node.inspection.deadletters import redeliver
 from node.inspection.resets import BadPlace, Place, place_of, resume_at
 
 EARLIEST, LATEST, TIME, OFFSET = "earliest", "latest", "time", "offset"
@@ -20,7 +19,6 @@ WAYS = (
     (TIME, "a time"),
     (OFFSET, "an offset"),
 )
-LETTERS, LETTERS_MAX = 100, 10_000  # sent again at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,29 +164,9 @@ async def _delete(visit: Visit, form: Mapping[str, str]) -> Done:
     return Done(f"Group {group} was deleted.", GROUPS)
 
 
-async def _ask_redeliver(visit: Visit) -> Shown:
-    group = visit.path["group"]
-    return Question(
-        f"Redeliver dead letters of {group}",
-        "They are sent to their original topics again, each once: every group there gets them.",
-        "Redeliver",
-        (Field("count", "At most", str(LETTERS)),),
-        type_to_confirm=group,
-        command=command("group", "redeliver", group, "--max", str(LETTERS)),
-    ).shown()
-
-
-async def _redeliver(visit: Visit, form: Mapping[str, str]) -> Done:
-    group = visit.path["group"]
-    confirmed(form, group)
-    sent = await redeliver(visit.client, group, whole_number(form, "count", 1, LETTERS_MAX))
-    return Done(f"{counted(sent, 'dead letter')} sent again.", address(DEAD, group=group))
-
-
-RESET, DELETE, REDELIVER = (
+RESET, DELETE = (
     Action(_ask_reset, _reset),
     Action(_ask_delete, _delete),
-    Action(_ask_redeliver, _redeliver),
 )
 
-__all__ = ["DELETE", "REDELIVER", "RESET", "Move"]
+__all__ = ["DELETE", "RESET", "Move"]

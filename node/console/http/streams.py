@@ -1,21 +1,32 @@
-"""Streams of events: what they hold is released when their browser is gone."""
+"""Answers that are made while they are sent.
 
-from collections.abc import AsyncGenerator
+Rules: what they hold is released when their browser is gone.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 EVENTS = "text/event-stream"
+_NO_HEADERS: Mapping[str, str] = {}
 
 
 class Streamed(StreamingResponse):
-    """Server-sent events."""
+    """Server-sent events, or a file."""
 
-    def __init__(self, events: AsyncGenerator[str, None], held: ExitStack) -> None:
+    def __init__(
+        self,
+        parts: AsyncGenerator[str, None],
+        held: ExitStack,
+        media_type: str = EVENTS,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> None:
         """held: is closed at the end, however that comes."""
-        super().__init__(events, media_type=EVENTS, headers={"Cache-Control": "no-store"})
-        self._events = events
+        own = {"Cache-Control": "no-store", **headers}
+        super().__init__(parts, media_type=media_type, headers=own)
+        self._parts = parts
         self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -24,7 +35,7 @@ class Streamed(StreamingResponse):
             try:
                 await super().__call__(scope, receive, send)
             finally:
-                await self._events.aclose()
+                await self._parts.aclose()
 
 
 __all__ = ["EVENTS", "Streamed"]

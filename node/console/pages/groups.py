@@ -3,19 +3,15 @@
 from dataclasses import dataclass
 from heapq import nsmallest
 
-from duolog import GroupDescription, GroupQueue, Message
+from duolog import GroupDescription, GroupQueue
 from duolog._message import DEAD_LETTER_PREFIX
 
 from node.console.pages.lags import lag_flows, queue_rows, stuck
 from node.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, listing, place
-from node.console.pages.messages.rows import message_row
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted, duration, number
-from node.inspection.deadletters import dead_letters
 from node.inspection.diagnosis import ERROR, diagnose_groups
 from node.inspection.topics import messages_kept
-
-LETTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +24,6 @@ class GroupRow:
     queues: int
     lag_messages: int
     lag_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class LetterRow:
-    """A dead letter in a list. link: its page. topic: that it was sent to."""
-
-    link: str
-    queue_offset: int
-    store_time_ms: int
-    topic: str
-    attempts: int
-    line: str
 
 
 async def groups(visit: Visit) -> Shown:
@@ -89,31 +73,6 @@ def _furthest_behind(queue: GroupQueue) -> tuple[int, str, str, int]:
     return -queue.lag_messages, queue.topic, queue.replica_group, queue.queue_id
 
 
-async def dead(visit: Visit) -> Shown:
-    """The oldest dead letters of a group. Raises UnknownTopic where it never had one."""
-    name = visit.path["group"]
-    letters = await dead_letters(visit.client, name, LETTERS)
-    more = f"The oldest {LETTERS} dead letters." if len(letters) == LETTERS else ""
-    facts = {
-        "sentence": more or f"{counted(len(letters), 'dead letter')}.",
-        "group": name,
-        "rows": [_letter_row(letter) for letter in letters],
-    }
-    return Shown("dead.html", f"Dead letters of {name}", facts, command("group", "dead", name))
-
-
-def _letter_row(letter: Message) -> LetterRow:
-    row = message_row(letter, letter.group)
-    return LetterRow(
-        row.link,
-        row.queue_offset,
-        row.store_time_ms,
-        letter.properties.get("DLQ_ORIGIN_TOPIC", ""),
-        letter.reconsume_times,
-        row.line,
-    )
-
-
 def sentence(group: GroupDescription) -> str:
     """How far a group is, in words."""
     row = row_of(group)
@@ -132,4 +91,4 @@ def sentence(group: GroupDescription) -> str:
     )
 
 
-__all__ = ["dead", "group", "groups", "row_of", "sentence"]
+__all__ = ["group", "groups", "row_of", "sentence"]

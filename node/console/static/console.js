@@ -157,6 +157,14 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = "Copy"; }, 1500);
 });
 
+// -- selections ----------------------------------------------------------------------------------
+
+document.addEventListener("change", (event) => {
+  if (!event.target.matches("[data-check-all]")) return;
+  for (const box of event.target.form.querySelectorAll("input[type=checkbox][name]"))
+    box.checked = event.target.checked;
+});
+
 // -- the hint of a way to search -----------------------------------------------------------------
 
 document.addEventListener("change", (event) => {

@@ -1,6 +1,6 @@
 """What a page is given, and what it gives back."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,20 @@ Page = Callable[[Visit], Awaitable[Shown]]  # raises duolog's errors
 
 
 @dataclass(frozen=True, slots=True)
+class Exported:
+    """A file that a browser keeps. name: of the file, as far as names of files allow it. lines:
+    its text; the first one raises duolog's errors. cut: the last one where the session ends before.
+    """
+
+    name: str
+    lines: AsyncGenerator[str, None]
+    cut: str = ""
+
+
+Download = Callable[[Visit], Awaitable[Exported]]  # raises duolog's errors
+
+
+@dataclass(frozen=True, slots=True)
 class Undo:
     """How an action is undone. label: of the button. run: does it, and returns what was done."""
 
@@ -80,4 +94,4 @@ class Action:
     do: Callable[[Visit, Mapping[str, str]], Awaitable[Done]]
 
 
-__all__ = ["Action", "Done", "Page", "Shown", "Undo", "Visit"]
+__all__ = ["Action", "Done", "Download", "Exported", "Page", "Shown", "Undo", "Visit"]

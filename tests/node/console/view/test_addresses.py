@@ -3,7 +3,7 @@
 import pytest
 from starlette.routing import Match, Route
 
-from node.console.app import ACTIONS, PAGES
+from node.console.app import ACTIONS, DOWNLOADS, PAGES
 from node.console.view import addresses
 from node.console.view.addresses import MESSAGE, MESSAGES, TOPIC, address, own_path
 from node.console.view.render import environment
@@ -18,7 +18,7 @@ def test_each_pattern_has_a_page_or_an_action_and_links_use_no_other() -> None:
         assert 'action="/' not in text, name
     patterns = {value for name, value in vars(addresses).items() if name.isupper()}
     elsewhere = {addresses.UNDO, addresses.LOGIN, addresses.LOGOUT, addresses.STATIC}
-    assert patterns - elsewhere == {*PAGES, *ACTIONS}
+    assert patterns - elsewhere == {*PAGES, *DOWNLOADS, *ACTIONS}
 
 
 @pytest.mark.parametrize("name", ["orders", "%RETRY%g", "a/b", "a?b#c", "..", "\u00fc", '"><b>'])

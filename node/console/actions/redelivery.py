@@ -1,0 +1,132 @@
+"""Dead letters are sent again: those that are selected, or all that were not sent yet."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from duolog import BadRequest, Client
+
+from node.console.actions.asking import Field, Question, confirmed, whole_number
+from node.console.pages.deferred.dead import chosen
+from node.console.view.addresses import DEAD, address
+from node.console.view.visits import Action, Done, Shown, Visit
+from node.console.view.words import command, counted, listed, number, sentence
+from node.inspection.deadletters.places import (
+    Place,
+    letters_at,
+    place_of,
+    spans_of,
+)
+from node.inspection.deadletters.redelivery import (
+    MARK,
+    Bounds,
+    Redelivery,
+    Refused,
+    origin_of,
+    redeliver,
+    redeliver_at,
+    sent_until,
+    was_sent,
+)
+
+LETTERS, LETTERS_MAX = 100, 10_000  # sent again at a time
+CHOSEN_MAX = 80  # a form has room for the places of so many
+SECONDS = 15.0  # of one redelivery: its page has 30 s
+TOLD = 3  # reasons that a result names
+
+
+async def _ask(visit: Visit) -> Shown:
+    group, places = visit.path["group"], chosen(visit.query)
+    if places:
+        return await _ask_chosen(visit, group, places)
+    spans, again = await spans_of(visit.client, group), await sent_until(visit.client, group)
+    left = sum(span.count_from(again.get(span.queue, 0)) for span in spans)
+    return Question(
+        f"Redeliver dead letters of {group}",
+        f"{counted(left, 'dead letter')} not sent again this way yet. They go to their original "
+        "topics, each once: every group there gets them.",
+        "Redeliver",
+        (Field("count", "At most", str(LETTERS)),),
+        type_to_confirm=group,
+        command=command("group", "redeliver", group, "--max", str(LETTERS)),
+    ).shown()
+
+
+async def _ask_chosen(visit: Visit, group: str, places: Sequence[Place]) -> Shown:
+    _check(places)
+    letters = [letter async for letter in letters_at(visit.client, group, places)]
+    topics = Counter(map(origin_of, letters))
+    known = await _known(visit.client, topics)
+    again = await sent_until(visit.client, group)
+    sent = sum(was_sent(place, again) for place in places)
+    counts = {
+        "no longer kept": len(places) - len(letters),
+        "sent again already": sent,
+        "copies that failed again": sum(MARK in letter.properties for letter in letters),
+    }
+    noted = listed([f"{number(count)} {what}" for what, count in counts.items() if count])
+    flags = [word for place in places for word in ("--letter", str(place))]
+    return Question(
+        f"Redeliver dead letters of {group}",
+        f"{counted(len(letters), 'dead letter')} to {counted(len(topics), 'topic')}: every group "
+        f"there gets them.{noted and f' Of the selection: {noted}.'}",
+        "Redeliver",
+        (Field("letters", "", " ".join(map(str, places)), hidden=True),),
+        type_to_confirm=group,
+        danger=bool(sent),
+        heads=("Topic", "Dead letters", "Exists"),
+        preview=[
+            (topic or "unknown", number(count), "yes" if topic in known else "no")
+            for topic, count in sorted(topics.items())
+        ],
+        command=command("group", "redeliver", group, *flags),
+    ).shown()
+
+
+async def _known(client: Client, topics: Iterable[str]) -> set[str]:
+    """Those that exist, as far as the viewer may see."""
+    names = sorted(filter(None, topics))
+    return {part.topic for part in await client.admin.topics(names)} if names else set()
+
+
+def _check(places: Sequence[Place]) -> None:
+    if len(places) > CHOSEN_MAX:
+        raise BadRequest(f"{len(places)} dead letters are selected; at most {CHOSEN_MAX} can be")
+
+
+async def _do(visit: Visit, form: Mapping[str, str]) -> Done:
+    group = visit.path["group"]
+    confirmed(form, group)
+    result = await _redelivered(visit.client, group, form)
+    return Done(_told(result), address(DEAD, group=group))
+
+
+async def _redelivered(client: Client, group: str, form: Mapping[str, str]) -> Redelivery:
+    if "letters" not in form:
+        count = whole_number(form, "count", 1, LETTERS_MAX)
+        return await redeliver(client, group, Bounds(count, SECONDS))
+    places = sorted({place_of(text) for text in form["letters"].split()})
+    if not places:
+        raise BadRequest("no dead letter is selected")
+    _check(places)
+    return await redeliver_at(client, group, places, SECONDS)
+
+
+def _told(result: Redelivery) -> str:
+    """How many were sent again, which were not, and why."""
+    told = f"{counted(result.sent, 'dead letter')} sent again."
+    if result.refused:
+        reasons = "; ".join(map(_reason, result.refused[:TOLD]))
+        more = len(result.refused) - TOLD
+        others = f"; and {number(more)} more" if more > 0 else ""
+        told += f" {number(len(result.refused))} not sent: {sentence(reasons + others)}"
+    return f"{told} The rest was not tried: {sentence(result.stopped)}" if result.stopped else told
+
+
+def _reason(one: Refused) -> str:
+    to = f" to {one.topic}" if one.topic else ""
+    return f"{one.place}{to}: {one.why.rstrip('.')}"
+
+
+REDELIVER = Action(_ask, _do)
+
+__all__ = ["REDELIVER"]

@@ -1,0 +1,108 @@
+"""The dead letters of a group, a page at a time, and their export.
+
+A selection is a set of check boxes, each of which has a place as its name: a form's words are read
+into a mapping, which has one value of each name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from duolog import BadRequest, Message
+
+from node.console.pages.messages.rows import message_row
+from node.console.view.addresses import DEAD, address
+from node.console.view.visits import Exported, Shown, Visit
+from node.console.view.words import command, counted, number
+from node.inspection.deadletters.export import lines, selected, stopped
+from node.inspection.deadletters.places import Place, letters_page, place_of
+from node.inspection.deadletters.redelivery import MARK, origin_of, sent_until, was_sent
+
+ROWS = 50
+CHOSEN = "letter:"  # before the place in the name of a check box
+SELECTED = "selected"  # the form has check boxes
+
+
+@dataclass(frozen=True, slots=True)
+class LetterRow:
+    """A dead letter in a list. link: its page. topic: that it was sent to. state: whether it was
+    sent again, as far as that is known.
+    """
+
+    name: str
+    place: Place
+    link: str
+    store_time_ms: int
+    topic: str
+    attempts: int
+    keys: str
+    line: str
+    state: str
+
+
+def chosen(query: Mapping[str, str]) -> list[Place]:
+    """The places that somebody selected; none where there was nothing to select from.
+
+    Raises BadRequest.
+    """
+    names = [name.removeprefix(CHOSEN) for name in query if name.startswith(CHOSEN)]
+    if SELECTED in query and not names:
+        raise BadRequest("no dead letter is selected")
+    return sorted({place_of(name) for name in names})
+
+
+async def dead(visit: Visit) -> Shown:
+    """A page of the dead letters of a group. Raises UnknownTopic where it never had one."""
+    name, query = visit.path["group"], visit.query
+    at = place_of(query["at"]) if query.get("at") else None
+    page = await letters_page(visit.client, name, at, ROWS)
+    again = await sent_until(visit.client, name)
+    told = f"{counted(page.total, 'dead letter')}."
+    if page.letters and (page.previous or page.next):
+        last = page.first + len(page.letters) - 1
+        told = f"{told[:-1]}; {number(page.first)} to {number(last)} are shown."
+    facts = {
+        "sentence": told,
+        "group": name,
+        "total": page.total,
+        "rows": [_row(letter, again) for letter in page.letters],
+        "first": address(DEAD, group=name) if page.previous else "",
+        "previous": _link(name, page.previous),
+        "next": _link(name, page.next),
+        "mark": MARK,
+        "selected": SELECTED,
+    }
+    words = ["--at", str(at)] if at is not None else []
+    same = command("group", "dead", name, *words)
+    return Shown("dead.html", f"Dead letters of {name}", facts, same)
+
+
+def _link(group: str, at: Place | None) -> str:
+    return "" if at is None else address(DEAD, {"at": at}, group=group)
+
+
+def _row(letter: Message, again: Mapping[tuple[str, int], int]) -> LetterRow:
+    row, place = message_row(letter, letter.group), Place.of(letter)
+    states = ["a copy that failed again"] if MARK in letter.properties else []
+    if was_sent(place, again):
+        states.append("sent again")
+    return LetterRow(
+        f"{CHOSEN}{place}",
+        place,
+        row.link,
+        row.store_time_ms,
+        origin_of(letter),
+        letter.reconsume_times,
+        row.keys,
+        row.line,
+        ", ".join(states),
+    )
+
+
+async def dead_export(visit: Visit) -> Exported:
+    """The selected dead letters as JSON Lines, or all of them. Raises BadRequest."""
+    name = visit.path["group"]
+    letters = selected(visit.client, name, chosen(visit.query))
+    return Exported(f"dead-letters-{name}.jsonl", lines(letters), stopped("the session ended"))
+
+
+__all__ = ["chosen", "dead", "dead_export"]

@@ -1,0 +1,1 @@
+"""Dead letters: messages whose last attempt failed, listed, exported and sent again."""

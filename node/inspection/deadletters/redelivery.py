@@ -1,0 +1,194 @@
+"""Dead letters are sent to their original topics again.
+
+Rules: a dead letter stays where it is, and nothing but the offsets of a consumer group of its own
+tells that it was sent again: `redeliver` sends each once, `redeliver_at` whatever it is told to.
+A copy says in the property MARK which dead letter it is a copy of. Copies go out AT_ONCE together;
+one that a node refuses for good does not keep the others.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from duolog import Client, DuologError, Fatal, Message, NoPermission, UnknownGroup
+from duolog._columns import ONE_KEY, RESERVED
+from duolog._producer import Producer
+
+from node.inspection.deadletters.places import Place, letters_at, spans_of, topic_of
+
+ARRIVAL_SECONDS = 2.0  # if nothing arrives for this long, all dead letters were sent
+AT_ONCE = 100
+MARK = "REDELIVERED_FROM"  # GROUP/REPLICA-GROUP/QUEUE/OFFSET
+# Properties that the copy gets anew, or must not have.
+_LEFT_OUT = RESERVED | {ONE_KEY, MARK}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A dead letter that was not sent again, and why."""
+
+    place: Place
+    topic: str
+    why: str
+
+
+@dataclass(slots=True)
+class Redelivery:
+    """What became of dead letters.
+
+    refused: those that were not sent, in order, and with a result that is not known those that
+    may have been. stopped: why the rest was not tried; empty: all were.
+    """
+
+    sent: int = 0
+    refused: list[Refused] = field(default_factory=list)
+    stopped: str = ""
+
+    @property
+    def done(self) -> int:
+        """Dead letters that were dealt with."""
+        return self.sent + len(self.refused)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one redelivery. count: at most so many dead letters. seconds: no new ones afterwards."""
+
+    count: int
+    seconds: float
+
+
+def group_of(group: str) -> str:
+    """The consumer group whose offsets tell what `redeliver` has sent."""
+    return f"redelivery-of-{group}"
+
+
+def origin_of(letter: Message) -> str:
+    """The topic that a dead letter was sent to first; empty where it does not say so."""
+    return letter.properties.get("DLQ_ORIGIN_TOPIC", "")
+
+
+async def sent_until(client: Client, group: str) -> dict[tuple[str, int], int]:
+    """By replica group and queue: the offset before which all dead letters were sent by
+    `redeliver`. Empty where none was, or where the caller may not see it.
+    """
+    try:
+        found = await client.admin.group(group_of(group))
+    except (NoPermission, UnknownGroup):
+        return {}
+    topic = topic_of(group)
+    return {
+        (queue.replica_group, queue.queue_id): queue.committed
+        for queue in found.queues
+        if queue.topic == topic and queue.committed is not None
+    }
+
+
+def was_sent(place: Place, until: Mapping[tuple[str, int], int]) -> bool:
+    """Whether `redeliver` sent a dead letter again. until: as `sent_until` has it."""
+    return place.offset < until.get(place.queue, 0)
+
+
+async def redeliver(client: Client, group: str, bounds: Bounds) -> Redelivery:
+    """Send a group's dead letters again that were not yet sent this way.
+
+    After an error it goes on, the next time, at the first one that was not sent: some that follow
+    it may go out twice. Raises UnknownTopic where no message of the group ever became one.
+    """
+    await spans_of(client, group)
+    clock = asyncio.get_running_loop().time
+    end, result = clock() + bounds.seconds, Redelivery()
+    async with (
+        client.producer() as producer,
+        client.consumer(group_of(group), topic_of(group)) as consumer,
+    ):
+        while not result.stopped and result.done < bounds.count:
+            batch = await consumer.get_batch(ARRIVAL_SECONDS)
+            if batch is None:
+                break
+            reached = 0
+            while reached < len(batch) and not result.stopped and result.done < bounds.count:
+                if clock() >= end:
+                    result.stopped = _over(bounds)
+                    break
+                count = min(AT_ONCE, len(batch) - reached, bounds.count - result.done)
+                some = [batch[k] for k in range(reached, reached + count)]
+                reached += await _send(producer, group, some, result)
+            if reached < len(batch):
+                offset = batch.queue_offsets[reached]
+                queue = batch.topic, batch.queue_id, offset
+                await consumer.seek(*queue, group=batch.group)
+    return result
+
+
+async def redeliver_at(
+    client: Client, group: str, places: Sequence[Place], seconds: float
+) -> Redelivery:
+    """Send the dead letters at some places again, whether or not they were sent before."""
+    clock = asyncio.get_running_loop().time
+    end, result = clock() + seconds, Redelivery()
+    wanted = sorted(set(places))
+    async with client.producer() as producer:
+        for first in range(0, len(wanted), AT_ONCE):
+            if clock() >= end:
+                result.stopped = _over(Bounds(len(wanted), seconds))
+                break
+            some = wanted[first : first + AT_ONCE]
+            found = [letter async for letter in letters_at(client, group, some)]
+            gone = set(some) - {Place.of(letter) for letter in found}
+            result.refused += [Refused(place, "", "it is no longer kept") for place in sorted(gone)]
+            await _send(producer, group, found, result)
+            if result.stopped:
+                break
+    return result
+
+
+def _over(bounds: Bounds) -> str:
+    return f"{bounds.seconds:g} s are over"
+
+
+async def _send(
+    producer: Producer, group: str, letters: Sequence[Message], result: Redelivery
+) -> int:
+    """Send some together, and note what became of each.
+
+    Returns how many are over and done with: those before the first that may be sent later.
+    """
+    outcomes = await asyncio.gather(
+        *(_copy(producer, group, letter) for letter in letters), return_exceptions=True
+    )
+    over = len(letters)
+    for k, (letter, error) in enumerate(zip(letters, outcomes, strict=True)):
+        if error is None:
+            result.sent += 1
+            continue
+        if not isinstance(error, DuologError):
+            raise error
+        result.refused.append(Refused(Place.of(letter), origin_of(letter), str(error)))
+        if not isinstance(error, Fatal):
+            result.stopped = result.stopped or str(error)
+            over = min(over, k)
+    return over
+
+
+async def _copy(producer: Producer, group: str, letter: Message) -> None:
+    """Send a copy. Raises what `send` raises."""
+    kept = {name: text for name, text in letter.properties.items() if name not in _LEFT_OUT}
+    kept[MARK] = f"{group}/{Place.of(letter)}"
+    keys = letter.properties.get("KEYS", "").split()  # one with spaces is found by its words
+    tags = letter.tags or None
+    await producer.send(origin_of(letter), letter.body, keys=keys, tags=tags, properties=kept)
+
+
+__all__ = [
+    "MARK",
+    "Bounds",
+    "Redelivery",
+    "Refused",
+    "group_of",
+    "origin_of",
+    "redeliver",
+    "redeliver_at",
+    "sent_until",
+    "was_sent",
+]

@@ -1,0 +1,66 @@
+"""A redelivery that does not get through goes on where it stopped."""
+
+import duolog
+import pytest
+from duolog import Message, Producer, Timeout
+
+from node.inspection.deadletters import redelivery
+from node.inspection.deadletters.places import Place
+from node.inspection.deadletters.redelivery import Bounds, redeliver, redeliver_at
+from tests.node.conftest import StartNode
+from tests.node.console.pages.deferred.test_dead import make_letters
+
+PLENTY = Bounds(100, 60.0)
+
+
+async def bodies(client: duolog.Client) -> list[bytes]:
+    """What topic T has beside the four that became dead letters."""
+    return [one.body for one in await client.pull("T", 0, 4)]
+
+
+async def test_after_an_error_it_begins_with_the_first_that_was_not_sent(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    copy, failing = redelivery._copy, {b"2"}
+
+    async def failing_once(producer: Producer, group: str, letter: Message) -> None:
+        if letter.body in failing:
+            failing.clear()
+            raise Timeout("not in time")
+        await copy(producer, group, letter)
+
+    monkeypatch.setattr(redelivery, "_copy", failing_once)
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await make_letters(client, [b"0", b"1", b"2", b"3"])
+        first = await redeliver(client, "g", PLENTY)
+        assert (first.sent, first.stopped) == (3, "not in time")
+        assert [one.place for one in first.refused] == [Place("broker-a", 0, 2)]
+        second = await redeliver(client, "g", PLENTY)
+        assert (second.sent, second.refused, second.stopped) == (2, [], "")
+        assert await bodies(client) == [b"0", b"1", b"3", b"2", b"3"]
+        assert (await redeliver(client, "g", PLENTY)).done == 0
+
+
+async def test_when_its_time_is_over_nothing_is_lost(start_node: StartNode) -> None:
+    node = await start_node()
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await make_letters(client, [b"0", b"1", b"2", b"3"])
+        late = await redeliver(client, "g", Bounds(100, -1.0))
+        assert (late.done, late.stopped) == (0, "-1 s are over")
+        late = await redeliver_at(client, "g", [Place("broker-a", 0, 0)], -1.0)
+        assert (late.done, late.stopped) == (0, "-1 s are over")
+        assert (await redeliver(client, "g", PLENTY)).sent == 4
+
+
+async def test_rounds_are_small_and_each_goes_on_after_the_last(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redelivery, "AT_ONCE", 3)
+    node = await start_node()
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await make_letters(client, [b"0", b"1", b"2", b"3"])
+        places = [Place("broker-a", 0, offset) for offset in (3, 0, 1, 2, 3)]
+        assert (await redeliver_at(client, "g", places, 60.0)).sent == 4
+        assert (await redeliver(client, "g", PLENTY)).sent == 4
+        assert await bodies(client) == [b"0", b"1", b"2", b"3"] * 2
