@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from duolog import BadRequest, Client
 
 from node.console.actions.asking import Field, Question, confirmed, whole_number
-from node.console.pages.deferred.dead import chosen
 from node.console.view.addresses import DEAD, address
+from node.console.view.selections import chosen
 from node.console.view.visits import Action, Done, Shown, Visit
 from node.console.view.words import command, counted, listed, number, sentence
 from node.inspection.deadletters.places import (

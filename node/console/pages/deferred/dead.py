@@ -1,16 +1,13 @@
-"""The dead letters of a group, a page at a time, and their export.
-
-A selection is a set of check boxes, each of which has a place as its name: a form's words are read
-into a mapping, which has one value of each name.
-"""
+"""The dead letters of a group, a page at a time, and their export."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from duolog import BadRequest, Message
+from duolog import Message
 
 from node.console.pages.messages.rows import message_row
 from node.console.view.addresses import DEAD, address
+from node.console.view.selections import SELECTED, box_of, chosen
 from node.console.view.visits import Exported, Shown, Visit
 from node.console.view.words import command, counted, number
 from node.inspection.deadletters.export import lines, selected, stopped
@@ -18,8 +15,6 @@ from node.inspection.deadletters.places import Place, letters_page, place_of
 from node.inspection.deadletters.redelivery import MARK, origin_of, sent_until, was_sent
 
 ROWS = 50
-CHOSEN = "letter:"  # before the place in the name of a check box
-SELECTED = "selected"  # the form has check boxes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +32,6 @@ class LetterRow:
     keys: str
     line: str
     state: str
-
-
-def chosen(query: Mapping[str, str]) -> list[Place]:
-    """The places that somebody selected; none where there was nothing to select from.
-
-    Raises BadRequest.
-    """
-    names = [name.removeprefix(CHOSEN) for name in query if name.startswith(CHOSEN)]
-    if SELECTED in query and not names:
-        raise BadRequest("no dead letter is selected")
-    return sorted({place_of(name) for name in names})
 
 
 async def dead(visit: Visit) -> Shown:
@@ -86,7 +70,7 @@ def _row(letter: Message, again: Mapping[tuple[str, int], int]) -> LetterRow:
     if was_sent(place, again):
         states.append("sent again")
     return LetterRow(
-        f"{CHOSEN}{place}",
+        box_of(place),
         place,
         row.link,
         row.store_time_ms,
@@ -105,4 +89,4 @@ async def dead_export(visit: Visit) -> Exported:
     return Exported(f"dead-letters-{name}.jsonl", lines(letters), stopped("the session ended"))
 
 
-__all__ = ["chosen", "dead", "dead_export"]
+__all__ = ["dead", "dead_export"]

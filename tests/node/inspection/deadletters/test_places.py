@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from node.inspection.deadletters.places import Place, Span, _back, _behind, _from, _runs, place_of
 
 QUEUES = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 2))
-PLACES = st.builds(lambda queue, offset: Place(queue[0], queue[1], offset), QUEUES, st.integers(0, 20))
+OFFSETS = st.integers(0, 20)
+PLACES = st.builds(lambda queue, offset: Place(queue[0], queue[1], offset), QUEUES, OFFSETS)
 SPANS = st.lists(
     st.builds(
         lambda queue, begin, count: Span(queue[0], queue[1], begin, begin + count),
