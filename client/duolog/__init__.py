@@ -68,6 +68,7 @@ from duolog._start import Start
 from duolog._tls import Tls
 from duolog._transactions import Half, Transactions, UndecidedMessage
 from duolog._version import __version__ as __version__
+from duolog._waiting import DelayedMessage, DelayedPage
 
 __all__ = [
     "Access",
@@ -82,6 +83,8 @@ __all__ = [
     "Consumer",
     "CorruptBatch",
     "Decision",
+    "DelayedMessage",
+    "DelayedPage",
     "DuologError",
     "Fatal",
     "FoundMessage",

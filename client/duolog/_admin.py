@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -36,6 +37,13 @@ from duolog._router import Router
 from duolog._runtime import MACHINE, Runtime
 from duolog._start import Start, set_start
 from duolog._switch import Switch
+from duolog._waiting import (
+    END,
+    DelayedPage,
+    check_limit,
+    delayed_page_of,
+    places_in,
+)
 from duolog.wire import duolog_pb2 as wire
 
 T = TypeVar("T")
@@ -316,6 +324,74 @@ class Admin:
             lambda connection, left: connection.admin.Track(request, timeout=left), Fatal
         )
         return [fromwire.way_of(message) for answer in answers for message in answer.messages]
+
+    async def delayed_page(
+        self, topic: str = "", *, after: str = "", limit: int = 100
+    ) -> DelayedPage:
+        """Messages that wait for their time, the soonest first. Raises UnknownTopic, BadRequest.
+
+        Args:
+            topic: that they were sent to; empty: all.
+            after: `next` of the page before.
+            limit: at most so many, 1 to 1000.
+        """
+        begun, limit = places_in(after), check_limit(limit)
+
+        def asked(group: str) -> wire.ListDelayedRequest:
+            return wire.ListDelayedRequest(topic=topic, after=begun.get(group, ""), limit=limit)
+
+        replies: list[wire.ListDelayedReply] = await self._of_each(
+            begun, lambda group, to, left: to.admin.ListDelayed(asked(group), timeout=left)
+        )
+        return delayed_page_of(replies, begun, limit)
+
+    async def _of_each(
+        self,
+        begun: Mapping[str, str],
+        make: Callable[[str, Connection, float], Awaitable[T]],
+    ) -> list[T]:
+        """What the replica groups answer that have more of a list; a topic may be in some only."""
+        names = [
+            name for name in await self._router.groups(self._timeout) if begun.get(name) != END
+        ]
+
+        async def one(name: str) -> T | UnknownTopic:
+            try:
+                answers = await self._everywhere(partial(make, name), groups=[name])
+            except UnknownTopic as error:
+                return error
+            return answers[0]
+
+        answers = await all_of(*map(one, names))
+        found = [answer for answer in answers if not isinstance(answer, UnknownTopic)]
+        if not found:
+            for answer in answers:
+                if isinstance(answer, UnknownTopic):
+                    raise answer
+        return found
+
+    async def recall_delayed(
+        self, topic: str, queue_offset: int, unique_key: str, *, group: str | None = None
+    ) -> None:
+        """Take back a message that waits for its time; no consumer gets it.
+
+        Raises NoSuchMessage where it does not wait any more, ResultUnknown.
+
+        Args:
+            topic: that it was sent to.
+            queue_offset: where it waits, in rmq_sys_wheel_timer.
+            unique_key: that its producer gave it.
+            group: the replica group that holds it, where the topic lies in several.
+        """
+        request = wire.RecallDelayedRequest(
+            topic=topic, queue_offset=queue_offset, unique_key=unique_key
+        )
+        await self._router.groups(self._timeout)
+        await self._everywhere(
+            lambda connection, left: connection.admin.RecallDelayed(request, timeout=left),
+            Fatal,
+            None if group is None else [group],
+        )
 
     async def put_quota(self, subject: str, **limits: int) -> Quota:
         """Set limits of a user, a client address, a topic or a namespace. Raises BadRequest.

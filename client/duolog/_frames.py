@@ -102,6 +102,8 @@ METHODS = (
     "Admin/PutQuota",
     "Admin/DeleteQuota",
     "Admin/ListQuotas",
+    "Admin/ListDelayed",
+    "Admin/RecallDelayed",
 )
 PATHS = tuple(f"/duolog.v1.{method}" for method in METHODS)
 NUMBERS = {path: number for number, path in enumerate(PATHS) if number}

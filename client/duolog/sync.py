@@ -44,6 +44,7 @@ from duolog._start import Start
 from duolog._tls import Tls
 from duolog._transactions import Half, UndecidedMessage
 from duolog._transactions import Transactions as AsyncTransactions
+from duolog._waiting import DelayedPage
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -641,6 +642,16 @@ class Admin:
     def put_group(self, group: str, **how: Any) -> GroupDescription:
         """Create a consumer group, or alter it."""
         return self._loop.run(self._admin.put_group(group, **how))
+
+    def delayed_page(self, topic: str = "", *, after: str = "", limit: int = 100) -> DelayedPage:
+        """Messages that wait for their time, the soonest first."""
+        return self._loop.run(self._admin.delayed_page(topic, after=after, limit=limit))
+
+    def recall_delayed(
+        self, topic: str, queue_offset: int, unique_key: str, *, group: str | None = None
+    ) -> None:
+        """Take back a message that waits for its time."""
+        self._loop.run(self._admin.recall_delayed(topic, queue_offset, unique_key, group=group))
 
     def put_quota(self, subject: str, **limits: int) -> Quota:
         """Set limits of a user, a client address, a topic or a namespace."""

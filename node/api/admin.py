@@ -26,6 +26,7 @@ from node.api.replicationstatus import (
 )
 from node.api.sight import Sight
 from node.api.tracking import Tracking
+from node.api.waiting.delayed import Delayed
 from node.broker import Broker
 from node.consuming.offsets import offset_at
 from node.core.slices import Slices
@@ -84,6 +85,7 @@ class AdminService(stubs.AdminServicer):
         self._sight = sight
         self._store = broker.core.store
         self._tracking = Tracking(broker)
+        self._delayed = Delayed(broker)
         self.caught_up = broker.log.caught_up
         self.until_taken = broker.admission.until_taken
         self._quota_turn = asyncio.Lock()  # each change sees the one before it
@@ -492,6 +494,25 @@ class AdminService(stubs.AdminServicer):
         if not 0 <= request.queue_id < topic.queues:
             raise sdk.BadRequest(f"{request.topic} has queues 0..{topic.queues - 1}")
         return await self._tracking.at(request.topic, request.queue_id, request.queue_offset)
+
+    # -- messages that wait --------------------------------------------------------------------
+
+    @unary
+    async def ListDelayed(
+        self, request: wire.ListDelayedRequest, context: Caller
+    ) -> wire.ListDelayedReply:
+        """Messages that wait for their time, in slices."""
+        if request.topic:
+            self._known(request.topic)
+        return await self._delayed.page(request, self._sight().topic)
+
+    @unary
+    async def RecallDelayed(
+        self, request: wire.RecallDelayedRequest, context: Caller
+    ) -> wire.RecallDelayedReply:
+        """Take back a timed message."""
+        await self._delayed.recall(request)
+        return wire.RecallDelayedReply()
 
     # -- status --------------------------------------------------------------------------------
 

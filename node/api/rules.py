@@ -147,6 +147,18 @@ def _topic_action(action: Action) -> Callable[[Any, Facts], Needs]:
     return lambda request, facts: of_owners(request.topic, facts, action)
 
 
+def _list_delayed(request: wire.ListDelayedRequest, facts: Facts) -> Needs:
+    return sees_topic(request.topic, facts) if request.topic else ()
+
+
+async def _trim_delayed(reply: wire.ListDelayedReply, may: May, facts: Facts) -> None:
+    """What is told of all topics is for those who may see the cluster."""
+    await _keep(reply.messages, lambda row: may(*sees_topic(row.topic, facts)))
+    if not may(need(cluster(facts.cluster), Action.GET)):
+        for field in ("waiting", "first_due_time", "last_due_time", "examined"):
+            reply.ClearField(field)
+
+
 SEES_CLUSTER = Rule(_of_cluster(Action.GET))
 _RULES = {
     "Messages/Append": Rule(append_needs, each_answered=True),
@@ -196,6 +208,8 @@ _RULES = {
     "Admin/PutQuota": Rule(_supers),
     "Admin/DeleteQuota": Rule(_supers),
     "Admin/ListQuotas": SEES_CLUSTER,
+    "Admin/ListDelayed": Rule(_list_delayed, trim=_trim_delayed),
+    "Admin/RecallDelayed": Rule(lambda request, facts: pub(request.topic, facts)),
     "Access/WhoAmI": Rule(_anybody),
     "Access/PutUser": Rule(_supers),
     "Access/DeleteUser": Rule(_supers),

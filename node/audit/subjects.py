@@ -26,6 +26,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
         *("topics", "burst_ms"),
     ),
     "Admin/DeleteQuota": ("subject",),
+    "Admin/RecallDelayed": ("topic", "queue_offset", "unique_key"),
     "Access/PutUser": ("user", "super", "disabled", "signs", "create"),
     "Access/DeleteUser": ("user",),
     "Access/PutRights": ("user", "rights"),

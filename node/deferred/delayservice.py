@@ -187,6 +187,17 @@ class DelayService:
         return self._timers.count if self._timers is not None else 0
 
     @property
+    def pending(self) -> PendingTimers | None:
+        """The pending timed messages, to be read before anything changes; None: not known."""
+        return self._timers
+
+    def undelivered(self, level: int) -> tuple[int, int]:
+        """The offsets of a level's queue at which messages wait: first, end."""
+        low, high = self._core.store.queue_range(SCHEDULE_TOPIC, level - 1)
+        noted = self._core.metadata.tables.delay_offsets.get(level, 0)
+        return min(high, max(noted, self._delivered.get(level, 0), low)), high
+
+    @property
     def unread(self) -> int:
         """Timed messages in their queue that are not pending yet: only once read are they."""
         if self._timers is None:

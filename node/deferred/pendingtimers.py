@@ -152,6 +152,21 @@ class PendingTimers:
             found += np.searchsorted(run.times[run.at :], times_ms, side="right")
         return [int(number) for number in found]
 
+    def parts(self) -> list[tuple[I64, I64]]:
+        """Times and offsets in sorted runs, with those of recalled ones: views, to be read before
+        anything changes. Of one time, offsets are in no order.
+        """
+        heap = np.array(self._heap, np.int64).reshape(-1, 2)
+        heap = heap[np.argsort(heap[:, 0], kind="stable")]
+        runs = [(run.times[run.at :], run.offsets[run.at :]) for run in self._runs if len(run)]
+        return [(heap[:, 0], heap[:, 1]), *runs]
+
+    def wait(self, offsets: I64) -> U8:
+        """Of each of these offsets, 1 if its message is pending, or else 0."""
+        inside = (offsets >= self.low) & (offsets < self.end)
+        found: U8 = np.where(inside, self._waits[np.where(inside, offsets - self._base, 0)], 0)
+        return found
+
     def done(self, offsets: I64) -> None:
         """Remove messages."""
         inside = np.unique(offsets[(offsets >= self.low) & (offsets < self.end)]) - self._base

@@ -617,6 +617,74 @@ class OffsetAtTimeReply(_message.Message):
     queue_offset: int
     def __init__(self, queue_offset: _Optional[int] = ...) -> None: ...
 
+class ListDelayedRequest(_message.Message):
+    __slots__ = ("topic", "after", "limit")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    after: str
+    limit: int
+    def __init__(self, topic: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class DelayedMessage(_message.Message):
+    __slots__ = ("topic", "due_time", "level", "waits_in", "queue_id", "queue_offset", "store_time", "size", "unique_key", "keys", "tags")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    DUE_TIME_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    WAITS_IN_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORE_TIME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    UNIQUE_KEY_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    due_time: int
+    level: int
+    waits_in: str
+    queue_id: int
+    queue_offset: int
+    store_time: int
+    size: int
+    unique_key: str
+    keys: str
+    tags: str
+    def __init__(self, topic: _Optional[str] = ..., due_time: _Optional[int] = ..., level: _Optional[int] = ..., waits_in: _Optional[str] = ..., queue_id: _Optional[int] = ..., queue_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., size: _Optional[int] = ..., unique_key: _Optional[str] = ..., keys: _Optional[str] = ..., tags: _Optional[str] = ...) -> None: ...
+
+class ListDelayedReply(_message.Message):
+    __slots__ = ("messages", "next", "group", "examined", "waiting", "first_due_time", "last_due_time")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    EXAMINED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    FIRST_DUE_TIME_FIELD_NUMBER: _ClassVar[int]
+    LAST_DUE_TIME_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[DelayedMessage]
+    next: str
+    group: str
+    examined: int
+    waiting: int
+    first_due_time: int
+    last_due_time: int
+    def __init__(self, messages: _Optional[_Iterable[_Union[DelayedMessage, _Mapping]]] = ..., next: _Optional[str] = ..., group: _Optional[str] = ..., examined: _Optional[int] = ..., waiting: _Optional[int] = ..., first_due_time: _Optional[int] = ..., last_due_time: _Optional[int] = ...) -> None: ...
+
+class RecallDelayedRequest(_message.Message):
+    __slots__ = ("topic", "queue_offset", "unique_key")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    UNIQUE_KEY_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_offset: int
+    unique_key: str
+    def __init__(self, topic: _Optional[str] = ..., queue_offset: _Optional[int] = ..., unique_key: _Optional[str] = ...) -> None: ...
+
+class RecallDelayedReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class PutQuotaRequest(_message.Message):
     __slots__ = ("subject", "bytes_in", "messages_in", "bytes_out", "messages_out", "connections", "topics", "burst_ms")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]

@@ -904,6 +904,16 @@ class AdminStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.ListQuotasRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.ListQuotasReply.FromString,
                 _registered_method=True)
+        self.ListDelayed = channel.unary_unary(
+                '/duolog.v1.Admin/ListDelayed',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.ListDelayedRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.ListDelayedReply.FromString,
+                _registered_method=True)
+        self.RecallDelayed = channel.unary_unary(
+                '/duolog.v1.Admin/RecallDelayed',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.RecallDelayedRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.RecallDelayedReply.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -1032,6 +1042,20 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDelayed(self, request, context):
+        """Messages that wait for their time, the soonest first. Of a replica group; asked of its master.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RecallDelayed(self, request, context):
+        """Takes back a timed message before its time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1129,6 +1153,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListQuotas,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.ListQuotasRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.ListQuotasReply.SerializeToString,
+            ),
+            'ListDelayed': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDelayed,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.ListDelayedRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.ListDelayedReply.SerializeToString,
+            ),
+            'RecallDelayed': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecallDelayed,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.RecallDelayedRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.RecallDelayedReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1646,6 +1680,60 @@ class Admin:
             '/duolog.v1.Admin/ListQuotas',
             duolog_dot_wire_dot_duolog__pb2.ListQuotasRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.ListQuotasReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDelayed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/ListDelayed',
+            duolog_dot_wire_dot_duolog__pb2.ListDelayedRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.ListDelayedReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecallDelayed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/RecallDelayed',
+            duolog_dot_wire_dot_duolog__pb2.RecallDelayedRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.RecallDelayedReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,8 +1,8 @@
 """Rows of a list that somebody selects: check boxes.
 
-Rules: each box has what it stands for in its name, not in its value, as a form's words are read into
-a mapping, which has one value of each name. A form that has boxes says so: with none of them
-checked it would look like a page that was opened without a form.
+Rules: each box has what it stands for in its name, not in its value: a form's words are read into a
+mapping, which has one value of each name. A form that has boxes says so: with none of them checked
+it would look like a page that was opened without a form.
 """
 
 from collections.abc import Mapping

@@ -123,6 +123,10 @@ TABLE = {
     "Admin/PutQuota": Row(lambda t, g: wire.PutQuotaRequest(subject=f"Topic:{t}", bytes_in=1)),
     "Admin/DeleteQuota": Row(lambda t, g: wire.DeleteQuotaRequest(subject=f"Topic:{t}")),
     "Admin/ListQuotas": Row(lambda t, g: wire.ListQuotasRequest(), (f"{CLUSTER} Get",)),
+    "Admin/ListDelayed": Row(lambda t, g: wire.ListDelayedRequest(topic=t), (f"{T} List",)),
+    "Admin/RecallDelayed": Row(
+        lambda t, g: wire.RecallDelayedRequest(topic=t, unique_key="k"), (f"{T} Pub",)
+    ),
     "Access/WhoAmI": Row(lambda t, g: wire.WhoAmIRequest(), shows=True),
     "Access/PutUser": Row(lambda t, g: wire.PutUserRequest(user="u", password="p")),
     "Access/DeleteUser": Row(lambda t, g: wire.DeleteUserRequest(user="u")),

@@ -1,0 +1,207 @@
+"""Messages that wait: what nodes tell of them, and pages joined from several replica groups.
+
+A page says where the next one begins in each group; a group of which no row fitted is asked for the
+same rows again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+from urllib.parse import parse_qsl, urlencode
+
+from duolog._errors import BadRequest
+from duolog.wire import duolog_pb2 as wire
+
+Order = tuple[Any, ...]  # of one list: the same kinds in the same places
+END = "end"  # of a group that has no more
+GROUPS_MAX = 1000
+LIMIT_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedMessage:
+    """A message that waits for its time.
+
+    Attributes:
+        topic: where it goes when it is due.
+        due_ms: when that is, ms since 1970.
+        level: one of RocketMQ's levels; 0: it waits for a time, and can be recalled.
+        waits_in, queue_id, queue_offset: where it is until then.
+        stored_ms: when it was stored there.
+        size: bytes of its body.
+        unique_key, keys, tags: of its producer.
+        group: the replica group that holds it.
+    """
+
+    topic: str
+    due_ms: int
+    level: int
+    waits_in: str
+    queue_id: int
+    queue_offset: int
+    stored_ms: int
+    size: int
+    unique_key: str
+    keys: str
+    tags: str
+    group: str
+
+    @property
+    def order(self) -> Order:
+        """What pages are sorted by."""
+        return self.due_ms, self.level, self.queue_offset, self.group
+
+    @property
+    def place(self) -> str:
+        """Where it is in the order of its replica group, as nodes have it."""
+        return f"{self.due_ms}/{self.level}/{self.queue_offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedPage:
+    """Messages that wait for their time, the soonest first.
+
+    Attributes:
+        rows: those of the topic that was asked for, and that may be seen.
+        next: `after` of the next page; empty: there is none. A page may be short, and even empty,
+            if there is: a node looks at some thousand messages for one.
+        examined: messages that were looked at for it.
+        waiting: how many wait, of all topics.
+        first_due_ms, last_due_ms: when the first and the last of them is due; recalled ones count
+            until their time; 0: none waits.
+
+    The last four are None where the caller may not see the cluster.
+    """
+
+    rows: tuple[DelayedMessage, ...]
+    next: str
+    examined: int | None = None
+    waiting: int | None = None
+    first_due_ms: int | None = None
+    last_due_ms: int | None = None
+
+
+class Waiting(Protocol):
+    """A message that waits. Order is comparable among all of a list; place is for its group."""
+
+    @property
+    def group(self) -> str:
+        """The replica group that holds it."""
+
+    @property
+    def order(self) -> Order:
+        """What pages are sorted by."""
+
+    @property
+    def place(self) -> str:
+        """Where it is in the order of its replica group, as nodes have it."""
+
+
+T = TypeVar("T", bound=Waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class PartOfWaiting(Generic[T]):
+    """What one replica group answered: its rows, and up to where they are all.
+
+    next: the place of that; empty: they are all there are. end: the same as an order.
+    """
+
+    group: str
+    rows: Sequence[T]
+    next: str
+    end: Order
+
+
+def places_in(after: str) -> dict[str, str]:
+    """Where a page begins, by replica group. Raises BadRequest."""
+    try:
+        pairs = parse_qsl(after, strict_parsing=True, max_num_fields=GROUPS_MAX) if after else []
+    except ValueError:
+        raise BadRequest(f"{after[:80]!r} is not the end of a page") from None
+    return dict(pairs)
+
+
+def check_limit(limit: int) -> int:
+    """How many rows are asked for. Raises BadRequest."""
+    if not 1 <= limit <= LIMIT_MAX:
+        raise BadRequest(f"limit is {limit}; it must be 1 to {LIMIT_MAX}")
+    return limit
+
+
+def joined_rows(
+    parts: Sequence[PartOfWaiting[T]], begun: Mapping[str, str], limit: int
+) -> tuple[tuple[T, ...], str]:
+    """The first rows of all groups, and where the next page begins. begun: as `places_in`.
+
+    Behind the end of a group that has more, rows of others would come too early.
+    """
+    end = min((part.end for part in parts if part.next), default=None)
+    rows = [row for part in parts for row in part.rows if end is None or row.order <= end]
+    shown = sorted(rows, key=lambda row: row.order)[:limit]
+    places = dict(begun)
+    for part in parts:
+        own = [row for row in shown if row.group == part.group]
+        if len(own) == len(part.rows):
+            places[part.group] = part.next or END
+        elif own:
+            places[part.group] = own[-1].place
+    more = any(places.get(part.group) != END for part in parts)
+    return tuple(shown), urlencode(places) if more else ""
+
+
+def delayed_of(row: wire.DelayedMessage, group: str) -> DelayedMessage:
+    """A message that waits for its time."""
+    return DelayedMessage(
+        topic=row.topic,
+        due_ms=row.due_time,
+        level=row.level,
+        waits_in=row.waits_in,
+        queue_id=row.queue_id,
+        queue_offset=row.queue_offset,
+        stored_ms=row.store_time,
+        size=row.size,
+        unique_key=row.unique_key,
+        keys=row.keys,
+        tags=row.tags,
+        group=group,
+    )
+
+
+def delayed_page_of(
+    replies: Sequence[wire.ListDelayedReply], begun: Mapping[str, str], limit: int
+) -> DelayedPage:
+    """A page of what the replica groups answered."""
+    parts = [
+        PartOfWaiting(
+            reply.group,
+            [delayed_of(row, reply.group) for row in reply.messages],
+            reply.next,
+            (*map(int, reply.next.split("/")), reply.group) if reply.next else (),
+        )
+        for reply in replies
+    ]
+    rows, following = joined_rows(parts, begun, limit)
+    told = [reply for reply in replies if reply.HasField("waiting")]
+    if not told:
+        return DelayedPage(rows, following)
+    return DelayedPage(
+        rows,
+        following,
+        examined=sum(reply.examined for reply in told),
+        waiting=sum(reply.waiting for reply in told),
+        first_due_ms=min(filter(None, (reply.first_due_time for reply in told)), default=0),
+        last_due_ms=max(reply.last_due_time for reply in told),
+    )
+
+
+__all__ = [
+    "END",
+    "DelayedMessage",
+    "DelayedPage",
+    "PartOfWaiting",
+    "check_limit",
+    "delayed_page_of",
+    "joined_rows",
+    "places_in",
+]
