@@ -1,0 +1,1 @@
+"""The remoting protocol as bytes and values: no IO, no clock, no event loop."""

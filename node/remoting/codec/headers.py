@@ -1,0 +1,330 @@
+"""The fields of requests and responses: a class for each code, and how its fields are read.
+
+Fields travel as texts. The name of one on the wire is that of its attribute in camelCase, unless it
+says otherwise. A field without a default must be there; unknown fields are left out.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, TypeVar, get_args, get_origin, get_type_hints
+
+from node.remoting.codec.codes import RequestCode
+from node.remoting.codec.errors import BadRequest
+
+Int = Annotated[int, 32]
+Long = Annotated[int, 64]
+H = TypeVar("H")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
+TEXT_MAX = 80  # of a value in an error
+
+
+# -- name server -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRequest:
+    """GET_ROUTEINFO_BY_TOPIC."""
+
+    topic: str
+    accept_standard_json_only: bool = False
+
+
+# -- producing -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """SEND_MESSAGE, and SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE under their short names."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
+    properties: str = ""
+    reconsume_times: Int = 0
+    unit_mode: bool = False
+    max_reconsume_times: Int = -1
+    batch: bool = False
+
+
+SHORT_NAMES = {
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "k": "unitMode",
+    "l": "maxReconsumeTimes",
+    "m": "batch",
+    "n": "brokerName",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SendResponse:
+    """Of all requests that send. msg_id: the offset id; clients have an id of their own."""
+
+    msg_id: str
+    queue_id: Int
+    queue_offset: Long
+
+
+@dataclass(frozen=True, slots=True)
+class SendBackRequest:
+    """CONSUMER_SEND_MSG_BACK. offset: in the commit log."""
+
+    offset: Long
+    group: str
+    delay_level: Int
+    origin_msg_id: str = ""
+    origin_topic: str = ""
+    unit_mode: bool = False
+    max_reconsume_times: Int = -1
+
+
+# -- consuming -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """PULL_MESSAGE."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    queue_offset: Long
+    max_msg_nums: Int
+    sys_flag: Int
+    commit_offset: Long
+    suspend_timeout_millis: Long
+    sub_version: Long
+    subscription: str = ""
+    expression_type: str = ""
+    max_msg_bytes: Int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PullResponse:
+    """PULL_MESSAGE; the body has the records."""
+
+    suggest_which_broker_id: Long
+    next_begin_offset: Long
+    min_offset: Long
+    max_offset: Long
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOffsetRequest:
+    """QUERY_CONSUMER_OFFSET."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    set_zero_if_not_found: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateOffsetRequest:
+    """UPDATE_CONSUMER_OFFSET."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    commit_offset: Long
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRequest:
+    """GET_MAX_OFFSET and GET_MIN_OFFSET."""
+
+    topic: str
+    queue_id: Int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOffsetRequest:
+    """SEARCH_OFFSET_BY_TIMESTAMP."""
+
+    topic: str
+    queue_id: Int
+    timestamp: Long
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetResponse:
+    """Of all requests that ask for an offset."""
+
+    offset: Long
+
+
+# -- clients ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MembersRequest:
+    """GET_CONSUMER_LIST_BY_GROUP, and NOTIFY_CONSUMER_IDS_CHANGED to clients."""
+
+    consumer_group: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterRequest:
+    """UNREGISTER_CLIENT."""
+
+    client_id: str = dataclasses.field(metadata={"name": "clientID"})
+    producer_group: str = ""
+    consumer_group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NoFields:
+    """A request without fields."""
+
+
+REQUESTS: dict[RequestCode, type] = {
+    RequestCode.SEND_MESSAGE: SendRequest,
+    RequestCode.SEND_MESSAGE_V2: SendRequest,
+    RequestCode.SEND_BATCH_MESSAGE: SendRequest,
+    RequestCode.PULL_MESSAGE: PullRequest,
+    RequestCode.QUERY_CONSUMER_OFFSET: QueryOffsetRequest,
+    RequestCode.UPDATE_CONSUMER_OFFSET: UpdateOffsetRequest,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffsetRequest,
+    RequestCode.GET_MAX_OFFSET: QueueRequest,
+    RequestCode.GET_MIN_OFFSET: QueueRequest,
+    RequestCode.HEART_BEAT: NoFields,
+    RequestCode.UNREGISTER_CLIENT: UnregisterRequest,
+    RequestCode.CONSUMER_SEND_MSG_BACK: SendBackRequest,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: MembersRequest,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: MembersRequest,
+    RequestCode.CHECK_CLIENT_CONFIG: NoFields,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: RouteRequest,
+    RequestCode.GET_BROKER_CLUSTER_INFO: NoFields,
+}
+
+
+# -- reading and writing ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field. bits: of a number; 0 for a text, 1 for a truth value."""
+
+    attribute: str
+    name: str
+    bits: int
+    required: bool
+
+
+_FIELDS: dict[type, tuple[Field, ...]] = {}
+
+
+def fields_of(kind: type) -> tuple[Field, ...]:
+    """The fields of a class."""
+    found = _FIELDS.get(kind)
+    if found is None:
+        found = _FIELDS[kind] = _fields_of(kind)
+    return found
+
+
+def _fields_of(kind: type) -> tuple[Field, ...]:
+    hints = get_type_hints(kind, include_extras=True)
+    assert dataclasses.is_dataclass(kind), "headers are dataclasses"
+    return tuple(
+        Field(
+            one.name,
+            one.metadata.get("name") or _camel(one.name),
+            _bits(hints[one.name]),
+            one.default is dataclasses.MISSING,
+        )
+        for one in dataclasses.fields(kind)
+    )
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def _bits(hint: object) -> int:
+    if get_origin(hint) is Annotated:
+        return int(get_args(hint)[1])
+    return 1 if hint is bool else 0
+
+
+def read_header(kind: type[H], texts: Mapping[str, str]) -> H:
+    """A header of its fields. Raises BadRequest."""
+    found: dict[str, object] = {}
+    for field in fields_of(kind):
+        text = texts.get(field.name)
+        if text:
+            found[field.attribute] = _value(field, text)
+        elif field.required:
+            if text is None or field.bits:
+                raise BadRequest(f"the field {field.name} is missing")
+            found[field.attribute] = text
+    return kind(**found)
+
+
+def read_send(texts: Mapping[str, str], short: bool) -> SendRequest:
+    """The header of a request that sends. short: its names are letters. Raises BadRequest."""
+    if short:
+        texts = {SHORT_NAMES.get(name, name): value for name, value in texts.items()}
+    return read_header(SendRequest, texts)
+
+
+def write_header(header: object) -> dict[str, str]:
+    """The fields of a header."""
+    return {
+        field.name: _written(getattr(header, field.attribute)) for field in fields_of(type(header))
+    }
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _value(field: Field, text: str) -> object:
+    if field.bits == 0:
+        return text
+    if field.bits == 1:
+        return text.lower() == "true"
+    if not _NUMBER.fullmatch(text):
+        raise BadRequest(f"the field {field.name} is no number: {text[:TEXT_MAX]!r}")
+    number, limit = int(text), 1 << field.bits - 1
+    if not -limit <= number < limit:
+        raise BadRequest(f"the field {field.name} does not fit {field.bits} bits: {number}")
+    return number
+
+
+__all__ = [
+    "REQUESTS",
+    "SHORT_NAMES",
+    "MembersRequest",
+    "OffsetResponse",
+    "PullRequest",
+    "PullResponse",
+    "QueryOffsetRequest",
+    "QueueRequest",
+    "RouteRequest",
+    "SearchOffsetRequest",
+    "SendBackRequest",
+    "SendRequest",
+    "SendResponse",
+    "UnregisterRequest",
+    "UpdateOffsetRequest",
+    "fields_of",
+    "read_header",
+    "read_send",
+    "write_header",
+]

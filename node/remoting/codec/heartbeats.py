@@ -1,0 +1,148 @@
+"""Bodies of clients about themselves: heartbeats, checks of a subscription, lists of members.
+
+What a client of another language writes differently is accepted: numbers in the place of the names
+of enums, and names in any case. Unknown members are left out.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from node.remoting.codec.errors import BadRequest
+
+GROUPS_MAX = 1024  # of one client
+SUBSCRIPTIONS_MAX = 1024  # of one group
+TEXT_BYTES_MAX = 255
+EXPRESSION_CHARACTERS_MAX = 16 << 10
+TAG, SQL = "TAG", "SQL92"
+_MODELS = ("BROADCASTING", "CLUSTERING")
+_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group reads of a topic. version: grows when a client changes it."""
+
+    topic: str
+    expression: str
+    kind: str = TAG
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerData:
+    """A client as a member of a consumer group."""
+
+    group: str
+    broadcasting: bool
+    pushes: bool
+    subscriptions: tuple[Subscription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A client and its groups."""
+
+    client_id: str
+    producers: tuple[str, ...]
+    consumers: tuple[ConsumerData, ...]
+
+
+def read_heartbeat(body: bytes) -> Heartbeat:
+    """HeartbeatData. Raises BadRequest."""
+    found = _object(_parsed(body), "a heartbeat")
+    producers = _list(found.get("producerDataSet"), "producerDataSet", GROUPS_MAX)
+    consumers = _list(found.get("consumerDataSet"), "consumerDataSet", GROUPS_MAX)
+    return Heartbeat(
+        _name(found.get("clientID"), "clientID"),
+        tuple(_name(_object(one, "a producer").get("groupName"), "groupName") for one in producers),
+        tuple(_consumer(_object(one, "a consumer")) for one in consumers),
+    )
+
+
+def read_check(body: bytes) -> Subscription:
+    """The subscription of a CheckClientRequestBody. Raises BadRequest."""
+    found = _object(_parsed(body), "a check of a client")
+    return _subscription(_object(found.get("subscriptionData"), "subscriptionData"))
+
+
+def member_list(client_ids: list[str]) -> bytes:
+    """GetConsumerListByGroupResponseBody."""
+    return json.dumps({"consumerIdList": client_ids}, separators=(",", ":")).encode()
+
+
+def _consumer(found: dict[str, Any]) -> ConsumerData:
+    rows = _list(found.get("subscriptionDataSet"), "subscriptionDataSet", SUBSCRIPTIONS_MAX)
+    return ConsumerData(
+        _name(found.get("groupName"), "groupName"),
+        _enum(found.get("messageModel"), _MODELS, "CLUSTERING") == "BROADCASTING",
+        _enum(found.get("consumeType"), _TYPES, "CONSUME_PASSIVELY") == "CONSUME_PASSIVELY",
+        tuple(_subscription(_object(row, "a subscription")) for row in rows),
+    )
+
+
+def _subscription(found: dict[str, Any]) -> Subscription:
+    expression = found.get("subString") or ""
+    if not isinstance(expression, str) or len(expression) > EXPRESSION_CHARACTERS_MAX:
+        raise BadRequest(f"subString is no text of at most {EXPRESSION_CHARACTERS_MAX} characters")
+    if any("\ud800" <= character <= "\udfff" for character in expression):
+        raise BadRequest("subString has half characters")
+    kind = found.get("expressionType") or TAG
+    if not isinstance(kind, str) or kind.upper() not in (TAG, SQL):
+        raise BadRequest(f"the expression type {str(kind)[:40]!r} is not TAG or SQL92")
+    version = found.get("subVersion", 0)
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise BadRequest("subVersion is no number")
+    return Subscription(_name(found.get("topic"), "topic"), expression, kind.upper(), version)
+
+
+def _parsed(body: bytes) -> object:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is no JSON: {str(error)[:200]}") from None
+
+
+def _object(found: object, what: str) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise BadRequest(f"{what} is no JSON object")
+    return found
+
+
+def _list(found: object, name: str, most: int) -> list[Any]:
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise BadRequest(f"{name} is no JSON array")
+    if len(found) > most:
+        raise BadRequest(f"{name} has {len(found)} entries, the limit is {most}")
+    return found
+
+
+def _name(found: object, name: str) -> str:
+    if not isinstance(found, str) or not found or len(found) > TEXT_BYTES_MAX:
+        raise BadRequest(f"{name} is no text of 1 to {TEXT_BYTES_MAX} characters")
+    if not found.isprintable():  # which half characters are not, either
+        raise BadRequest(f"{name} has characters that cannot be shown")
+    return found
+
+
+def _enum(found: object, names: tuple[str, ...], default: str) -> str:
+    """A name, whatever its case, or a number in its place; the default for anything else."""
+    if isinstance(found, str) and found.upper() in names:
+        return found.upper()
+    if isinstance(found, int) and 0 <= found < len(names):
+        return names[found]
+    return default
+
+
+__all__ = [
+    "SQL",
+    "TAG",
+    "ConsumerData",
+    "Heartbeat",
+    "Subscription",
+    "member_list",
+    "read_check",
+    "read_heartbeat",
+]

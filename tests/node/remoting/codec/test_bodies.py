@@ -1,0 +1,235 @@
+"""Bodies: batches, properties, heartbeats, and routes in both dialects."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.remoting.codec.errors import BadRequest
+from node.remoting.codec.heartbeats import (
+    ConsumerData,
+    Subscription,
+    member_list,
+    read_check,
+    read_heartbeat,
+)
+from node.remoting.codec.messages import (
+    BatchMessage,
+    properties_text,
+    property_of,
+    read_batch,
+    without,
+    write_batch,
+)
+from node.remoting.codec.routes import BrokerAddresses, TopicQueues, cluster_info, topic_route
+
+MESSAGES = st.builds(
+    BatchMessage,
+    st.integers(-(1 << 31), (1 << 31) - 1),
+    st.binary(max_size=60),
+    st.binary(max_size=60).map(lambda text: text.rstrip(b"\x02")),
+)
+
+
+@given(st.lists(MESSAGES, min_size=1, max_size=5))
+def test_a_batch_is_read_as_it_was_written(messages: list[BatchMessage]) -> None:
+    assert read_batch(write_batch(messages)) == messages
+
+
+def test_a_batch_cut_at_any_byte_is_refused() -> None:
+    whole = write_batch([BatchMessage(0, b"one", b"K\x01v"), BatchMessage(1, b"", b"")])
+    first = len(write_batch([BatchMessage(0, b"one", b"K\x01v")]))
+    for cut in range(len(whole)):
+        if cut == first:
+            continue
+        with pytest.raises(BadRequest):
+            read_batch(whole[:cut])
+
+
+@given(st.binary(max_size=120))
+def test_any_bytes_are_a_batch_or_refused(data: bytes) -> None:
+    try:
+        read_batch(data)
+    except BadRequest:
+        pass
+
+
+@given(st.integers(0, 25), st.integers(0, 255))
+def test_a_batch_with_any_byte_changed_is_read_or_refused(at: int, value: int) -> None:
+    data = bytearray(write_batch([BatchMessage(0, b"one", b"K\x01v")]))
+    data[at % len(data)] = value
+    try:
+        read_batch(bytes(data))
+    except BadRequest:
+        pass
+
+
+def test_properties_are_found_and_left_out_by_their_whole_names() -> None:
+    text = properties_text("XDELAY\x01no\x02DELAY\x013\x02WAIT\x01true\x02")
+    assert text == b"XDELAY\x01no\x02DELAY\x013\x02WAIT\x01true"
+    assert property_of(text, b"DELAY") == "3"
+    assert property_of(text, b"LAY") is None
+    assert property_of(text, b"WAI") is None
+    assert without(text, b"WAIT") == b"XDELAY\x01no\x02DELAY\x013"
+    assert without(text, b"DELAY", b"WAIT") == b"XDELAY\x01no"
+
+
+# As RocketMQ 4.9.8's Java client writes it.
+HEARTBEAT: dict[str, Any] = {
+    "clientID": "10.0.0.1@4711#1",
+    "producerDataSet": [{"groupName": "CLIENT_INNER_PRODUCER"}],
+    "consumerDataSet": [
+        {
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "consumeType": "CONSUME_PASSIVELY",
+            "groupName": "g",
+            "messageModel": "CLUSTERING",
+            "subscriptionDataSet": [
+                {
+                    "classFilterMode": False,
+                    "codeSet": [2598919],
+                    "expressionType": "TAG",
+                    "subString": "red || blue",
+                    "subVersion": 1700000000000,
+                    "tagsSet": ["red", "blue"],
+                    "topic": "T",
+                }
+            ],
+            "unitMode": False,
+        }
+    ],
+}
+
+
+def test_a_heartbeat_of_java_is_read() -> None:
+    found = read_heartbeat(json.dumps(HEARTBEAT).encode())
+    assert found.client_id == "10.0.0.1@4711#1"
+    assert found.producers == ("CLIENT_INNER_PRODUCER",)
+    wanted = Subscription("T", "red || blue", "TAG", 1700000000000)
+    assert found.consumers == (ConsumerData("g", False, True, (wanted,)),)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"), [(1, 1), ("Clustering", "consume_passively"), (None, None), (9, "x")]
+)
+def test_a_heartbeat_of_another_language_is_read(model: object, kind: object) -> None:
+    row = {"groupName": "g", "messageModel": model, "consumeType": kind}
+    (found,) = read_heartbeat(
+        json.dumps({"clientID": "c", "consumerDataSet": [row]}).encode()
+    ).consumers
+    assert not found.broadcasting
+    assert found.pushes
+
+
+def test_a_broadcasting_reader_that_pulls_is_told_apart() -> None:
+    row = {"groupName": "g", "messageModel": 0, "consumeType": 0}
+    (found,) = read_heartbeat(
+        json.dumps({"clientID": "c", "consumerDataSet": [row]}).encode()
+    ).consumers
+    assert found.broadcasting
+    assert not found.pushes
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(sorted(HEARTBEAT)), VALUES)
+def test_any_value_in_a_heartbeat_is_read_or_refused(name: str, value: Any) -> None:
+    try:
+        read_heartbeat(json.dumps({**HEARTBEAT, name: value}).encode())
+    except BadRequest:
+        pass
+
+
+@given(
+    st.sampled_from(sorted(HEARTBEAT["consumerDataSet"][0])),
+    st.sampled_from(sorted(HEARTBEAT["consumerDataSet"][0]["subscriptionDataSet"][0])),
+    VALUES,
+)
+def test_any_value_in_a_group_is_read_or_refused(group: str, entry: str, value: Any) -> None:
+    row = HEARTBEAT["consumerDataSet"][0]
+    subscription = {**row["subscriptionDataSet"][0], entry: value}
+    for changed in ({**row, group: value}, {**row, "subscriptionDataSet": [subscription]}):
+        try:
+            read_heartbeat(json.dumps({**HEARTBEAT, "consumerDataSet": [changed]}).encode())
+        except BadRequest:
+            pass
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"clientID":""}',
+        b'{"clientID":"a\\u0000"}',
+        b'{"clientID":"\\ud800"}',
+        b'{"clientID":"' + b"x" * 256 + b'"}',
+        json.dumps({"clientID": "c", "producerDataSet": [{"groupName": "g"}] * 1025}).encode(),
+    ],
+)
+def test_a_heartbeat_that_cannot_be_used_is_refused(body: bytes) -> None:
+    with pytest.raises(BadRequest):
+        read_heartbeat(body)
+
+
+def test_a_check_of_a_subscription_is_read() -> None:
+    body = {
+        "clientId": "c",
+        "group": "g",
+        "subscriptionData": {"topic": "T", "subString": "a > 1", "expressionType": "SQL92"},
+    }
+    assert read_check(json.dumps(body).encode()) == Subscription("T", "a > 1", "SQL92", 0)
+    with pytest.raises(BadRequest, match="subscriptionData"):
+        read_check(b"{}")
+
+
+def test_members_are_listed() -> None:
+    assert member_list(["a", "b"]) == b'{"consumerIdList":["a","b"]}'
+
+
+BROKER = BrokerAddresses("Default", "broker-a", {1: "10.0.0.2:10911", 0: "10.0.0.1:10911"})
+
+
+def test_a_route_has_plain_numbers_as_keys_for_older_clients() -> None:
+    text = topic_route(TopicQueues("broker-a", 4, 6), BROKER, standard=False)
+    assert b'"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"}' in text
+    with pytest.raises(ValueError, match="property name"):
+        json.loads(text)
+
+
+def test_a_route_is_json_for_others() -> None:
+    found = json.loads(topic_route(TopicQueues("broker-a", 4, 6), BROKER, standard=True))
+    assert found["brokerDatas"] == [
+        {
+            "brokerAddrs": {"0": "10.0.0.1:10911", "1": "10.0.0.2:10911"},
+            "brokerName": "broker-a",
+            "cluster": "Default",
+        }
+    ]
+    (queues,) = found["queueDatas"]
+    assert (queues["readQueueNums"], queues["writeQueueNums"], queues["perm"]) == (4, 4, 6)
+    assert found["filterServerTable"] == {}
+
+
+def test_both_dialects_say_the_same() -> None:
+    plain = topic_route(TopicQueues("broker-a", 1, 4), BROKER, standard=False)
+    standard = topic_route(TopicQueues("broker-a", 1, 4), BROKER, standard=True)
+    assert plain.replace(b"{0:", b'{"0":').replace(b",1:", b',"1":') == standard
+
+
+def test_the_cluster_is_told_in_both_dialects() -> None:
+    found = json.loads(cluster_info(BROKER, standard=True))
+    assert found["clusterAddrTable"] == {"Default": ["broker-a"]}
+    assert found["brokerAddrTable"]["broker-a"]["brokerAddrs"]["0"] == "10.0.0.1:10911"
+    assert b"{0:" in cluster_info(BROKER, standard=False)
