@@ -33,7 +33,7 @@ async def groups(visit: Visit) -> Shown:
     facts = dict(listing(at, page, "group"))
     facts["rows"] = [row_of(group) for group in page.rows]
     same = command("group", "list", *at.flags())
-    return Shown("groups.html", "Groups", facts, same, LIST_SECONDS)
+    return Shown("groups.html", "Groups", facts, same, pause_seconds=LIST_SECONDS)
 
 
 def row_of(group: GroupDescription) -> GroupRow:

@@ -44,7 +44,7 @@ async def topics(visit: Visit) -> Shown:
     facts = dict(listing(at, page, "topic"))
     facts["rows"] = [TopicRow(one, messages_kept([one]), _stored(visit, one)) for one in page.rows]
     same = command("topic", "list", *at.flags())
-    return Shown("topics.html", "Topics", facts, same, LIST_SECONDS)
+    return Shown("topics.html", "Topics", facts, same, pause_seconds=LIST_SECONDS)
 
 
 async def topic(visit: Visit) -> Shown:

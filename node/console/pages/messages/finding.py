@@ -37,7 +37,7 @@ async def messages(visit: Visit) -> Shown:
         facts["sentence"] = f"{counted(len(rows), 'message')} found."
         if len(rows) == ROWS:
             facts["sentence"] = f"The first {ROWS} messages that were found."
-    return Shown("messages.html", "Messages", facts, wanted.command, over)
+    return Shown("messages.html", "Messages", facts, wanted.command, over=over)
 
 
 async def _found(visit: Visit, wanted: Wanted) -> list[Row]:
