@@ -10,7 +10,7 @@
 `duolog.sync` has the same for programs without an event loop.
 """
 
-from duolog._access import Access, Decision, User
+from duolog._access import Access, Decision, User, UserDecision
 from duolog._admin import Admin
 from duolog._client import Client
 from duolog._consumer import Consumer
@@ -133,4 +133,5 @@ __all__ = [
     "UnknownGroup",
     "UnknownTopic",
     "User",
+    "UserDecision",
 ]

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from duolog._connection import Connection
+from duolog._errors import BadRequest
+from duolog._pages import Page, Wanted, joined_page, part_of
 from duolog._router import Router
 from duolog.wire import duolog_pb2 as wire
 
@@ -43,6 +45,14 @@ class Decision:
     allowed: bool
     entry: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserDecision:
+    """A user, and whether it may do what was asked about."""
+
+    user: User
+    decision: Decision
 
 
 class Access:
@@ -125,10 +135,50 @@ class Access:
 
     async def users(self) -> list[User]:
         """All users, by name."""
-        request = wire.ListUsersRequest()
-        stub = self._router.seed
-        reply = await self._ask(lambda left: stub.access.ListUsers(request, timeout=left))
+        reply = await self._listed(wire.ListUsersRequest())
         return [_user(row) for row in reply.users]
+
+    async def users_page(
+        self, contains: str = "", *, after: str = "", limit: int = 100
+    ) -> Page[User]:
+        """Users by name, so many at a time. Raises BadRequest.
+
+        Args:
+            contains: a part of their names, in any case; empty: all users.
+            after: only names behind this one: `Page.next` of the page before.
+            limit: at most so many; 0: all.
+        """
+        wanted = Wanted(contains, after, limit)
+        request = wire.ListUsersRequest(contains=contains, after=after, limit=limit)
+        reply = await self._listed(request)
+        return joined_page([part_of(map(_user, reply.users), _name, reply, wanted)], _name, wanted)
+
+    async def who_may(
+        self,
+        action: str,
+        resource: str,
+        *,
+        source: str = "",
+        after: str = "",
+        limit: int = 100,
+    ) -> Page[UserDecision]:
+        """The users who may do something, with the entries that decide. Raises BadRequest.
+
+        Args:
+            action, resource, source: see `test`.
+            after, limit: see `users_page`.
+        """
+        wanted = Wanted("", after, limit)
+        may = wire.TestAccessRequest(action=action, resource=resource, source=source)
+        reply = await self._listed(wire.ListUsersRequest(after=after, limit=limit, may=may))
+        if not reply.HasField("total"):
+            raise BadRequest("this node is of an older version, which does not say who may")
+        rows = map(_user_decision, reply.users)
+        return joined_page([part_of(rows, _decided_name, reply, wanted)], _decided_name, wanted)
+
+    async def _listed(self, request: wire.ListUsersRequest) -> wire.ListUsersReply:
+        stub = self._router.seed
+        return await self._ask(lambda left: stub.access.ListUsers(request, timeout=left))
 
     async def rights(self, name: str) -> str:
         """The rights of a user, as JSON; empty for none."""
@@ -165,7 +215,7 @@ class Access:
         request = wire.TestAccessRequest(user=user, action=action, resource=resource, source=source)
         stub = self._router.seed
         reply = await self._ask(lambda left: stub.access.TestAccess(request, timeout=left))
-        return Decision(reply.allowed, reply.entry, reply.reason)
+        return _decision(reply)
 
     async def issue_token(self, seconds: int, *, user: str = "") -> str:
         """A token that a program gives in the place of the password.
@@ -184,4 +234,20 @@ def _user(reply: wire.UserReply) -> User:
     return User(reply.user, reply.super, reply.disabled, reply.signs, reply.recovered_ms)
 
 
-__all__ = ["Access", "Decision", "User"]
+def _decision(reply: wire.TestAccessReply) -> Decision:
+    return Decision(reply.allowed, reply.entry, reply.reason)
+
+
+def _user_decision(reply: wire.UserReply) -> UserDecision:
+    return UserDecision(_user(reply), _decision(reply.decision))
+
+
+def _name(user: User) -> str:
+    return user.name
+
+
+def _decided_name(row: UserDecision) -> str:
+    return row.user.name
+
+
+__all__ = ["Access", "Decision", "User", "UserDecision"]

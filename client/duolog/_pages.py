@@ -64,7 +64,7 @@ class PartOfPage(Generic[T]):
 def part_of(
     rows: Iterable[T],
     name_of: Callable[[T], str],
-    answer: wire.ListTopicsReply | wire.ListGroupsReply,
+    answer: wire.ListTopicsReply | wire.ListGroupsReply | wire.ListUsersReply,
     wanted: Wanted,
 ) -> PartOfPage[T]:
     """The rows of an answer. A node of an older version sends all it has: they are chosen here."""

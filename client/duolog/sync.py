@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from duolog import _client
 from duolog._access import Access as AsyncAccess
-from duolog._access import Decision, User
+from duolog._access import Decision, User, UserDecision
 from duolog._admin import Admin as AsyncAdmin
 from duolog._background import report
 from duolog._batcher import BUFFER_BYTES, Buffering
@@ -585,6 +585,14 @@ class Access:
     def users(self) -> list[User]:
         """All users."""
         return self._loop.run(self._access.users())
+
+    def users_page(self, contains: str = "", *, after: str = "", limit: int = 100) -> Page[User]:
+        """Users by name, so many at a time."""
+        return self._loop.run(self._access.users_page(contains, after=after, limit=limit))
+
+    def who_may(self, action: str, resource: str, **how: Any) -> Page[UserDecision]:
+        """The users who may do something, with the entries that decide."""
+        return self._loop.run(self._access.who_may(action, resource, **how))
 
     def rights(self, name: str) -> str:
         """The rights of a user, as JSON."""

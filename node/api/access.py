@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -17,8 +17,12 @@ from node.access.gate import PRINCIPAL
 from node.access.rules import need, of_topic
 from node.access.users import User, check_password, check_user_name
 from node.api.calls import Caller, unary
+from node.api.pages import page_of
+from node.api.whomay import WhoMay
 from node.core.core import Core
 from node.core.ports import Answers
+from node.core.slices import Slices
+from node.rights.decision import Decision
 from node.rights.policies import Acl, BadAcl
 from node.rights.resources import FOR_SUPERS, Action, Kind, Need, counts_as
 from store.accesstables import SUBJECT
@@ -179,13 +183,40 @@ class AccessService(stubs.AccessServicer):
     async def ListUsers(
         self, request: wire.ListUsersRequest, context: Caller
     ) -> wire.ListUsersReply:
-        """All users, by name. Only a node that has the newest ones answers."""
+        """Users by name, all or a page; or those who may do something, and why. In slices.
+
+        Only a node that has the newest ones answers.
+        """
         self._users()
         self._admission.check_current()
-        rows = self._metadata.access.users
-        return wire.ListUsersReply(
-            users=[_reply(User.from_row(rows[name])) for name in sorted(rows)]
-        )
+        tables, decide = self._metadata.access, self._decider(request)
+        slices = Slices()
+
+        def matches(name: str) -> bool:
+            row = tables.users.get(name)
+            return row is not None and decide(User.from_row(row)).allowed
+
+        page = await page_of(list(tables.users), matches, request, slices)
+        reply = wire.ListUsersReply(total=page.total, next=page.next)
+        async for name in slices.each(page.names):
+            row = tables.users.get(name)
+            if row is None:
+                continue  # deleted meanwhile
+            user = User.from_row(row)
+            shown = reply.users.add()
+            shown.CopyFrom(_reply(user))
+            if request.HasField("may"):
+                shown.decision.CopyFrom(_decided(decide(user)))
+        return reply
+
+    def _decider(self, request: wire.ListUsersRequest) -> Callable[[User], Decision]:
+        """Whether a user may do what a request names. Raises BadRequest."""
+        if not request.HasField("may"):
+            return lambda user: Decision(True, None, "", "")
+        principal = PRINCIPAL.get()
+        source = request.may.source or (principal.source if principal is not None else "")
+        who = WhoMay(self._metadata.access, _need(request.may), source)
+        return lambda user: who.decision(user.name, enabled=user.enabled, is_super=user.is_super)
 
     # -- rights --------------------------------------------------------------------------------
 
@@ -238,8 +269,7 @@ class AccessService(stubs.AccessServicer):
         if name != principal.name and not gate.is_super(principal):
             raise sdk.NoPermission("what another user may do is told to super users only")
         found = gate.decision(name, _need(request), request.source or principal.source)
-        entry = found.entry.text if found.entry is not None else ""
-        return wire.TestAccessReply(allowed=found.allowed, entry=entry, reason=found.reason)
+        return _decided(found)
 
     @unary
     async def IssueToken(
@@ -272,6 +302,11 @@ def _reply(user: User) -> wire.UserReply:
     reply.super = user.is_super
     reply.recovered_ms = user.recovered_ms
     return reply
+
+
+def _decided(found: Decision) -> wire.TestAccessReply:
+    entry = found.entry.text if found.entry is not None else ""
+    return wire.TestAccessReply(allowed=found.allowed, entry=entry, reason=found.reason)
 
 
 def _by() -> str:

@@ -1,4 +1,4 @@
-"""`duolog acl`: show, grant, revoke, test the rights of users."""
+"""`duolog acl`: show, grant, revoke, test the rights of users, and who has one."""
 
 import json
 import sys
@@ -10,7 +10,9 @@ import typer
 
 from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.output import (
+    After,
     Json,
+    Limit,
     Timeout,
     Yes,
     confirm,
@@ -21,12 +23,13 @@ from node.cli.output import (
     print_rows,
     run,
     say,
+    say_next,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from duolog import Decision
+    from duolog import Decision, Page, UserDecision
 
     from node.rights.plainacl import Imported
     from node.rights.policies import Acl, Entry
@@ -227,6 +230,38 @@ def ask_whether(
         print_facts({"allowed": "yes" if found.allowed else "no", "reason": found.reason}, False)
     if not found.allowed:
         raise typer.Exit(EXIT_DENIED)
+
+
+@app.command("who")
+def who_may(
+    action: Annotated[str, typer.Argument(help="Pub, Sub, Create, Update, Delete, Get or List.")],
+    resource: Annotated[str, typer.Argument(help="Topic:NAME, Group:NAME or Cluster:NAME.")],
+    source: Annotated[str, typer.Option(help="Address that they call from; default: yours.")] = "",
+    limit: Annotated[int | None, Limit] = None,
+    after: Annotated[str, After] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """List the users who may do something, and which entry decides."""
+
+    async def ask() -> "Page[UserDecision]":
+        async with client_of(endpoints, timeout) as client:
+            return await client.access.who_may(
+                action, resource, source=source, after=after, limit=limit or 0
+            )
+
+    page = run(ask())
+    rows = [
+        {
+            "user": row.user.name,
+            "entry": row.decision.entry,
+            "reason": row.decision.reason,
+        }
+        for row in page.rows
+    ]
+    print_rows(rows, ["user", "reason"], as_json)
+    say_next(page)
 
 
 @app.command("import")

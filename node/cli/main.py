@@ -31,6 +31,7 @@ _NOUNS = {
     "group": _Noun("List, show, explain, set, reset consumer groups.", "node.cli.group"),
     "user": _Noun("List, create, alter, delete users.", "node.cli.user"),
     "acl": _Noun("Show, grant, revoke, test the rights of users.", "node.cli.acl"),
+    "audit": _Noun("List who did what, and what was denied.", "node.cli.audit"),
     "quota": _Noun("Set, list, delete the quotas of users, clients, topics.", "node.cli.quota"),
     "cluster": _Noun("Show the cluster, switch and drain nodes.", "node.cli.cluster"),
     "doctor": _Noun("Say what is wrong with a cluster, and what to do.", "node.cli.doctor"),

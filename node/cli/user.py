@@ -14,7 +14,10 @@ from node.cli.access import (
     read_password,
 )
 from node.cli.output import (
+    After,
+    Contains,
     Json,
+    Limit,
     Timeout,
     Yes,
     confirm,
@@ -24,11 +27,12 @@ from node.cli.output import (
     print_rows,
     run,
     say,
+    say_next,
 )
 from node.inspection.times import iso
 
 if TYPE_CHECKING:
-    from duolog import User
+    from duolog import Page, User
 
     from node.cli.recovery import Recovered
 
@@ -62,17 +66,22 @@ def _new_password(file: str) -> str:
 
 @app.command("list")
 def list_(
+    contains: Annotated[str, Contains] = "",
+    limit: Annotated[int | None, Limit] = None,
+    after: Annotated[str, After] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """List all users."""
+    """List users by name: all of them, or a part."""
 
-    async def ask() -> "list[User]":
+    async def ask() -> "Page[User]":
         async with client_of(endpoints, timeout) as client:
-            return await client.access.users()
+            return await client.access.users_page(contains, after=after, limit=limit or 0)
 
-    print_rows(map(_row, run(ask())), ["user", "type", "status", "signs", "recovered"], as_json)
+    page = run(ask())
+    print_rows(map(_row, page.rows), ["user", "type", "status", "signs", "recovered"], as_json)
+    say_next(page)
 
 
 @app.command()

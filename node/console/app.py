@@ -21,12 +21,13 @@ from node.console.actions import redelivery
 from node.console.actions import searches as search_actions
 from node.console.actions import topics as topic_actions
 from node.console.http.security import App, Protected
+from node.console.pages.audit import audit
 from node.console.pages.cluster import cluster, doctor
 from node.console.pages.deferred.dead import dead, dead_export
 from node.console.pages.groups import group, groups
 from node.console.pages.messages.finding import messages
 from node.console.pages.messages.message import message
-from node.console.pages.rights import audit, rights
+from node.console.pages.rights import rights
 from node.console.pages.tail import tail
 from node.console.pages.topics import topic, topics
 from node.console.requests.changes import Changes

@@ -1323,18 +1323,20 @@ class PutUserRequest(_message.Message):
     def __init__(self, user: _Optional[str] = ..., password: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., create: _Optional[bool] = ...) -> None: ...
 
 class UserReply(_message.Message):
-    __slots__ = ("user", "super", "disabled", "signs", "recovered_ms")
+    __slots__ = ("user", "super", "disabled", "signs", "recovered_ms", "decision")
     USER_FIELD_NUMBER: _ClassVar[int]
     SUPER_FIELD_NUMBER: _ClassVar[int]
     DISABLED_FIELD_NUMBER: _ClassVar[int]
     SIGNS_FIELD_NUMBER: _ClassVar[int]
     RECOVERED_MS_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
     user: str
     super: bool
     disabled: bool
     signs: bool
     recovered_ms: int
-    def __init__(self, user: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., recovered_ms: _Optional[int] = ...) -> None: ...
+    decision: TestAccessReply
+    def __init__(self, user: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., recovered_ms: _Optional[int] = ..., decision: _Optional[_Union[TestAccessReply, _Mapping]] = ...) -> None: ...
 
 class DeleteUserRequest(_message.Message):
     __slots__ = ("user",)
@@ -1347,14 +1349,26 @@ class DeleteUserReply(_message.Message):
     def __init__(self) -> None: ...
 
 class ListUsersRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("contains", "after", "limit", "may")
+    CONTAINS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    MAY_FIELD_NUMBER: _ClassVar[int]
+    contains: str
+    after: str
+    limit: int
+    may: TestAccessRequest
+    def __init__(self, contains: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., may: _Optional[_Union[TestAccessRequest, _Mapping]] = ...) -> None: ...
 
 class ListUsersReply(_message.Message):
-    __slots__ = ("users",)
+    __slots__ = ("users", "total", "next")
     USERS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     users: _containers.RepeatedCompositeFieldContainer[UserReply]
-    def __init__(self, users: _Optional[_Iterable[_Union[UserReply, _Mapping]]] = ...) -> None: ...
+    total: int
+    next: str
+    def __init__(self, users: _Optional[_Iterable[_Union[UserReply, _Mapping]]] = ..., total: _Optional[int] = ..., next: _Optional[str] = ...) -> None: ...
 
 class PutRightsRequest(_message.Message):
     __slots__ = ("user", "rights", "expected")

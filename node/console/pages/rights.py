@@ -1,81 +1,143 @@
-"""Who may what, and what was done."""
+"""Who may do what, and which entry decides it. For super users."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from duolog import Decision, Message, User
-from duolog._background import all_of
+from duolog import Decision, User
 
+from node.console.pages.lists import LIVE_ROWS_MAX, ROWS, listing, place
+from node.console.view.addresses import RIGHTS, address
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted
-from store.metadata import AUDIT_TOPIC
+from node.rights.policies import Acl, BadAcl
 
 ACTIONS = ("Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
-USERS_ASKED = 200  # about one resource
-ENTRIES = 100
+KIND = "Topic:"  # of a resource that is named without one
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What somebody may do, as the form asks it. user: empty for everybody. source: address from
+    which they call; empty: from the console's.
+    """
+
+    user: str
+    action: str
+    resource: str
+    source: str
+
+    @staticmethod
+    def of(visit: Visit) -> "Asked":
+        """As a link or the form has it."""
+        user, action, resource, source = (
+            visit.query.get(name, "").strip() for name in ("user", "action", "resource", "source")
+        )
+        if resource and ":" not in resource:
+            resource = KIND + resource
+        return Asked(user, action or ACTIONS[0], resource, source)
+
+    def address(self, **other: str) -> str:
+        """Of the page that asks this, with other fields."""
+        fields = {"user": self.user, "action": self.action, "resource": self.resource}
+        return address(RIGHTS, {**fields, "source": self.source, **other})
+
+    def words(self, *verb: str) -> str:
+        """The same for the command line."""
+        source = ["--source", self.source] if self.source else []
+        return command("acl", *verb, self.action, self.resource, *source)
 
 
 @dataclass(frozen=True, slots=True)
 class UserRow:
-    """A user, and whether it may do what is asked about; None: nothing is."""
+    """A user in a list. link: to its rights. why: the entry that decides, where one was asked."""
 
     user: User
-    decision: Decision | None
+    link: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRow:
+    """An entry of a user. decides: what is asked about."""
+
+    policy: str
+    allow: bool
+    text: str
+    decides: bool
 
 
 async def rights(visit: Visit) -> Shown:
-    """The users, and who of them may do something, and why. For super users."""
-    action, resource = visit.query.get("action", "Pub"), visit.query.get("resource", "").strip()
-    users = await visit.client.access.users()
-    asked = users[:USERS_ASKED] if resource else []
-    decisions = await all_of(
-        *(visit.client.access.test(action, resource, user=user.name) for user in asked)
+    """The users; those who may do something, and why; or what the entries of one decide."""
+    asked = Asked.of(visit)
+    if asked.user:
+        return await _of_user(visit, asked)
+    if asked.resource:
+        return await _who_may(visit, asked)
+    at = place(visit)
+    page = await visit.client.access.users_page(at.contains, after=at.after, limit=at.limit)
+    facts = dict(listing(at, page, "user"))
+    facts["rows"] = [UserRow(user, asked.address(user=user.name)) for user in page.rows]
+    return _shown(asked, facts, command("user", "list", *at.flags()))
+
+
+async def _who_may(visit: Visit, asked: Asked) -> Shown:
+    after = visit.query.get("after", "")
+    page = await visit.client.access.who_may(
+        asked.action, asked.resource, source=asked.source, after=after, limit=ROWS
     )
-    known = dict(zip((user.name for user in asked), decisions, strict=True))
-    may = sum(decision.allowed for decision in decisions)
-    told = f"{counted(len(users), 'user')}."
-    if resource:
-        told = f"{may} of {counted(len(asked), 'user')} may {action} {resource}."
+    facts = {
+        "sentence": f"{counted(page.total, 'user')} may {asked.action} {asked.resource}.",
+        "rows": [
+            UserRow(row.user, asked.address(user=row.user.name), row.decision.reason)
+            for row in page.rows
+        ],
+        "after": after,
+        "next_link": asked.address(after=page.next) if page.next else "",
+    }
+    return _shown(asked, facts, asked.words("who"))
+
+
+async def _of_user(visit: Visit, asked: Asked) -> Shown:
+    """Raises BadRequest where there is no such user."""
+    text = await visit.client.access.rights(asked.user)
+    decision: Decision | None = None
+    told, words = f"The rights of {asked.user}.", command("acl", "show", asked.user)
+    if asked.resource:
+        decision = await visit.client.access.test(
+            asked.action, asked.resource, user=asked.user, source=asked.source
+        )
+        may = "may" if decision.allowed else "may not"
+        told = f"{asked.user} {may} {asked.action} {asked.resource}: {decision.reason}."
+        words = asked.words("test", asked.user)
+    entries = _entries(text, decision)
     facts = {
         "sentence": told,
-        "actions": ACTIONS,
-        "action": action,
-        "resource": resource,
-        "rows": [UserRow(user, known.get(user.name)) for user in users],
+        "held": entries[:LIVE_ROWS_MAX],
+        "hidden": max(0, len(entries) - LIVE_ROWS_MAX),
     }
-    return Shown("rights.html", "Rights", facts, command("user", "list"))
+    return _shown(asked, facts, words)
 
 
-async def audit(visit: Visit) -> Shown:
-    """The newest entries of the audit log. For those who may read its topic."""
-    parts = await visit.client.admin.topics([AUDIT_TOPIC], system=True)
-    found: list[Message] = []
-    for part in parts:
-        for queue in part.stats:
-            begin = max(queue.min_offset, queue.max_offset - ENTRIES)
-            batch = await visit.client.pull(
-                AUDIT_TOPIC, queue.queue_id, begin, max_messages=ENTRIES, group=part.group
-            )
-            found += batch
-    found.sort(key=lambda one: one.store_time_ms, reverse=True)
-    rows = [{"time_ms": one.store_time_ms, **_entry(one.body)} for one in found[:ENTRIES]]
-    told = f"The newest {counted(len(rows), 'entry')}."
-    if not parts:
-        told = "The nodes keep no audit log in a topic: set audit.topic."
-    return Shown("audit.html", "Audit", {"sentence": told, "rows": rows})
-
-
-def _entry(body: bytes) -> Mapping[str, object]:
-    """What an entry says, by name."""
+def _entries(text: str, decision: Decision | None) -> Sequence[EntryRow]:
+    """The entries of some rights, those that decide first; none of a newer version's."""
     try:
-        found = json.loads(body)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        return {"says": body.decode(errors="replace")}
-    found.pop("time", None)
-    return {"says": ", ".join(f"{name} {value}" for name, value in found.items() if value != "")}
+        acl = Acl.from_json(json.loads(text)) if text else Acl("")
+    except (BadAcl, ValueError):
+        return ()
+    deciding = decision.entry if decision is not None else ""
+    rows = [
+        EntryRow(policy, entry.allow, entry.text, entry.text == deciding)
+        for policy, entries in acl.policies
+        for entry in entries
+    ]
+    return sorted(rows, key=lambda row: not row.decides)
 
 
-__all__ = ["audit", "rights"]
+def _shown(asked: Asked, facts: Mapping[str, object], words: str) -> Shown:
+    known = {"rows": (), "held": None, "q": "", "after": "", "next": "", "next_link": ""}
+    form = {"asked": asked, "actions": ACTIONS, "hidden": 0}
+    return Shown("rights.html", "Rights", {**known, **form, **facts}, words)
+
+
+__all__ = ["rights"]

@@ -105,9 +105,39 @@ async def test_super_users_see_who_may_what_and_what_was_done(
         await at.post("/login", data=boss, headers=ORIGIN)
         assert sentence(await read(at, "/rights")) == "2 users."
         page = await read(at, "/rights?action=Pub&resource=Topic:orders")
-        assert sentence(page) == "1 of 2 users may Pub Topic:orders."
-        await read(at, "/rights?action=Pub&resource=nonsense", 400)
-        assert "orders" in await read(at, "/audit")
+        assert sentence(page) == "1 user may Pub Topic:orders."
+        assert "allowed: a super user may do everything" in page
+        assert "duolog acl who Pub Topic:orders" in page
+        entry = '{"resource": "Topic:ord*", "actions": ["Pub"], "decision": "Allow"}'
+        policies = f'{{"policies": [{{"policyType": "Custom", "entries": [{entry}]}}]}}'
+        await client.access.set_rights("alice", policies)
+        page = await read(at, "/rights?action=Pub&resource=orders")
+        assert sentence(page) == "2 users may Pub Topic:orders."
+        assert "allowed by Custom entry Topic:ord* Pub" in page
+        page = await read(at, "/rights?user=alice&action=Sub&resource=orders&source=10.0.0.7")
+        assert sentence(page) == (
+            "alice may not Sub Topic:orders: denied: no entry matches Sub on Topic:orders from "
+            "10.0.0.7."
+        )
+        assert "duolog acl test alice Sub Topic:orders --source 10.0.0.7" in page
+        page = await read(at, "/rights?user=alice&action=Pub&resource=orders")
+        assert re.search(r">Topic:ord\* Pub</th><td>Custom</td><td>allow</td><td>yes</td>", page)
+        page = await read(at, "/rights?user=alice")
+        assert (sentence(page), "duolog acl show alice" in page) == ("The rights of alice.", True)
+        assert sentence(await read(at, "/rights?q=ALI")) == "1 user whose names contain “ALI”."
+        await read(at, "/rights?action=Pub&resource=Queue:x", 400)
+        await read(at, "/rights?user=nobody", 400)
+        page = await read(at, "/audit")
+        assert "Topic:orders" in page
+        assert "<code>duolog audit</code>" in page
+        page = await read(at, "/audit?action=createtopic&user=boss&decision=allowed")
+        assert "Topic:orders" in page
+        assert "1 entry found among the newest" in sentence(page)
+        assert "duolog audit --user boss --action createtopic --decision allowed" in page
+        assert "0 entries found" in sentence(await read(at, "/audit?user=nobody"))
+        assert sentence(await read(at, "/audit?before=1h")) == "The 0 entries."
+        for wrong in ("decision=maybe", "before=soon", "from=broker-a:x"):
+            await read(at, f"/audit?{wrong}", 400)
         at.cookies.clear()
         await at.post("/login", data=alice, headers=ORIGIN)
         await read(at, "/rights", 403)

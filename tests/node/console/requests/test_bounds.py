@@ -1,5 +1,6 @@
 """What a page renders is bounded, however many queues there are."""
 
+import json
 from typing import Any, cast
 
 import pytest
@@ -8,10 +9,12 @@ from duolog import GroupDescription, GroupQueue, QueueStats, TopicDescription
 from node.console.actions.asking import PREVIEW_ROWS_MAX, Question
 from node.console.pages.groups import group
 from node.console.pages.lists import LIVE_ROWS_MAX
+from node.console.pages.rights import rights
 from node.console.pages.topics import topic
 from node.console.view.rates import Rates
 from node.console.view.render import body
-from node.console.view.visits import Visit
+from node.console.view.visits import Shown, Visit
+from node.inspection.diagnosis import NOTE, Finding
 
 MORE = 1300
 
@@ -89,3 +92,28 @@ async def test_a_topic_shows_its_first_queues(sizes: list[int], shown_sizes: lis
     assert html.count("by=offset") == LIVE_ROWS_MAX
     assert "1\u202f300 more queues are not shown." in html
     assert f"in {sum(sizes):,} queues".replace(",", "\u202f") in html
+
+
+@pytest.mark.parametrize(("count", "told"), [(100, ""), (101, "1 more finding is not shown.")])
+def test_findings_are_few(count: int, told: str) -> None:
+    findings = [Finding(NOTE, "c", f"group {number}", "so", "do") for number in range(count)]
+    html = body(Shown("doctor.html", "Doctor", {"sentence": "So.", "findings": findings}))
+    assert html.count("<li ") == 100
+    assert ("not shown" in html, told in html) == (bool(told), True)
+
+
+async def test_rights_and_users_are_few() -> None:
+    entry = {"resource": "Topic:a", "actions": ["Pub"], "decision": "Allow"}
+    policies = [{"policyType": "Custom", "entries": [entry] * (LIVE_ROWS_MAX + 5)}]
+
+    class Access:
+        async def rights(self, name: str) -> str:
+            return json.dumps({"subject": f"User:{name}", "policies": policies})
+
+    class Holder:
+        access = Access()
+
+    looked = Visit(cast(Any, Holder()), (), {}, {"user": "alice"}, 0.0, Rates())
+    html = body(await rights(looked))
+    assert rows(html) == LIVE_ROWS_MAX
+    assert "5 more entries are not shown." in html
