@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import uvicorn
 
 from node.console.http.connections import CONNECTIONS_MAX, Connection
+from node.console.http.handshakes import Handshakes
 from node.console.http.security import App
 
 TASKS_MAX = 2 * CONNECTIONS_MAX  # answers under way, also those that nobody waits for any more
@@ -40,7 +41,9 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=STOP_SECONDS,
         )
         config.load()
-        config.ssl = context
+        self._handshakes = Handshakes(context) if context is not None else None
+        if self._handshakes is not None:
+            config.http_protocol_class = self._handshakes.of(Connection)  # type: ignore[assignment]
         super().__init__(config)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -48,6 +51,14 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         for one in sockets or ():
             one.listen(QUEUE)  # asyncio gave it the other number
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End what is under way."""
+        if self._handshakes is not None:
+            for server in self.servers:
+                server.close()  # so that no further one begins
+            await self._handshakes.stop()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
