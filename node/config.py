@@ -29,6 +29,7 @@ from pydantic_core import ErrorDetails
 
 from ha.options import HaOptions
 from node.certificates import BadCertificate, CertificateFiles, read
+from node.origins import origins_of
 from node.tls import Tls
 from store.options import StoreOptions, option
 from store.status import BrokerRole
@@ -402,6 +403,23 @@ class ConsoleSection(_Section):
     tls: bool = Field(
         False, description="`listen` takes TLS only, with the certificate of `tls.cert`"
     )
+    url: str = Field(
+        "",
+        description="where browsers see the console behind a proxy, as "
+        "`https://console.example.org`; several with commas; it then answers to these names alone, "
+        "and asks for a login on loopback, too; empty: there is no proxy",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _has_origins(cls, value: str) -> str:
+        origins_of(value)  # BadOrigin is a ValueError
+        return value
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Of the URLs."""
+        return origins_of(self.url)
 
 
 class TracesSection(_Section):
@@ -555,6 +573,10 @@ class Config(_Section):
             raise ConfigError("metrics.tls needs metrics.listen")
         if self.console.tls and not self.console.listen:
             raise ConfigError("console.tls needs console.listen")
+        if self.console.url and not self.console.listen:
+            raise ConfigError("console.url needs console.listen")
+        if self.console.tls and any(one.startswith("http:") for one in self.console.origins):
+            raise ConfigError("console.url is http://, and with console.tls browsers need https://")
         if self.console.listen and self.tls.only and self.tls.client_certs == "required":
             raise ConfigError(
                 "console.listen does not work with tls.client_certs = required: the console calls "

@@ -28,7 +28,8 @@ class ConsoleOptions:
 
     endpoints: the nodes that it calls. host: that it listens on. tls: it calls them over TLS, with
     the authorities in the file ca, empty for the system's. cert, key: files with its own
-    certificate and key; empty for plain text. log_json: it writes its log as JSON.
+    certificate and key; empty for plain text. log_json: it writes its log as JSON. origins: see
+    Settings.
     """
 
     endpoints: tuple[str, ...]
@@ -38,6 +39,7 @@ class ConsoleOptions:
     cert: str = ""
     key: str = ""
     log_json: bool = False
+    origins: tuple[str, ...] = ()
 
     def line(self) -> str:
         """As a line of text."""
@@ -47,7 +49,8 @@ class ConsoleOptions:
     def of_line(line: str) -> "ConsoleOptions":
         """What `line` gave."""
         fields = json.loads(line)
-        return ConsoleOptions(**{**fields, "endpoints": tuple(fields["endpoints"])})
+        lists = {name: tuple(fields[name]) for name in ("endpoints", "origins")}
+        return ConsoleOptions(**{**fields, **lists})
 
 
 class ConsoleProcess:

@@ -316,6 +316,7 @@ class Node:
             cert=str(tls.cert) if own else "",
             key=str(tls.key) if own else "",
             log_json=self.config.node.log_json,
+            origins=self.config.console.origins,
         )
         self.console = ConsoleProcess(options, reserved.listen())
         self.console.start()

@@ -20,6 +20,12 @@ def console(
     ] = DEFAULT_LISTEN,
     cert: Annotated[str, typer.Option(help="Certificate of the console, to serve TLS.")] = "",
     key: Annotated[str, typer.Option(help="Its key.")] = "",
+    url: Annotated[
+        str,
+        typer.Option(
+            help="Where browsers see it behind a proxy, as https://HOST; several with commas."
+        ),
+    ] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
 ) -> None:
     """Serve the console, until it is interrupted.
@@ -33,12 +39,15 @@ def console(
     from node.certificates import BadCertificate
     from node.console.program import context_of, is_loopback, run
     from node.consoleprocess import ConsoleOptions
+    from node.origins import BadOrigin, origins_of
 
     host, separator, port = listen.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > 65535:
         fail(f"--listen {listen!r} is not HOST:PORT", help_of())
     if bool(cert) != bool(key):
         fail("--cert and --key go together", help_of())
+    if cert and url.strip().startswith("http:"):
+        fail(f"--url {url} is http, and with --cert browsers need https", help_of())
     way = current_way()
     tls = way.tls
     try:
@@ -49,16 +58,18 @@ def console(
             ca=str(tls.ca or "") if tls is not None else "",
             cert=cert,
             key=key,
+            origins=origins_of(url),
         )
         context_of(options)
-    except (BadRequest, BadCertificate) as error:
+    except (BadRequest, BadCertificate, BadOrigin) as error:
         fail(str(error), help_of())
     try:
         made = socket.create_server((host.strip("[]"), int(port)), family=_family(host))
     except OSError as error:
         fail(f"cannot listen on {listen}: {error.strerror or error}", "--listen HOST:PORT")
     scheme, at = "https" if cert else "http", made.getsockname()[1]
-    say(f"console of {', '.join(options.endpoints)}: {scheme}://{host}:{at}/")
+    behind = f", which browsers see at {' and '.join(options.origins)}" if options.origins else ""
+    say(f"console of {', '.join(options.endpoints)}: {scheme}://{host}:{at}/{behind}")
     if not is_loopback(host) and not cert:
         say("passwords are sent in clear text: give --cert and --key, or listen on loopback")
     with made:

@@ -101,7 +101,8 @@ class Console:
             lifespan=self._life,
             exception_handlers={404: self.looks.nowhere},
         )
-        return Protected(made, loopback_only=self._settings.loopback)
+        settings = self._settings
+        return Protected(made, loopback_only=settings.loopback, origins=settings.origins)
 
     def _routes(self) -> Iterator[BaseRoute]:
         yield Route(at.LOGIN, self._logins.page, methods=["GET"])

@@ -26,8 +26,8 @@ def run(options: ConsoleOptions, sockets: Sequence[socket.socket]) -> None:
     """Serve on sockets that listen, until the process is interrupted. Raises BadCertificate."""
     configure_logging("warning", options.log_json)
     port = sockets[0].getsockname()[1]
-    settings = Settings(options.endpoints, is_loopback(options.host), port, bool(options.cert))
-    app, context = Console(settings, partial(client_of, options)).app(), context_of(options)
+    app = Console(settings_of(options, port), partial(client_of, options)).app()
+    context = context_of(options)
 
     async def work() -> None:
         loop, server = asyncio.get_running_loop(), Server(app, context)
@@ -36,6 +36,14 @@ def run(options: ConsoleOptions, sockets: Sequence[socket.socket]) -> None:
         await server.serve(list(sockets))
 
     asyncio.run(work())
+
+
+def settings_of(options: ConsoleOptions, port: int) -> Settings:
+    """How browsers reach the console. Behind a proxy, they are not on this machine."""
+    origins = options.origins
+    loopback = is_loopback(options.host) and not origins
+    secured = bool(options.cert) or any(one.startswith("https:") for one in origins)
+    return Settings(options.endpoints, loopback, port, secured, origins)
 
 
 def client_of(options: ConsoleOptions, user: str, password: str) -> Client:
@@ -61,4 +69,4 @@ def is_loopback(host: str) -> bool:
     return security.is_loopback(host.strip("[]"))
 
 
-__all__ = ["client_of", "context_of", "is_loopback", "run"]
+__all__ = ["client_of", "context_of", "is_loopback", "run", "settings_of"]

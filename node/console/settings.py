@@ -7,13 +7,15 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Settings:
     """endpoints: nodes that are called. loopback: browsers reach the console on loopback only.
-    port: that it listens on. secured: browsers reach it over TLS.
+    port: that it listens on. secured: browsers reach it over TLS. origins: under which browsers see
+    it, where a proxy is before it; empty: there is none, and any name that leads here will do.
     """
 
     endpoints: Sequence[str]
     loopback: bool
     port: int
     secured: bool = False
+    origins: Sequence[str] = ()
 
 
 __all__ = ["Settings"]

@@ -111,6 +111,19 @@ def test_the_console_alone_may_speak_tls(tls: dict[str, Any]) -> None:
         load(flags={"tls": tls, "console": {"tls": True}})
 
 
+def test_the_console_behind_a_proxy_has_names(tls: dict[str, Any]) -> None:
+    at = {"listen": "127.0.0.1:1"}
+    config, _ = load(flags={"console": {**at, "url": "https://a.example/, https://b.example:444"}})
+    assert config.console.origins == ("https://a.example", "https://b.example:444")
+    assert load(flags={"console": at})[0].console.origins == ()
+    with pytest.raises(ConfigError, match=r"console\.url.*not of the form https://HOST"):
+        load(flags={"console": {**at, "url": "a.example"}})
+    with pytest.raises(ConfigError, match=r"console\.url needs console\.listen"):
+        load(flags={"console": {"url": "https://a.example"}})
+    with pytest.raises(ConfigError, match=r"console\.url is http://"):
+        load(flags={"tls": tls, "console": {**at, "tls": True, "url": "http://a.example"}})
+
+
 def test_the_console_has_no_certificate_that_nodes_could_require(tls: dict[str, Any]) -> None:
     required = {**tls, "client_certs": "required", "client_ca": tls["cert"]}
     load(flags={"tls": required})

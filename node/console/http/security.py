@@ -3,13 +3,17 @@
 Rules: a page runs only scripts of the console itself, and none that a message, a topic's name or a
 tag could bring; no other site may show it in a frame; a request that changes something comes from
 a page of the console. On loopback the console is asked for by a name of loopback: any other name
-is one that some site chose, to reach it from its own pages (DNS rebinding).
+is one that some site chose, to reach it from its own pages (DNS rebinding). Behind a proxy it is
+told the origins under which browsers see it: then it answers to these alone, and no header of a
+proxy says which they are.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
+
+from node.origins import BadOrigin, origin_of
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -42,9 +46,12 @@ READING = ("GET", "HEAD")
 class Protected:
     """An ASGI application whose requests are checked, and whose answers have the headers above."""
 
-    def __init__(self, app: App, *, loopback_only: bool) -> None:
-        """loopback_only: it listens on loopback, so only loopback's names are its own."""
+    def __init__(self, app: App, *, loopback_only: bool, origins: Sequence[str] = ()) -> None:
+        """loopback_only: it listens on loopback, so only loopback's names are its own. origins:
+        see Settings.
+        """
         self._app = app
+        self._origins = frozenset(origins)
         self._loopback_only = loopback_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,6 +77,8 @@ class Protected:
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
         host = headers.get("host", "")
+        if self._origins:
+            return self._wrong_behind_proxy(scope["method"], headers)
         name = _host_of(host)
         if not name:
             return "The request names no valid host."
@@ -77,12 +86,28 @@ class Protected:
             return f"This console answers only to names of loopback, not to {name}."
         if scope["method"] in READING:
             return ""
-        origin = headers.get("origin", "")
-        if origin:
-            own = origin == f"{scope['scheme']}://{host}"
-        else:
-            own = headers.get("sec-fetch-site") == "same-origin"
-        return "" if own else "The request does not come from a page of this console."
+        return _foreign(headers, {f"{scope['scheme']}://{host}"})
+
+    def _wrong_behind_proxy(self, method: str, headers: Mapping[str, str]) -> str:
+        host = headers.get("host", "")
+        if not any(_origin(origin, host) in self._origins for origin in self._origins):
+            return "This console answers only to the names in its `url`: see the proxy's Host."
+        return "" if method in READING else _foreign(headers, self._origins)
+
+
+def _origin(like: str, host: str) -> str:
+    """The origin of a Host header, with the scheme of another one; empty where it is not valid."""
+    try:
+        return "" if set(host) & set("/,?#@") else origin_of(f"{like.partition(':')[0]}://{host}")
+    except BadOrigin:
+        return ""
+
+
+def _foreign(headers: Mapping[str, str], own: Collection[str]) -> str:
+    """Why a change is refused; empty where it comes from a page of one of these origins."""
+    origin = headers.get("origin", "")
+    found = origin in own if origin else headers.get("sec-fetch-site") == "same-origin"
+    return "" if found else "The request does not come from a page of this console."
 
 
 def is_loopback(host: str) -> bool:

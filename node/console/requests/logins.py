@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from node.console.http.forms import fields_of
+from node.console.http.proxies import address_of
 from node.console.requests import errors
 from node.console.requests.answers import html
 from node.console.sessions.attempts import Attempts
@@ -42,7 +43,8 @@ class Logins:
 
     async def log_in(self, request: Request) -> Response:
         """Begin a session, and go on at the page that was asked for."""
-        address = request.client.host if request.client is not None else ""
+        proxied = bool(self._viewers.settings.origins)
+        address = address_of(request, proxied=proxied)
         fields = await fields_of(request)
         wanted = own_path(fields.get("next", ""))
         wait = self._attempts.left_seconds(address)

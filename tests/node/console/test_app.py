@@ -15,7 +15,7 @@ import pytest
 from node.console.app import Console
 from node.console.http.forms import FORM_BYTES_MAX
 from node.console.pages.topics import topic
-from node.console.program import client_of
+from node.console.program import client_of, settings_of
 from node.console.sessions.attempts import ATTEMPTS
 from node.console.sessions.viewers import cookie_of
 from node.console.settings import Settings
@@ -256,6 +256,38 @@ async def test_failed_logins_have_to_wait(start_node: StartNode, tmp_path: Path)
         ]
         assert codes == [401] * ATTEMPTS + [429]
         assert (await at.post("/login", data=right, headers=ORIGIN)).status_code == 429
+
+
+async def test_behind_a_proxy_the_cookie_is_secure_and_everybody_logs_in(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await start_node(access=access_files(tmp_path, "pw"))
+    own = "https://console.example.org"
+    options = ConsoleOptions((f"127.0.0.1:{node.port}",), "127.0.0.1", origins=(own,))
+    assert ConsoleOptions.of_line(options.line()) == options
+    settings = settings_of(options, PORT)
+    console = Console(settings, partial(client_of, options))
+    transport = httpx.ASGITransport(console.app())
+    names = {"host": "console.example.org", "origin": own}
+    base = "http://127.0.0.1:8090"
+    async with httpx.AsyncClient(transport=transport, base_url=base, headers=names) as at:
+        assert (await at.get("/")).headers["location"] == "/login?next=%2F"
+        page = (await at.get("/login")).text
+        assert "without TLS" not in page
+        root = {"user": "root", "password": "pw"}
+        answer = await at.post("/login", data=root)
+        assert answer.status_code == 303
+        cookie = answer.headers["set-cookie"]
+        assert cookie.startswith(f"__Host-{COOKIE}=")
+        assert "Secure" in cookie
+        wrong = {**root, "password": "wrong"}
+        for number in range(ATTEMPTS + 1):
+            seen = {"x-forwarded-for": f"spoofed-{number}, 203.0.113.9"}
+            answer = await at.post("/login", data=wrong, headers=seen)
+        assert answer.status_code == 429
+        other = {"x-forwarded-for": "203.0.113.10"}
+        assert (await at.post("/login", data=root, headers=other)).status_code == 303
+    await console.close()
 
 
 async def test_where_the_nodes_have_no_users_only_loopback_is_served(start_node: StartNode) -> None:

@@ -83,6 +83,65 @@ async def test_a_change_comes_from_a_page_of_the_console(
     assert await status("POST", {"host": "localhost:1", **headers}) == expected
 
 
+OWN = ("https://console.example.org", "https://other.example:8443")
+
+
+async def behind_proxy(method: str, headers: dict[str, str]) -> int:
+    """The proxy ends TLS: the console itself is asked in plain text."""
+    protected = Protected(app, loopback_only=False, origins=OWN)
+    transport = httpx.ASGITransport(protected)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8090") as client:
+        return (await client.request(method, "/", headers=headers)).status_code
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("console.example.org", 200),
+        ("CONSOLE.example.org:443", 200),
+        ("other.example:8443", 200),
+        ("other.example", 403),
+        ("console.example.org:80", 403),
+        ("console.example.org:8443", 403),
+        ("127.0.0.1:8090", 403),
+        ("localhost", 403),
+        ("evil.example", 403),
+        ("console.example.org,evil.example", 403),
+        ("console.example.org/", 403),
+        ("x@console.example.org", 403),
+        ("", 403),
+    ],
+)
+async def test_behind_a_proxy_only_its_names_are_answered(host: str, expected: int) -> None:
+    for headers in (
+        {},
+        {"x-forwarded-host": OWN[0].partition("//")[2], "forwarded": f"host={host}"},
+    ):
+        assert await behind_proxy("GET", {"host": host, **headers}) == expected
+        headers = {"host": host, "origin": OWN[0], **headers}
+        assert await behind_proxy("POST", headers) == expected
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"origin": "https://console.example.org"}, 200),
+        ({"origin": "https://other.example:8443"}, 200),
+        ({"sec-fetch-site": "same-origin"}, 200),
+        ({"origin": "http://console.example.org"}, 403),
+        ({"origin": "http://console.example.org", "x-forwarded-proto": "https"}, 403),
+        ({"origin": "https://evil.example", "x-forwarded-host": "evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({}, 403),
+    ],
+)
+async def test_a_change_behind_a_proxy_comes_from_its_pages(
+    headers: dict[str, str], expected: int
+) -> None:
+    assert await behind_proxy("POST", {"host": "console.example.org", **headers}) == expected
+
+
 async def test_what_is_no_request_is_passed_on() -> None:
     passed: list[str] = []
 
