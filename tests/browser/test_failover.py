@@ -13,7 +13,7 @@ from demo.childprocess import ChildProcess
 from demo.ports import free_endpoint
 from demo.registryserver import RegistryServer
 from tests.browser.conftest import Open
-from tests.browser.test_pages import NARROW, WIDE, violations
+from tests.browser.test_pages import ELECTED, NARROW, WIDE, check_page, violations
 from tests.browser.window import Window
 from tests.process.support import NodeProcess, environment
 
@@ -106,6 +106,20 @@ def unled_seconds(window: Window) -> float:
     told = window.page.locator(".gap text").all_text_contents()
     lengths = [found for text in told if (found := LENGTH.fullmatch(text))]
     return float(lengths[-1][1]) * UNITS[lengths[-1][2]]
+
+
+def test_pages_of_nodes_are_accessible(
+    nodes: dict[str, NodeProcess], console: str, open_window: Open
+) -> None:
+    window = open_window(console)
+    window.open("/")
+    window.until(lambda: leader(window))
+    for path in ELECTED.values():
+        for name in NAMES:
+            if "switch" not in path or name != leader(window):
+                check_page(window, path.format(node=name))
+                window.open("/")
+                window.until(lambda: leader(window))
 
 
 def test_a_failover_is_told_while_it_happens(

@@ -1,5 +1,6 @@
 """What keys do, and the dialog that tells."""
 
+import duolog.sync
 import pytest
 
 from tests.browser.conftest import Open
@@ -45,3 +46,62 @@ def test_a_question_mark_shows_the_keys(site: Site, open_window: Open) -> None:
     dialog.get_by_role("button", name="Close").click()
     dialog.wait_for(state="hidden")
     assert window.page.url == f"{site.url}/groups"
+
+
+def test_the_keys_are_all_listed(site: Site, open_window: Open) -> None:
+    window = open_window(site.url)
+    window.open("/groups")
+    window.page.keyboard.press("?")
+    listed = window.page.locator("#keys dt").all_inner_texts()
+    links = window.page.locator("nav a").all()
+    letters = [f"g {link.get_attribute('data-key')}" for link in links]
+    assert listed == ["/", *letters, "?", "Esc"]
+    assert len(set(letters)) == len(letters)
+
+
+def test_the_first_key_skips_to_the_content(site: Site, open_window: Open) -> None:
+    window = open_window(site.url)
+    window.open("/groups")
+    window.page.keyboard.press("Tab")
+    link = window.page.get_by_role("link", name="Skip to content")
+    box = link.bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert window.ask("document.activeElement.className") == "skip"
+    window.page.keyboard.press("Enter")
+    assert window.ask("document.activeElement.id") == "main"
+
+
+OUTLINE = "getComputedStyle(document.activeElement).outlineStyle"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_focus_is_visible_everywhere(site: Site, open_window: Open, scheme: str) -> None:
+    window = open_window(site.url)
+    window.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    window.open("/topics")
+    seen = 0
+    for _ in range(20):
+        window.page.keyboard.press("Tab")
+        assert window.ask(OUTLINE) == "solid", window.ask("document.activeElement.outerHTML")
+        seen += 1
+    assert seen == 20
+
+
+def test_the_focus_stays_with_its_row_when_rows_move(site: Site, open_window: Open) -> None:
+    with duolog.sync.Client(site.endpoint) as client, client.producer() as producer:
+        client.admin.create_topic("moving", 2)
+        producer.send_batch("moving", [b"x"] * 3, queue_id=0)
+        client.admin.commit("mover", {("moving", "broker-a", 0): 0, ("moving", "broker-a", 1): 0})
+        window = open_window(site.url)
+        window.open("/groups/mover")
+        window.until(lambda: window.streams)
+        rows = window.page.locator("tbody tr")
+        link = rows.first.get_by_role("link")
+        assert rows.first.get_attribute("id") == "queue-broker-a-moving-0"
+        link.focus()
+        producer.send_batch("moving", [b"x"] * 9, queue_id=1)
+        window.until(lambda: rows.first.get_attribute("id") == "queue-broker-a-moving-1")
+    focused = "document.activeElement.closest('tr').id"
+    window.until(lambda: window.ask("document.activeElement.tagName") == "A")
+    assert window.ask(focused) == "queue-broker-a-moving-0"

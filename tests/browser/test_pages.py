@@ -1,31 +1,72 @@
-"""Every page in a browser: nothing is refused or goes wrong, and everybody can use it."""
+"""Every page in a browser: nothing is refused or goes wrong, and everybody can use it.
 
+A page that app.py has and no address here leads to fails a test.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import duolog.sync
 import pytest
 
+from node.console.app import ACTIONS
+from node.console.app import PAGES as SERVED
+from node.console.view import addresses as at
 from tests.browser.conftest import Open
-from tests.browser.site import Site
+from tests.browser.site import HOSTILE, Site, fill
 from tests.browser.window import Window
+from tests.keyfiles import access_files
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
+# By the pattern that serves it; further states of a page have a word behind its pattern.
 PAGES = {
-    "cluster": "/",
-    "topics": "/topics?q=sensor-00",
-    "topic": "/topics/orders",
-    "groups": "/groups",
-    "group": "/groups/billing",
-    "messages": "/messages?topic=orders&by=key&value=order-1007",
-    "search": "/messages",
-    "message": "/topics/orders/1/3",
-    "doctor": "/doctor",
-    "tail": "/topics/orders/tail",
-    "create": "/create/topic",
-    "reset": "/groups/billing/reset?to=latest&topic=orders",
-    "delete": "/topics/orders/delete",
-    "dead": "/groups/shipping/dead",
-    "redeliver": "/groups/shipping/redeliver?letter:broker-a/0/0=on",
-    "login": "/login",
+    at.CLUSTER: "/",
+    at.DOCTOR: "/doctor",
+    at.TOPICS: "/topics?q=sensor-00",
+    at.TOPIC: "/topics/orders",
+    at.TAIL: "/topics/orders/tail",
+    at.MESSAGE: "/topics/orders/1/3",
+    at.GROUPS: "/groups",
+    at.GROUP: "/groups/billing",
+    at.DEAD: "/groups/shipping/dead",
+    at.MESSAGES: "/messages",
+    f"{at.MESSAGES} searched": "/messages?topic=orders&by=text&value=order-1007&since=",
+    f"{at.MESSAGES} found": "/messages?topic=orders&by=key&value=order-1007",
+    at.RIGHTS: "/rights",
+    f"{at.RIGHTS} who": "/rights?action=Pub&resource=orders",
+    f"{at.RIGHTS} user": "/rights?user=alice&action=Sub&resource=orders&source=10.0.0.7",
+    at.AUDIT: "/audit",
+    f"{at.AUDIT} found": "/audit?action=createtopic&decision=allowed",
+    at.TOPIC_CREATE: "/create/topic",
+    at.TOPIC_ALTER: "/topics/orders/alter",
+    at.TOPIC_DELETE: "/topics/orders/delete",
+    at.GROUP_RESET: "/groups/billing/reset?to=latest&topic=orders",
+    at.GROUP_DELETE: "/groups/billing/delete",
+    at.GROUP_REDELIVER: "/groups/shipping/redeliver",
+    f"{at.GROUP_REDELIVER} selected": "/groups/shipping/redeliver?letter:broker-a/0/0=on",
 }
+# Where nodes elect their master (test_failover.py).
+ELECTED = {
+    at.NODE_SWITCH: "/nodes/broker-a/{node}/switch",
+    at.NODE_DRAIN: "/nodes/broker-a/{node}/drain",
+    at.NODE_UNDRAIN: "/nodes/broker-a/{node}/undrain",
+}
+RIGHTS = """
+{"policies": [{"policyType": "Custom", "entries": [
+  {"resource": "Topic:ord*", "actions": ["Sub"], "sourceIps": ["10.0.0.0/8"], "decision": "Allow"},
+  {"resource": "Group:*", "actions": ["All"], "decision": "Deny"}]}]}
+"""
+UNNAMED = """
+[...document.querySelectorAll("table")].filter((table) => {
+  const label = document.getElementById(table.getAttribute("aria-labelledby"));
+  return !(table.caption || table.ariaLabel || label && label.textContent.trim());
+}).length
+"""
 WIDE, NARROW = (1280, 800), (390, 800)
 SERIOUS = ("serious", "critical")
 
@@ -45,21 +86,70 @@ def violations(window: Window) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_opens_without_complaints_and_is_accessible(
-    site: Site, open_window: Open, name: str
-) -> None:
-    window = open_window(site.url)
+def check_page(window: Window, path: str, name: str = "") -> None:
+    """A page at both widths and in both schemes. name: of its pictures; empty: none are taken."""
     for (width, height), schemes in ((WIDE, ("dark", "light")), (NARROW, ("light", "dark"))):
         window.page.set_viewport_size({"width": width, "height": height})
-        window.open(PAGES[name])
+        window.open(path)
         for scheme in schemes:
             window.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-            window.picture(f"{name}-{width}-{scheme}")
-        assert violations(window) == []  # colours do not depend on the width
+            assert violations(window) == []
+            if name:
+                window.picture(f"{name}-{width}-{scheme}")
         # Tables scroll by themselves; the page does not.
         assert window.ask("document.documentElement.scrollWidth") <= width
+        assert window.ask(UNNAMED) == 0
     assert window.complaints == []
+
+
+@pytest.fixture(scope="module")
+def guarded(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A node with users and an audit log, and something on each page."""
+    directory = tmp_path_factory.mktemp("pages")
+    files = access_files(directory, "pw")
+    flags = [word for key, value in files.items() for word in ("--set", f"access.{key}={value}")]
+    node = Site(directory / "node-a", *flags, "--set", "audit.topic=true")
+    node.start(user="root", password="pw")
+    with duolog.sync.Client(node.endpoint, user="root", password="pw", timeout=30) as client:
+        client.access.create_user("boss", "pw-of-boss", is_super=True)
+    with duolog.sync.Client(node.endpoint, user="boss", password="pw-of-boss") as client:
+        client.access.create_user("alice", "pw-of-alice")
+        client.access.set_rights("alice", RIGHTS)
+        fill(client)
+        try:
+            client.admin.create_topic(HOSTILE)  # the audit log quotes it
+        except duolog.DuologError:
+            pass
+    yield node
+    node.stop()
+
+
+def log_in(window: Window) -> None:
+    """As a super user."""
+    window.open("/login")
+    window.page.get_by_label("User").fill("boss")
+    window.page.get_by_label("Password").fill("pw-of-boss")
+    window.page.get_by_role("button", name="Log in").click()
+    window.page.locator(".who").wait_for()
+
+
+def test_every_page_is_walked() -> None:
+    known = {name.partition(" ")[0] for name in PAGES} | ELECTED.keys()
+    assert known == SERVED.keys() | ACTIONS.keys()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_opens_without_complaints_and_is_accessible(
+    guarded: Site, open_window: Open, name: str
+) -> None:
+    window = open_window(guarded.url)
+    log_in(window)
+    check_page(window, PAGES[name], "-".join(re.findall(r"\w+", name)) or "cluster")
+    assert window.ask("window.hit") is None
+
+
+def test_the_login_is_accessible(guarded: Site, open_window: Open) -> None:
+    check_page(open_window(guarded.url), "/login", "login")
 
 
 def test_an_unknown_page_says_so(site: Site, open_window: Open) -> None:
@@ -73,6 +163,6 @@ def test_an_unknown_page_says_so(site: Site, open_window: Open) -> None:
 
 def test_axe_would_find_something(site: Site, open_window: Open) -> None:
     window = open_window(site.url)
-    window.open("/groups")
+    window.open("/create/topic")
     window.ask("document.querySelectorAll('label').forEach((label) => label.remove())")
     assert any(found.startswith("label") for found in violations(window))

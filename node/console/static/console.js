@@ -29,6 +29,7 @@ function showTimes(root) {
 
 // An element that has not changed stays as it is; what somebody types into keeps its text.
 function replace(target, html) {
+  const focused = document.activeElement;
   Idiomorph.morph(target, html, {
     morphStyle: "innerHTML",
     ignoreActiveValue: true,
@@ -39,6 +40,8 @@ function replace(target, html) {
       },
     },
   });
+  // A row that moves takes its focus along, also where the browser forgets it.
+  if (focused.isConnected && focused !== document.activeElement) focused.focus({preventScroll: true});
   showTimes(target);
 }
 
