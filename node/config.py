@@ -20,9 +20,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
 )
 from pydantic_core import ErrorDetails
@@ -81,7 +83,20 @@ def _endpoint_or_empty(value: str) -> str:
     return _endpoint(value) if value else value
 
 
+def _listed(value: object) -> object:
+    """A list, as the environment and --set have it: in one text."""
+    return (
+        [one.strip() for one in value.split(";") if one.strip()]
+        if isinstance(value, str)
+        else value
+    )
+
+
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
+Rules = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+_FIELD = r"\s*(\$\.)?[^\s,.=]+(\.[^\s,.=]+)*\s*"
+MASK_RULE = rf"[^=]*[^\s=][^=]*={_FIELD}(,{_FIELD})*"  # TOPIC=hidden, TOPIC=FIELD[,FIELD...]
+PROTOBUF_RULE = r"[^=]*[^\s=][^=]*=.*\S.*:[^:]*[^\s:][^:]*"  # TOPIC=FILE:TYPE
 EndpointOrEmpty = Annotated[str, AfterValidator(_endpoint_or_empty)]
 AUTO_PORT = "auto"
 
@@ -420,6 +435,30 @@ class ConsoleSection(_Section):
     def origins(self) -> tuple[str, ...]:
         """Of the URLs."""
         return origins_of(self.url)
+
+    protobuf: Rules = Field(
+        (),
+        description="rules `TOPIC=FILE:TYPE`: bodies of topics, by name or pattern, that are shown "
+        "as Protobuf; FILE is made by `protoc --include_imports --descriptor_set_out`",
+    )
+    mask: Rules = Field(
+        (),
+        description="rules `TOPIC=hidden` and `TOPIC=FIELD[,FIELD...]`: bodies of topics, by name "
+        "or pattern, that are not shown, and fields whose values are not: a name, or a path as "
+        "`$.name` or `customer.name`",
+    )
+
+    @field_validator("protobuf", "mask")
+    @classmethod
+    def _are_rules(cls, rules: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        form = PROTOBUF_RULE if info.field_name == "protobuf" else MASK_RULE
+        for rule in rules:
+            if not re.fullmatch(form, rule):
+                wanted = (
+                    "FILE:TYPE" if form is PROTOBUF_RULE else "hidden or TOPIC=FIELD[,FIELD...]"
+                )
+                raise ValueError(f"{rule!r} is not of the form TOPIC={wanted}")
+        return rules
 
 
 class TracesSection(_Section):
@@ -787,6 +826,7 @@ def rows(config: Config, origins: Origins) -> list[tuple[str, str, object, str]]
         for key in described(type(part)):
             value = getattr(part, key)
             plain = getattr(value, "value", value)
+            plain = list(plain) if isinstance(plain, tuple) else plain
             found.append(
                 (
                     section,

@@ -29,7 +29,7 @@ class ConsoleOptions:
     endpoints: the nodes that it calls. host: that it listens on. tls: it calls them over TLS, with
     the authorities in the file ca, empty for the system's. cert, key: files with its own
     certificate and key; empty for plain text. log_json: it writes its log as JSON. origins: see
-    Settings.
+    Settings. protobuf, mask: rules of how bodies are shown, as in the configuration.
     """
 
     endpoints: tuple[str, ...]
@@ -40,6 +40,8 @@ class ConsoleOptions:
     key: str = ""
     log_json: bool = False
     origins: tuple[str, ...] = ()
+    protobuf: tuple[str, ...] = ()
+    mask: tuple[str, ...] = ()
 
     def line(self) -> str:
         """As a line of text."""
@@ -49,7 +51,7 @@ class ConsoleOptions:
     def of_line(line: str) -> "ConsoleOptions":
         """What `line` gave."""
         fields = json.loads(line)
-        lists = {name: tuple(fields[name]) for name in ("endpoints", "origins")}
+        lists = {name: tuple(fields[name]) for name in ("endpoints", "origins", "protobuf", "mask")}
         return ConsoleOptions(**{**fields, **lists})
 
 

@@ -317,6 +317,8 @@ class Node:
             key=str(tls.key) if own else "",
             log_json=self.config.node.log_json,
             origins=self.config.console.origins,
+            protobuf=self.config.console.protobuf,
+            mask=self.config.console.mask,
         )
         self.console = ConsoleProcess(options, reserved.listen())
         self.console.start()

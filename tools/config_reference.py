@@ -51,6 +51,7 @@ def render() -> str:
         for key, meaning in described(type(part)).items():
             default = "host name" if (section, key) == ("node", "name") else getattr(part, key)
             default = getattr(default, "value", default)
+            default = list(default) if isinstance(default, tuple) else default
             parts.append(f"| `{key}` | `{default}` | {meaning} |\n")
     return "".join(parts)
 

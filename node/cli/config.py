@@ -51,6 +51,7 @@ def check(
     from node.access.secrets import BadKeyFile, read_key
     from node.cautions import cautions, untimely
     from node.config import ConfigError, load
+    from node.inspection.protobodies import ProtoTypes
 
     try:
         loaded, _ = load(config)
@@ -59,6 +60,8 @@ def check(
     except (ConfigError, BadKeyFile) as error:
         fail(str(error), "duolog config show --origin   (or: docs/configuration.md)", 2)
     found = [*cautions(loaded), *untimely(loaded, datetime.now(UTC))]
+    types = ProtoTypes.of(loaded.console.protobuf)
+    found += [f"console.protobuf: {wrong}: bodies are not shown so" for wrong in types.wrong]
     if as_json:
         print_json(found)
         return

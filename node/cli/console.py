@@ -26,6 +26,17 @@ def console(
             help="Where browsers see it behind a proxy, as https://HOST; several with commas."
         ),
     ] = "",
+    protobuf: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC=FILE:TYPE", help="Show these bodies as Protobuf (repeatable)."),
+    ] = None,
+    mask: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC=FIELD,...",
+            help="Do not show these fields, or the whole body (TOPIC=hidden; repeatable).",
+        ),
+    ] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
 ) -> None:
     """Serve the console, until it is interrupted.
@@ -37,8 +48,10 @@ def console(
     from duolog._client import parse_endpoints
 
     from node.certificates import BadCertificate
-    from node.console.program import context_of, is_loopback, run
+    from node.console.program import context_of, is_loopback, run, seeing_of
+    from node.console.seeing.masks import BadMask
     from node.consoleprocess import ConsoleOptions
+    from node.inspection.protobodies import BadDescriptors
     from node.origins import BadOrigin, origins_of
 
     host, separator, port = listen.rpartition(":")
@@ -59,10 +72,15 @@ def console(
             cert=cert,
             key=key,
             origins=origins_of(url),
+            protobuf=tuple(protobuf or ()),
+            mask=tuple(mask or ()),
         )
         context_of(options)
-    except (BadRequest, BadCertificate, BadOrigin) as error:
+        wrong = seeing_of(options).types.wrong
+    except (BadRequest, BadCertificate, BadDescriptors, BadMask, BadOrigin) as error:
         fail(str(error), help_of())
+    if wrong:
+        fail(f"--protobuf {wrong[0]}", help_of())
     try:
         made = socket.create_server((host.strip("[]"), int(port)), family=_family(host))
     except OSError as error:

@@ -5,18 +5,18 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from node.cli.msgprinter import Format, Printer, Proto
 from node.cli.output import (
     INT_MAX,
     Json,
     Timeout,
     fail,
-    plain,
     print_json,
     print_rows,
     run,
@@ -24,7 +24,6 @@ from node.cli.output import (
     when,
 )
 from node.inspection import way
-from node.inspection.times import iso
 from node.inspection.tracerecords import TraceRecord
 
 if TYPE_CHECKING:
@@ -35,63 +34,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 SEND_BATCH = 2000
-Format = typer.Option(
-    "--format", "-f", help=r"Template: {topic} {queue_id} {queue_offset} {tags} {keys} {body} ..."
-)
-
-
-def _body(body: bytes) -> dict[str, str]:
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode()}
-
-
-def fields_of(message: "Shown") -> dict[str, object]:
-    """What is printed of a message; it does not keep its batch."""
-    properties = dict(message.properties)
-    return {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "physical_offset": message.physical_offset,
-        "store_time": message.store_time_ms,
-        "born_time": message.born_time_ms,
-        "unique_key": properties.pop("UNIQ_KEY", ""),
-        "tags": properties.pop("TAGS", ""),
-        "keys": properties.pop("KEYS", ""),
-        "properties": properties,
-        **({"message_id": message.message_id} if hasattr(message, "message_id") else {}),
-        **_body(message.body),
-    }
-
-
-def printer(as_json: bool, template: str | None) -> "Callable[[dict[str, object]], None]":
-    """What prints a message's fields, as the options of a command say."""
-
-    def show(fields: dict[str, object]) -> None:
-        if as_json:
-            print_json(fields)
-            return
-        fields.setdefault("body", f"base64:{fields.get('body_base64')}")
-        terminal = sys.stdout.isatty()
-        line = str(fields["body"])
-        if template is not None:
-            try:
-                line = template.format(**fields)
-            except (KeyError, IndexError) as error:
-                fail(
-                    f"template {template!r}: unknown field {error}", "fields: " + ", ".join(fields)
-                )
-            except (ValueError, AttributeError, TypeError) as error:
-                fail(f"template {template!r}: {error}", "fields: " + ", ".join(fields))
-        elif terminal:
-            tags = f" [{fields['tags']}]" if fields["tags"] else ""
-            place = f"{fields['topic']}/{fields['queue_id']}@{fields['queue_offset']}"
-            line = f"{iso(cast(int, fields['store_time']))} {place}{tags} {line}"
-        print(plain(line, kept="\n\t") if terminal else line)
-
-    return show
 
 
 class _BadTemplate(Exception):
@@ -257,6 +199,7 @@ def get(
     ] = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for more messages.")] = 2.0,
     template: Annotated[str | None, Format] = None,
+    proto: Annotated[str, Proto] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
@@ -264,7 +207,7 @@ def get(
     """Consume up to --max messages as a group, and commit them."""
     if max_ < 1:
         fail(f"--max is {max_}; it must be at least 1", "duolog msg get --help")
-    show = printer(as_json, template)
+    printer = Printer(as_json, template, proto)
 
     async def work() -> int:
         async with client_of(endpoints, timeout) as client:
@@ -272,7 +215,7 @@ def get(
             async with consumer:
                 shown = 0
                 while shown < max_ and (message := await consumer.get(wait)) is not None:
-                    show(fields_of(message))
+                    printer.message(message)
                     shown += 1
                 return shown
 
@@ -294,6 +237,7 @@ def find(
         typer.Option("--max", min=1, max=INT_MAX, help="Maximum number of messages (64 by key)."),
     ] = 32,
     template: Annotated[str | None, Format] = None,
+    proto: Annotated[str, Proto] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
@@ -304,7 +248,7 @@ def find(
             "give one of --key, --unique-key, --id or --since",
             "duolog msg find TOPIC --key KEY | --unique-key K | --id ID | --since 10m",
         )
-    show = printer(as_json, template)
+    printer = Printer(as_json, template, proto)
     begin = when(since) if since else 0
     end = when(until) if until else 0
 
@@ -326,7 +270,7 @@ def find(
 
     found = run(work())
     for message in found:
-        show(fields_of(message))
+        printer.message(message)
     if not found and not as_json:
         say("nothing found")
 
@@ -371,12 +315,13 @@ def tail(
         int | None, typer.Option("--max", min=1, help="Stop after this many messages.")
     ] = None,
     template: Annotated[str | None, Format] = None,
+    proto: Annotated[str, Proto] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show messages of all queues as they arrive, without a group."""
-    show = printer(as_json, template)
+    printer = Printer(as_json, template, proto)
     from duolog import Start
 
     begin = when(since) if since else Start.LATEST
@@ -391,7 +336,7 @@ def tail(
                 if max_ is not None and len(shown) >= max_:
                     return
                 shown.append(1)
-                show(fields_of(message))
+                printer.message(message)
                 sys.stdout.flush()
             offset = batch.next_offset
 

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.msg import Format, app, fields_of, printer
+from node.cli.msg import app
+from node.cli.msgprinter import Fields, Format, Printer, Proto
 from node.cli.output import Json, Timeout, run, say, when
 from node.inspection.times import iso
 
 if TYPE_CHECKING:
     from node.inspection.searching.search import Search
-
-    Fields = dict[str, object]
 
 INTERRUPTED = 130  # the exit status after Ctrl-C
 
@@ -43,6 +42,7 @@ def search(
         float, typer.Option(min=1, max=86_400, help="Time limit of the search.")
     ] = 600.0,
     template: Annotated[str | None, Format] = None,
+    proto: Annotated[str, Proto] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
@@ -68,11 +68,12 @@ def search(
         results_max=max_,
         seconds=seconds,
     )
-    printing = _Printing(as_json, template)
+    printer = Printer(as_json, template, proto)
+    printing = _Printing(printer)
 
     async def work() -> "Search[Fields]":
         async with client_of(endpoints, timeout) as client:
-            found = Search(client, terms, fields_of)
+            found = Search(client, terms, printer.fields)
             try:
                 await found.run(lambda: printing.told(found))
             except asyncio.CancelledError:
@@ -90,8 +91,8 @@ def search(
 class _Printing:
     """Prints what is found on stdout, and how far the search is on stderr."""
 
-    def __init__(self, as_json: bool, template: str | None) -> None:
-        self._show = printer(as_json, template)
+    def __init__(self, printer: Printer) -> None:
+        self._show = printer.show
         self._printed = 0
         self._follows = sys.stderr.isatty()
 

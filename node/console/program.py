@@ -5,28 +5,41 @@ import signal
 import socket
 import ssl
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import structlog
 from duolog import Client, Tls
 
 from node.certificates import CertificateFiles, Pem, Renewed
 from node.console.app import Console
 from node.console.http import security
 from node.console.http.serving import Server
+from node.console.seeing.masks import Masks
+from node.console.seeing.seen import Seeing
 from node.console.settings import Settings
 from node.consoleprocess import ConsoleOptions
+from node.inspection.protobodies import ProtoTypes
 from node.logs import configure_logging
 from node.tls import renewing_context, server_context
 
 CALL_SECONDS = 5.0  # that a page waits for the nodes
+log = structlog.get_logger("duolog.console")
 
 
 def run(options: ConsoleOptions, sockets: Sequence[socket.socket]) -> None:
-    """Serve on sockets that listen, until the process is interrupted. Raises BadCertificate."""
+    """Serve on sockets that listen, until the process is interrupted.
+
+    Raises BadCertificate, BadMask and BadDescriptors. A file of descriptors that cannot be used is
+    logged; the pages of its messages say so.
+    """
     configure_logging("warning", options.log_json)
-    port = sockets[0].getsockname()[1]
-    app = Console(settings_of(options, port), partial(client_of, options)).app()
+    port, seeing = sockets[0].getsockname()[1], seeing_of(options)
+    for wrong in seeing.types.wrong:
+        log.error("bodies cannot be shown as Protobuf", rule=wrong)
+    settings = replace(settings_of(options, port), seeing=seeing)
+    app = Console(settings, partial(client_of, options)).app()
     context = context_of(options)
 
     async def work() -> None:
@@ -52,6 +65,11 @@ def client_of(options: ConsoleOptions, user: str, password: str) -> Client:
     return Client(options.endpoints, user=user, password=password, tls=tls, timeout=CALL_SECONDS)
 
 
+def seeing_of(options: ConsoleOptions) -> Seeing:
+    """How messages are shown. Raises BadMask and BadDescriptors for what is no rule."""
+    return Seeing(ProtoTypes.of(options.protobuf), Masks.of(options.mask))
+
+
 def context_of(options: ConsoleOptions) -> ssl.SSLContext | None:
     """TLS of the console's port, always with the newest files. Raises BadCertificate."""
     if not options.cert:
@@ -69,4 +87,4 @@ def is_loopback(host: str) -> bool:
     return security.is_loopback(host.strip("[]"))
 
 
-__all__ = ["client_of", "context_of", "is_loopback", "run", "settings_of"]
+__all__ = ["client_of", "context_of", "is_loopback", "run", "seeing_of", "settings_of"]

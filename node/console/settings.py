@@ -1,7 +1,9 @@
 """How a console is reached, and which nodes it calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from node.console.seeing.seen import Seeing
 
 
 @dataclass(frozen=True, slots=True)
@@ -9,6 +11,7 @@ class Settings:
     """endpoints: nodes that are called. loopback: browsers reach the console on loopback only.
     port: that it listens on. secured: browsers reach it over TLS. origins: under which browsers see
     it, where a proxy is before it; empty: there is none, and any name that leads here will do.
+    seeing: how messages are shown.
     """
 
     endpoints: Sequence[str]
@@ -16,6 +19,7 @@ class Settings:
     port: int
     secured: bool = False
     origins: Sequence[str] = ()
+    seeing: Seeing = field(default_factory=Seeing)
 
 
 __all__ = ["Settings"]

@@ -1,6 +1,7 @@
 """The command line against a real node, with right and wrong input."""
 
 import asyncio
+import base64
 import json
 import os
 import pwd
@@ -23,6 +24,7 @@ from tests.process.support import (
     environment,
     run_cli,
 )
+from tests.protobufs import ORDER, file_of, order
 
 pytestmark = pytest.mark.process
 
@@ -464,3 +466,25 @@ def test_messages_are_searched_by_text_and_by_sql(node: NodeProcess) -> None:
         assert (done.returncode, done.stdout) == (1, "")
         assert "error: " in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_bodies_are_shown_as_protobuf(node: NodeProcess, tmp_path: Path) -> None:
+    proto = f"{file_of(tmp_path)}:{ORDER}"
+    ok(node, "topic", "create", "shop", "--queues", "1")
+    body = base64.b64encode(order(id=7, card="a").SerializeToString()).decode()
+    lines = [json.dumps({"body_base64": one}) for one in (body, "/w==")]
+    ok(node, "msg", "send", "shop", "--lines-json", stdin="\n".join(lines) + "\n")
+    shown = ['{"id": 7, "card": "a"}', "base64:/w=="]
+    for words in (
+        ["get", "shop", "--group", "p"],
+        ["find", "shop", "--since", "1h"],
+        ["tail", "shop", "--since", "1h", "--max", "2"],
+    ):
+        assert ok(node, "msg", *words, "--proto", proto).splitlines() == shown
+    out = ok(node, "msg", "search", "shop", "--text", "a", "--json", "--proto", proto)
+    assert json.loads(out)["body"] == {"id": 7, "card": "a"}
+    out = ok(node, "msg", "find", "shop", "--since", "1h", "--json", "--proto", proto)
+    assert "not a valid shop.Order" in json.loads(out.splitlines()[1])["body_error"]
+    done = cli(node, "msg", "find", "shop", "--since", "1h", "--proto", f"{tmp_path}/none:T")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: --proto {tmp_path}/none:T: cannot read")

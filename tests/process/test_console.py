@@ -305,3 +305,31 @@ def test_a_console_beside_a_node_ends_with_its_input_and_when_it_is_told_to() ->
             process.send_signal(number)
         _, said = process.communicate(timeout=WAIT_SECONDS)
         assert (process.returncode, said) == (0, b"")
+
+
+def test_a_file_of_descriptors_that_is_wrong_is_told_and_stops_no_node(tmp_path: Path) -> None:
+    console = free_endpoint()
+    rule = f"console.protobuf=orders*={tmp_path}/none.desc:shop.Order"
+    node = NodeProcess(tmp_path / "data", "--set", f"console.listen={console}", "--set", rule)
+    node.start()
+    try:
+        node.wait_listening(console)
+        until(lambda: "bodies cannot be shown as Protobuf" in node.log.read_text())
+        assert "none.desc: No such file or directory" in node.log.read_text()
+    finally:
+        node.stop()
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "told"),
+    [
+        ("--protobuf", "orders=/none.desc:shop.Order", "cannot read /none.desc"),
+        ("--protobuf", "orders", "not of the form TOPIC=FILE:TYPE"),
+        ("--mask", "orders", "not of the form TOPIC=hidden"),
+    ],
+)
+def test_a_console_with_a_wrong_rule_does_not_start(flag: str, value: str, told: str) -> None:
+    done = run_cli("console", "--listen", "127.0.0.1:0", flag, value)
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr

@@ -9,6 +9,7 @@ from duolog import Message, TopicDescription
 from node.console.pages.messages.rows import Row, message_row
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted, number, rate
+from node.inspection.searching.matching import Needle
 from node.inspection.topics import parts_of
 
 KEPT = 50
@@ -73,20 +74,18 @@ async def _follow(
             max_bytes=BYTES_AT_ONCE,
             group=group,
         )
-        messages += [one for one in batch if one.queue_offset < end and _matches(one, wanted)]
+        messages += [
+            one for one in batch if one.queue_offset < end and _matches(visit, one, wanted)
+        ]
     messages.sort(key=lambda one: (one.store_time_ms, one.physical_offset))
     for one in messages[-AT_ONCE:]:
-        found.rows.appendleft(message_row(one, one.group))
+        found.rows.appendleft(message_row(visit.seeing, one, one.group))
         found.shown += 1
 
 
-def _matches(message: Message, wanted: str) -> bool:
-    """Whether a message has a text in its tag, its keys or its body."""
-    if not wanted:
-        return True
-    properties = message.properties
-    texts = (properties.get("TAGS", ""), properties.get("KEYS", ""))
-    return any(wanted in text for text in texts) or wanted.encode() in message.body
+def _matches(visit: Visit, message: Message, wanted: str) -> bool:
+    """Whether what is shown of a message has a text."""
+    return not wanted or visit.seeing.see(message).has(Needle(wanted))
 
 
 def _sentence(found: Tail, now: float) -> str:

@@ -67,6 +67,7 @@ class Viewers:
             session.rates,
             searches=session.searches,
             form=session.form,
+            seeing=self.settings.seeing,
         )
 
     def give(self, response: Response, value: str) -> None:

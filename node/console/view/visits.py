@@ -7,6 +7,7 @@ from typing import Any
 from duolog import Client
 
 from node.console.searches.running import Searches
+from node.console.seeing.seen import Seeing
 from node.console.view.rates import Rates
 
 
@@ -18,7 +19,7 @@ class Visit:
     page's own pattern names. query: what a form or a link asks for. now: seconds of a clock that
     does not go back. rates: of what this viewer has seen before. memory: what a page that follows
     something keeps from one look to the next. searches: of this viewer. form: proves that a
-    form comes from a page of this session.
+    form comes from a page of this session. seeing: how messages are shown; nothing else shows them.
     """
 
     client: Client
@@ -30,6 +31,7 @@ class Visit:
     memory: dict[str, Any] = field(default_factory=dict)
     searches: Searches = field(default_factory=Searches)
     form: str = ""
+    seeing: Seeing = field(default_factory=Seeing)
 
 
 @dataclass(frozen=True, slots=True)

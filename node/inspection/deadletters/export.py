@@ -7,7 +7,7 @@ line, which has `stopped` and `continue_at` and no other word; without such a li
 import asyncio
 import base64
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -56,18 +56,21 @@ def selected(
 
 async def lines(
     letters: AsyncGenerator[Message, None],
+    fields_of: Callable[[Message], Mapping[str, object]] = as_json,
     bytes_max: int = EXPORT_BYTES_MAX,
     seconds_max: float = EXPORT_SECONDS_MAX,
 ) -> AsyncGenerator[str, None]:
-    """The lines of an export. The first dead letter is read before anything is yielded: what
-    prevents that is raised, a later error ends the export early.
+    """The lines of an export, with the fields of each dead letter.
+
+    The first dead letter is read before anything is yielded: what prevents that is raised, a later
+    error ends the export early.
     """
     clock = asyncio.get_running_loop().time
     end, size, next_place = clock() + seconds_max, 0, ""
     async with aclosing(letters) as found:
         try:
             async for letter in found:
-                line = json.dumps(as_json(letter)) + "\n"
+                line = json.dumps(fields_of(letter)) + "\n"
                 place, size = Place.of(letter), size + len(line)
                 if size > bytes_max or clock() > end:
                     bound = f"{bytes_max} bytes" if size > bytes_max else f"{seconds_max:g} s"

@@ -18,7 +18,7 @@ from node.inspection.searching.terms import End, Progress
 class Interrupted(module.Search[Any]):
     """A search whose user presses Ctrl-C."""
 
-    settled = 1  # type: ignore[assignment]
+    settled = 1
 
     async def run(self, told: Any = None) -> None:
         self.hits = [Hit((n, n, "a", 0), fields(f"body {n}")) for n in range(2)]

@@ -8,7 +8,7 @@ import pytest
 import typer
 from duolog import TrackedMessage, TrackStep
 
-from node.cli import msg
+from node.cli.msgprinter import Printer
 from node.cli.output import fail, plain, print_facts, print_rows, show_findings
 from node.inspection import way
 from node.inspection.diagnosis import Finding
@@ -58,7 +58,7 @@ def test_a_message_is_escaped_on_a_terminal_alone(
         **{"topic": "T", "born_time_ms": 1, "body": HOSTILE.encode()},
         properties={"TAGS": HOSTILE, "a": HOSTILE},
     )
-    msg.printer(False, template)(msg.fields_of(message))
+    Printer(False, template).message(message)
     out = capsys.readouterr().out
     assert out.count(KEPT if terminal else HOSTILE) >= (1 if template is None else 3)
     assert ("\x1b" in out) is not terminal

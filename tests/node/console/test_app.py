@@ -16,6 +16,7 @@ from node.console.app import Console
 from node.console.http.forms import FORM_BYTES_MAX
 from node.console.pages.topics import topic
 from node.console.program import client_of, settings_of
+from node.console.seeing.seen import Seeing
 from node.console.sessions.attempts import ATTEMPTS
 from node.console.sessions.viewers import cookie_of
 from node.console.settings import Settings
@@ -32,14 +33,18 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&\x1b[2J\u20
 TYPED = HOSTILE.replace("\x1b", "")  # properties have no control characters
 ORIGIN = {"origin": "http://localhost"}
 PORT = 8090
+EVERYTHING = Seeing()
 COOKIE = cookie_of(Settings((), loopback=True, port=PORT))
 
 
 @asynccontextmanager
-async def browser(endpoint: str, *, loopback: bool = True) -> AsyncIterator[httpx.AsyncClient]:
+async def browser(
+    endpoint: str, *, loopback: bool = True, seeing: Seeing = EVERYTHING
+) -> AsyncIterator[httpx.AsyncClient]:
     """A browser at a console of some nodes."""
     options = ConsoleOptions((endpoint,), "localhost")
-    console = Console(Settings(options.endpoints, loopback, PORT), partial(client_of, options))
+    settings = Settings(options.endpoints, loopback, PORT, seeing=seeing)
+    console = Console(settings, partial(client_of, options))
     app = console.app()
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from duolog import Message
 
 from node.console.pages.messages.rows import message_row
+from node.console.seeing.seen import Seeing
 from node.console.view.addresses import DEAD, address
 from node.console.view.selections import SELECTED, box_of, chosen
 from node.console.view.visits import Exported, Shown, Visit
 from node.console.view.words import command, counted, number
-from node.inspection.deadletters.export import lines, selected, stopped
+from node.inspection.deadletters.export import as_json, lines, selected, stopped
 from node.inspection.deadletters.places import Place, letters_page, place_of
 from node.inspection.deadletters.redelivery import MARK, origin_of, sent_until, was_sent
 
@@ -48,7 +50,7 @@ async def dead(visit: Visit) -> Shown:
         "sentence": told,
         "group": name,
         "total": page.total,
-        "rows": [_row(letter, again) for letter in page.letters],
+        "rows": [_row(visit.seeing, letter, again) for letter in page.letters],
         "first": address(DEAD, group=name) if page.previous else "",
         "previous": _link(name, page.previous),
         "next": _link(name, page.next),
@@ -64,8 +66,8 @@ def _link(group: str, at: Place | None) -> str:
     return "" if at is None else address(DEAD, {"at": at}, group=group)
 
 
-def _row(letter: Message, again: Mapping[tuple[str, int], int]) -> LetterRow:
-    row, place = message_row(letter, letter.group), Place.of(letter)
+def _row(seeing: Seeing, letter: Message, again: Mapping[tuple[str, int], int]) -> LetterRow:
+    row, place = message_row(seeing, letter, letter.group), Place.of(letter)
     states = ["a copy that failed again"] if MARK in letter.properties else []
     if was_sent(place, again):
         states.append("sent again")
@@ -86,7 +88,26 @@ async def dead_export(visit: Visit) -> Exported:
     """The selected dead letters as JSON Lines, or all of them. Raises BadRequest."""
     name = visit.path["group"]
     letters = selected(visit.client, name, chosen(visit.query))
-    return Exported(f"dead-letters-{name}.jsonl", lines(letters), stopped("the session ended"))
+    found = lines(letters, partial(_as_seen, visit.seeing))
+    return Exported(f"dead-letters-{name}.jsonl", found, stopped("the session ended"))
+
+
+def _as_seen(seeing: Seeing, letter: Message) -> dict[str, object]:
+    """All that a viewer may see of a dead letter."""
+    found, seen = as_json(letter), seeing.see(letter)
+    if seen.whole:
+        return found
+    body, properties = seen.body, seen.properties
+    shown = {} if body.hidden else {"body": body.text or body.protobuf}
+    kept = {name: value for name, value in found.items() if not name.startswith("body")}
+    return {
+        **kept,
+        "tags": properties.get("TAGS"),
+        "keys": properties.get("KEYS", "").split(),
+        "properties": properties,
+        **shown,
+        "masked": True,
+    }
 
 
 __all__ = ["dead", "dead_export"]

@@ -46,17 +46,20 @@ async def _found(visit: Visit, wanted: Wanted) -> list[Row]:
         raise BadRequest("name the topic: only a message id does without it")
     if wanted.by == TIME:
         begin = time_ms(value)
-        return [message_row(one, one.group) for one in await by_time(client, topic, begin, 0, ROWS)]
+        return [
+            message_row(visit.seeing, one, one.group)
+            for one in await by_time(client, topic, begin, 0, ROWS)
+        ]
     if wanted.by == OFFSET:
         queue_id, offset = queue_offset(value)
         batch = await client.pull(topic, queue_id, offset, max_messages=ROWS)
-        return [message_row(one, one.group) for one in batch]
+        return [message_row(visit.seeing, one, one.group) for one in batch]
     how = {KEY: "key", UNIQUE_KEY: "unique_key", MESSAGE_ID: "message_id"}[wanted.by]
     try:
         found = await client.admin.find(topic, count=ROWS, **{how: value})  # type: ignore[arg-type]
     except NoSuchMessage:
         return []
-    return [message_row(one) for one in found]
+    return [message_row(visit.seeing, one) for one in found]
 
 
 __all__ = ["messages"]

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from duolog import NoSuchMessage, TrackState
 
-from node.console.pages.messages.bodies import body_of
 from node.console.pages.messages.places import queue_offset
 from node.console.pages.messages.rows import message_row
 from node.console.view.visits import Shown, Visit
@@ -22,15 +21,15 @@ async def message(visit: Visit) -> Shown:
     found = next((one for one in batch if one.queue_offset == offset), None)
     if found is None:
         raise NoSuchMessage(f"there is no message at {way.place_of(topic, queue_id, offset)}")
-    properties = dict(found.properties)
-    unique_key = properties.get("UNIQ_KEY", "")
+    seen = visit.seeing.see(found)
+    unique_key = found.properties.get("UNIQ_KEY", "")
     states = await visit.client.admin.track(topic, queue_id, offset, group=group)
     facts = {
         "sentence": _states(states),
-        "message": found,
-        "row": message_row(found, found.group),
-        "properties": sorted(properties.items()),
-        "body": body_of(found.body),
+        "born_ms": found.born_time_ms,
+        "row": message_row(visit.seeing, found, found.group),
+        "properties": sorted(seen.properties.items()),
+        "body": seen.body,
         "states": sorted(states.items()),
         "steps": await _way(visit, topic, unique_key),
     }

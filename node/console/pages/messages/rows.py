@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from duolog import FoundMessage, Message
 
+from node.console.seeing.seen import LINE_CHARACTERS, Seeing
 from node.console.view.addresses import MESSAGE, address
 
-LINE_CHARACTERS = 160
 MORE = "…"
 
 
@@ -31,10 +31,10 @@ class Row:
         return address(MESSAGE, {"group": self.group}, **names)
 
 
-def message_row(message: Message | FoundMessage, group: str = "") -> Row:
-    """A message, in one line. group: the replica group where it lies."""
-    properties = message.properties
-    line = message.body[: LINE_CHARACTERS * 4].decode(errors="replace")[:LINE_CHARACTERS]
+def message_row(seeing: Seeing, message: Message | FoundMessage, group: str = "") -> Row:
+    """A message, in one line, as a viewer sees it. group: the replica group where it lies."""
+    seen = seeing.see(message)
+    properties = seen.properties
     return Row(
         message.topic,
         message.queue_id,
@@ -43,7 +43,7 @@ def message_row(message: Message | FoundMessage, group: str = "") -> Row:
         _cut(properties.get("TAGS", "")),
         _cut(properties.get("KEYS", "")),
         len(message.body),
-        line,
+        seen.line,
         group,
     )
 

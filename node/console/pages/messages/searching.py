@@ -8,7 +8,7 @@ link searches by itself.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from duolog import Client, Unauthenticated
+from duolog import Message, Unauthenticated
 
 from node.console.pages.messages.rows import message_row
 from node.console.pages.messages.ways import Wanted
@@ -16,6 +16,7 @@ from node.console.searches.running import UNSEEN_SECONDS, Running
 from node.console.view.addresses import SEARCH_AGAIN, SEARCH_STOP, search_of
 from node.console.view.visits import Visit
 from node.console.view.words import counted, duration, number, sentence
+from node.inspection.searching.matching import Needle
 from node.inspection.searching.search import Search
 from node.inspection.searching.terms import SECONDS, End, Progress
 
@@ -31,7 +32,7 @@ class Searched:
 async def searched(visit: Visit, wanted: Wanted) -> Searched:
     """A search as it is now; it begins where it does not run yet. Raises BadRequest, Busy."""
     name = search_of(visit.query)
-    found = await visit.searches.look(name, lambda: _search(visit.client, wanted))
+    found = await visit.searches.look(name, lambda: _search(visit, wanted))
     if isinstance(found.error, Unauthenticated):
         raise found.error
     progress = found.search.progress
@@ -48,8 +49,19 @@ async def searched(visit: Visit, wanted: Wanted) -> Searched:
     return Searched(facts, found.over)
 
 
-def _search(client: Client, wanted: Wanted) -> Search[object]:
-    return Search(client, wanted.terms, lambda one: message_row(one, one.group))
+def _search(visit: Visit, wanted: Wanted) -> Search[object]:
+    """A search that finds what is shown of messages, and nothing by what is not shown."""
+    seeing, terms = visit.seeing, wanted.terms
+    needle = Needle(terms.text, terms.any_case)
+    if terms.sql:
+        seeing.check_sql(terms.topic, terms.sql)
+
+    def keep(one: Message) -> object | None:
+        seen = seeing.see(one)
+        hides = seen.tells(terms.sql) if terms.sql else not (seen.whole or seen.has(needle))
+        return None if hides else message_row(seeing, one, one.group)
+
+    return Search(visit.client, terms, keep)
 
 
 def _sentences(found: Running) -> Iterator[str]:

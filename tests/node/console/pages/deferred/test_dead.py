@@ -15,7 +15,7 @@ from node.console.http.forms import FORM_BYTES_MAX
 from node.console.pages.deferred import dead
 from node.console.requests import downloads
 from node.console.requests.downloads import file_name
-from node.inspection.deadletters.export import EXPORT_BYTES_MAX, lines, selected
+from node.inspection.deadletters.export import lines, selected
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.console.test_actions import act, form_of
@@ -209,13 +209,13 @@ async def test_an_export_over_its_bound_says_where_to_go_on(start_node: StartNod
     node = await start_node()
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
         await make_letters(client, [b"x" * 1000] * 4)
-        found = [json.loads(one) async for one in lines(selected(client, "g", []), 3500)]
+        found = [json.loads(one) async for one in lines(selected(client, "g", []), bytes_max=3500)]
         assert [one.get("place") for one in found] == ["broker-a/0/0", "broker-a/0/1", None]
         assert found[-1] == {
             "stopped": "an export has at most 3500 bytes",
             "continue_at": "broker-a/0/2",
         }
-        late = [one async for one in lines(selected(client, "g", []), EXPORT_BYTES_MAX, -1.0)]
+        late = [one async for one in lines(selected(client, "g", []), seconds_max=-1.0)]
         assert len(late) == 1, "its time is over before the first"
 
 

@@ -1,4 +1,4 @@
-"""The body of a message as its page shows it: as text, JSON and bytes, within bounds."""
+"""The body of a message in every form that it has, within bounds."""
 
 import json
 from dataclasses import dataclass
@@ -10,12 +10,21 @@ HEX_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body as text, JSON and bytes. cut: bytes that are not shown."""
+    """A body as text, JSON, Protobuf and bytes. cut: bytes that are not shown.
+
+    type_name: that its topic's bodies have as Protobuf; wrong: why that does not show it. hidden:
+    why nothing of it is shown. masked: values in it are replaced.
+    """
 
     text: str = ""
     json: str = ""
     hexadecimal: str = ""
     cut: int = 0
+    protobuf: str = ""
+    type_name: str = ""
+    wrong: str = ""
+    hidden: str = ""
+    masked: bool = False
 
 
 def body_of(body: bytes) -> Body:
@@ -28,15 +37,23 @@ def body_of(body: bytes) -> Body:
         text = shown[: error.start].decode() if cut and error.start > BODY_BYTES - 4 else ""
     pretty = ""
     if text[:1] in ("{", "[") and not cut:
-        pretty = _set_out(text)
+        pretty = set_out(text)
     return Body(text, pretty, _hex(shown[:HEX_BYTES]), cut)
 
 
-def _set_out(text: str) -> str:
+def set_out(text: str) -> str:
     """JSON with a value a line; empty where it is none, or grows out of bounds by its depth."""
+    try:
+        return value_set_out(json.loads(text))
+    except (ValueError, RecursionError):
+        return ""
+
+
+def value_set_out(value: object) -> str:
+    """As `set_out`, of a value."""
     lines, characters = [], 0
     try:
-        for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
+        for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value):
             lines.append(part)
             characters += len(part)
             if characters > JSON_CHARACTERS:
@@ -58,4 +75,4 @@ def _hex(body: bytes) -> str:
     return "\n".join(lines)
 
 
-__all__ = ["BODY_BYTES", "JSON_CHARACTERS", "Body", "body_of"]
+__all__ = ["BODY_BYTES", "JSON_CHARACTERS", "Body", "body_of", "set_out", "value_set_out"]

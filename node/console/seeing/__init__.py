@@ -1,0 +1,1 @@
+"""What a viewer sees of a message: every page that shows one asks here."""
