@@ -26,7 +26,9 @@ _NOUNS = {
     "node": _Noun("Start a node, or check one.", "node.cli.node"),
     "topic": _Noun("List, create, alter, delete topics.", "node.cli.topic"),
     "msg": _Noun(
-        "Send, get, find, search and tail messages.", "node.cli.msg", more=("node.cli.msgsearch",)
+        "Send, get, find, search and tail messages.",
+        "node.cli.msg",
+        more=("node.cli.msgsearch", "node.cli.msgresend"),
     ),
     "group": _Noun("List, show, explain, set, reset consumer groups.", "node.cli.group"),
     "user": _Noun("List, create, alter, delete users.", "node.cli.user"),

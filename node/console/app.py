@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from node.console.actions import groups as group_actions
+from node.console.actions import messages as message_actions
 from node.console.actions import nodes as node_actions
 from node.console.actions import redelivery
 from node.console.actions import searches as search_actions
@@ -61,6 +62,8 @@ ACTIONS: Mapping[str, Action] = {
     at.TOPIC_CREATE: topic_actions.CREATE,
     at.TOPIC_ALTER: topic_actions.ALTER,
     at.TOPIC_DELETE: topic_actions.DELETE,
+    at.MESSAGE_SEND: message_actions.SEND,
+    at.MESSAGE_AGAIN: message_actions.AGAIN,
     at.GROUP_RESET: group_actions.RESET,
     at.GROUP_DELETE: group_actions.DELETE,
     at.GROUP_REDELIVER: redelivery.REDELIVER,

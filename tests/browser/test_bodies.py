@@ -78,6 +78,6 @@ def test_a_body_is_shown_as_the_console_is_told(
 def test_a_masked_value_is_not_found_by_its_text(bodies: Site, open_window: Open) -> None:
     window = open_window(bodies.url)
     window.open(f"/messages?topic=masked&by=text&value={SECRET}")
-    window.shows("0 messages found in 1 message")
+    window.shows("0 messages found among 1 message")
     window.open("/messages?topic=masked&by=text&value=id")
-    window.shows("1 message found in 1 message")
+    window.shows("1 message found among 1 message")

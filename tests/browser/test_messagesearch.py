@@ -37,11 +37,11 @@ def test_messages_are_found_by_a_text_and_the_link_is_shared(site: Site, open_wi
     page.get_by_label("Value").fill("DUCK")
     page.get_by_label("Case of a text").select_option("any")
     page.get_by_role("button", name="Find").click()
-    window.shows("messages found in")
+    window.shows("messages found among")
     assert window.ask(ROWS) >= 20
     shared = open_window(site.url)
     shared.open(page.url)
-    shared.shows("messages found in")
+    shared.shows("messages found among")
     assert shared.ask(ROWS) == window.ask(ROWS)
     assert shared.page.get_by_label("Case of a text").input_value() == "any"
     assert shared.ask("document.querySelector('progress').position") == 1
@@ -92,7 +92,7 @@ def test_results_come_while_it_goes_on_and_it_is_stopped(site: Site, open_window
         "Object.defineProperty(document, 'hidden', {value: true, configurable: true}),"
         "void document.dispatchEvent(new Event('visibilitychange'))"
     )
-    window.shows("150 messages found in")
+    window.shows("150 messages found among")
     window.until(lambda: not window.streams)
 
 

@@ -488,3 +488,21 @@ def test_bodies_are_shown_as_protobuf(node: NodeProcess, tmp_path: Path) -> None
     done = cli(node, "msg", "find", "shop", "--since", "1h", "--proto", f"{tmp_path}/none:T")
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: --proto {tmp_path}/none:T: cannot read")
+
+
+def test_a_message_is_sent_again(node: NodeProcess) -> None:
+    ok(node, "topic", "create", "resent", "--queues", "2")
+    line = {"body_base64": "/w==", "keys": "a b", "tags": "t", "properties": {"n": "1"}}
+    ok(node, "msg", "send", "resent", "--lines-json", "--queue", "1", stdin=json.dumps(line))
+    sent = json.loads(ok(node, "msg", "resend", "resent", "1", "0", "--json"))
+    assert (sent["queue_id"], sent["queue_offset"]) == (1, 1)
+    out = ok(node, "msg", "find", "resent", "--since", "1h", "--json")
+    first, copy = (json.loads(one) for one in out.splitlines())
+    same = ("body_base64", "keys", "tags", "properties")
+    assert [first[name] for name in same] == [copy[name] for name in same]
+    assert copy["unique_key"] == sent["unique_key"] != first["unique_key"]
+    ok(node, "msg", "resend", "resent", "1", "0", "--to-queue", "0", "--delay", "600")
+    for words in (["resent", "1", "9"], ["none", "0", "0"], ["%DLQ%g", "0", "0"]):
+        done = cli(node, "msg", "resend", *words)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: ")

@@ -14,7 +14,8 @@ PREVIEW_ROWS_MAX = 500
 @dataclass(frozen=True, slots=True)
 class Field:
     """A field of a form. choices: values and their labels, for a selection; empty for a text.
-    hidden: its value is what the page is about.
+    hidden: its value is what the page is about. lines: of a text that may have several; 0: it has
+    one.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Field:
     hint: str = ""
     choices: Sequence[tuple[str, str]] = ()
     hidden: bool = False
+    lines: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ FORM_BYTES_MAX = 16 << 10
 FIELDS_MAX = 32
 
 
-async def fields_of(request: Request) -> dict[str, str]:
-    """The fields of a request's form."""
+async def fields_of(request: Request, most: int = FORM_BYTES_MAX) -> dict[str, str]:
+    """The fields of a request's form. most: bytes that it may have."""
     body = b""
     try:
         async for part in request.stream():
             body += part
-            if len(body) > FORM_BYTES_MAX:
+            if len(body) > most:
                 return {}
     except ClientDisconnect:
         return {}

@@ -19,7 +19,7 @@ from node.console.requests.guarding import guarded
 from node.console.sessions.sessions import Session
 from node.console.sessions.viewers import Viewers
 from node.console.view.addresses import LOGIN, own_path
-from node.console.view.visits import Action, Done
+from node.console.view.visits import FORM_BYTES, Action, Done
 
 
 class Changes:
@@ -34,7 +34,7 @@ class Changes:
         async def do(session: Session, form: Mapping[str, str]) -> Done:
             return await action.do(self._viewers.visit(session, request), form)
 
-        return await self._change(request, do)
+        return await self._change(request, do, action.form_bytes)
 
     async def undo(self, request: Request) -> Response:
         """Undo an action."""
@@ -48,13 +48,17 @@ class Changes:
         return await self._change(request, do)
 
     async def _change(
-        self, request: Request, do: Callable[[Session, Mapping[str, str]], Awaitable[Done]]
+        self,
+        request: Request,
+        do: Callable[[Session, Mapping[str, str]], Awaitable[Done]],
+        form_bytes: int = FORM_BYTES,
     ) -> Response:
         session = self._viewers.session_of(request)
         if session is None:
             return RedirectResponse(LOGIN, 303)
-        form = await fields_of(request)
         try:
+            _check_length(request, form_bytes)
+            form = await fields_of(request, form_bytes)
             if not session.proves(form.get("form", "")):
                 raise BadRequest("this form is of another session: open the page again")
             with session.looking():
@@ -63,10 +67,17 @@ class Changes:
         except Unauthenticated:
             return RedirectResponse(LOGIN, 303)
         except DuologError as error:
-            shown = errors.page_of(error, self._viewers.settings.endpoints)
+            shown = errors.page_of(error, ())  # a page that follows would show the form again
             return html(shown, request, session, errors.status_of(error))
         session.told = done
         return RedirectResponse(done.location, 303)
+
+
+def _check_length(request: Request, most: int) -> None:
+    """Raise BadRequest for a form that is too long to be read."""
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length[:20]) > most:
+        raise BadRequest(f"this form is longer than {most >> 10} KiB")
 
 
 __all__ = ["Changes"]

@@ -20,6 +20,7 @@ OF_SESSION = 2  # searches under way
 OF_ALL = 6
 KEPT = 4  # searches of a session, also those that are over
 FIRST_SECONDS = 0.5  # that the first look waits: many searches are over by then
+LEFT_SECONDS = 3.0  # without a look, until a search makes room for another one
 UNSEEN_SECONDS = 15.0  # without a look, until a search ends
 log = structlog.get_logger("duolog.console")
 
@@ -86,6 +87,7 @@ class Searches:
         """
         found = self._known.get(name)
         if found is None:
+            await self._leave()
             found = self._begin(name, make())
             await asyncio.wait({self._tasks[name]}, timeout=FIRST_SECONDS)
             if found.error is not None and not found.search.hits:
@@ -93,6 +95,15 @@ class Searches:
                 raise found.error
         found.seen = asyncio.get_running_loop().time()
         return found
+
+    async def _leave(self) -> None:
+        """End the search whose page was left, where another one would be too many."""
+        if len(self._tasks) < OF_SESSION:
+            return
+        now = asyncio.get_running_loop().time()
+        name = min(self._tasks, key=lambda one: self._known[one].seen)
+        if now - self._known[name].seen > LEFT_SECONDS:
+            await self.forget(name)
 
     async def stop(self, name: str) -> None:
         """End a search; what it has found is kept."""

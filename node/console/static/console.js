@@ -168,6 +168,13 @@ document.addEventListener("change", (event) => {
     box.checked = event.target.checked;
 });
 
+// -- forms: what is sent, is sent once -----------------------------------------------------------
+
+document.addEventListener("submit", (event) => {
+  const {target: form, submitter} = event;
+  if (form.method === "post" && submitter) setTimeout(() => { submitter.disabled = true; });
+});
+
 // -- the hint of a way to search -----------------------------------------------------------------
 
 document.addEventListener("change", (event) => {

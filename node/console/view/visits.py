@@ -49,6 +49,7 @@ class Shown:
     over: bool = False
 
 
+FORM_BYTES = 16 << 10
 Page = Callable[[Visit], Awaitable[Shown]]  # raises duolog's errors
 
 
@@ -77,23 +78,36 @@ class Undo:
 @dataclass(frozen=True, slots=True)
 class Done:
     """An action was done. told: what was done, as a sentence. location: the page to go on at.
-    undo: None where it cannot be undone.
+    undo: None where it cannot be undone. command: the same from the command line.
     """
 
     told: str
     location: str
     undo: Undo | None = None
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
     """ask: a page that says what it would do, and has the form. do: does it, as the form says.
 
-    Both raise duolog's errors; BadRequest for a form that is not filled in.
+    Both raise duolog's errors; BadRequest for a form that is not filled in. form_bytes: of its form
+    at most.
     """
 
     ask: Page
     do: Callable[[Visit, Mapping[str, str]], Awaitable[Done]]
+    form_bytes: int = FORM_BYTES
 
 
-__all__ = ["Action", "Done", "Download", "Exported", "Page", "Shown", "Undo", "Visit"]
+__all__ = [
+    "FORM_BYTES",
+    "Action",
+    "Done",
+    "Download",
+    "Exported",
+    "Page",
+    "Shown",
+    "Undo",
+    "Visit",
+]

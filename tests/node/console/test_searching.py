@@ -42,7 +42,7 @@ async def test_messages_are_found_by_what_is_in_them(start_node: StartNode) -> N
     async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as at:
         await fill(client)
         page = await read(at, f"{TEXT}Duck+7")
-        assert sentence(page).startswith("1 message found in 10 messages, in ")
+        assert sentence(page).startswith("1 message found among 10 messages, in ")
         assert ">1/3</a>" in page
         assert "duolog msg search T --text &#39;Duck 7&#39; --since 1h</code>" in page
         assert PROGRESS.findall(page) == [("10", "10")]
@@ -134,7 +134,7 @@ async def test_a_search_is_stopped_and_made_again(
     async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as at:
         await fill(client)
         page = await read(at, f"{TEXT}Duck")
-        assert "0 messages found so far in " in sentence(page)
+        assert "0 messages found so far among " in sentence(page)
         assert '<main id="main" data-live' in page
         assert ">Stop</button>" in page
         assert await press(at, f"{TEXT}Duck") == f"{TEXT}Duck"
@@ -147,7 +147,7 @@ async def test_a_search_is_stopped_and_made_again(
         async with asyncio.timeout(10):
             while ">Stop<" in (page := await read(at, f"{TEXT}Duck")):
                 await asyncio.sleep(0.01)
-        assert sentence(page).startswith("10 messages found in 10 messages")
+        assert sentence(page).startswith("10 messages found among 10 messages")
         form = await form_of(at, "/messages/stop?topic=T")
         answer = await at.post("/messages/stop?topic=T", data={"form": "no"}, headers=ORIGIN)
         assert answer.status_code == 400
@@ -165,7 +165,7 @@ async def test_a_stream_follows_a_search_to_its_end(
         await read(at, f"{TEXT}Duck")
         held.set()
         answer = await at.get(f"{TEXT}Duck", headers={"accept": "text/event-stream"})
-    assert "10 messages found in 10 messages" in answer.text
+    assert "10 messages found among 10 messages" in answer.text
     assert answer.text.endswith("event: last\ndata:\n\n")
 
 

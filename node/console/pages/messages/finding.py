@@ -2,7 +2,6 @@
 
 from duolog import BadRequest, NoSuchMessage
 
-from node.console.pages.messages.places import queue_offset, time_ms
 from node.console.pages.messages.rows import Row, message_row
 from node.console.pages.messages.searching import searched
 from node.console.pages.messages.ways import (
@@ -14,6 +13,7 @@ from node.console.pages.messages.ways import (
     WAYS,
     Wanted,
 )
+from node.console.view.places import queue_offset, time_ms
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import counted
 from node.inspection.finding import by_time

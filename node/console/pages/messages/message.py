@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 
-from duolog import NoSuchMessage, TrackState
+from duolog import Message, NoSuchMessage, TrackState
 
-from node.console.pages.messages.places import queue_offset
 from node.console.pages.messages.rows import message_row
+from node.console.view.addresses import MESSAGE_AGAIN, address
+from node.console.view.places import queue_offset
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted
 from node.inspection import way
 from node.inspection.finding import client_records
+from node.inspection.sending import is_sent_again, message_at
 
 
 async def message(visit: Visit) -> Shown:
@@ -17,10 +19,7 @@ async def message(visit: Visit) -> Shown:
     topic = visit.path["topic"]
     queue_id, offset = queue_offset(f"{visit.path['queue']}/{visit.path['offset']}")
     group = visit.query.get("group") or None
-    batch = await visit.client.pull(topic, queue_id, offset, max_messages=1, group=group)
-    found = next((one for one in batch if one.queue_offset == offset), None)
-    if found is None:
-        raise NoSuchMessage(f"there is no message at {way.place_of(topic, queue_id, offset)}")
+    found = await message_at(visit.client, topic, queue_id, offset, group)
     seen = visit.seeing.see(found)
     unique_key = found.properties.get("UNIQ_KEY", "")
     states = await visit.client.admin.track(topic, queue_id, offset, group=group)
@@ -31,10 +30,17 @@ async def message(visit: Visit) -> Shown:
         "properties": sorted(seen.properties.items()),
         "body": seen.body,
         "states": sorted(states.items()),
+        "again": _again(found) if is_sent_again(topic) else "",
         "steps": await _way(visit, topic, unique_key),
     }
     track = command("msg", "track", topic, "--unique-key", unique_key) if unique_key else ""
     return Shown("message.html", way.place_of(topic, queue_id, offset), facts, track)
+
+
+def _again(message: Message) -> str:
+    """The page that sends it again."""
+    names = {"queue": message.queue_id, "offset": message.queue_offset}
+    return address(MESSAGE_AGAIN, {"group": message.group}, topic=message.stored_topic, **names)
 
 
 def _states(states: Mapping[str, TrackState]) -> str:

@@ -71,15 +71,15 @@ def _sentences(found: Running) -> Iterator[str]:
     took = duration(found.seconds() * 1000)
     of = _of(progress)
     if found.error is not None:
-        yield f"{count} found in {of}; then the search failed."
+        yield f"{count} found among {of}; then the search failed."
         yield sentence(str(found.error))
     elif not found.over:
-        yield f"{count} found so far in {of}, in {took}."
+        yield f"{count} found so far among {of}, in {took}."
     elif progress.end is End.ENOUGH:
         first = "newest" if found.search.terms.newest_first else "oldest"
-        yield f"The {first} {count} that match, found in {of}, in {took}. There may be more."
+        yield f"The {first} {count} that match, found among {of}, in {took}. There may be more."
     else:
-        yield f"{count} found in {of}, in {took}."
+        yield f"{count} found among {of}, in {took}."
         if progress.end is End.LATE:
             yield f"A search ends after {duration(SECONDS * 1000)}: choose a shorter time."
         elif progress.end is End.STOPPED and found.unseen:

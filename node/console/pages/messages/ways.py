@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from duolog import BadRequest
 
-from node.console.pages.messages.places import time_ms
+from node.console.view.places import time_ms
 from node.console.view.words import command
 from node.inspection.searching.terms import Terms
 

@@ -103,6 +103,16 @@ async def test_searches_are_few() -> None:
     assert room.taken == 0
 
 
+async def test_a_search_whose_page_was_left_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = Searches()
+    first, second = [await searches.look(name, Scripted) for name in "ab"]
+    await searches.look("a", Scripted)
+    monkeypatch.setattr(module, "LEFT_SECONDS", -1.0)
+    third = await searches.look("c", Scripted)
+    assert (first.over, second.over, third.over) == (False, True, False)
+    await searches.close()
+
+
 async def test_the_results_of_a_few_are_kept() -> None:
     searches, made = Searches(), 0
 

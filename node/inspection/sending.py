@@ -1,0 +1,86 @@
+"""A message that an operator sends, or sends again.
+
+Rules: a message that is sent again is a new one. It has the body, the keys, the tag and the users'
+properties of the old one; what nodes and SDKs set themselves is set anew.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from duolog import Client, Message, NoSuchMessage, Receipt
+from duolog._columns import ONE_KEY, RESERVED
+from duolog._tracecontext import TRACEPARENT, TRACESTATE
+
+from node.inspection.way import place_of
+from store.metadata import is_reserved_topic
+
+NODES_OWN = "%"  # retries, dead letters
+NOT_COPIED = RESERVED | {ONE_KEY, TRACEPARENT, TRACESTATE}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message to be sent. key: its queue follows from it, and it is found by it. keys: further
+    ones. queue_id: instead of that queue; group: the replica group of it. delay_seconds: until
+    consumers get it.
+    """
+
+    topic: str
+    body: bytes
+    key: str = ""
+    keys: Sequence[str] = ()
+    tags: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    queue_id: int | None = None
+    group: str = ""
+    delay_seconds: float | None = None
+
+
+def is_sent_again(topic: str) -> bool:
+    """Whether messages of a topic can be sent to it again: it is one of users."""
+    return not (topic.startswith(NODES_OWN) or is_reserved_topic(topic))
+
+
+async def send(client: Client, draft: Draft) -> Receipt:
+    """Send it. Raises what a producer's `send` does."""
+    async with client.producer() as producer:
+        return await producer.send(
+            draft.topic,
+            draft.body,
+            key=draft.key or None,
+            keys=draft.keys,
+            tags=draft.tags or None,
+            properties=dict(draft.properties),
+            queue_id=draft.queue_id,
+            group=draft.group or None if draft.queue_id is not None else None,
+            delay=draft.delay_seconds,
+        )
+
+
+async def message_at(
+    client: Client, topic: str, queue_id: int, offset: int, group: str | None = None
+) -> Message:
+    """The message at a place. Raises NoSuchMessage, UnknownTopic, BadRequest."""
+    batch = await client.pull(topic, queue_id, offset, max_messages=1, group=group)
+    found = next((one for one in batch if one.queue_offset == offset), None)
+    if found is None:
+        raise NoSuchMessage(f"there is no message at {place_of(topic, queue_id, offset)}")
+    return found
+
+
+def copy_of(message: Message) -> Draft:
+    """The same message, to be sent again to its topic and queue."""
+    properties = message.properties
+    keys = properties.get("KEYS", "")
+    return Draft(
+        message.stored_topic,
+        message.body,
+        keys=() if not keys else keys.split(),
+        tags=properties.get("TAGS", ""),
+        properties={name: one for name, one in properties.items() if name not in NOT_COPIED},
+        queue_id=message.queue_id,
+        group=message.group,
+    )
+
+
+__all__ = ["Draft", "copy_of", "is_sent_again", "message_at", "send"]
