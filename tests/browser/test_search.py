@@ -56,13 +56,13 @@ def test_every_way_to_find_a_message_has_an_example(site: Site, open_window: Ope
     window = open_window(site.url)
     window.open("/messages")
     seen = set()
-    for way in ("key", "unique_key", "id", "offset", "time"):
+    for way in ("key", "unique_key", "id", "offset", "time", "text", "sql"):
         window.page.locator("#by").select_option(way)
         seen.add((window.ask(f"{BOX}.placeholder"), window.page.locator("#hint").inner_text()))
         example = window.ask(f"{BOX}.placeholder")
         window.open(f"/messages?by={way}")
         assert window.ask(f"{BOX}.placeholder") == example
-    assert len(seen) == 5
+    assert len(seen) == 7
     assert all(example and hint for example, hint in seen)
 
 
