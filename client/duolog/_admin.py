@@ -326,7 +326,7 @@ class Admin:
         return [fromwire.way_of(message) for answer in answers for message in answer.messages]
 
     async def delayed_page(
-        self, topic: str = "", *, after: str = "", limit: int = 100
+        self, topic: str = "", *, after: str = "", limit: int = 100, group: str | None = None
     ) -> DelayedPage:
         """Messages that wait for their time, the soonest first. Raises UnknownTopic, BadRequest.
 
@@ -334,26 +334,30 @@ class Admin:
             topic: that they were sent to; empty: all.
             after: `next` of the page before.
             limit: at most so many, 1 to 1000.
+            group: of this replica group only.
         """
         begun, limit = places_in(after), check_limit(limit)
+        groups = await self._waiting_groups(begun, group)
 
-        def asked(group: str) -> wire.ListDelayedRequest:
-            return wire.ListDelayedRequest(topic=topic, after=begun.get(group, ""), limit=limit)
+        def asked(name: str) -> wire.ListDelayedRequest:
+            return wire.ListDelayedRequest(topic=topic, after=begun.get(name, ""), limit=limit)
 
         replies: list[wire.ListDelayedReply] = await self._of_each(
-            begun, lambda group, to, left: to.admin.ListDelayed(asked(group), timeout=left)
+            groups, lambda name, to, left: to.admin.ListDelayed(asked(name), timeout=left)
         )
         return delayed_page_of(replies, begun, limit)
 
+    async def _waiting_groups(self, begun: Mapping[str, str], group: str | None) -> list[str]:
+        """The replica groups that have more of a list."""
+        names = await self._router.groups(self._timeout)
+        return [name for name in ([group] if group else names) if begun.get(name) != END]
+
     async def _of_each(
         self,
-        begun: Mapping[str, str],
+        names: Sequence[str],
         make: Callable[[str, Connection, float], Awaitable[T]],
     ) -> list[T]:
-        """What the replica groups answer that have more of a list; a topic may be in some only."""
-        names = [
-            name for name in await self._router.groups(self._timeout) if begun.get(name) != END
-        ]
+        """What replica groups answer; a topic may be in some of them only."""
 
         async def one(name: str) -> T | UnknownTopic:
             try:

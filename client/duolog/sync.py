@@ -651,9 +651,13 @@ class Admin:
         """Create a consumer group, or alter it."""
         return self._loop.run(self._admin.put_group(group, **how))
 
-    def delayed_page(self, topic: str = "", *, after: str = "", limit: int = 100) -> DelayedPage:
+    def delayed_page(
+        self, topic: str = "", *, after: str = "", limit: int = 100, group: str | None = None
+    ) -> DelayedPage:
         """Messages that wait for their time, the soonest first."""
-        return self._loop.run(self._admin.delayed_page(topic, after=after, limit=limit))
+        return self._loop.run(
+            self._admin.delayed_page(topic, after=after, limit=limit, group=group)
+        )
 
     def recall_delayed(
         self, topic: str, queue_offset: int, unique_key: str, *, group: str | None = None

@@ -152,8 +152,14 @@ def _list_delayed(request: wire.ListDelayedRequest, facts: Facts) -> Needs:
 
 
 async def _trim_delayed(reply: wire.ListDelayedReply, may: May, facts: Facts) -> None:
-    """What is told of all topics is for those who may see the cluster."""
+    """Keys are of messages, for those who read or write the topic; what is told of all topics is
+    for those who may see the cluster.
+    """
     await _keep(reply.messages, lambda row: may(*sees_topic(row.topic, facts)))
+    async for row in Slices().each(reply.messages):
+        if not (may(*reads(row.topic, facts)) or may(*pub(row.topic, facts))):
+            for field in ("unique_key", "keys", "tags"):
+                row.ClearField(field)
     if not may(need(cluster(facts.cluster), Action.GET)):
         for field in ("waiting", "first_due_time", "last_due_time", "examined"):
             reply.ClearField(field)

@@ -23,8 +23,9 @@ from node.cli.output import (
 if TYPE_CHECKING:
     from duolog import Message
 
-    from node.inspection.deadletters.places import LettersPage, Place
+    from node.inspection.deadletters.places import LettersPage
     from node.inspection.deadletters.redelivery import Redelivery
+    from node.inspection.places import Place
 
 REDELIVERY_SECONDS = 600.0
 _HINTS = {"UnknownTopic": "duolog group list"}
@@ -45,7 +46,7 @@ def _place(text: str) -> "Place | None":
 def _places(texts: list[str]) -> "list[Place]":
     from duolog import BadRequest
 
-    from node.inspection.deadletters.places import place_of
+    from node.inspection.places import place_of
 
     try:
         return [place_of(text) for text in texts]
@@ -54,7 +55,7 @@ def _places(texts: list[str]) -> "list[Place]":
 
 
 def _row(letter: "Message") -> dict[str, object]:
-    from node.inspection.deadletters.places import Place
+    from node.inspection.places import Place
 
     properties = letter.properties
     return {

@@ -1,4 +1,4 @@
-"""`duolog msg`: send, get, find, tail. One message per line, JSON lines with --json."""
+"""`duolog msg`: send, get, find, track, tail. One message per line, JSON lines with --json."""
 
 import base64
 import itertools
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from node.cli import waiting
 from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.msgprinter import Format, Printer, Proto
 from node.cli.output import (
@@ -302,6 +303,10 @@ def track(
         print_json([way.as_json(*one) for one in found])
         return
     print_rows([row for one in found for row in way.rows(*one)], way.COLUMNS, False)
+
+
+for command in waiting.COMMANDS:
+    app.command()(command)
 
 
 @app.command()

@@ -1,10 +1,12 @@
 """Messages that an operator looks for."""
 
 from collections.abc import Sequence
+from urllib.parse import urlencode
 
 from duolog import (
     BadRequest,
     Client,
+    DelayedMessage,
     FoundMessage,
     Message,
     NoPermission,
@@ -12,10 +14,12 @@ from duolog import (
     UnknownTopic,
 )
 
+from node.inspection.places import Place
 from node.inspection.topics import parts_of
 from node.inspection.tracerecords import TraceRecord, parse
 from store.metadata import TRACE_TOPIC
 
+OFFSET_MAX = (1 << 63) - 1
 RECORDS_MAX = 64  # of one message in the trace topic
 
 
@@ -37,6 +41,17 @@ async def by_time(
     return found
 
 
+async def delayed_at(client: Client, topic: str, due_ms: int, place: Place) -> DelayedMessage:
+    """The message of a topic that waits for a time, at a place. Raises NoSuchMessage."""
+    before = f"{due_ms}/0/{place.offset - 1}" if place.offset else f"{due_ms - 1}/0/{OFFSET_MAX}"
+    after = urlencode({place.replica_group: before})
+    page = await client.admin.delayed_page(after=after, limit=1, group=place.replica_group)
+    for row in page.rows:
+        if (row.topic, row.level, row.queue_offset) == (topic, 0, place.offset):
+            return row
+    raise NoSuchMessage(f"no message of {topic} waits at {place} for this time any more")
+
+
 async def client_records(client: Client, unique_key: str) -> list[TraceRecord]:
     """What RocketMQ's clients wrote of a message; nothing where the caller may not read it."""
     if not unique_key:
@@ -51,4 +66,4 @@ async def client_records(client: Client, unique_key: str) -> list[TraceRecord]:
     return [record for record in records if record.message_id == unique_key]
 
 
-__all__ = ["by_time", "client_records"]
+__all__ = ["by_time", "client_records", "delayed_at"]

@@ -8,6 +8,7 @@ from demo.ports import free_endpoint
 from tests.process.support import NodeProcess
 
 TOPICS = 130  # more than a page of the list
+DELAYED = 55  # the same of messages that wait for their time
 LETTERS = 55  # the same of dead letters
 CONTROL = "\x1b"  # bodies may have it, properties may not
 HOSTILE = (
@@ -56,6 +57,12 @@ def fill(client: duolog.sync.Client) -> None:
         assert consumer.get(30.0) is not None
         consumer.commit()
     bury(client)
+    with client.producer() as producer:
+        for number in range(DELAYED):
+            due = 86_400 + number
+            producer.send("parcels-late", b"later", keys=[f"later-{number}"], delay=due)
+        key = "<script>window.hit=4</script>"
+        producer.send("parcels-late", b"level", keys=[key], delay_level=18)
 
 
 def bury(client: duolog.sync.Client) -> None:

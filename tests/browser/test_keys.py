@@ -11,7 +11,10 @@ pytestmark = [pytest.mark.process, pytest.mark.browser]
 
 @pytest.mark.parametrize(
     ("key", "path"),
-    [("c", "/"), ("t", "/topics"), ("g", "/groups"), ("m", "/messages"), ("d", "/doctor")],
+    [
+        *(("c", "/"), ("t", "/topics"), ("g", "/groups"), ("m", "/messages")),
+        *(("w", "/waiting"), ("d", "/doctor")),
+    ],
 )
 def test_g_and_a_letter_go_to_a_page(site: Site, open_window: Open, key: str, path: str) -> None:
     window = open_window(site.url)

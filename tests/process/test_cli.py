@@ -506,3 +506,22 @@ def test_a_message_is_sent_again(node: NodeProcess) -> None:
         done = cli(node, "msg", "resend", *words)
         assert done.returncode == 1
         assert done.stderr.startswith("error: ")
+
+
+def test_what_waits_is_listed_and_recalled(node: NodeProcess) -> None:
+    ok(node, "topic", "create", "someday", "--queues", "1")
+    ok(node, "msg", "send", "someday", "x", "--delay", "86400", "--keys", "k")
+    began, rows = time.monotonic(), list[dict[str, object]]()
+    while not rows:
+        assert time.monotonic() - began < 60
+        rows = json.loads(ok(node, "msg", "delayed", "someday", "--json"))["messages"]
+    (row,) = rows
+    assert (row["topic"], row["keys"], row["level"], row["size"]) == ("someday", "k", 0, 1)
+    assert str(row["place"]) in ok(node, "msg", "delayed", "someday")
+    place, key = str(row["place"]), str(row["unique_key"])
+    ok(node, "msg", "recall", "someday", place, key, "--yes")
+    done = cli(node, "msg", "recall", "someday", place, key, "--yes")
+    assert (done.returncode, "NoSuchMessage" in done.stderr) == (1, True)
+    assert json.loads(ok(node, "msg", "delayed", "someday", "--json"))["messages"] == []
+    done = cli(node, "msg", "recall", "someday", "7", key, "--yes")
+    assert (done.returncode, "REPLICA-GROUP/QUEUE/OFFSET" in done.stderr) == (1, True)

@@ -10,12 +10,7 @@ from node.console.view.addresses import DEAD, address
 from node.console.view.selections import chosen
 from node.console.view.visits import Action, Done, Shown, Visit
 from node.console.view.words import command, counted, listed, number, sentence
-from node.inspection.deadletters.places import (
-    Place,
-    letters_at,
-    place_of,
-    spans_of,
-)
+from node.inspection.deadletters.places import letters_at, spans_of
 from node.inspection.deadletters.redelivery import (
     MARK,
     Bounds,
@@ -27,6 +22,7 @@ from node.inspection.deadletters.redelivery import (
     sent_until,
     was_sent,
 )
+from node.inspection.places import Place, place_of
 
 LETTERS, LETTERS_MAX = 100, 10_000  # sent again at a time
 CHOSEN_MAX = 80  # a form has room for the places of so many

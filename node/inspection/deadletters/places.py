@@ -8,46 +8,14 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from duolog import BadRequest, Client, Message, UnknownTopic
+from duolog import Client, Message, UnknownTopic
 from duolog._message import DEAD_LETTER_PREFIX
+
+from node.inspection.places import Place
 
 READ = 100
 READ_BYTES = 1 << 20
 PAGE_BYTES = 8 << 20  # of the bodies of a page
-NUMBERS_MAX = (1 << 31) - 1, (1 << 63) - 1  # queue and offset
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
-    """A dead letter's place. replica_group: the one that holds it."""
-
-    replica_group: str
-    queue_id: int
-    offset: int
-
-    @property
-    def queue(self) -> tuple[str, int]:
-        """Replica group and queue id."""
-        return self.replica_group, self.queue_id
-
-    def __str__(self) -> str:
-        """As links and commands have it."""
-        return f"{self.replica_group}/{self.queue_id}/{self.offset}"
-
-    @staticmethod
-    def of(letter: Message) -> "Place":
-        """Where a dead letter was read."""
-        return Place(letter.group, letter.queue_id, letter.queue_offset)
-
-
-def place_of(text: str) -> Place:
-    """Read a place. Raises BadRequest."""
-    words = text.rsplit("/", 2)
-    if len(words) == 3 and all(word.isascii() and word.isdecimal() for word in words[1:]):
-        numbers = [int(word) for word in words[1:] if len(word) < 20]
-        if len(numbers) == 2 and numbers[0] <= NUMBERS_MAX[0] and numbers[1] <= NUMBERS_MAX[1]:
-            return Place(words[0], numbers[0], numbers[1])
-    raise BadRequest(f"{text[:80]!r} is not a place of the form REPLICA-GROUP/QUEUE/OFFSET")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +187,9 @@ async def _read(client: Client, group: str, spans: Iterable[Span]) -> AsyncGener
 
 __all__ = [
     "LettersPage",
-    "Place",
     "letters_at",
     "letters_from",
     "letters_page",
-    "place_of",
     "spans_of",
     "topic_of",
     "total_of",

@@ -14,7 +14,8 @@ from duolog import Client, DuologError, Fatal, Message, NoPermission, UnknownGro
 from duolog._columns import ONE_KEY, RESERVED
 from duolog._producer import Producer
 
-from node.inspection.deadletters.places import Place, letters_at, spans_of, topic_of
+from node.inspection.deadletters.places import letters_at, spans_of, topic_of
+from node.inspection.places import Place
 
 ARRIVAL_SECONDS = 2.0  # if nothing arrives for this long, all dead letters were sent
 AT_ONCE = 100

@@ -140,6 +140,11 @@ async def test_a_user_sees_and_recalls_what_it_may(start_node: StartNode, tmp_pa
                 await reader.admin.delayed_page("U")
             with pytest.raises(duolog.NoPermission):
                 await reader.admin.recall_delayed("T", mine.queue_offset, mine.unique_key)
+        entry["actions"] = ["List"]
+        await root.access.set_rights("reader", json.dumps(rights))
+        async with await client_of(node, "reader") as lister:
+            (row,) = (await lister.admin.delayed_page("T")).rows
+            assert (row.unique_key, row.due_ms) == ("", mine.due_ms)
         await root.admin.recall_delayed("T", mine.queue_offset, mine.unique_key)
         async with asyncio.timeout(WAIT_SECONDS):
             while b"Admin/RecallDelayed" not in b"".join(await noted(root)):

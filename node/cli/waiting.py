@@ -1,0 +1,110 @@
+"""`duolog msg delayed` and `recall`: messages that wait for their time."""
+
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from node.cli.output import (
+    Json,
+    Timeout,
+    Yes,
+    confirm,
+    fail,
+    print_facts,
+    print_json,
+    print_rows,
+    run,
+    say,
+)
+from node.inspection.times import iso
+
+if TYPE_CHECKING:
+    from duolog import DelayedMessage, DelayedPage
+
+Of = typer.Argument(help="Only those that were sent to this topic.")
+After = typer.Option("--after", help="Begin where the page before this one ended.")
+Limit = typer.Option("--limit", min=1, max=1000, help="At most so many.")
+Where = typer.Argument(metavar="PLACE", help="REPLICA-GROUP/QUEUE/OFFSET where it waits.")
+_GONE = {"NoSuchMessage": "duolog msg delayed"}
+
+
+def _delayed_row(row: "DelayedMessage") -> dict[str, object]:
+    return {
+        "due": iso(row.due_ms),
+        "due_time": row.due_ms,
+        "topic": row.topic,
+        "place": f"{row.group}/{row.queue_id}/{row.queue_offset}",
+        "waits_in": row.waits_in,
+        "level": row.level,
+        "unique_key": row.unique_key,
+        "keys": row.keys,
+        "tags": row.tags,
+        "size": row.size,
+        "store_time": row.stored_ms,
+    }
+
+
+def delayed(
+    topic: Annotated[str, Of] = "",
+    after: Annotated[str, After] = "",
+    limit: Annotated[int, Limit] = 100,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """List messages that wait for their time, the soonest first."""
+
+    async def ask() -> "DelayedPage":
+        async with client_of(endpoints, timeout) as client:
+            return await client.admin.delayed_page(topic, after=after, limit=limit)
+
+    page = run(ask())
+    rows = [_delayed_row(row) for row in page.rows]
+    if as_json:
+        print_json({"waiting": page.waiting, "messages": rows, "next": page.next})
+        return
+    print_rows(rows, ["due", "topic", "place", "level", "unique_key", "keys", "size"], False)
+    if page.waiting:
+        say(f"{page.waiting} wait, of all topics; the last is due at {iso(page.last_due_ms or 0)}")
+    if page.next:
+        say(f"there are more; the next ones: --after {shlex.quote(page.next)}")
+
+
+def recall(
+    topic: str,
+    place: Annotated[str, Where],
+    unique_key: str,
+    yes: Annotated[bool, Yes] = False,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Take back a message that waits for a time: it is never delivered."""
+    from duolog import BadRequest
+
+    from node.inspection.places import place_of
+
+    try:
+        found = place_of(place)
+    except BadRequest as error:
+        fail(str(error), "duolog msg delayed")
+    confirm(f"Recall message {unique_key} of {topic}?", yes)
+
+    async def ask() -> None:
+        async with client_of(endpoints, timeout) as client:
+            await client.admin.recall_delayed(
+                topic, found.offset, unique_key, group=found.replica_group
+            )
+
+    run(ask(), _GONE)
+    if as_json:
+        print_facts({"recalled": unique_key}, True)
+    else:
+        say(f"recalled {unique_key}")
+
+
+COMMANDS = (delayed, recall)
+
+__all__ = ["COMMANDS"]

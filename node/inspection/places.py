@@ -1,0 +1,43 @@
+"""Places of messages, as links and commands have them."""
+
+from dataclasses import dataclass
+
+from duolog import BadRequest, Message
+
+NUMBERS_MAX = (1 << 31) - 1, (1 << 63) - 1  # queue and offset
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where a message is, whatever its topic. replica_group: the one that holds it."""
+
+    replica_group: str
+    queue_id: int
+    offset: int
+
+    @property
+    def queue(self) -> tuple[str, int]:
+        """Replica group and queue id."""
+        return self.replica_group, self.queue_id
+
+    def __str__(self) -> str:
+        """As links and commands have it."""
+        return f"{self.replica_group}/{self.queue_id}/{self.offset}"
+
+    @staticmethod
+    def of(message: Message) -> "Place":
+        """Where a message was read."""
+        return Place(message.group, message.queue_id, message.queue_offset)
+
+
+def place_of(text: str) -> Place:
+    """Read a place. Raises BadRequest."""
+    words = text.rsplit("/", 2)
+    if len(words) == 3 and all(word.isascii() and word.isdecimal() for word in words[1:]):
+        numbers = [int(word) for word in words[1:] if len(word) < 20]
+        if len(numbers) == 2 and numbers[0] <= NUMBERS_MAX[0] and numbers[1] <= NUMBERS_MAX[1]:
+            return Place(words[0], numbers[0], numbers[1])
+    raise BadRequest(f"{text[:80]!r} is not a place of the form REPLICA-GROUP/QUEUE/OFFSET")
+
+
+__all__ = ["Place", "place_of"]

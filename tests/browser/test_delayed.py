@@ -1,0 +1,45 @@
+"""Delayed messages in a browser: pages, the path of one, and its recall."""
+
+import duolog.sync
+import pytest
+
+from tests.browser.conftest import Open
+from tests.browser.site import DELAYED, Site
+from tests.browser.test_hostile import ELEMENTS
+from tests.browser.test_pages import NARROW, WIDE, violations
+
+pytestmark = [pytest.mark.process, pytest.mark.browser]
+
+
+def test_one_is_found_and_recalled(site: Site, open_window: Open) -> None:
+    window = open_window(site.url)
+    page = window.page
+    with duolog.sync.Client(site.endpoint, timeout=30) as client:
+        window.until(lambda: client.admin.delayed_page().waiting == DELAYED + 1)
+        window.open("/")
+        page.get_by_role("link", name="Waiting").click()
+        window.shows(f"{DELAYED + 1} messages wait for their time.")
+        assert window.ask(ELEMENTS) == 0
+        assert window.ask("window.hit") is None
+        page.get_by_role("link", name="Next page").click()
+        page.get_by_role("link", name="First page").wait_for()
+        row = page.get_by_role("row").filter(has_text=f"later-{DELAYED - 1}")
+        key = row.get_by_role("link").nth(1).inner_text()
+        row.get_by_role("link", name=key, exact=True).click()
+        window.shows("1 message with this key.")
+        assert "not due yet" in page.locator("main").inner_text()
+        assert violations(window) == []
+        page.go_back()
+        row.get_by_role("link", name="Recall").click()
+        window.shows("It is never delivered, and cannot be brought back.")
+        for (width, height), scheme in ((WIDE, "dark"), (NARROW, "light")):
+            page.set_viewport_size({"width": width, "height": height})
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            assert violations(window) == []
+            assert window.ask("document.documentElement.scrollWidth") <= width
+        page.get_by_label("Type parcels-late to confirm").fill("parcels-late")
+        page.get_by_role("button", name="Recall").click()
+        page.wait_for_url(f"{site.url}/waiting")
+        assert page.locator(".told").inner_text() == f"Message {key} was recalled."
+        window.shows(f"{DELAYED} messages wait for their time.")
+        assert client.admin.delayed_page().waiting == DELAYED
