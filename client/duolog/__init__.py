@@ -68,7 +68,7 @@ from duolog._start import Start
 from duolog._tls import Tls
 from duolog._transactions import Half, Transactions, UndecidedMessage
 from duolog._version import __version__ as __version__
-from duolog._waiting import DelayedMessage, DelayedPage
+from duolog._waiting import DelayedMessage, DelayedPage, HalfMessage, HalvesPage
 
 __all__ = [
     "Access",
@@ -93,6 +93,8 @@ __all__ = [
     "GroupRoute",
     "GroupTrack",
     "Half",
+    "HalfMessage",
+    "HalvesPage",
     "LocalStore",
     "LogEpoch",
     "Mastership",

@@ -40,8 +40,12 @@ from duolog._switch import Switch
 from duolog._waiting import (
     END,
     DelayedPage,
+    HalfMessage,
+    HalvesPage,
     check_limit,
     delayed_page_of,
+    half_of,
+    halves_page_of,
     places_in,
 )
 from duolog.wire import duolog_pb2 as wire
@@ -395,6 +399,56 @@ class Admin:
             lambda connection, left: connection.admin.RecallDelayed(request, timeout=left),
             Fatal,
             None if group is None else [group],
+        )
+
+    async def halves_page(
+        self, topic: str = "", *, after: str = "", limit: int = 100, group: str | None = None
+    ) -> HalvesPage:
+        """Half messages that nobody decided on. Raises UnknownTopic, BadRequest.
+
+        topic, after, limit, group: as for `delayed_page`.
+        """
+        begun, limit = places_in(after), check_limit(limit)
+        groups = await self._waiting_groups(begun, group)
+
+        def asked(name: str) -> wire.ListHalvesRequest:
+            return wire.ListHalvesRequest(topic=topic, after=begun.get(name, ""), limit=limit)
+
+        replies: list[wire.ListHalvesReply] = await self._of_each(
+            groups, lambda name, to, left: to.admin.ListHalves(asked(name), timeout=left)
+        )
+        return halves_page_of(replies, begun, limit)
+
+    async def half(self, half: int, *, group: str) -> HalfMessage:
+        """The half message that a replica group stored at an offset, if nobody decided on it.
+
+        Raises NoSuchMessage.
+        """
+        request = wire.ListHalvesRequest(half=half)
+        await self._router.groups(self._timeout)
+        answers: list[wire.ListHalvesReply] = await self._everywhere(
+            lambda connection, left: connection.admin.ListHalves(request, timeout=left),
+            groups=[group],
+        )
+        for row in answers[0].messages:
+            return half_of(row, answers[0].group)
+        raise NoSuchMessage(f"no half message {half} that may be seen waits for a decision")
+
+    async def decide_half(
+        self, producer_group: str, half: int, *, commit: bool, group: str
+    ) -> None:
+        """Commit a half message, or roll it back, in the place of its producer.
+
+        Repeating a decision is no error. Raises BadRequest where it belongs to another producer
+        group, NoSuchMessage where it never was or was decided the other way, ResultUnknown.
+
+        group: the replica group that holds it.
+        """
+        request = wire.DecideHalfRequest(group=producer_group, half=half, commit=commit)
+        await self._router.groups(self._timeout)
+        await self._everywhere(
+            lambda connection, left: connection.admin.DecideHalf(request, timeout=left),
+            groups=[group],
         )
 
     async def put_quota(self, subject: str, **limits: int) -> Quota:

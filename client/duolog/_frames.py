@@ -104,6 +104,8 @@ METHODS = (
     "Admin/ListQuotas",
     "Admin/ListDelayed",
     "Admin/RecallDelayed",
+    "Admin/ListHalves",
+    "Admin/DecideHalf",
 )
 PATHS = tuple(f"/duolog.v1.{method}" for method in METHODS)
 NUMBERS = {path: number for number, path in enumerate(PATHS) if number}

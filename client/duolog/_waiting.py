@@ -81,6 +81,63 @@ class DelayedPage:
     last_due_ms: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class HalfMessage:
+    """A half message that nobody decided on: no consumer gets it before its producer commits it.
+
+    Attributes:
+        topic: where it goes if it is committed.
+        producer_group: who decides.
+        half: the queue offset that it was stored at first, by which it is named.
+        queue_offset: where it is now: each check stores it again.
+        stored_ms: when it was stored first, ms since 1970.
+        checks: how often its producers were asked.
+        next_check_ms: when they are asked again.
+        size: bytes of its body; 0 for a moment after a check.
+        unique_key, keys, tags: of its producer.
+        group: the replica group that holds it.
+    """
+
+    topic: str
+    producer_group: str
+    half: int
+    queue_offset: int
+    stored_ms: int
+    checks: int
+    next_check_ms: int
+    size: int
+    unique_key: str
+    keys: str
+    tags: str
+    group: str
+
+    @property
+    def order(self) -> Order:
+        """What pages are sorted by."""
+        return self.group, self.queue_offset
+
+    @property
+    def place(self) -> str:
+        """Where it is in the order of its replica group, as nodes have it."""
+        return str(self.queue_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class HalvesPage:
+    """Half messages without a decision, by replica group, those checked last coming last.
+
+    Attributes:
+        rows, next: as of `DelayedPage`.
+        checks_max: after so many checks one is given up.
+        waiting: how many there are, of all topics; None where the caller may not see the cluster.
+    """
+
+    rows: tuple[HalfMessage, ...]
+    next: str
+    checks_max: int = 0
+    waiting: int | None = None
+
+
 class Waiting(Protocol):
     """A message that waits. Order is comparable among all of a list; place is for its group."""
 
@@ -195,13 +252,54 @@ def delayed_page_of(
     )
 
 
+def half_of(row: wire.HalfMessage, group: str) -> HalfMessage:
+    """A half message."""
+    return HalfMessage(
+        topic=row.topic,
+        producer_group=row.producer_group,
+        half=row.half,
+        queue_offset=row.queue_offset,
+        stored_ms=row.store_time,
+        checks=row.checks,
+        next_check_ms=row.next_check_time,
+        size=row.size,
+        unique_key=row.unique_key,
+        keys=row.keys,
+        tags=row.tags,
+        group=group,
+    )
+
+
+def halves_page_of(
+    replies: Sequence[wire.ListHalvesReply], begun: Mapping[str, str], limit: int
+) -> HalvesPage:
+    """A page of what the replica groups answered."""
+    parts = [
+        PartOfWaiting(
+            reply.group,
+            [half_of(row, reply.group) for row in reply.messages],
+            reply.next,
+            (reply.group, int(reply.next)) if reply.next else (),
+        )
+        for reply in replies
+    ]
+    rows, following = joined_rows(parts, begun, limit)
+    told = [reply.waiting for reply in replies if reply.HasField("waiting")]
+    checks_max = max((reply.checks_max for reply in replies), default=0)
+    return HalvesPage(rows, following, checks_max, sum(told) if told else None)
+
+
 __all__ = [
     "END",
     "DelayedMessage",
     "DelayedPage",
+    "HalfMessage",
+    "HalvesPage",
     "PartOfWaiting",
     "check_limit",
     "delayed_page_of",
+    "half_of",
+    "halves_page_of",
     "joined_rows",
     "places_in",
 ]

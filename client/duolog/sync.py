@@ -44,7 +44,7 @@ from duolog._start import Start
 from duolog._tls import Tls
 from duolog._transactions import Half, UndecidedMessage
 from duolog._transactions import Transactions as AsyncTransactions
-from duolog._waiting import DelayedPage
+from duolog._waiting import DelayedPage, HalfMessage, HalvesPage
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -664,6 +664,20 @@ class Admin:
     ) -> None:
         """Take back a message that waits for its time."""
         self._loop.run(self._admin.recall_delayed(topic, queue_offset, unique_key, group=group))
+
+    def halves_page(
+        self, topic: str = "", *, after: str = "", limit: int = 100, group: str | None = None
+    ) -> HalvesPage:
+        """Half messages that nobody decided on."""
+        return self._loop.run(self._admin.halves_page(topic, after=after, limit=limit, group=group))
+
+    def half(self, half: int, *, group: str) -> HalfMessage:
+        """One half message that nobody decided on."""
+        return self._loop.run(self._admin.half(half, group=group))
+
+    def decide_half(self, producer_group: str, half: int, *, commit: bool, group: str) -> None:
+        """Commit a half message, or roll it back."""
+        self._loop.run(self._admin.decide_half(producer_group, half, commit=commit, group=group))
 
     def put_quota(self, subject: str, **limits: int) -> Quota:
         """Set limits of a user, a client address, a topic or a namespace."""

@@ -27,6 +27,7 @@ from node.api.replicationstatus import (
 from node.api.sight import Sight
 from node.api.tracking import Tracking
 from node.api.waiting.delayed import Delayed
+from node.api.waiting.halves import Halves
 from node.broker import Broker
 from node.consuming.offsets import offset_at
 from node.core.slices import Slices
@@ -86,6 +87,7 @@ class AdminService(stubs.AdminServicer):
         self._store = broker.core.store
         self._tracking = Tracking(broker)
         self._delayed = Delayed(broker)
+        self._halves = Halves(broker)
         self.caught_up = broker.log.caught_up
         self.until_taken = broker.admission.until_taken
         self._quota_turn = asyncio.Lock()  # each change sees the one before it
@@ -513,6 +515,23 @@ class AdminService(stubs.AdminServicer):
         """Take back a timed message."""
         await self._delayed.recall(request)
         return wire.RecallDelayedReply()
+
+    @unary
+    async def ListHalves(
+        self, request: wire.ListHalvesRequest, context: Caller
+    ) -> wire.ListHalvesReply:
+        """Half messages without a decision, in slices."""
+        if request.topic:
+            self._known(request.topic)
+        return await self._halves.page(request, self._sight().topic)
+
+    @unary
+    async def DecideHalf(
+        self, request: wire.DecideHalfRequest, context: Caller
+    ) -> wire.DecideHalfReply:
+        """Decide on a half message."""
+        await self._halves.decide(request)
+        return wire.DecideHalfReply()
 
     # -- status --------------------------------------------------------------------------------
 

@@ -147,22 +147,33 @@ def _topic_action(action: Action) -> Callable[[Any, Facts], Needs]:
     return lambda request, facts: of_owners(request.topic, facts, action)
 
 
-def _list_delayed(request: wire.ListDelayedRequest, facts: Facts) -> Needs:
+def _list_waiting(request: wire.ListDelayedRequest | wire.ListHalvesRequest, facts: Facts) -> Needs:
     return sees_topic(request.topic, facts) if request.topic else ()
 
 
-async def _trim_delayed(reply: wire.ListDelayedReply, may: May, facts: Facts) -> None:
-    """Keys are of messages, for those who read or write the topic; what is told of all topics is
-    for those who may see the cluster.
+async def _trim_waiting(rows: Any, may: May, facts: Facts) -> bool:
+    """Keys are of messages: for those who read or write the topic. Returns whether the caller may
+    be told of all topics together.
     """
-    await _keep(reply.messages, lambda row: may(*sees_topic(row.topic, facts)))
-    async for row in Slices().each(reply.messages):
+    await _keep(rows, lambda row: may(*sees_topic(row.topic, facts)))
+    async for row in Slices().each(rows):
         if not (may(*reads(row.topic, facts)) or may(*pub(row.topic, facts))):
             for field in ("unique_key", "keys", "tags"):
                 row.ClearField(field)
-    if not may(need(cluster(facts.cluster), Action.GET)):
-        for field in ("waiting", "first_due_time", "last_due_time", "examined"):
-            reply.ClearField(field)
+    return may(need(cluster(facts.cluster), Action.GET))
+
+
+async def _trim_delayed(reply: wire.ListDelayedReply, may: May, facts: Facts) -> None:
+    if not await _trim_waiting(reply.messages, may, facts):
+        reply.ClearField("waiting")
+        reply.ClearField("first_due_time")
+        reply.ClearField("last_due_time")
+        reply.ClearField("examined")
+
+
+async def _trim_halves(reply: wire.ListHalvesReply, may: May, facts: Facts) -> None:
+    if not await _trim_waiting(reply.messages, may, facts):
+        reply.ClearField("waiting")
 
 
 SEES_CLUSTER = Rule(_of_cluster(Action.GET))
@@ -214,8 +225,10 @@ _RULES = {
     "Admin/PutQuota": Rule(_supers),
     "Admin/DeleteQuota": Rule(_supers),
     "Admin/ListQuotas": SEES_CLUSTER,
-    "Admin/ListDelayed": Rule(_list_delayed, trim=_trim_delayed),
+    "Admin/ListDelayed": Rule(_list_waiting, trim=_trim_delayed),
     "Admin/RecallDelayed": Rule(lambda request, facts: pub(request.topic, facts)),
+    "Admin/ListHalves": Rule(_list_waiting, trim=_trim_halves),
+    "Admin/DecideHalf": Rule(lambda request, facts: (group_pub(request.group),)),
     "Access/WhoAmI": Rule(_anybody),
     "Access/PutUser": Rule(_supers),
     "Access/DeleteUser": Rule(_supers),

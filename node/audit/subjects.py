@@ -27,6 +27,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     ),
     "Admin/DeleteQuota": ("subject",),
     "Admin/RecallDelayed": ("topic", "queue_offset", "unique_key"),
+    "Admin/DecideHalf": ("group", "half", "commit"),
     "Access/PutUser": ("user", "super", "disabled", "signs", "create"),
     "Access/DeleteUser": ("user",),
     "Access/PutRights": ("user", "rights"),

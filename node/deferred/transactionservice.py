@@ -136,6 +136,16 @@ class TransactionService:
         """The number of half messages without a decision, as far as known."""
         return len(self._halves) if self._halves is not None else 0
 
+    @property
+    def checks_max(self) -> int:
+        """After so many checks a half message is given up."""
+        return self._options.check_max
+
+    @property
+    def halves(self) -> HalfMessages | None:
+        """Those without a decision, to be read before anything changes; None: not known."""
+        return self._halves
+
     def pending(self) -> list[Half]:
         """The half messages without a decision, as far as known."""
         return self._halves.all() if self._halves is not None else []

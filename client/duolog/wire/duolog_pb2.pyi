@@ -617,6 +617,72 @@ class OffsetAtTimeReply(_message.Message):
     queue_offset: int
     def __init__(self, queue_offset: _Optional[int] = ...) -> None: ...
 
+class ListHalvesRequest(_message.Message):
+    __slots__ = ("topic", "after", "limit", "half")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    HALF_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    after: str
+    limit: int
+    half: int
+    def __init__(self, topic: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., half: _Optional[int] = ...) -> None: ...
+
+class HalfMessage(_message.Message):
+    __slots__ = ("topic", "producer_group", "half", "queue_offset", "store_time", "checks", "next_check_time", "size", "unique_key", "keys", "tags")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    HALF_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORE_TIME_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CHECK_TIME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    UNIQUE_KEY_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    producer_group: str
+    half: int
+    queue_offset: int
+    store_time: int
+    checks: int
+    next_check_time: int
+    size: int
+    unique_key: str
+    keys: str
+    tags: str
+    def __init__(self, topic: _Optional[str] = ..., producer_group: _Optional[str] = ..., half: _Optional[int] = ..., queue_offset: _Optional[int] = ..., store_time: _Optional[int] = ..., checks: _Optional[int] = ..., next_check_time: _Optional[int] = ..., size: _Optional[int] = ..., unique_key: _Optional[str] = ..., keys: _Optional[str] = ..., tags: _Optional[str] = ...) -> None: ...
+
+class ListHalvesReply(_message.Message):
+    __slots__ = ("messages", "next", "group", "waiting", "checks_max")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_MAX_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[HalfMessage]
+    next: str
+    group: str
+    waiting: int
+    checks_max: int
+    def __init__(self, messages: _Optional[_Iterable[_Union[HalfMessage, _Mapping]]] = ..., next: _Optional[str] = ..., group: _Optional[str] = ..., waiting: _Optional[int] = ..., checks_max: _Optional[int] = ...) -> None: ...
+
+class DecideHalfRequest(_message.Message):
+    __slots__ = ("group", "half", "commit")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    HALF_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    half: int
+    commit: bool
+    def __init__(self, group: _Optional[str] = ..., half: _Optional[int] = ..., commit: _Optional[bool] = ...) -> None: ...
+
+class DecideHalfReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ListDelayedRequest(_message.Message):
     __slots__ = ("topic", "after", "limit")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

@@ -914,6 +914,16 @@ class AdminStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.RecallDelayedRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.RecallDelayedReply.FromString,
                 _registered_method=True)
+        self.ListHalves = channel.unary_unary(
+                '/duolog.v1.Admin/ListHalves',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.ListHalvesRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.ListHalvesReply.FromString,
+                _registered_method=True)
+        self.DecideHalf = channel.unary_unary(
+                '/duolog.v1.Admin/DecideHalf',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.DecideHalfRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.DecideHalfReply.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -1056,6 +1066,20 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListHalves(self, request, context):
+        """Half messages that nobody decided on, in the order of where they are. Asked of the master.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DecideHalf(self, request, context):
+        """An operator decides on a half message, in the place of its producer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1163,6 +1187,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RecallDelayed,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.RecallDelayedRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.RecallDelayedReply.SerializeToString,
+            ),
+            'ListHalves': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHalves,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.ListHalvesRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.ListHalvesReply.SerializeToString,
+            ),
+            'DecideHalf': grpc.unary_unary_rpc_method_handler(
+                    servicer.DecideHalf,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.DecideHalfRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.DecideHalfReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1734,6 +1768,60 @@ class Admin:
             '/duolog.v1.Admin/RecallDelayed',
             duolog_dot_wire_dot_duolog__pb2.RecallDelayedRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.RecallDelayedReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHalves(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/ListHalves',
+            duolog_dot_wire_dot_duolog__pb2.ListHalvesRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.ListHalvesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DecideHalf(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/DecideHalf',
+            duolog_dot_wire_dot_duolog__pb2.DecideHalfRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.DecideHalfReply.FromString,
             options,
             channel_credentials,
             insecure,

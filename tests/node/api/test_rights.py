@@ -127,6 +127,8 @@ TABLE = {
     "Admin/RecallDelayed": Row(
         lambda t, g: wire.RecallDelayedRequest(topic=t, unique_key="k"), (f"{T} Pub",)
     ),
+    "Admin/ListHalves": Row(lambda t, g: wire.ListHalvesRequest(topic=t), (f"{T} List",)),
+    "Admin/DecideHalf": Row(lambda t, g: wire.DecideHalfRequest(group=g, half=7), (f"{G} Pub",)),
     "Access/WhoAmI": Row(lambda t, g: wire.WhoAmIRequest(), shows=True),
     "Access/PutUser": Row(lambda t, g: wire.PutUserRequest(user="u", password="p")),
     "Access/DeleteUser": Row(lambda t, g: wire.DeleteUserRequest(user="u")),
