@@ -1,4 +1,4 @@
-"""`duolog msg delayed` and `recall`: messages that wait for their time."""
+"""`duolog msg delayed`, `recall`, `half` and `decide`: messages that wait."""
 
 import shlex
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +21,9 @@ from node.cli.output import (
 from node.inspection.times import iso
 
 if TYPE_CHECKING:
-    from duolog import DelayedMessage, DelayedPage
+    from duolog import DelayedMessage, DelayedPage, HalfMessage, HalvesPage
+
+    from node.inspection.places import Place
 
 Of = typer.Argument(help="Only those that were sent to this topic.")
 After = typer.Option("--after", help="Begin where the page before this one ended.")
@@ -44,6 +46,18 @@ def _delayed_row(row: "DelayedMessage") -> dict[str, object]:
         "size": row.size,
         "store_time": row.stored_ms,
     }
+
+
+def _place_of(text: str, hint: str) -> "Place":
+    """It fails the command where the text is no place."""
+    from duolog import BadRequest
+
+    from node.inspection.places import place_of
+
+    try:
+        return place_of(text)
+    except BadRequest as error:
+        fail(str(error), hint)
 
 
 def delayed(
@@ -82,14 +96,7 @@ def recall(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Take back a message that waits for a time: it is never delivered."""
-    from duolog import BadRequest
-
-    from node.inspection.places import place_of
-
-    try:
-        found = place_of(place)
-    except BadRequest as error:
-        fail(str(error), "duolog msg delayed")
+    found = _place_of(place, "duolog msg delayed")
     confirm(f"Recall message {unique_key} of {topic}?", yes)
 
     async def ask() -> None:
@@ -105,6 +112,80 @@ def recall(
         say(f"recalled {unique_key}")
 
 
-COMMANDS = (delayed, recall)
+def half(
+    topic: Annotated[str, Of] = "",
+    after: Annotated[str, After] = "",
+    limit: Annotated[int, Limit] = 100,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """List half messages that nobody decided on."""
+
+    async def ask() -> "HalvesPage":
+        async with client_of(endpoints, timeout) as client:
+            return await client.admin.halves_page(topic, after=after, limit=limit)
+
+    page = run(ask())
+    rows = [_half_row(row) for row in page.rows]
+    if as_json:
+        print_json({"waiting": page.waiting, "messages": rows, "next": page.next})
+        return
+    columns = ["stored", "topic", "producer_group", "place", "checks", "next_check", "unique_key"]
+    print_rows(rows, columns, False)
+    if page.next:
+        say(f"there are more; the next ones: --after {shlex.quote(page.next)}")
+
+
+def _half_row(row: "HalfMessage") -> dict[str, object]:
+    return {
+        "stored": iso(row.stored_ms),
+        "store_time": row.stored_ms,
+        "topic": row.topic,
+        "producer_group": row.producer_group,
+        "place": f"{row.group}/0/{row.half}",
+        "queue_offset": row.queue_offset,
+        "checks": row.checks,
+        "next_check": iso(row.next_check_ms),
+        "next_check_time": row.next_check_ms,
+        "unique_key": row.unique_key,
+        "keys": row.keys,
+        "tags": row.tags,
+        "size": row.size,
+    }
+
+
+def decide(
+    producer_group: str,
+    place: Annotated[str, Where],
+    commit: Annotated[
+        bool | None, typer.Option("--commit/--rollback", help="The decision, which is final.")
+    ] = None,
+    yes: Annotated[bool, Yes] = False,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Commit a half message or roll it back, in the place of its producer."""
+    if commit is None:
+        fail("say --commit or --rollback", "duolog msg decide --help")
+    found = _place_of(place, "duolog msg half")
+    decided = "committed" if commit else "rolled back"
+    confirm(f"Is half message {place} of {producer_group} to be {decided}?", yes)
+
+    async def ask() -> None:
+        async with client_of(endpoints, timeout) as client:
+            await client.admin.decide_half(
+                producer_group, found.offset, commit=commit, group=found.replica_group
+            )
+
+    run(ask(), {"NoSuchMessage": "duolog msg half"})
+    if as_json:
+        print_facts({"place": place, "committed": commit}, True)
+    else:
+        say(f"{decided}: {place}")
+
+
+COMMANDS = (delayed, recall, half, decide)
 
 __all__ = ["COMMANDS"]

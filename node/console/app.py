@@ -16,9 +16,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from node.console.actions import groups as group_actions
+from node.console.actions import halves, recalls, redelivery
 from node.console.actions import messages as message_actions
 from node.console.actions import nodes as node_actions
-from node.console.actions import recalls, redelivery
 from node.console.actions import searches as search_actions
 from node.console.actions import topics as topic_actions
 from node.console.http.security import App, Protected
@@ -26,6 +26,7 @@ from node.console.pages.audit import audit
 from node.console.pages.cluster import cluster, doctor
 from node.console.pages.deferred.dead import dead, dead_export
 from node.console.pages.deferred.delayed import delayed
+from node.console.pages.deferred.half import half
 from node.console.pages.deferred.way import way
 from node.console.pages.groups import group, groups
 from node.console.pages.messages.finding import messages
@@ -58,6 +59,7 @@ PAGES: Mapping[str, Page] = {
     at.MESSAGES: messages,
     at.WAY: way,
     at.DELAYED: delayed,
+    at.HALVES: half,
     at.RIGHTS: rights,
     at.AUDIT: audit,
 }
@@ -74,6 +76,7 @@ ACTIONS: Mapping[str, Action] = {
     at.SEARCH_STOP: search_actions.STOP,
     at.SEARCH_AGAIN: search_actions.AGAIN,
     at.DELAYED_RECALL: recalls.RECALL,
+    at.HALF_DECIDE: halves.DECIDE,
     at.NODE_SWITCH: node_actions.SWITCH,
     at.NODE_DRAIN: node_actions.DRAIN,
     at.NODE_UNDRAIN: node_actions.UNDRAIN,

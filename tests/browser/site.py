@@ -9,6 +9,7 @@ from tests.process.support import NodeProcess
 
 TOPICS = 130  # more than a page of the list
 DELAYED = 55  # the same of messages that wait for their time
+HALVES = 55  # and of half messages
 LETTERS = 55  # the same of dead letters
 CONTROL = "\x1b"  # bodies may have it, properties may not
 HOSTILE = (
@@ -63,6 +64,9 @@ def fill(client: duolog.sync.Client) -> None:
             producer.send("parcels-late", b"later", keys=[f"later-{number}"], delay=due)
         key = "<script>window.hit=4</script>"
         producer.send("parcels-late", b"level", keys=[key], delay_level=18)
+    with client.transactions("payments", lambda message: None, immunity=3600) as transactions:
+        for number in range(HALVES):
+            transactions.prepare("parcels-late", b"half", key=f"half-{number}")
 
 
 def bury(client: duolog.sync.Client) -> None:

@@ -38,6 +38,7 @@ PAGES = {
     f"{at.MESSAGES} searched": "/messages?topic=orders&by=text&value=order-1007&since=",
     f"{at.MESSAGES} found": "/messages?topic=orders&by=key&value=order-1007",
     at.DELAYED: "/waiting?topic=parcels-late",
+    at.HALF: "/waiting/half?topic=parcels-late",
     at.RIGHTS: "/rights",
     f"{at.RIGHTS} who": "/rights?action=Pub&resource=orders",
     f"{at.RIGHTS} user": "/rights?user=alice&action=Sub&resource=orders&source=10.0.0.7",

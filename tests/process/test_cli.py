@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import duolog.sync
 import grpc.aio
 import pytest
 
@@ -525,3 +526,27 @@ def test_what_waits_is_listed_and_recalled(node: NodeProcess) -> None:
     assert json.loads(ok(node, "msg", "delayed", "someday", "--json"))["messages"] == []
     done = cli(node, "msg", "recall", "someday", "7", key, "--yes")
     assert (done.returncode, "REPLICA-GROUP/QUEUE/OFFSET" in done.stderr) == (1, True)
+
+
+def test_half_messages_are_listed_and_decided_on(node: NodeProcess) -> None:
+    ok(node, "topic", "create", "halves", "--queues", "1")
+    with (
+        duolog.sync.Client(node.endpoint, timeout=30) as client,
+        client.transactions("payers", lambda message: None, immunity=3600) as transactions,
+    ):
+        for _ in range(2):
+            transactions.prepare("halves", b"x")
+    began, rows = time.monotonic(), list[dict[str, object]]()
+    while len(rows) < 2:
+        assert time.monotonic() - began < 60
+        rows = json.loads(ok(node, "msg", "half", "halves", "--json"))["messages"]
+    first, second = (str(row["place"]) for row in rows)
+    assert first in ok(node, "msg", "half", "halves")
+    done = cli(node, "msg", "decide", "payers", first, "--yes")
+    assert (done.returncode, "--rollback" in done.stderr) == (1, True)
+    done = cli(node, "msg", "decide", "others", first, "--commit", "--yes")
+    assert (done.returncode, "another producer group" in done.stderr) == (1, True)
+    ok(node, "msg", "decide", "payers", first, "--commit", "--yes")
+    ok(node, "msg", "decide", "payers", second, "--rollback", "--yes")
+    assert json.loads(ok(node, "msg", "half", "halves", "--json"))["messages"] == []
+    assert ok(node, "msg", "get", "halves", "--group", "r", "--max", "2", "--wait", "1") == "x\n"

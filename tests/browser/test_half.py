@@ -1,0 +1,41 @@
+"""Half messages in a browser: pages, and decisions that are typed twice."""
+
+import duolog.sync
+import pytest
+
+from tests.browser.conftest import Open
+from tests.browser.site import HALVES, Site
+from tests.browser.test_pages import NARROW, WIDE, violations
+
+pytestmark = [pytest.mark.process, pytest.mark.browser]
+
+
+def test_one_is_committed_and_one_rolled_back(site: Site, open_window: Open) -> None:
+    window = open_window(site.url)
+    page = window.page
+    with duolog.sync.Client(site.endpoint, timeout=30) as client:
+        window.until(lambda: client.admin.halves_page().waiting == HALVES)
+        before = len(client.pull("parcels-late", 0, 0))
+        window.open("/waiting")
+        page.get_by_role("link", name="Half messages").click()
+        window.shows(f"{HALVES} half messages wait for a decision.")
+        page.get_by_role("link", name="Next page").click()
+        page.get_by_role("link", name="First page").wait_for()
+        page.get_by_role("link", name=f"Commit {HALVES - 1}").click()
+        window.shows("It is stored in its topic, and every group there gets it.")
+        for (width, height), scheme in ((WIDE, "dark"), (NARROW, "light")):
+            page.set_viewport_size({"width": width, "height": height})
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            assert violations(window) == []
+            assert window.ask("document.documentElement.scrollWidth") <= width
+        page.get_by_label("Type parcels-late to confirm").fill("parcels-late")
+        page.get_by_role("button", name="Commit").click()
+        window.shows(f"{HALVES - 1} half messages wait for a decision.")
+        assert page.locator(".told").inner_text().endswith("of parcels-late was committed.")
+        assert len(client.pull("parcels-late", 0, 0)) == before + 1
+        page.get_by_role("link", name="Roll back 0", exact=True).click()
+        window.shows("No consumer ever gets it.")
+        page.get_by_label("Type parcels-late to confirm").fill("parcels-late")
+        page.get_by_role("button", name="Roll back").click()
+        window.shows(f"{HALVES - 2} half messages wait for a decision.")
+        assert len(client.pull("parcels-late", 0, 0)) == before + 1
