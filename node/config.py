@@ -50,6 +50,7 @@ SECTIONS = (
     "limits",
     "transactions",
     "rocketmq",
+    "remoting",
     "metrics",
     "console",
     "traces",
@@ -386,6 +387,21 @@ class RocketmqSection(_Section):
     )
 
 
+class RemotingSection(_Section):
+    """RocketMQ's classic remoting protocol, for clients of RocketMQ 4."""
+
+    listen: EndpointOrEmpty = Field(
+        "",
+        description="HOST:PORT where clients find a name server and a broker, with the same port "
+        "on all nodes of a group; not on a node with users, or with `tls.only`; empty: nowhere",
+    )
+    advertise: EndpointOrEmpty = Field(
+        "",
+        description="HOST:PORT at which clients reach `listen`; empty: its port on the host of "
+        "`node.advertise`",
+    )
+
+
 class MetricsSection(_Section):
     """Metrics for Prometheus."""
 
@@ -565,6 +581,7 @@ class Config(_Section):
     limits: LimitsSection = LimitsSection()
     transactions: TransactionsSection = TransactionsSection()
     rocketmq: RocketmqSection = RocketmqSection()
+    remoting: RemotingSection = RemotingSection()
     metrics: MetricsSection = MetricsSection()
     console: ConsoleSection = ConsoleSection()
     traces: TracesSection = TracesSection()
@@ -622,6 +639,7 @@ class Config(_Section):
                 "the nodes with its users' passwords, and has no certificate"
             )
         self.tls.check(others=self.metrics.tls or self.console.tls)
+        self._check_remoting()
         self._check_ports()
         role = self.store.broker_role
         if role is BrokerRole.SLAVE and not self.ha.master:
@@ -646,6 +664,31 @@ class Config(_Section):
         if registry is not None:
             _check_files("registry.tls_*", registry.files)
 
+    def _check_remoting(self) -> None:
+        """The remoting port cannot tell users apart, and has no TLS: it refuses what it cannot
+        check.
+        """
+        if self.remoting.advertise and not self.remoting.listen:
+            raise ConfigError("remoting.advertise needs remoting.listen")
+        if not self.remoting.listen:
+            return
+        keys = (
+            ("access.key_file", self.access.key_file),
+            ("rocketmq.access_key", self.rocketmq.access_key),
+        )
+        for key, value in keys:
+            if value:
+                raise ConfigError(
+                    f"remoting.listen cannot be opened with {key}: the remoting port does not "
+                    "check signatures, so that anybody could read and write. Remove "
+                    "remoting.listen, or run the node without users"
+                )
+        if self.tls.only:
+            raise ConfigError(
+                "remoting.listen cannot be opened with tls.only: the remoting port has no TLS. "
+                "Remove remoting.listen, or use tls.listen for the clients that need TLS"
+            )
+
     def _check_ports(self) -> None:
         serves_slaves = self.store.broker_role is not BrokerRole.SLAVE
         ports = {
@@ -653,6 +696,7 @@ class Config(_Section):
             "node.frames_listen": self.node.frames_address,
             "tls.listen": self.tls.listen,
             "ha.listen": self.ha.listen if serves_slaves else "",
+            "remoting.listen": self.remoting.listen,
             "metrics.listen": self.metrics.listen,
             "console.listen": self.console.listen,
         }

@@ -45,7 +45,10 @@ from store.record import Host
 from store.status import BrokerRole
 
 if TYPE_CHECKING:
+    from node.metrics.remotingfacts import Ports
     from node.metrics.server import MetricsServer
+    from node.remoting.port.server import RemotingServer
+    from node.remoting.service import RemotingService
     from node.rocketmq.service import MessagingService
     from node.traces.exporting import SpanExport
     from node.traces.recorder import Recorder
@@ -117,6 +120,8 @@ class Node:
         self._frames: FramesServer | None = None
         self._access: Access | None = None
         self._guard: Guard | None = None
+        self.remoting: RemotingServer | None = None
+        self._remoting_service: RemotingService | None = None
         self.metrics: MetricsServer | None = None
         self.console: ConsoleProcess | None = None
         self._spans: SpanExport | None = None
@@ -143,6 +148,9 @@ class Node:
             frames_port = self._reserve_frames()
             if frames_port is not None:
                 reserved.callback(frames_port.release)
+            remoting_port = self._reserve_remoting()
+            if remoting_port is not None:
+                reserved.callback(remoting_port.release)
             metrics_port = self._reserve_metrics()
             if metrics_port is not None:
                 reserved.callback(metrics_port.release)
@@ -159,6 +167,8 @@ class Node:
                 if ha_port is not None:
                     await self._serve_slaves(ha_port)
                 await self._listen(client_port, tls_port, tls)
+                if remoting_port is not None:
+                    await self._serve_remoting(remoting_port)
                 if metrics_port is not None:
                     await self._serve_metrics(metrics_port, tls)
                 if console_port is not None:
@@ -189,6 +199,11 @@ class Node:
     def _reserve_frames(self) -> ReservedPort | None:
         """The port for frames; None for none. Raises ListenError."""
         address: str = self.config.node.frames_address
+        return ReservedPort(address) if address else None
+
+    def _reserve_remoting(self) -> ReservedPort | None:
+        """The port of RocketMQ's remoting protocol; None for none. Raises ListenError."""
+        address: str = self.config.remoting.listen
         return ReservedPort(address) if address else None
 
     def _reserve_metrics(self) -> ReservedPort | None:
@@ -281,27 +296,60 @@ class Node:
         broker.frames_port, broker.frames_secured = frames.port, context is not None
         log.info("taking frames", listen=f"{reserved.host}:{frames.port}")
 
+    async def _serve_remoting(self, reserved: ReservedPort) -> None:
+        """Serve RocketMQ's remoting protocol. Raises ListenError."""
+        from node.remoting.port.server import RemotingServer  # others do not need it
+        from node.remoting.service import RemotingService
+
+        broker, section = self.broker, self.config.remoting
+        assert broker is not None, "recovered"
+        host = broker.advertised.rpartition(":")[0]
+        advertised = section.advertise or f"{host}:{reserved.port}"
+        timed = bool(self.config.metrics.listen)
+        service = self._remoting_service = RemotingService(broker, advertised, timed)
+        service.start()
+        self.remoting = RemotingServer(service, self.config.limits, broker.give_up)
+        try:
+            await self.remoting.start(reserved.host, reserved.port)
+        except OSError:
+            raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
+        log.info("serving the remoting protocol", listen=reserved.address, advertised=advertised)
+
     async def _serve_metrics(self, reserved: ReservedPort, tls: ClientTls | None) -> None:
         """Answer Prometheus. Raises ListenError."""
         context = tls.context() if tls is not None and self.config.metrics.tls else None
-        from node.metrics.nodefacts import Connections  # others need no library of Prometheus
-        from node.metrics.server import MetricsServer
+        from node.metrics.server import MetricsServer  # others need no library of Prometheus
 
-        broker, frames = self.broker, self._frames
+        broker = self.broker
         assert broker is not None, "recovered"
-        assert frames is not None, "recovered"
-        connections = Connections(
-            lambda: frames.connections, lambda: frames.refused, lambda: frames.buffered_bytes
-        )
         rocketmq = self.rocketmq
         clients = rocketmq.clients.all if rocketmq is not None else list
         admit = self._guard.admit_status if self._guard is not None else None
-        self.metrics = MetricsServer(broker, self.config.metrics, connections, clients, admit)
+        self.metrics = MetricsServer(broker, self.config.metrics, self._counted(), clients, admit)
         try:
             await self.metrics.start(reserved.host, reserved.port, context)
         except OSError:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
         log.info("serving metrics", listen=f"{reserved.host}:{self.metrics.port}")
+
+    def _counted(self) -> "Ports":
+        """What the ports of clients count, for the metrics."""
+        from node.metrics.nodefacts import Connections
+        from node.metrics.remotingfacts import Ports
+
+        frames, remoting, service = self._frames, self.remoting, self._remoting_service
+        assert frames is not None, "recovered"
+        by_frames = Connections(
+            lambda: frames.connections, lambda: frames.refused, lambda: frames.buffered_bytes
+        )
+        if remoting is None or service is None:
+            return Ports(by_frames)
+        by_remoting = Connections(
+            lambda: remoting.connections,
+            lambda: remoting.refused,
+            lambda: remoting.buffered_bytes,
+        )
+        return Ports(by_frames, (by_remoting, service.times))
 
     def _show_console(self, reserved: ReservedPort) -> None:
         """Start the process of the console. Raises ListenError."""
@@ -454,6 +502,10 @@ class Node:
             await self._replication.stop()
         if self.rocketmq is not None:
             await self.rocketmq.stop()
+        if self.remoting is not None:
+            await self.remoting.stop(GRACE_SECONDS)
+        if self._remoting_service is not None:
+            await self._remoting_service.stop()
         if self._server is not None and self._frames is not None:
             await self._health.enter_graceful_shutdown()
             await all_of(self._frames.stop(GRACE_SECONDS), _stop(self._server))

@@ -28,6 +28,8 @@ ABOUT = {
     "limits": "Limits on what clients may ask for and create. Sizes are in bytes, times in ms.",
     "transactions": "Checks of half messages that are neither committed nor rolled back.",
     "rocketmq": "RocketMQ's own API on the client port. Needs the extra `rocketmq`.",
+    "remoting": "RocketMQ's classic remoting protocol, for clients of RocketMQ 4 "
+    "([remoting](remoting.md)). Without `listen` it is not served.",
     "metrics": "Metrics for Prometheus ([metrics](metrics.md)). On a node with users, "
     "Prometheus must log in (HTTP Basic).",
     "console": "The cluster in a browser ([console](console.md)).",

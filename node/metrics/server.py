@@ -13,8 +13,9 @@ from node.metrics.endpoint import Admit, Endpoint
 from node.metrics.exposition import CONTENT_TYPE, Exposition
 from node.metrics.groupfacts import GroupFacts
 from node.metrics.measuredfacts import MeasuredFacts
-from node.metrics.nodefacts import Connections, NodeFacts
+from node.metrics.nodefacts import NodeFacts
 from node.metrics.rates import Rates
+from node.metrics.remotingfacts import Ports, RemotingFacts
 from node.metrics.runtimefacts import RuntimeFacts
 from node.metrics.samples import Samples
 from node.metrics.scrapes import Scrapes
@@ -30,12 +31,12 @@ class MetricsServer:
         self,
         broker: Broker,
         options: MetricsSection,
-        frames: Connections,
+        ports: Ports,
         clients: Clients,
         admit: Admit | None = None,
     ) -> None:
         """clients: those of RocketMQ's gRPC API. admit: None where there are no users."""
-        self._node = NodeFacts(broker, frames)
+        self._node = NodeFacts(broker, ports.frames)
         now = monotonic()
         self._rates = ten, minute = Rates(10, now), Rates(60, now)
         self._parts = (
@@ -46,6 +47,7 @@ class MetricsServer:
             RuntimeFacts(broker, ten, minute).read,
             ClientFacts(broker, clients).read,
             MeasuredFacts(broker).read,
+            RemotingFacts(ports).read,
         )
         exposition = Exposition(_labels(broker))
         self._scrapes = Scrapes(self._read, self._node.read_late, exposition, options.series_max)

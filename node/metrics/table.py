@@ -18,12 +18,13 @@ SCOPES: dict[str, tuple[str, ...]] = {
 }
 # Where a metric appears, if not on every node.
 MASTER, AUTO, SLAVES, CLIENTS, CERTIFIED = "master", "auto", "slaves", "clients", "certified"
-TRACED, MEASURED, AUDITED = "traced", "measured", "audited"
+TRACED, MEASURED, AUDITED, REMOTING = "traced", "measured", "audited", "remoting"
 WHERE = {
     MASTER: "Of a master.",
     AUTO: "Of a node whose role is elected.",
     CERTIFIED: "Of a node that has certificates.",
     CLIENTS: "Of a node that they call.",
+    REMOTING: "Of a node with `remoting.listen`.",
     AUDITED: "Of a node with `audit.file` or `audit.topic`.",
     MEASURED: "Of a node with `rocketmq.client_metrics`.",
     TRACED: "Of a node with `traces.endpoint`.",
@@ -212,6 +213,18 @@ DUOLOG = (
         "Bytes held for long requests that have not arrived whole.",
         "bytes",
     ),
+    _own("remoting_connections", "Connections by RocketMQ's remoting protocol.", where=REMOTING),
+    _own(
+        "remoting_buffered_bytes",
+        "Bytes held for requests by it that have not arrived whole.",
+        "bytes",
+        where=REMOTING,
+    ),
+    _own(
+        "remoting_refused_connections_total",
+        "Connections by it that were closed at once, as there were too many.",
+        where=REMOTING,
+    ),
     _own("spans_exported_total", "Spans that the collector took.", where=TRACED),
     _own(
         "spans_refused_total",
@@ -347,8 +360,9 @@ TIMERS = (
 CALLS = (
     _native_histogram(
         "rpc_latency",
-        "Time of a call of RocketMQ's gRPC API; request_code is its method, is_long_polling says "
-        "whether it may wait for messages.",
+        "Time of a call of RocketMQ's gRPC API, or of a request by its remoting protocol; "
+        "request_code is its method or code, is_long_polling says whether it may wait for "
+        "messages.",
         "milliseconds",
         "protocol_type request_code response_code is_long_polling result",
     ),

@@ -44,6 +44,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
         group: str = "broker-a",
         frames_listen: str = "auto",
         tls: Any = None,
+        remoting: Any = None,
         **store: Any,
     ) -> Node:
         config = Config.model_validate(
@@ -59,6 +60,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
                 "tls": tls or {},
                 "limits": limits or {},
                 "rocketmq": rocketmq or {},
+                "remoting": remoting or {},
                 "metrics": metrics or {},
                 "traces": traces or {},
                 "access": access or {},

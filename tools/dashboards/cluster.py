@@ -293,6 +293,7 @@ HELD = Row(
             (f"sum(rocketmq_consumer_connections{{{NATIVE}}})", "consumers"),
             (f"sum(rocketmq_producer_connections{{{NATIVE}}})", "producers (RocketMQ's)"),
             (f"sum(duolog_frames_connections{{{OWN}}})", "frames connections"),
+            (f"sum(duolog_remoting_connections{{{OWN}}})", "remoting connections"),
         ),
         graph(
             "Calls that wait",

@@ -70,4 +70,11 @@ def cluster_info(broker: BrokerAddresses, standard: bool) -> bytes:
     return text.encode()
 
 
-__all__ = ["STANDARD_JSON_VERSION", "BrokerAddresses", "TopicQueues", "cluster_info", "topic_route"]
+__all__ = [
+    "MASTER_ID",
+    "STANDARD_JSON_VERSION",
+    "BrokerAddresses",
+    "TopicQueues",
+    "cluster_info",
+    "topic_route",
+]

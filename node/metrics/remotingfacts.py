@@ -1,0 +1,45 @@
+"""What the port of RocketMQ's remoting protocol counts, where a node has one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from node.core.calltimes import CallTimes
+from node.metrics.nodefacts import Connections
+from node.metrics.samples import Samples
+from node.metrics.words import truth
+
+PROTOCOL = "remoting"
+Times = CallTimes[tuple[str, str, bool, str]]  # request, response code, long polling, result
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What the ports of clients count. remoting: None where there is no such port."""
+
+    frames: Connections
+    remoting: "tuple[Connections, Times] | None" = None
+
+
+class RemotingFacts:
+    """Reads it."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._remoting = ports.remoting
+
+    def read(self, samples: Samples) -> Iterator[None]:
+        """Add all of it, in a few steps."""
+        if self._remoting is None:
+            return
+        connections, times = self._remoting
+        node = samples.node
+        node.add("duolog_remoting_connections", connections.count())
+        node.add("duolog_remoting_refused_connections_total", connections.refused())
+        node.add("duolog_remoting_buffered_bytes", connections.buffered_bytes())
+        yield
+        for (request, code, waits, result), took in list(times.table.items()):
+            labels = PROTOCOL, request, code, truth(waits), result
+            samples.bundle(sum(took.counts)).add("rocketmq_rpc_latency", took, *labels)
+            yield
+
+
+__all__ = ["Ports", "RemotingFacts", "Times"]

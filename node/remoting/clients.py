@@ -1,0 +1,128 @@
+"""Clients: their heartbeats, their groups, what they send back, and what they are told."""
+
+import structlog
+from duolog import _errors as sdk
+
+from node.broker import Broker
+from node.pop.retrytopics import group_retry_topic
+from node.remoting.codec.codes import RequestCode, ResponseCode
+from node.remoting.codec.command import ONEWAY, Command
+from node.remoting.codec.headers import (
+    MembersRequest,
+    SendBackRequest,
+    UnregisterRequest,
+    read_header,
+    write_header,
+)
+from node.remoting.codec.heartbeats import ConsumerData, member_list, read_check, read_heartbeat
+from node.remoting.members import Members
+from node.remoting.port.desk import Peer
+from node.remoting.pulling import filter_of
+from node.remoting.refusals import Refused
+from store.metadata import check_group, is_reserved_topic
+from store.offsets import PhyOffset
+
+log = structlog.get_logger("duolog.remoting")
+
+
+class Clients:
+    """Keeps the members of groups, and tells them of each other."""
+
+    def __init__(self, broker: Broker, members: Members) -> None:
+        self._broker = broker
+        self._core = broker.core
+        self._members = members
+        self._numbers = 0  # of the requests to clients
+
+    async def heartbeat(self, peer: Peer, request: Command) -> Command:
+        """HEART_BEAT: notes the client; its groups are made where they do not exist yet."""
+        heartbeat = read_heartbeat(request.body)
+        for data in heartbeat.consumers:
+            check_group(data.group)
+        if not self._broker.replication.not_master():
+            for data in heartbeat.consumers:
+                await self._ensure(data.group)
+        changed = self._members.beat(peer, heartbeat, self._core.times.mono_ms())
+        for data in heartbeat.consumers:
+            if data.group in changed:
+                self._register(data)
+        self._tell_of(changed)
+        return request.answer(0)
+
+    async def _ensure(self, group: str) -> None:
+        """A group, and the topic of what its members send back. Raises Busy, Retryable."""
+        metadata = self._core.metadata
+        await metadata.ensure_group(group)
+        topic = group_retry_topic(group)
+        if topic not in metadata.topics:
+            metadata.auto_create(topic, 1)
+
+    def _register(self, data: ConsumerData) -> None:
+        """Note SQL expressions for the bits of messages; what is wrong is told to pulls."""
+        for one in data.subscriptions:
+            try:
+                chosen = filter_of(one.kind, one.expression)
+            except Refused:
+                continue
+            if not self._broker.replication.not_master():
+                self._broker.filters.register(data.group, one.topic, chosen)
+
+    def unregister(self, peer: Peer, request: Command) -> Command:
+        """UNREGISTER_CLIENT."""
+        header = read_header(UnregisterRequest, request.fields)
+        if header.consumer_group and self._members.leave(peer, header.consumer_group):
+            self._tell_of({header.consumer_group})
+        return request.answer(0)
+
+    def gone(self, peer: Peer) -> None:
+        """A connection ended."""
+        self._tell_of(self._members.gone(peer))
+
+    def expire(self) -> None:
+        """Let go of clients that send no heartbeats."""
+        self._tell_of(self._members.expire(self._core.times.mono_ms()))
+
+    def _tell_of(self, groups: set[str]) -> None:
+        """Tell the members of groups that others came or left, or read something else."""
+        for group in sorted(groups):
+            row = self._core.metadata.tables.groups.get(group, {})
+            if not row.get("notifyConsumerIdsChangedEnable", True):
+                continue
+            fields = write_header(MembersRequest(group))
+            for peer in self._members.peers(group):
+                self._numbers = (self._numbers + 1) & 0x7FFFFFFF
+                code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+                peer.tell(Command(code, self._numbers, fields, flag=ONEWAY))
+
+    def ids(self, request: Command) -> Command:
+        """GET_CONSUMER_LIST_BY_GROUP."""
+        group = read_header(MembersRequest, request.fields).consumer_group
+        found = self._members.ids(group)
+        if not found:
+            remark = f"no consumer for this group, {group[:255]}"
+            return request.answer(ResponseCode.SYSTEM_ERROR, remark)
+        return request.answer(0, body=member_list(found))
+
+    @staticmethod
+    def check(request: Command) -> Command:
+        """CHECK_CLIENT_CONFIG: whether an expression can be used. Raises Refused."""
+        wanted = read_check(request.body)
+        filter_of(wanted.kind, wanted.expression)
+        return request.answer(0)
+
+    async def send_back(self, request: Command) -> Command:
+        """CONSUMER_SEND_MSG_BACK: one more attempt after a delay, or a dead letter."""
+        header = read_header(SendBackRequest, request.fields)
+        self._core.admission.check_current()
+        if not self._core.metadata.has_group(header.group):
+            raise sdk.BadRequest(f"group {header.group[:255]!r} does not exist")
+        await self._broker.log.caught_up()
+        record = self._broker.store.get_message(PhyOffset(header.offset))
+        if is_reserved_topic(record.topic):
+            raise sdk.NoPermission(f"topic {record.topic!r} is reserved for the system")
+        most = max(0, header.max_reconsume_times)
+        await self._broker.retries.send_back(header.group, record, header.delay_level, most)
+        return request.answer(0)
+
+
+__all__ = ["Clients"]

@@ -1,0 +1,91 @@
+"""Which clients are members of which consumer groups. Pure: time arrives as `mono_ms`.
+
+A member is known by the connection that its heartbeats come over. Every node of a replica group
+hears them, so the next master knows the members already.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from node.remoting.codec.heartbeats import ConsumerData, Heartbeat, Subscription
+from node.remoting.port.desk import Peer
+from store.clocks import MonoMs
+
+SILENT_MS = 120_000  # RocketMQ's: then a client is gone
+MEMBERS_MAX = 10_000  # of one group
+
+
+@dataclass(slots=True)
+class Member:
+    """A client in a group."""
+
+    client_id: str
+    data: ConsumerData
+    heard_ms: MonoMs
+
+
+class Members:
+    """All groups that have members now."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[Peer, Member]] = {}
+
+    def beat(self, peer: Peer, heartbeat: Heartbeat, mono_ms: MonoMs) -> set[str]:
+        """Note a client's heartbeat; the groups that it changes.
+
+        A group that has too many members stays as it is.
+        """
+        changed = set()
+        for data in heartbeat.consumers:
+            members = self._groups.setdefault(data.group, {})
+            known = members.get(peer)
+            if known is None and len(members) >= MEMBERS_MAX:
+                continue
+            if known is None or (known.client_id, known.data) != (heartbeat.client_id, data):
+                changed.add(data.group)
+            members[peer] = Member(heartbeat.client_id, data, mono_ms)
+        return changed
+
+    def leave(self, peer: Peer, group: str) -> bool:
+        """A client leaves a group; whether it was a member."""
+        members = self._groups.get(group, {})
+        if members.pop(peer, None) is None:
+            return False
+        if not members:
+            del self._groups[group]
+        return True
+
+    def gone(self, peer: Peer) -> set[str]:
+        """A connection ended; the groups that its client was in."""
+        return {group for group in list(self._groups) if self.leave(peer, group)}
+
+    def expire(self, mono_ms: MonoMs) -> set[str]:
+        """Let go of silent clients; the groups that they were in."""
+        silent = [
+            (group, peer)
+            for group, members in self._groups.items()
+            for peer, member in members.items()
+            if member.heard_ms + SILENT_MS < mono_ms
+        ]
+        return {group for group, peer in silent if self.leave(peer, group)}
+
+    def ids(self, group: str) -> list[str]:
+        """The ids of a group's clients, each of them once."""
+        return sorted({member.client_id for member in self._groups.get(group, {}).values()})
+
+    def peers(self, group: str) -> Iterator[Peer]:
+        """The connections of a group's clients."""
+        yield from list(self._groups.get(group, {}))
+
+    def subscription(self, peer: Peer, group: str, topic: str) -> Subscription | None:
+        """What a client reads of a topic as a member of a group; None where it does not."""
+        member = self._groups.get(group, {}).get(peer)
+        found = member.data.subscriptions if member is not None else ()
+        return next((one for one in found if one.topic == topic), None)
+
+    def __len__(self) -> int:
+        """Members of all groups."""
+        return sum(map(len, self._groups.values()))
+
+
+__all__ = ["Members"]

@@ -1,0 +1,166 @@
+"""Offsets: of queues, and those that groups have committed.
+
+Clients commit every few seconds, and with each pull, mostly without waiting for an answer. Such
+commits are gathered, and stored once a second: the newest of each queue.
+"""
+
+import asyncio
+
+import structlog
+from duolog import Start
+from duolog import _errors as sdk
+
+from node.broker import Broker
+from node.consuming.longpoll import check_place
+from node.consuming.offsets import offset_at
+from node.consuming.reading import physical_memory
+from node.remoting.codec.codes import RequestCode, ResponseCode
+from node.remoting.codec.command import Command
+from node.remoting.codec.headers import (
+    OffsetResponse,
+    QueryOffsetRequest,
+    QueueRequest,
+    SearchOffsetRequest,
+    UpdateOffsetRequest,
+    read_header,
+    write_header,
+)
+from node.remoting.refusals import Refused
+from store.queueends import QueueKey
+
+log = structlog.get_logger("duolog.remoting")
+
+STORE_SECONDS = 1.0
+GATHERED_MAX = 100_000  # queues, of all groups
+
+
+class Commits:
+    """Commits that are not stored yet."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._metadata = broker.metadata
+        self._gathered: dict[str, dict[QueueKey, int]] = {}
+        self._count = 0
+
+    def note(self, group: str, key: QueueKey, offset: int) -> None:
+        """A group commits an offset. Raises Busy where too many are not stored yet."""
+        queues = self._gathered.setdefault(group, {})
+        if key not in queues:
+            if self._count >= GATHERED_MAX:
+                raise sdk.Busy(f"commits of {GATHERED_MAX} queues are not stored yet")
+            self._count += 1
+        queues[key] = offset
+
+    def newest(self, group: str, key: QueueKey) -> int:
+        """The offset that is not stored yet; -1 for none."""
+        return self._gathered.get(group, {}).get(key, -1)
+
+    async def run(self) -> None:
+        """Store them, until cancelled."""
+        while True:
+            await asyncio.sleep(STORE_SECONDS)
+            await self.store()
+
+    async def store(self) -> None:
+        """Store what was gathered. What a node cannot store, its clients commit again elsewhere."""
+        for group in list(self._gathered):
+            queues = self._gathered[group]
+            offsets: dict[str, dict[int, int]] = {}
+            for (topic, queue_id), offset in queues.items():
+                offsets.setdefault(topic, {})[queue_id] = offset
+            stored = dict(queues)
+            try:
+                await self._metadata.commit(group, offsets)
+            except sdk.DuologError as error:
+                log.debug("offsets were not committed", group=group, reason=str(error))
+            self._forget(group, stored)
+
+    def _forget(self, group: str, stored: dict[QueueKey, int]) -> None:
+        """Those that are stored, and have not moved meanwhile."""
+        queues = self._gathered[group]
+        for key, offset in stored.items():
+            if queues[key] == offset:
+                del queues[key]
+                self._count -= 1
+        if not queues:
+            del self._gathered[group]
+
+
+class Offsets:
+    """Answers about offsets."""
+
+    def __init__(self, broker: Broker, commits: Commits) -> None:
+        self._broker = broker
+        self._core = broker.core
+        self._commits = commits
+        ratio = broker.replication.options.access_message_in_memory_max_ratio
+        self._in_memory_bytes = physical_memory() * ratio // 100
+
+    async def committed(self, request: Command) -> Command:
+        """QUERY_CONSUMER_OFFSET: the committed offset; without one, where a small queue begins.
+
+        Raises Refused (QUERY_NOT_FOUND): the client decides where it begins.
+        """
+        header = read_header(QueryOffsetRequest, request.fields)
+        group, key = header.consumer_group, (header.topic, header.queue_id)
+        await self._broker.log.caught_up()
+        self._check(key)
+        offset = self._commits.newest(group, key)
+        if offset < 0:
+            offset = self._core.admission.group_tables().committed(group, *key)
+        if offset < 0 and not (header.set_zero_if_not_found and self._is_small(key)):
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group is new")
+        return request.answer(0, fields=write_header(OffsetResponse(max(0, offset))))
+
+    def _is_small(self, key: QueueKey) -> bool:
+        """Whether a queue still has its first message, and not so long ago.
+
+        RocketMQ: checkInDiskByConsumeOffset. A new group reads all of such a queue, whatever its
+        clients would begin with.
+        """
+        low, high = self._core.store.queue_range(*key)
+        if low > 0 or not high:
+            return low <= 0
+        first = int(self._core.store.entries(*key, 0, 1)[0, 0])
+        return self._core.store.max_offset - first <= self._in_memory_bytes
+
+    def update(self, request: Command) -> Command:
+        """UPDATE_CONSUMER_OFFSET; stored within a second."""
+        header = read_header(UpdateOffsetRequest, request.fields)
+        self.commit(header.consumer_group, (header.topic, header.queue_id), header.commit_offset)
+        return request.answer(0)
+
+    def commit(self, group: str, key: QueueKey, offset: int) -> None:
+        """A group commits an offset. Raises NotMaster, UnknownTopic, BadRequest, Busy."""
+        self._core.admission.check_current()
+        self._check(key, offset)
+        if not self._core.metadata.has_group(group):
+            raise sdk.BadRequest(f"group {group[:255]!r} does not exist: heartbeats create groups")
+        self._commits.note(group, key, offset)
+
+    async def end(self, request: Command) -> Command:
+        """GET_MAX_OFFSET, GET_MIN_OFFSET."""
+        header = read_header(QueueRequest, request.fields)
+        await self._broker.log.caught_up()
+        self._check((header.topic, header.queue_id))
+        last = request.code == RequestCode.GET_MAX_OFFSET
+        at = Start.LATEST if last else Start.EARLIEST
+        return self._at(request, header.topic, header.queue_id, at)
+
+    async def search(self, request: Command) -> Command:
+        """SEARCH_OFFSET_BY_TIMESTAMP."""
+        header = read_header(SearchOffsetRequest, request.fields)
+        await self._broker.log.caught_up()
+        self._check((header.topic, header.queue_id))
+        return self._at(request, header.topic, header.queue_id, max(0, header.timestamp))
+
+    def _at(self, request: Command, topic: str, queue_id: int, at: Start | int) -> Command:
+        offset = offset_at(self._core, topic, queue_id, at)
+        return request.answer(0, fields=write_header(OffsetResponse(offset)))
+
+    def _check(self, key: QueueKey, offset: int = 0) -> None:
+        """Raise UnknownTopic, NoPermission, NotMaster, BadRequest."""
+        check_place(key, self._core.admission.readable_queue(*key).queues, offset)
+
+
+__all__ = ["Commits", "Offsets"]

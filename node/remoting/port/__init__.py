@@ -1,0 +1,1 @@
+"""The port: connections, their frames and their bounds; nothing of what requests do."""

@@ -1,0 +1,299 @@
+"""A client's connection: its frames are handled in the callback in which they arrive.
+
+Rules: what is not known to be a frame ends the connection, and no other one. A request that waits
+is a task, which ends with its connection. Nothing is read while the client takes no answers.
+Answers come in the order in which they are made: clients know them by their numbers.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, cast
+
+import structlog
+from duolog._errors import Throttled
+
+from node.remoting.codec.codes import ResponseCode
+from node.remoting.codec.command import Command
+from node.remoting.codec.errors import BadFrame
+from node.remoting.codec.frames import FrameReader
+from node.remoting.port.desk import Desk
+from store.record import Host
+
+log = structlog.get_logger("duolog.remoting")
+
+UNWRITTEN_BYTES = 1 << 20  # of answers in the transport, then nothing is read
+SMALL_BYTES = 16 << 10  # of a body that is copied behind its header
+IDLE_TICKS = 120  # RocketMQ's: clients send heartbeats every 30 s
+STALLED_TICKS = 10  # in which hardly anything comes of a frame that has begun
+STALLED_BYTES = 1024  # in a tick, at least
+STOPPING = "the node is stopping"
+
+
+class Room:
+    """Bytes that all connections may hold for frames that have not arrived whole."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.taken = 0
+
+    def change(self, before: int, after: int) -> None:
+        """A connection holds more or less than before. Raises BadFrame where there is no room."""
+        if after > before and self.taken - before + after > self._bytes_max:
+            raise BadFrame("frames that have not arrived whole fill the memory there is for them")
+        self.taken += after - before
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for every connection.
+
+    begin: begins a task for a request. calls_max: requests of one connection that wait.
+    """
+
+    desk: Desk
+    begin: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+    frame_bytes_max: int
+    calls_max: int
+    room: Room
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection."""
+
+    def __init__(self, terms: Terms, joined: Callable[["Connection", bool], bool]) -> None:
+        """joined: is told of its beginning (which it may refuse) and its end."""
+        self._terms = terms
+        self._joined = joined
+        self._reader = FrameReader(terms.frame_bytes_max)
+        self._held_bytes = 0
+        self._transport: asyncio.Transport | None = None
+        self.host = Host("0.0.0.0", 0)
+        self._admitted = False
+        self._lost = False
+        self._stopping = False
+        self._deaf = False  # the client takes no answers
+        self._calls: dict[asyncio.Task[None], bool] = {}  # and whether each waits for messages
+        self._when_taken: list[Callable[[], None]] = []
+        self._idle = self._stalled = 0  # ticks
+        self._arrived = 0  # bytes, since the last tick
+
+    # -- the connection ------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The client's address and port."""
+        address = self.host.address
+        return f"[{address}]:{self.host.port}" if ":" in address else f"{address}:{self.host.port}"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
+        self.host = _host(transport.get_extra_info("peername"))
+        self._transport.set_write_buffer_limits(UNWRITTEN_BYTES)
+        if not self._joined(self, True):
+            self.abort()
+            return
+        try:
+            self._terms.desk.joined(self)
+            self._admitted = True
+        except Throttled as refused:
+            log.warning("remoting: connection refused", peer=self.name, reason=str(refused))
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self._end()
+        self._joined(self, False)
+
+    def _end(self) -> None:
+        """Nothing comes any more, and nothing is answered."""
+        if self._lost:
+            return
+        self._lost = True
+        self._terms.room.change(self._held_bytes, 0)
+        self._held_bytes = 0
+        self.end_calls()
+        if self._admitted:
+            self._terms.desk.left(self)
+        self._tell_taken()
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """End it, once what was written is out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        if self._lost or self._transport is None or self._transport.is_closing():
+            return
+        self._idle = 0
+        self._arrived += len(data)
+        try:
+            self._reader.feed(data)
+            self._read()
+            self._count_held()
+        except BadFrame as problem:
+            self._refuse(str(problem))
+
+    def _read(self) -> None:
+        """Handle what has arrived whole, as long as answers are taken. Raises BadFrame."""
+        while not (self._deaf or self._lost):
+            request = self._reader.next()
+            if request is None:
+                return
+            if not request.is_response:  # nobody waits for those of clients
+                self._serve(request)
+
+    def _count_held(self) -> None:
+        held = self._reader.held_bytes
+        self._terms.room.change(self._held_bytes, held)
+        self._held_bytes = held
+
+    def _refuse(self, reason: str) -> None:
+        """What came is no frame: end the connection, and everything that it waits for."""
+        log.warning("remoting: connection refused", peer=self.name, reason=reason[:500])
+        self._end()
+        self.close()
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def _serve(self, request: Command) -> None:
+        desk = self._terms.desk
+        if self._stopping:
+            self._answer(request, request.answer(ResponseCode.SERVICE_NOT_AVAILABLE, STOPPING))
+            return
+        try:
+            begun = desk.serve(self, request)
+        except Exception as error:
+            self._answer(request, self._failed(request, error))
+            return
+        if isinstance(begun, Command):
+            self._answer(request, begun)
+        elif len(self._calls) >= self._terms.calls_max:
+            begun.close()
+            text = f"{self._terms.calls_max} requests are under way on this connection"
+            self._answer(request, request.answer(ResponseCode.SYSTEM_BUSY, text))
+        else:
+            task = self._terms.begin(self._wait(request, begun))
+            self._calls[task] = desk.holds(request)
+            task.add_done_callback(self._calls.pop)
+
+    async def _wait(self, request: Command, begun: Coroutine[Any, Any, Command]) -> None:
+        try:
+            answer = await begun
+        except Exception as error:
+            answer = self._failed(request, error)
+        self._answer(request, answer)
+
+    def _failed(self, request: Command, error: Exception) -> Command:
+        answer = self._terms.desk.refusal(request, error)
+        if answer is not None:
+            log.debug("remoting: refused", code=request.code, reason=str(error)[:300])
+            return answer
+        log.error("remoting: a request failed", code=request.code, exc_info=error)
+        return request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"[:1000])
+
+    def _answer(self, request: Command, answer: Command) -> None:
+        if not request.is_oneway:
+            self._write(answer)
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def _write(self, command: Command) -> None:
+        if self._lost or self._transport is None:
+            return
+        if len(command.body) <= SMALL_BYTES:
+            self._transport.write(command.frame())
+            return
+        self._transport.write(command.head())
+        self._transport.write(command.body)
+
+    def tell(self, command: Command) -> None:
+        """Send a request that nobody answers; left out where the client takes nothing."""
+        if not self._deaf:
+            self._write(command)
+
+    def pause_writing(self) -> None:
+        """See asyncio."""
+        self._deaf = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        self._deaf = False
+        self._tell_taken()
+        if self._lost or self._transport is None or self._transport.is_closing():
+            return
+        try:
+            self._read()
+            self._count_held()
+        except BadFrame as problem:
+            self._refuse(str(problem))
+            return
+        if not self._deaf:
+            self._transport.resume_reading()
+
+    def when_taken(self, callback: Callable[[], None]) -> None:
+        """Call this once the client has taken what was written so far, or is gone."""
+        if self._deaf and not self._lost:
+            self._when_taken.append(callback)
+        else:
+            callback()
+
+    def _tell_taken(self) -> None:
+        waiting, self._when_taken = self._when_taken, []
+        for callback in waiting:
+            callback()
+
+    # -- time, and the end ---------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Once a second: end what has begun and does not go on, or says nothing for long."""
+        if self._lost:  # it was refused, and does not even take that
+            self.abort()
+            return
+        self._idle += 1
+        stalls = self._held_bytes > 0 and self._arrived < STALLED_BYTES
+        self._stalled = self._stalled + 1 if stalls and not self._deaf else 0
+        self._arrived = 0
+        if self._stalled > STALLED_TICKS:
+            self._refuse("the rest of a frame did not come")
+        elif self._idle > IDLE_TICKS:
+            log.info("remoting: a client does not answer", peer=self.name)
+            self._end()
+            self.abort()
+
+    def go(self) -> None:
+        """Serve no more requests; those under way go on, unless they wait for messages."""
+        self._stopping = True
+        for task, holds in list(self._calls.items()):
+            if holds:
+                task.cancel()
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is under way that does not wait for messages."""
+        return not all(self._calls.values())
+
+    def end_calls(self) -> None:
+        """Cancel what is under way."""
+        for task in list(self._calls):
+            task.cancel()
+
+
+def _host(address: object) -> Host:
+    if not isinstance(address, tuple):
+        return Host("0.0.0.0", 0)
+    return Host(str(address[0]).partition("%")[0], int(address[1]))
+
+
+__all__ = ["Connection", "Room", "Terms"]

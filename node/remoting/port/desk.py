@@ -1,0 +1,49 @@
+"""What serves the requests of a connection, and what it sees of one."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from node.remoting.codec.command import Command
+from store.record import Host
+
+Begun = Command | Coroutine[Any, Any, Command]
+
+
+class Peer(Protocol):
+    """A client's connection, as those who serve its requests see it."""
+
+    @property
+    def host(self) -> Host:
+        """Its address and port."""
+
+    @property
+    def name(self) -> str:
+        """Its address and port, as logs and quotas name it."""
+
+    def tell(self, command: Command) -> None:
+        """Send a request that nobody answers; left out where the client takes nothing."""
+
+    def when_taken(self, callback: Callable[[], None]) -> None:
+        """Call this once the client has taken what was written so far, or is gone."""
+
+
+class Desk(Protocol):
+    """Serves requests."""
+
+    def joined(self, peer: Peer) -> None:
+        """A connection begins. Raises Throttled where there are too many."""
+
+    def left(self, peer: Peer) -> None:
+        """It ended."""
+
+    def serve(self, peer: Peer, request: Command) -> Begun:
+        """The answer, or what makes it and may wait. Raises what `refusal` has answers for."""
+
+    def holds(self, request: Command) -> bool:
+        """Whether a request may wait for messages: the end of a node does not wait for it."""
+
+    def refusal(self, request: Command, error: Exception) -> Command | None:
+        """The answer to a request that failed so; None for a bug."""
+
+
+__all__ = ["Begun", "Desk", "Peer"]

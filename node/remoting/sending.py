@@ -1,0 +1,276 @@
+"""Sends: one message or a batch, stored with the verbs of the other APIs.
+
+As in RocketMQ, a message that is sent twice is stored twice, even under one UNIQ_KEY: programs send
+an object again on purpose.
+"""
+
+import asyncio
+from dataclasses import dataclass, replace
+from itertools import count
+
+import numpy as np
+from duolog import _errors as sdk
+from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
+
+from node.broker import Broker
+from node.core.throttle import throttled
+from node.core.traffic import DELAY, NORMAL
+from node.engine.log import Outcome
+from node.pop.retrytopics import RETRY_TIMES, dead_letter_topic
+from node.quotas.quotas import Who
+from node.remoting.codec.codes import RequestCode, ResponseCode
+from node.remoting.codec.command import Command
+from node.remoting.codec.errors import BadRequest
+from node.remoting.codec.headers import SendRequest, SendResponse, read_send, write_header
+from node.remoting.codec.messages import properties_text, property_of, read_batch, without
+from node.remoting.port.desk import Begun, Peer
+from node.remoting.refusals import Refused, put_code
+from node.remoting.routes import DEFAULT_TOPIC
+from store.columns import Columns
+from store.kernels.jit import I64
+from store.messagestore import PutBatch, PutResult
+from store.metadata import PERM_WRITE, TopicConfig, is_closed_topic
+from store.record import COMPRESSED, offset_message_id
+from store.status import PutMessageStatus
+
+PATIENCE_MS = 1000  # of a refusal while the group is changing its master; clients wait for 3 s
+MULTI_TAGS, COMPRESSION_TYPE = 0x2, 0x700
+KEPT_FLAGS = COMPRESSED | MULTI_TAGS | COMPRESSION_TYPE
+INNER_BATCH = 0x80
+REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+_NOTED = (b"RETRY_TOPIC", b"DLQ_ORIGIN_TOPIC")  # set by the node, and by consumers' retries
+
+
+@dataclass(frozen=True, slots=True)
+class _Put:
+    """A checked request. batch: where it waits for its delivery, if it does."""
+
+    request: Command
+    topic: str
+    queue_id: int
+    kind: str
+    batch: PutBatch
+
+
+class Sending:
+    """Stores what producers send."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._core = broker.core
+        self._log = broker.log
+        self._turn = count()
+
+    def send(self, peer: Peer, request: Command) -> Begun:
+        """SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE. Raises what refusals know."""
+        header = read_send(request.fields, request.code != RequestCode.SEND_MESSAGE)
+        closed = self._core.admission.refused_put()
+        if closed is None:
+            return self._attempt(peer, request, header)
+        told = self._broker.replication.refusals.told_later(PATIENCE_MS)
+        if told is None:
+            return self._refused(request, closed)
+        return self._when_told(peer, request, header, told)
+
+    async def _when_told(
+        self, peer: Peer, request: Command, header: SendRequest, told: Outcome
+    ) -> Command:
+        """Once more, when it is settled who takes puts."""
+        await told
+        closed = self._core.admission.refused_put()
+        if closed is not None:
+            return self._refused(request, closed)
+        begun = self._attempt(peer, request, header)
+        return begun if isinstance(begun, Command) else await begun
+
+    def _attempt(self, peer: Peer, request: Command, header: SendRequest) -> Begun:
+        put = self._checked(peer, request, header)
+        result, waiting = self._log.put(put.batch)
+        if result.count:
+            columns = put.batch.columns
+            self._core.traffic.receive(put.topic, put.kind, result.count, columns)
+            if put.kind is DELAY:
+                self._broker.delays.count(put.topic, put.batch, result.count)
+        return self._answer(put, result) if waiting is None else self._wait(put, result, waiting)
+
+    # -- what is stored ------------------------------------------------------------------------
+
+    def _checked(self, peer: Peer, request: Command, header: SendRequest) -> _Put:
+        header = self._given_up(header)
+        config = self._writable(header)
+        queue_id = self._queue(header, config)
+        batch = self._batch(peer, request, header)
+        batch = replace(batch, topic=config.name, queue_id=queue_id)
+        self._check_quotas(peer, batch)
+        waits = self._deferred(batch) if batch.columns.count == 1 else batch
+        kind = NORMAL if waits.topic == config.name else DELAY
+        return _Put(request, config.name, queue_id, kind, waits)
+
+    def _given_up(self, header: SendRequest) -> SendRequest:
+        """A message that its consumer sends back too often goes to the dead letters."""
+        if not header.topic.startswith(RETRY_PREFIX):
+            return header
+        group = header.topic.removeprefix(RETRY_PREFIX)
+        row = self._core.metadata.tables.groups.get(group, {})
+        most = header.max_reconsume_times
+        if most < 0:
+            most = int(row.get("retryMaxTimes", RETRY_TIMES))
+        if header.reconsume_times < most:
+            return header
+        text = properties_text(header.properties)
+        origin = property_of(text, b"RETRY_TOPIC") or header.topic
+        self._core.traffic.dead.add((origin, group), 1)
+        text = without(text, b"DELAY")
+        return replace(header, topic=dead_letter_topic(group), queue_id=0, properties=text.decode())
+
+    def _writable(self, header: SendRequest) -> TopicConfig:
+        """The topic, made where clients may make it. Raises UnknownTopic, NoPermission."""
+        topic, metadata = header.topic, self._core.metadata
+        if is_closed_topic(topic):
+            raise sdk.NoPermission(f"topic {topic[:200]!r} is reserved for the system")
+        config = metadata.topics.get(topic)
+        if config is None:
+            self._core.admission.check_knows()
+            config = self._made(header)
+        if not config.perm & PERM_WRITE:
+            self._core.admission.check_knows()
+            raise sdk.NoPermission(f"topic {topic!r} is not writable (its perm has no 2)")
+        return config
+
+    def _made(self, header: SendRequest) -> TopicConfig:
+        topic, limits = header.topic, self._broker.limits
+        for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+            if topic.startswith(prefix) and self._core.metadata.has_group(
+                topic.removeprefix(prefix)
+            ):
+                return self._core.metadata.auto_create(topic, 1)
+        if not limits.auto_create_topic or header.default_topic != DEFAULT_TOPIC:
+            raise sdk.UnknownTopic(f"topic[{topic[:200]}] not exist, apply first please!")
+        most = limits.default_topic_queues
+        queues = min(max(1, header.default_topic_queue_nums), most)
+        return self._core.metadata.auto_create(topic, queues)
+
+    def _queue(self, header: SendRequest, config: TopicConfig) -> int:
+        if header.queue_id < 0:
+            return next(self._turn) % config.queues
+        if header.queue_id >= config.queues:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"request queueId[{header.queue_id}] is illegal: {config.name} has "
+                f"{config.queues} queues",
+            )
+        return header.queue_id
+
+    def _batch(self, peer: Peer, request: Command, header: SendRequest) -> PutBatch:
+        """The messages, for a queue that is chosen later."""
+        if header.sys_flag & INNER_BATCH:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "inner batches are not supported")
+        flag, fields = header.flag, None
+        if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
+            if header.topic.startswith(RETRY_PREFIX):
+                raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batches cannot be sent back")
+            messages = read_batch(request.body)
+            texts = (without(one.properties, b"WAIT", *_NOTED) for one in messages)
+            columns = Columns.of((one.body for one in messages), texts)
+            flags = [one.flag for one in messages]
+            flag = flags[0]
+            if len(set(flags)) > 1:
+                fields = _fields(header, flags)
+        else:
+            noted = () if header.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else _NOTED
+            text = without(properties_text(header.properties), b"WAIT", *noted)
+            columns = Columns.of([request.body], [text])
+        return PutBatch(
+            header.topic,
+            0,
+            columns,
+            header.born_timestamp,
+            peer.host,
+            flag,
+            header.sys_flag & KEPT_FLAGS,
+            max(0, header.reconsume_times),
+            fields=fields,
+        )
+
+    def _check_quotas(self, peer: Peer, batch: PutBatch) -> None:
+        """Raise Throttled where a request is over a quota: nothing of it is stored."""
+        throttle = self._core.throttle
+        if throttle.on:
+            size = len(batch.columns.bodies) + len(batch.columns.properties)
+            who = Who.at("", peer.host.address)
+            wait = throttle.put(who, batch.topic, size, batch.columns.count)
+            if wait is not None:
+                raise throttled(wait)
+
+    def _deferred(self, batch: PutBatch) -> PutBatch:
+        """Where a message waits for its time, if its properties name one."""
+        text = batch.columns.properties.tobytes()
+        if property_of(text, b"TRAN_MSG") == "true":
+            raise Refused(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                "transactions are not supported over the remoting protocol",
+            )
+        level = _number(text, b"DELAY")
+        if level > 0:
+            return self._broker.delays.at_level(batch, level)
+        now = self._core.times.wall_ms()
+        due = _number(text, b"TIMER_DELIVER_MS")
+        if not due and (delay := _number(text, b"TIMER_DELAY_MS")) > 0:
+            due = now + delay
+        if not due and (delay := _number(text, b"TIMER_DELAY_SEC")) > 0:
+            due = now + 1000 * delay
+        if due <= now:
+            return batch
+        text = without(text, b"TIMER_DELIVER_MS")  # it is noted again
+        columns = Columns.of([batch.columns.bodies.tobytes()], [text])
+        return self._broker.delays.at_time(replace(batch, columns=columns), due, now)
+
+    # -- answers -------------------------------------------------------------------------------
+
+    async def _wait(self, put: _Put, result: PutResult, waiting: Outcome) -> Command:
+        # What is waited for is shared: it is not cancelled with the client's connection.
+        return self._answer(put, replace(result, status=await asyncio.shield(waiting)))
+
+    def _refused(self, request: Command, result: PutResult) -> Command:
+        self._core.traffic.failures.add(result.status.value, 1)
+        remark = f"{result.status.value} {result.reason}".strip()
+        return request.answer(put_code(result.status), remark)
+
+    def _answer(self, put: _Put, result: PutResult) -> Command:
+        if result.queue_offset < 0:
+            return self._refused(put.request, result)
+        if result.status is not PutMessageStatus.PUT_OK:
+            self._core.traffic.failures.add(result.status.value, 1)
+        where = SendResponse(
+            offset_message_id(self._broker.store.store_host, result.physical_offset),
+            put.queue_id,
+            result.queue_offset,
+        )
+        fields = {**write_header(where), **REGION}
+        return put.request.answer(put_code(result.status), result.reason, fields)
+
+
+def _fields(header: SendRequest, flags: list[int]) -> I64:
+    """Header fields of a batch whose messages have different flags."""
+    rows = (flags, *([value] * len(flags) for value in _same(header)))
+    return np.ascontiguousarray(np.array(rows, np.int64))
+
+
+def _same(header: SendRequest) -> tuple[int, int, int, int]:
+    flags = header.sys_flag & KEPT_FLAGS
+    return flags, header.born_timestamp, max(0, header.reconsume_times), 0
+
+
+def _number(text: bytes, name: bytes) -> int:
+    """The number in a property, 0 for none. Raises BadRequest."""
+    found = property_of(text, name)
+    if found is None:
+        return 0
+    if not (found.removeprefix("-").isascii() and found.removeprefix("-").isdigit()):
+        raise BadRequest(f"property {name.decode()} is no number: {found[:40]!r}")
+    if len(found) > 18:
+        raise BadRequest(f"property {name.decode()} is too large: {found[:40]!r}")
+    return int(found)
+
+
+__all__ = ["Sending"]

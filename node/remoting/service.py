@@ -1,0 +1,157 @@
+"""The remoting protocol's service: which request goes to whom, and how it ended."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from time import perf_counter
+from typing import Any
+
+from duolog._background import Background
+
+from node.broker import Broker
+from node.core.calltimes import RPC_BOUNDS, CallTimes
+from node.quotas.quotas import Who
+from node.remoting.clients import Clients
+from node.remoting.codec.codes import RequestCode, ResponseCode
+from node.remoting.codec.command import Command
+from node.remoting.members import Members
+from node.remoting.offsets import Commits, Offsets
+from node.remoting.port.desk import Begun, Peer
+from node.remoting.pulling import Pulling
+from node.remoting.refusals import refusal
+from node.remoting.routes import Routes
+from node.remoting.sending import Sending
+
+EXPIRE_SECONDS = 10.0
+STOP_SECONDS = 2.0  # for the commits of the last second
+Key = tuple[str, str, bool, str]  # request, response code, long polling, result
+Handler = Callable[[Peer, Command], Begun]
+_NAMES = {code.value: code.name.lower() for code in RequestCode}
+_ENDS = {code.value: code.name.lower() for code in ResponseCode}
+SUCCESS, FAILED = "success", "process_request_failed"
+_WAITING = RequestCode.PULL_MESSAGE
+
+
+class RemotingService:
+    """Serves requests of all connections.
+
+    Attributes:
+        members: clients of consumer groups.
+        times: how long requests took, where that is measured.
+    """
+
+    def __init__(self, broker: Broker, advertised: str, timed: bool = False) -> None:
+        """advertised: HOST:PORT for clients. timed: whether metrics are wanted."""
+        self._broker = broker
+        self._throttle = broker.core.throttle
+        self.times: CallTimes[Key] = CallTimes(RPC_BOUNDS)
+        self._is_timed = timed
+        self.members = Members()
+        self._commits = Commits(broker)
+        offsets = Offsets(broker, self._commits)
+        self._clients = clients = Clients(broker, self.members)
+        self._running = Background(broker.give_up)
+        sending = Sending(broker)
+        pulling = Pulling(broker, self.members, offsets)
+        routes = Routes(broker, advertised)
+        self._handlers: dict[int, Handler] = {
+            RequestCode.SEND_MESSAGE: sending.send,
+            RequestCode.SEND_MESSAGE_V2: sending.send,
+            RequestCode.SEND_BATCH_MESSAGE: sending.send,
+            RequestCode.PULL_MESSAGE: pulling.pull,
+            RequestCode.QUERY_CONSUMER_OFFSET: lambda _, request: offsets.committed(request),
+            RequestCode.UPDATE_CONSUMER_OFFSET: lambda _, request: offsets.update(request),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: lambda _, request: offsets.search(request),
+            RequestCode.GET_MAX_OFFSET: lambda _, request: offsets.end(request),
+            RequestCode.GET_MIN_OFFSET: lambda _, request: offsets.end(request),
+            RequestCode.HEART_BEAT: clients.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: clients.unregister,
+            RequestCode.CONSUMER_SEND_MSG_BACK: lambda _, request: clients.send_back(request),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda _, request: clients.ids(request),
+            RequestCode.CHECK_CLIENT_CONFIG: lambda _, request: clients.check(request),
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: lambda _, request: routes.route(request),
+            RequestCode.GET_BROKER_CLUSTER_INFO: lambda _, request: routes.cluster(request),
+        }
+
+    def start(self) -> None:
+        """Start storing commits, and letting go of silent clients."""
+        self._running.start(self._commits.run())
+        self._running.start(self._expire())
+
+    async def stop(self) -> None:
+        """Store what was committed; every connection has ended."""
+        await self._running.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._commits.store()
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_SECONDS)
+            self._clients.expire()
+
+    # -- connections ---------------------------------------------------------------------------
+
+    def joined(self, peer: Peer) -> None:
+        """A connection begins. Raises Throttled where its address has too many."""
+        self._throttle.joined(Who.at("", peer.host.address), peer.name)
+
+    def left(self, peer: Peer) -> None:
+        """It ended."""
+        self._throttle.left(Who.at("", peer.host.address), peer.name)
+        self._clients.gone(peer)
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def serve(self, peer: Peer, request: Command) -> Begun:
+        """The answer, or what makes it. Raises what `refusal` has answers for."""
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            remark = f" request type {request.code} not supported"
+            return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        if not self._is_timed:
+            return handler(peer, request)
+        return self._timed(handler, peer, request)
+
+    def holds(self, request: Command) -> bool:
+        """Whether a request may wait for messages."""
+        return request.code == _WAITING
+
+    def refusal(self, request: Command, error: Exception) -> Command | None:
+        """The answer to a request that failed so; None for a bug."""
+        found = refusal(error)
+        return None if found is None else request.answer(*found)
+
+    # -- metrics -------------------------------------------------------------------------------
+
+    def _timed(self, handler: Handler, peer: Peer, request: Command) -> Begun:
+        began = perf_counter()
+        try:
+            begun = handler(peer, request)
+        except Exception as error:
+            self._note(request, began, refusal(error))
+            raise
+        if not isinstance(begun, Command):
+            return self._timed_later(begun, request, began)
+        self._note(request, began, (begun.code, ""))
+        return begun
+
+    async def _timed_later(
+        self, begun: Coroutine[Any, Any, Command], request: Command, began: float
+    ) -> Command:
+        try:
+            answer = await begun
+        except Exception as error:
+            self._note(request, began, refusal(error))
+            raise
+        self._note(request, began, (answer.code, ""))
+        return answer
+
+    def _note(self, request: Command, began: float, end: tuple[int, str] | None) -> None:
+        """end: None for a bug."""
+        code, result = ("", FAILED) if end is None else (_ENDS.get(end[0], str(end[0])), SUCCESS)
+        key = (_NAMES[request.code], code, self.holds(request), result)
+        self.times.note(key, 1000 * (perf_counter() - began))
+
+
+__all__ = ["RemotingService"]

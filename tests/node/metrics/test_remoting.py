@@ -1,0 +1,37 @@
+"""The figures of the remoting port: its connections, and how long requests took."""
+
+import duolog
+
+from demo.ports import free_endpoint
+from tests.node.conftest import StartNode
+from tests.node.metrics.test_figures import METRICS, of
+from tests.node.remoting.client import connected
+
+RPCS = "rocketmq_rpc_latency_count"
+
+
+async def test_requests_are_timed_by_code_and_answer(start_node: StartNode) -> None:
+    node = await start_node(metrics=METRICS, remoting={"listen": free_endpoint()})
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+    async with connected(node) as remoting:
+        await remoting.send("T", b"x")
+        await remoting.send("Unknown", b"x")
+        await remoting.beat("c", "g", "T")
+        await remoting.pull("g", "T", 0)
+        await remoting.ask(9999)
+        found = await of(node)
+        assert found.value("duolog_remoting_connections") == 1
+    wanted = {"protocol_type": "remoting", "result": "success"}
+    sends = {**wanted, "request_code": "send_message_v2", "is_long_polling": "false"}
+    assert found.value(RPCS, response_code="success", **sends) == 1
+    assert found.value(RPCS, response_code="topic_not_exist", **sends) == 1
+    pulls = {**wanted, "request_code": "pull_message", "is_long_polling": "true"}
+    assert found.value(RPCS, response_code="success", **pulls) == 1
+    assert found.value("duolog_remoting_refused_connections_total") == 0
+    assert found.value("duolog_remoting_buffered_bytes") == 0
+
+
+async def test_a_node_without_the_port_has_no_such_figures(start_node: StartNode) -> None:
+    found = await of(await start_node(metrics=METRICS))
+    assert found.rows("duolog_remoting_connections") == {}

@@ -1,0 +1,350 @@
+"""A node's side of a remoting connection, on a transport in memory."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from duolog._background import Background
+from duolog._errors import Throttled
+
+from node.remoting.codec.codes import ResponseCode
+from node.remoting.codec.command import ONEWAY, RESPONSE, Command
+from node.remoting.codec.errors import BadFrame
+from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
+from node.remoting.port import connection as module
+from node.remoting.port.connection import Connection, Room, Terms
+from node.remoting.port.desk import Begun, Peer
+
+ECHO, WAIT, REFUSE, BREAK, POLL = 1, 2, 3, 4, 5
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("10.0.0.7", 5555)})
+        self.written = bytearray()
+        self.reading = True
+        self.closing = False
+        self.aborted = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.closing = self.aborted = True
+
+    def take(self) -> list[Command]:
+        """What was written since the last time."""
+        reader, found = FrameReader(FRAME_BYTES_MAX), []
+        reader.feed(bytes(self.written))
+        self.written = bytearray()
+        while (command := reader.next()) is not None:
+            found.append(command)
+        return found
+
+
+class Desk:
+    """Serves requests as the test says."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, asyncio.Future[str]] = {}
+        self.here: list[str] = []
+        self.full = False
+        self.cancelled = 0
+
+    def joined(self, peer: Peer) -> None:
+        if self.full:
+            raise Throttled("too many connections", 1000)
+        self.here.append(peer.name)
+
+    def left(self, peer: Peer) -> None:
+        self.here.remove(peer.name)
+
+    def serve(self, peer: Peer, request: Command) -> Begun:
+        if request.code == ECHO:
+            return request.answer(0, body=request.body)
+        if request.code == REFUSE:
+            raise KeyError("refused")
+        if request.code == BREAK:
+            raise ZeroDivisionError("a bug")
+        return self._later(request)
+
+    async def _later(self, request: Command) -> Command:
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.answers[request.opaque] = answer
+        try:
+            return request.answer(0, await answer)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+    def holds(self, request: Command) -> bool:
+        return request.code == POLL
+
+    def refusal(self, request: Command, error: Exception) -> Command | None:
+        return request.answer(7, "no") if isinstance(error, KeyError) else None
+
+
+class Side:
+    """A connection and what it is made of."""
+
+    def __init__(self, desk: Desk, begin: Any, room: Room, admits: Callable[[], bool]) -> None:
+        terms = Terms(desk, begin, 1 << 20, 3, room)
+        self.connection = Connection(terms, lambda _, begins: admits() or not begins)
+        self.wire = Wire()
+        self.connection.connection_made(self.wire)
+
+    def send(self, code: int, number: int, body: bytes = b"", flag: int = 0) -> None:
+        self.connection.data_received(Command(code, number, body=body, flag=flag).frame())
+
+    def lose(self) -> None:
+        self.connection.connection_lost(None)
+
+    def ticks(self, count: int) -> None:
+        for _ in range(count):
+            self.connection.tick()
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+async def sides(desk: Desk) -> AsyncIterator[Callable[[], Side]]:
+    background, room = Background(), Room(300)
+    made: list[Side] = []
+
+    def make() -> Side:
+        made.append(Side(desk, background.start, room, lambda: True))
+        return made[-1]
+
+    yield make
+    for side in made:
+        side.lose()
+    await background.stop()
+    assert room.taken == 0
+    assert desk.here == []
+
+
+@pytest.fixture
+def side(sides: Callable[[], Side]) -> Side:
+    return sides()
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_requests_are_answered_in_the_callback(side: Side) -> None:
+    side.send(ECHO, 1, b"a")
+    side.send(ECHO, 2, b"b" * 100_000)
+    found = side.wire.take()
+    assert [(one.opaque, one.body[:1], one.flag) for one in found] == [
+        (1, b"a", RESPONSE),
+        (2, b"b", RESPONSE),
+    ]
+
+
+def test_nobody_waits_for_the_answer_of_a_oneway_request(side: Side) -> None:
+    side.send(ECHO, 1, flag=ONEWAY)
+    side.send(REFUSE, 2, flag=ONEWAY)
+    side.send(ECHO, 3, flag=RESPONSE)  # which this node did not ask for
+    assert side.wire.take() == []
+
+
+async def test_an_answer_may_come_before_those_of_earlier_requests(side: Side, desk: Desk) -> None:
+    side.send(WAIT, 1)
+    side.send(WAIT, 2)
+    await turns()
+    desk.answers[2].set_result("second")
+    await turns()
+    desk.answers[1].set_result("first")
+    await turns()
+    assert [(one.opaque, one.remark) for one in side.wire.take()] == [(2, "second"), (1, "first")]
+
+
+async def test_errors_are_answered_and_the_connection_goes_on(side: Side, desk: Desk) -> None:
+    side.send(REFUSE, 1)
+    side.send(BREAK, 2)
+    side.send(WAIT, 3)
+    await turns()
+    desk.answers[3].set_exception(KeyError("late"))
+    await turns()
+    side.send(ECHO, 4)
+    found = side.wire.take()
+    assert [(one.opaque, one.code) for one in found] == [(1, 7), (2, 1), (3, 7), (4, 0)]
+    assert "ZeroDivisionError" in found[1].remark
+
+
+async def test_too_many_requests_that_wait_are_refused(side: Side, desk: Desk) -> None:
+    for number in range(5):
+        side.send(WAIT, number)
+    assert [(one.opaque, one.code) for one in side.wire.take()] == [
+        (3, ResponseCode.SYSTEM_BUSY),
+        (4, ResponseCode.SYSTEM_BUSY),
+    ]
+    await turns()
+    desk.answers[0].set_result("")
+    await turns()
+    side.send(WAIT, 9)
+    await turns()
+    assert 9 in desk.answers
+
+
+async def test_what_waits_ends_with_its_connection(side: Side, desk: Desk) -> None:
+    side.send(WAIT, 1)
+    await turns()
+    side.lose()
+    await turns()
+    assert desk.cancelled == 1
+    assert desk.here == []
+    assert side.wire.take() == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01",
+        b"GET / HTTP/1.1\r\n",
+        struct.pack(">II", 1 << 21, 0),
+        struct.pack(">II", 8, 2 << 24 | 4) + b"head",
+        struct.pack(">II", 6, 2) + b"[]",
+    ],
+)
+def test_what_is_no_frame_ends_this_connection_alone(
+    sides: Callable[[], Side], desk: Desk, data: bytes
+) -> None:
+    one, other = sides(), sides()
+    one.connection.data_received(data)
+    assert one.wire.closing
+    one.send(ECHO, 1)
+    assert one.wire.take() == []
+    other.send(ECHO, 1, b"x")
+    assert [found.body for found in other.wire.take()] == [b"x"]
+    assert desk.here == [other.connection.name]
+
+
+def test_frames_that_have_not_arrived_whole_share_their_memory(
+    sides: Callable[[], Side],
+) -> None:
+    one, other = sides(), sides()
+    frame = Command(ECHO, 1, body=bytes(1000)).frame()
+    one.connection.data_received(frame[:200])
+    assert not one.wire.closing
+    other.connection.data_received(frame[:200])
+    assert other.wire.closing
+    one.connection.data_received(frame[200:])
+    assert len(one.wire.take()) == 1
+    third = sides()
+    third.connection.data_received(frame[:200])
+    assert not third.wire.closing
+
+
+def test_room_is_for_all() -> None:
+    room = Room(10)
+    room.change(0, 10)
+    with pytest.raises(BadFrame, match="memory"):
+        room.change(0, 1)
+    room.change(10, 3)
+    assert room.taken == 3
+
+
+def test_nothing_is_read_while_the_client_takes_no_answers(side: Side) -> None:
+    taken: list[int] = []
+    side.connection.when_taken(lambda: taken.append(0))
+    side.connection.pause_writing()
+    assert not side.wire.reading
+    side.send(ECHO, 1)
+    side.connection.tell(Command(40))
+    side.connection.when_taken(lambda: taken.append(1))
+    assert side.wire.take() == []
+    assert taken == [0]
+    side.connection.resume_writing()
+    assert side.wire.reading
+    assert [one.opaque for one in side.wire.take()] == [1]
+    assert taken == [0, 1]
+
+
+def test_what_waits_to_be_taken_is_let_go_with_the_connection(side: Side) -> None:
+    taken: list[int] = []
+    side.connection.pause_writing()
+    side.connection.when_taken(lambda: taken.append(1))
+    side.lose()
+    assert taken == [1]
+
+
+def test_a_silent_client_is_let_go(side: Side) -> None:
+    side.ticks(module.IDLE_TICKS)
+    side.send(ECHO, 1)
+    side.ticks(module.IDLE_TICKS)
+    assert not side.wire.aborted
+    side.ticks(1)
+    assert side.wire.aborted
+
+
+def test_a_frame_that_does_not_go_on_is_refused(side: Side) -> None:
+    frame = Command(ECHO, 1, body=bytes(100)).frame()
+    side.connection.data_received(frame[:50])
+    side.ticks(module.STALLED_TICKS)
+    assert not side.wire.closing
+    side.ticks(2)
+    assert side.wire.closing
+
+
+async def test_the_end_waits_for_what_stores_and_not_for_polls(side: Side, desk: Desk) -> None:
+    side.send(POLL, 1)
+    side.send(WAIT, 2)
+    await turns()
+    side.connection.go()
+    await turns()
+    assert desk.cancelled == 1
+    assert side.connection.busy
+    side.send(ECHO, 3)
+    desk.answers[2].set_result("done")
+    await turns()
+    assert not side.connection.busy
+    assert [(one.opaque, one.code) for one in side.wire.take()] == [
+        (3, ResponseCode.SERVICE_NOT_AVAILABLE),
+        (2, 0),
+    ]
+
+
+async def test_a_connection_may_be_refused(desk: Desk) -> None:
+    refused = Side(desk, Background().start, Room(100), lambda: False)
+    assert refused.wire.aborted
+    refused.lose()
+    desk.full = True
+    over = Side(desk, Background().start, Room(100), lambda: True)
+    assert over.wire.aborted
+    over.lose()
+    assert desk.here == []
+
+
+def test_headers_of_another_form_are_answered_in_it(side: Side) -> None:
+    from node.remoting.codec.command import Serialization
+
+    request = replace(Command(ECHO, 6), serialization=Serialization.ROCKETMQ)
+    side.connection.data_received(request.frame())
+    (found,) = side.wire.take()
+    assert (found.opaque, found.serialization) == (6, Serialization.ROCKETMQ)

@@ -1,0 +1,359 @@
+"""Consumers over the remoting protocol: groups, pulls, offsets, what they send back."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from node.remoting.codec.codes import RequestCode, ResponseCode
+from node.remoting.codec.command import Serialization
+from node.server import Node
+from store.offsets import QueueOffset
+from tests.node.remoting.client import Remoting, connected, records
+
+COMMITTED_SECONDS_MAX = 10.0
+
+
+async def filled(remoting: Remoting, count: int, tags: tuple[str, ...] = ("red",)) -> None:
+    for k in range(count):
+        await remoting.send("T", b"body%d" % k, f"TAGS\x01{tags[k % len(tags)]}")
+
+
+async def reads(remoting: Remoting, tags: str = "*", group: str = "g") -> None:
+    assert (await remoting.beat("c", group, "T", tags)).code == ResponseCode.SUCCESS
+
+
+# -- pulls -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", Serialization)
+async def test_a_pull_gets_the_bytes_of_the_log(node: Node, form: Serialization) -> None:
+    async with connected(node, form) as remoting:
+        await filled(remoting, 5)
+        await remoting.send("T", b"another queue", queue_id=1)
+        await filled(remoting, 2)
+        await reads(remoting)
+        found = await remoting.pull("g", "T", 1)
+    assert found.code == ResponseCode.SUCCESS
+    assert found.fields == {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": "7",
+        "minOffset": "0",
+        "maxOffset": "7",
+    }
+    read = records(found.body)
+    assert [one.queue_offset for one in read] == [1, 2, 3, 4, 5, 6]
+    assert read[0].body == b"body1"
+    assert node.broker is not None
+    log = node.broker.store.log
+    raw = [log.get_data(one.physical_offset)[: one.size].tobytes() for one in read]
+    assert b"".join(raw) == found.body
+
+
+async def test_records_are_found_across_the_files_of_the_log(
+    node: Node, remoting: Remoting
+) -> None:
+    size = 60_000
+    for k in range(40):  # of 1 MiB each
+        await remoting.send("T", bytes([k]) * size)
+    await reads(remoting)
+    offset, bodies = 0, []
+    while offset < 40:
+        found = await remoting.pull("g", "T", offset)
+        bodies += [one.body for one in records(found.body)]
+        offset = int(found.fields["nextBeginOffset"])
+    assert bodies == [bytes([k]) * size for k in range(40)]
+
+
+async def test_a_pull_gets_no_more_than_it_asks_for(remoting: Remoting) -> None:
+    await filled(remoting, 6)
+    await reads(remoting)
+    few = await remoting.pull("g", "T", 0, maxMsgNums=2)
+    assert len(records(few.body)) == 2
+    small = await remoting.pull("g", "T", 0, maxMsgBytes=10)
+    assert len(records(small.body)) == 2  # 5 bytes each
+    one = await remoting.pull("g", "T", 0, maxMsgBytes=1)
+    assert len(records(one.body)) == 1
+
+
+async def test_a_tag_selects(remoting: Remoting) -> None:
+    await filled(remoting, 6, ("red", "blue", "green"))
+    await reads(remoting, "red || green")
+    found = await remoting.pull("g", "T", 0)
+    assert [one.body for one in records(found.body)] == [b"body0", b"body2", b"body3", b"body5"]
+    assert found.fields["nextBeginOffset"] == "6"
+
+
+async def test_a_pull_may_say_itself_what_it_selects(remoting: Remoting) -> None:
+    await filled(remoting, 4, ("red", "blue"))
+    more: dict[str, Any] = {
+        "sysFlag": 4,
+        "subscription": "TAGS = 'blue'",
+        "expressionType": "SQL92",
+    }
+    found = await remoting.pull("g", "T", 0, **more)
+    assert [one.body for one in records(found.body)] == [b"body1", b"body3"]
+    wrong = await remoting.pull("g", "T", 0, **{**more, "subscription": "a >"})
+    assert wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+async def test_a_pull_is_held_until_a_message_comes(remoting: Remoting) -> None:
+    await filled(remoting, 1)
+    await reads(remoting)
+    pull = remoting.pull("g", "T", 1, wait_ms=20_000)
+    done, _ = await asyncio.wait([pull], timeout=0.2)
+    assert not done
+    await remoting.send("T", b"here")
+    async with asyncio.timeout(10):
+        found = await pull
+    assert [one.body for one in records(found.body)] == [b"here"]
+
+
+async def test_a_held_pull_passes_over_what_it_does_not_select(remoting: Remoting) -> None:
+    await filled(remoting, 3, ("blue",))
+    await reads(remoting, "red")
+    late = await remoting.pull("g", "T", 0, wait_ms=100)
+    assert late.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+    assert late.fields["nextBeginOffset"] == "3"
+
+
+async def test_a_pull_that_finds_nothing_ends_in_time(remoting: Remoting) -> None:
+    await reads(remoting)
+    for offset, wait_ms in ((0, 0), (0, 50)):
+        found = await remoting.pull("g", "T", offset, wait_ms=wait_ms)
+        assert found.code == ResponseCode.PULL_NOT_FOUND
+        assert found.fields["nextBeginOffset"] == "0"
+
+
+async def test_a_pull_outside_the_queue_is_told_where_to_go_on(remoting: Remoting) -> None:
+    await filled(remoting, 3)
+    await reads(remoting)
+    found = await remoting.pull("g", "T", 99, wait_ms=5000)
+    assert found.code == ResponseCode.PULL_OFFSET_MOVED
+    assert found.fields["nextBeginOffset"] == "3"
+    empty = await remoting.pull("g", "T", 7, queueId=1)
+    assert empty.code == ResponseCode.PULL_OFFSET_MOVED
+    assert empty.fields["nextBeginOffset"] == "0"
+
+
+async def test_a_pull_needs_a_member_of_the_group(remoting: Remoting) -> None:
+    found = await remoting.pull("g", "T", 0)
+    assert found.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    await remoting.beat("c", "g", "T", version=5)
+    assert (await remoting.pull("g", "T", 0, subVersion=6)).code == (
+        ResponseCode.SUBSCRIPTION_NOT_LATEST
+    )
+    assert (await remoting.pull("g", "T", 0, subVersion=5)).code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_places_that_do_not_exist_are_refused(remoting: Remoting) -> None:
+    await reads(remoting)
+    assert (await remoting.pull("g", "Unknown", 0)).code == ResponseCode.TOPIC_NOT_EXIST
+    assert (await remoting.pull("g", "T", 0, queueId=4)).code == ResponseCode.SYSTEM_ERROR
+    assert (await remoting.pull("g", "T", 0, queueId=-1)).code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_a_held_pull_ends_with_its_connection(node: Node, remoting: Remoting) -> None:
+    await filled(remoting, 1)
+    assert node.broker is not None
+    async with connected(node) as other:
+        await reads(other)
+        other.pull("g", "T", 1, wait_ms=20_000)
+        async with asyncio.timeout(10):
+            while not node.broker.waiting_calls.count:
+                await asyncio.sleep(0.01)
+    async with asyncio.timeout(10):
+        while node.broker.waiting_calls.count:
+            await asyncio.sleep(0.01)
+    assert len(node.broker.log.board) == 0
+
+
+async def test_answers_that_were_taken_hold_no_memory(node: Node, remoting: Remoting) -> None:
+    await filled(remoting, 8)
+    await reads(remoting)
+    for _ in range(5):
+        await remoting.pull("g", "T", 0)
+    assert node.broker is not None
+    assert node.broker.untaken.held_bytes == 0
+
+
+# -- offsets -----------------------------------------------------------------------------------
+
+
+async def offset(remoting: Remoting, code: RequestCode, **fields: object) -> tuple[int, int]:
+    found = await remoting.ask(code, {"topic": "T", "queueId": 0, **fields})
+    return found.code, int(found.fields.get("offset", -1))
+
+
+async def test_the_ends_of_a_queue_are_told(remoting: Remoting) -> None:
+    await filled(remoting, 3)
+    assert await offset(remoting, RequestCode.GET_MIN_OFFSET) == (0, 0)
+    assert await offset(remoting, RequestCode.GET_MAX_OFFSET) == (0, 3)
+    search = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+    assert await offset(remoting, search, timestamp=0) == (0, 0)
+    assert await offset(remoting, search, timestamp=1 << 50) == (0, 3)
+    assert (await offset(remoting, RequestCode.GET_MAX_OFFSET, queueId=9))[0] != 0
+
+
+async def test_a_new_group_begins_at_the_start_of_a_small_topic(remoting: Remoting) -> None:
+    query = RequestCode.QUERY_CONSUMER_OFFSET
+    await filled(remoting, 3)
+    assert await offset(remoting, query, consumerGroup="g") == (0, 0)
+    strict = await offset(remoting, query, consumerGroup="g", setZeroIfNotFound="false")
+    assert strict == (ResponseCode.QUERY_NOT_FOUND, -1)
+
+
+async def test_a_commit_is_known_at_once_and_stored_soon(node: Node, remoting: Remoting) -> None:
+    await filled(remoting, 3)
+    await reads(remoting)
+    update = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 2}
+    remoting.oneway(RequestCode.UPDATE_CONSUMER_OFFSET, update)
+    query = RequestCode.QUERY_CONSUMER_OFFSET
+    assert await offset(remoting, query, consumerGroup="g") == (0, 2)
+    assert node.broker is not None
+    async with asyncio.timeout(COMMITTED_SECONDS_MAX):
+        while node.broker.metadata.tables.committed("g", "T", 0) != 2:
+            await asyncio.sleep(0.02)
+    assert await offset(remoting, query, consumerGroup="g") == (0, 2)
+
+
+async def test_a_pull_commits_as_well(remoting: Remoting) -> None:
+    await filled(remoting, 3)
+    await reads(remoting)
+    await remoting.pull("g", "T", 0, sysFlag=3, commitOffset=1)
+    query = RequestCode.QUERY_CONSUMER_OFFSET
+    assert await offset(remoting, query, consumerGroup="g") == (0, 1)
+
+
+async def test_a_commit_of_the_last_moment_is_stored_before_the_end(
+    node: Node, remoting: Remoting
+) -> None:
+    await filled(remoting, 3)
+    await reads(remoting)
+    update = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 3}
+    assert (await remoting.ask(RequestCode.UPDATE_CONSUMER_OFFSET, update)).code == 0
+    await node.stop()
+    assert node.broker is not None
+    assert node.broker.metadata.tables.committed("g", "T", 0) == 3
+
+
+async def test_a_commit_needs_a_group_and_a_queue(remoting: Remoting) -> None:
+    update = {"consumerGroup": "nobody", "topic": "T", "queueId": 0, "commitOffset": 2}
+    refused = await remoting.ask(RequestCode.UPDATE_CONSUMER_OFFSET, update)
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "does not exist" in refused.remark
+    await reads(remoting)
+    for wrong in ({"queueId": 4}, {"commitOffset": -1}, {"topic": "Unknown"}):
+        fields = {**update, "consumerGroup": "g", **wrong}
+        assert (await remoting.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code != 0
+
+
+# -- members -----------------------------------------------------------------------------------
+
+
+async def members(remoting: Remoting, group: str = "g") -> list[str]:
+    found = await remoting.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+    ids: list[str] = json.loads(found.body)["consumerIdList"] if found.code == 0 else []
+    return ids
+
+
+async def told(remoting: Remoting) -> str:
+    async with asyncio.timeout(10):
+        request = await remoting.told.get()
+    assert request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+    assert request.is_oneway
+    return request.fields["consumerGroup"]
+
+
+async def test_a_heartbeat_makes_group_and_retry_topic(node: Node, remoting: Remoting) -> None:
+    answer = await remoting.beat("c", "g", "T")
+    assert (answer.code, answer.version) == (0, 409)
+    assert node.broker is not None
+    assert node.broker.metadata.has_group("g")
+    assert node.broker.metadata.topics["%RETRY%g"].queues == 1
+
+
+async def test_members_hear_of_each_other(node: Node, remoting: Remoting) -> None:
+    await remoting.beat("c1", "g", "T")
+    assert await told(remoting) == "g"
+    async with connected(node) as other:
+        await other.beat("c2", "g", "T")
+        assert await told(remoting) == "g"
+        assert await told(other) == "g"
+        assert await members(remoting) == ["c1", "c2"]
+        await other.beat("c2", "g", "T")  # nothing new
+        await other.beat("c2", "g", "T", tags="red", version=2)
+        assert await told(remoting) == "g"
+        assert remoting.told.empty()
+    assert await told(remoting) == "g"  # its connection has ended
+    assert await members(remoting) == ["c1"]
+    fields = {"clientID": "c1", "producerGroup": "", "consumerGroup": "g"}
+    assert (await remoting.ask(RequestCode.UNREGISTER_CLIENT, fields)).code == 0
+    empty = await remoting.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"})
+    assert empty.code == ResponseCode.SYSTEM_ERROR
+    assert "no consumer" in empty.remark
+
+
+async def test_a_heartbeat_that_cannot_be_used_is_refused(node: Node, remoting: Remoting) -> None:
+    wrong = await remoting.ask(RequestCode.HEART_BEAT, body=b"{")
+    assert wrong.code == ResponseCode.SYSTEM_ERROR
+    assert (await remoting.beat("c", "no group", "T")).code == ResponseCode.MESSAGE_ILLEGAL
+    assert node.broker is not None
+    assert not node.broker.metadata.has_group("no group")
+
+
+async def test_an_expression_is_checked_before_it_is_used(remoting: Remoting) -> None:
+    for expression, code in (("a > 1", 0), ("a >", ResponseCode.SUBSCRIPTION_PARSE_FAILED)):
+        row = {"topic": "T", "subString": expression, "expressionType": "SQL92"}
+        body = json.dumps({"clientId": "c", "group": "g", "subscriptionData": row}).encode()
+        assert (await remoting.ask(RequestCode.CHECK_CLIENT_CONFIG, body=body)).code == code
+
+
+# -- what is sent back -------------------------------------------------------------------------
+
+
+async def back(remoting: Remoting, node: Node, **more: object) -> int:
+    assert node.broker is not None
+    await node.broker.log.caught_up()
+    record = node.broker.store.record_at("T", 0, QueueOffset(0))
+    assert record is not None
+    fields = {"offset": record.physical_offset, "group": "g", "delayLevel": 0, **more}
+    return (await remoting.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code
+
+
+async def test_a_message_sent_back_comes_again_later(node: Node, remoting: Remoting) -> None:
+    await filled(remoting, 1)
+    await reads(remoting)
+    assert await back(remoting, node, maxReconsumeTimes=16) == 0
+    assert node.broker is not None
+    await node.broker.log.caught_up()
+    again = node.broker.store.record_at("SCHEDULE_TOPIC_XXXX", 2, QueueOffset(0))
+    assert again is not None
+    assert again.properties["REAL_TOPIC"] == "%RETRY%g"
+    assert again.properties["RETRY_TOPIC"] == "T"
+    assert again.reconsume_times == 1
+
+
+async def test_a_message_given_up_is_a_dead_letter(node: Node, remoting: Remoting) -> None:
+    await filled(remoting, 1)
+    await reads(remoting)
+    assert await back(remoting, node, delayLevel=-1) == 0
+    assert node.broker is not None
+    await node.broker.log.caught_up()
+    dead = node.broker.store.record_at("%DLQ%g", 0, QueueOffset(0))
+    assert dead is not None
+    assert (dead.body, dead.properties["DLQ_ORIGIN_TOPIC"]) == (b"body0", "T")
+
+
+async def test_only_messages_can_be_sent_back(node: Node, remoting: Remoting) -> None:
+    await filled(remoting, 1)
+    assert await back(remoting, node) == ResponseCode.SYSTEM_ERROR  # no such group
+    await reads(remoting)
+    assert await back(remoting, node, offset=1 << 40) == ResponseCode.SYSTEM_ERROR
+    assert await back(remoting, node, offset=3) == ResponseCode.SYSTEM_ERROR
+    assert node.broker is not None
+    note = node.broker.store.record_at("DUOLOG_SYS_METADATA", 0, QueueOffset(0))
+    assert note is not None
+    refused = await back(remoting, node, offset=note.physical_offset)
+    assert refused == ResponseCode.NO_PERMISSION

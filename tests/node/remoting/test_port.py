@@ -1,0 +1,181 @@
+"""The remoting port of a node: when it opens, its routes, what it refuses, its bounds, its end."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo.ports import free_endpoint
+from node.config import Config, ConfigError
+from node.remoting.codec.codes import RequestCode, ResponseCode
+from node.server import Node
+from tests.node.conftest import StartNode
+from tests.node.remoting.client import Remoting, connected
+
+STOP_SECONDS_MAX = 1.5  # less than the grace that calls have
+
+
+def config(**sections: Any) -> Config:
+    return Config.model_validate(sections)
+
+
+async def test_a_node_opens_no_port_unless_asked(start_node: StartNode) -> None:
+    assert (await start_node()).remoting is None
+
+
+@pytest.mark.parametrize(
+    ("sections", "reason"),
+    [
+        ({"access": {"key_file": "k"}}, "access.key_file"),
+        ({"rocketmq": {"access_key": "a", "secret_key": "b"}}, "rocketmq.access_key"),
+        ({"tls": {"only": True, "cert": "{file}", "key": "{file}"}}, "tls.only"),
+    ],
+)
+def test_a_node_that_could_not_check_who_calls_does_not_start(
+    sections: dict[str, Any], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.config._check_files", lambda keys, files: None)
+    made = config(remoting={"listen": "127.0.0.1:9876"}, **sections)
+    with pytest.raises(ConfigError, match=f"remoting.listen cannot be opened with {reason}"):
+        made.check()
+    config(**sections).check()
+
+
+def test_a_port_is_used_once_and_an_address_needs_a_port() -> None:
+    with pytest.raises(ConfigError, match="the same port"):
+        config(node={"listen": "127.0.0.1:9876"}, remoting={"listen": "127.0.0.1:9876"}).check()
+    with pytest.raises(ConfigError, match=r"remoting\.advertise needs"):
+        config(remoting={"advertise": "10.0.0.1:9876"}).check()
+
+
+# -- routes ------------------------------------------------------------------------------------
+
+
+async def test_a_route_names_this_node_as_master(node: Node, remoting: Remoting) -> None:
+    fields = {"topic": "T", "acceptStandardJsonOnly": "true"}
+    found = await remoting.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+    route = json.loads(found.body)
+    assert node.remoting is not None
+    (broker,) = route["brokerDatas"]
+    assert broker["brokerAddrs"] == {"0": f"127.0.0.1:{node.remoting.port}"}
+    assert (broker["brokerName"], broker["cluster"]) == ("broker-a", "DefaultCluster")
+    (queues,) = route["queueDatas"]
+    assert (queues["readQueueNums"], queues["perm"]) == (4, 6)
+
+
+@pytest.mark.parametrize(("version", "standard"), [(400, False), (401, True), (409, True)])
+async def test_the_dialect_goes_by_the_version(
+    remoting: Remoting, version: int, standard: bool
+) -> None:
+    codes = (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO)
+    for code in codes:
+        found = await remoting.ask(code, {"topic": "T"}, version=version)
+        assert (b'{"0":' in found.body) is standard
+        assert (b"{0:" in found.body) is not standard
+
+
+async def test_an_unknown_topic_has_no_route(remoting: Remoting) -> None:
+    for topic in ("Unknown", "TBW102"):
+        found = await remoting.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        assert found.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_clients_are_sent_to_where_they_reach_the_node(start_node: StartNode) -> None:
+    listen = free_endpoint()
+    node = await start_node(remoting={"listen": listen, "advertise": "broker.example:10911"})
+    async with connected(node) as client:
+        found = await client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+    assert b'"broker.example:10911"' in found.body
+
+
+async def test_a_slave_names_its_master(start_node: StartNode) -> None:
+    node = await start_node(
+        remoting={"listen": free_endpoint()}, ha={"master": "127.0.0.1:1"}, broker_role="SLAVE"
+    )
+    assert node.broker is not None
+    assert node.broker.replication.slave is not None
+    node.broker.replication.slave.master_endpoint = "10.0.0.9:8081"
+    assert node.remoting is not None
+    async with connected(node) as client:
+        found = await client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+    addresses = json.loads(found.body)["brokerAddrTable"]["broker-a"]["brokerAddrs"]
+    port = node.remoting.port
+    assert addresses == {"0": f"10.0.0.9:{port}", "1": f"127.0.0.1:{port}"}
+
+
+# -- what is not served, and bounds ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [12, 25, 33, 37, 40, 41, 318, 9999, 200_050, -1])
+async def test_what_is_not_served_is_said_to_be_so(remoting: Remoting, code: int) -> None:
+    found = await remoting.ask(code)
+    assert found.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert found.remark == f" request type {code} not supported"
+
+
+@pytest.mark.parametrize(
+    "code", [code for code in RequestCode if code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
+)
+async def test_a_request_without_fields_and_body_is_answered(
+    remoting: Remoting, code: RequestCode
+) -> None:
+    found = await remoting.ask(code)
+    expected = ResponseCode.SYSTEM_ERROR
+    if code == RequestCode.GET_BROKER_CLUSTER_INFO:
+        expected = ResponseCode.SUCCESS
+    assert found.code == expected
+
+
+async def test_one_bad_connection_hurts_no_other(node: Node, remoting: Remoting) -> None:
+    async with connected(node) as bad:
+        bad.write(b"GET / HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(10):
+            await bad.ended.wait()
+    assert (await remoting.send("T", b"x")).code == ResponseCode.SUCCESS
+
+
+async def test_connections_have_a_limit(start_node: StartNode) -> None:
+    node = await start_node(
+        remoting={"listen": free_endpoint()}, limits={"connections_per_address_max": 8}
+    )
+    assert node.remoting is not None
+    async with asyncio.TaskGroup() as tasks:
+        inside: list[asyncio.Event] = []
+        leave = asyncio.Event()
+
+        async def hold(here: asyncio.Event) -> None:
+            async with connected(node) as client:
+                await client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+                here.set()
+                await leave.wait()
+
+        for _ in range(8):
+            inside.append(asyncio.Event())
+            tasks.create_task(hold(inside[-1]))
+            await inside[-1].wait()
+        async with connected(node) as over:
+            async with asyncio.timeout(10):
+                await over.ended.wait()
+        leave.set()
+    assert node.remoting.refused == 1
+
+
+async def test_a_node_does_not_wait_for_held_pulls_at_its_end(node: Node) -> None:
+    assert node.broker is not None
+    async with connected(node) as client:
+        await client.send("T", b"x")
+        await client.beat("c", "g", "T")
+        client.pull("g", "T", 1, wait_ms=20_000)
+        while not node.broker.waiting_calls.count:
+            await asyncio.sleep(0.01)
+        began = time.monotonic()
+        await node.stop()
+        assert time.monotonic() - began < STOP_SECONDS_MAX
+        async with asyncio.timeout(10):
+            await client.ended.wait()
+    assert node.remoting is not None
+    assert node.remoting.connections == 0
+    assert node.remoting.buffered_bytes == 0
