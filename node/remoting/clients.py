@@ -35,18 +35,21 @@ class Clients:
         self._numbers = 0  # of the requests to clients
 
     async def heartbeat(self, peer: Peer, request: Command) -> Command:
-        """HEART_BEAT: notes the client; its groups are made where they do not exist yet."""
+        """HEART_BEAT: notes the client; its groups are made where they do not exist yet.
+
+        In this order: what it reads already goes on while no group can be made.
+        """
         heartbeat = read_heartbeat(request.body)
         for data in heartbeat.consumers:
             check_group(data.group)
-        if not self._broker.replication.not_master():
-            for data in heartbeat.consumers:
-                await self._ensure(data.group)
         changed = self._members.beat(peer, heartbeat, self._core.times.mono_ms())
         for data in heartbeat.consumers:
             if data.group in changed:
                 self._register(data)
         self._tell_of(changed)
+        if not self._broker.replication.not_master():
+            for data in heartbeat.consumers:
+                await self._ensure(data.group)
         return request.answer(0)
 
     async def _ensure(self, group: str) -> None:

@@ -76,7 +76,7 @@ class Sending:
         self, peer: Peer, request: Command, header: SendRequest, told: Outcome
     ) -> Command:
         """Once more, when it is settled who takes puts."""
-        await told
+        await asyncio.shield(told)  # also where this client goes
         closed = self._core.admission.refused_put()
         if closed is not None:
             return self._refused(request, closed)

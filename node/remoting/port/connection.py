@@ -22,6 +22,7 @@ from store.record import Host
 
 log = structlog.get_logger("duolog.remoting")
 
+OWN_BYTES = 16 << 10  # of a frame that has begun, which each connection may hold anyway
 UNWRITTEN_BYTES = 1 << 20  # of answers in the transport, then nothing is read
 SMALL_BYTES = 16 << 10  # of a body that is copied behind its header
 IDLE_TICKS = 120  # RocketMQ's: clients send heartbeats every 30 s
@@ -31,7 +32,7 @@ STOPPING = "the node is stopping"
 
 
 class Room:
-    """Bytes that all connections may hold for frames that have not arrived whole."""
+    """Bytes that all connections may hold for long frames that have not arrived whole."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -40,7 +41,9 @@ class Room:
     def change(self, before: int, after: int) -> None:
         """A connection holds more or less than before. Raises BadFrame where there is no room."""
         if after > before and self.taken - before + after > self._bytes_max:
-            raise BadFrame("frames that have not arrived whole fill the memory there is for them")
+            raise BadFrame(
+                "long frames that have not arrived whole fill the memory there is for them"
+            )
         self.taken += after - before
 
 
@@ -66,7 +69,7 @@ class Connection(asyncio.Protocol):
         self._terms = terms
         self._joined = joined
         self._reader = FrameReader(terms.frame_bytes_max)
-        self._held_bytes = 0
+        self._room_bytes = 0  # that it takes of the room
         self._transport: asyncio.Transport | None = None
         self.host = Host("0.0.0.0", 0)
         self._admitted = False
@@ -111,8 +114,8 @@ class Connection(asyncio.Protocol):
         if self._lost:
             return
         self._lost = True
-        self._terms.room.change(self._held_bytes, 0)
-        self._held_bytes = 0
+        self._terms.room.change(self._room_bytes, 0)
+        self._room_bytes = 0
         self.end_calls()
         if self._admitted:
             self._terms.desk.left(self)
@@ -153,9 +156,9 @@ class Connection(asyncio.Protocol):
                 self._serve(request)
 
     def _count_held(self) -> None:
-        held = self._reader.held_bytes
-        self._terms.room.change(self._held_bytes, held)
-        self._held_bytes = held
+        needed = max(0, self._reader.held_bytes - OWN_BYTES)
+        self._terms.room.change(self._room_bytes, needed)
+        self._room_bytes = needed
 
     def _refuse(self, reason: str) -> None:
         """What came is no frame: end the connection, and everything that it waits for."""
@@ -262,7 +265,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self._idle += 1
-        stalls = self._held_bytes > 0 and self._arrived < STALLED_BYTES
+        stalls = self._reader.held_bytes > 0 and self._arrived < STALLED_BYTES
         self._stalled = self._stalled + 1 if stalls and not self._deaf else 0
         self._arrived = 0
         if self._stalled > STALLED_TICKS:

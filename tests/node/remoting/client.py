@@ -135,7 +135,8 @@ async def connected(
 ) -> AsyncIterator[Remoting]:
     """A client of a node."""
     assert node.remoting is not None
-    reader, writer = await asyncio.open_connection("127.0.0.1", node.remoting.port)
+    host = node.config.remoting.listen.rpartition(":")[0]
+    reader, writer = await asyncio.open_connection(host, node.remoting.port)
     made = Remoting(reader, writer, form)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(made.read())

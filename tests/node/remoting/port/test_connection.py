@@ -131,7 +131,7 @@ def desk() -> Desk:
 
 @pytest.fixture
 async def sides(desk: Desk) -> AsyncIterator[Callable[[], Side]]:
-    background, room = Background(), Room(300)
+    background, room = Background(), Room(30_000)
     made: list[Side] = []
 
     def make() -> Side:
@@ -245,19 +245,21 @@ def test_what_is_no_frame_ends_this_connection_alone(
     assert desk.here == [other.connection.name]
 
 
-def test_frames_that_have_not_arrived_whole_share_their_memory(
+def test_long_frames_that_have_not_arrived_whole_share_their_memory(
     sides: Callable[[], Side],
 ) -> None:
-    one, other = sides(), sides()
-    frame = Command(ECHO, 1, body=bytes(1000)).frame()
-    one.connection.data_received(frame[:200])
+    one, other, third = sides(), sides(), sides()
+    frame = Command(ECHO, 1, body=bytes(100_000)).frame()
+    part = module.OWN_BYTES + 20_000
+    one.connection.data_received(frame[:part])
     assert not one.wire.closing
-    other.connection.data_received(frame[:200])
+    other.connection.data_received(frame[:part])
     assert other.wire.closing
-    one.connection.data_received(frame[200:])
+    third.connection.data_received(frame[: module.OWN_BYTES])  # short ones go on
+    assert not third.wire.closing
+    one.connection.data_received(frame[part:])
     assert len(one.wire.take()) == 1
-    third = sides()
-    third.connection.data_received(frame[:200])
+    third.connection.data_received(frame[module.OWN_BYTES : part])
     assert not third.wire.closing
 
 

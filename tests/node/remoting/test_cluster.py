@@ -1,0 +1,116 @@
+"""The remoting protocol on several nodes: routes name them all, and clients follow their master."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import duolog
+import pytest
+
+from demo.ports import free_endpoint
+from node.election.memoryregistry import MemoryRegistry
+from node.remoting.codec.codes import RequestCode, ResponseCode
+from node.server import Node
+from tests.node.conftest import StartNode
+from tests.node.remoting.client import Remoting, connected, records
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
+
+HOSTS = {name: f"127.0.0.{number}" for number, name in enumerate("abc", 1)}
+
+
+def port() -> str:
+    return free_endpoint().rpartition(":")[2]
+
+
+@pytest.fixture
+async def group(start_node: StartNode, tmp_path: Path) -> Elected:
+    """Three nodes on addresses of their own, with the same ports, as on three machines."""
+    registry, remoting, client_port = MemoryRegistry(), port(), port()
+    nodes = [
+        await start_node(
+            tmp_path / name,
+            f"{host}:{client_port}",
+            remoting={"listen": f"{host}:{remoting}"},
+            ha={"listen": free_endpoint()},
+            name=name,
+            registry=registry,
+            broker_role="AUTO",
+        )
+        for name, host in HOSTS.items()
+    ]
+    made = Elected(nodes)
+    await until(made.is_whole)
+    return made
+
+
+def sdk(group: Elected) -> duolog.Client:
+    endpoints = [f"{HOSTS[node.config.node.name]}:{node.port}" for node in group.nodes]
+    return duolog.Client(endpoints, timeout=WAIT_SECONDS)
+
+
+def address(node: Node) -> str:
+    listen: str = node.config.remoting.listen
+    return listen
+
+
+async def addresses(remoting: Remoting) -> dict[str, str]:
+    found = await remoting.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert found.code == ResponseCode.SUCCESS, found.remark
+    table: dict[str, str] = json.loads(found.body)["brokerDatas"][0]["brokerAddrs"]
+    return table
+
+
+async def test_clients_follow_the_master(group: Elected) -> None:
+    old = group.the_master()
+    async with sdk(group) as client, AsyncExitStack() as stack:
+        await client.admin.create_topic("T", 1)
+        await until(lambda: all("T" in broker_of(node).metadata.topics for node in group.nodes))
+        clients = {node: await stack.enter_async_context(connected(node)) for node in group.nodes}
+        for remoting in clients.values():  # as clients do
+            assert (await remoting.beat("c", "g", "T")).code == ResponseCode.SUCCESS
+            found = await addresses(remoting)
+            assert found["0"] == address(old)
+            assert sorted(found) == ["0", "1", "2"]
+            assert set(found.values()) == {address(node) for node in group.nodes}
+        assert (await clients[old].send("T", b"before")).code == ResponseCode.SUCCESS
+        update = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
+        commit = RequestCode.UPDATE_CONSUMER_OFFSET
+        assert (await clients[old].ask(commit, update)).code == ResponseCode.SUCCESS
+        await until(lambda: broker_of(old).metadata.tables.committed("g", "T", 0) == 1)
+        slave = next(node for node in group.nodes if node is not old)
+        refused = await clients[slave].send("T", b"x")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert (await clients[slave].ask(commit, update)).code == (
+            ResponseCode.SERVICE_NOT_AVAILABLE
+        )
+
+        new = await group.switch(client)
+        await until(group.is_whole)
+        assert (await addresses(clients[old]))["0"] == address(new)
+        assert (await addresses(clients[new]))["0"] == address(new)
+        assert (await clients[new].send("T", b"after")).code == ResponseCode.SUCCESS
+        listed = await clients[new].ask(
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"}
+        )
+        assert json.loads(listed.body)["consumerIdList"] == ["c"]
+        query = {"consumerGroup": "g", "topic": "T", "queueId": 0}
+        offset = await clients[new].ask(RequestCode.QUERY_CONSUMER_OFFSET, query)
+        assert offset.fields["offset"] == "1"
+        found_now = await clients[new].pull("g", "T", 0)
+        assert [one.body for one in records(found_now.body)] == [b"before", b"after"]
+
+
+async def test_a_send_waits_a_moment_for_the_next_master(group: Elected) -> None:
+    old = group.the_master()
+    async with sdk(group) as client, connected(old) as remoting:
+        await client.admin.create_topic("T", 1)
+        async with asyncio.TaskGroup() as tasks:
+            sends = [tasks.create_task(remoting.send("T", b"%d" % k)) for k in range(20)]
+            tasks.create_task(group.switch(client))
+        codes = {send.result().code for send in sends}
+        assert codes <= {ResponseCode.SUCCESS, ResponseCode.SERVICE_NOT_AVAILABLE}
+        await until(group.is_whole)
+        master = group.the_master()
+        async with connected(master) as following:
+            assert (await following.send("T", b"next")).code == ResponseCode.SUCCESS
