@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-from collections import Counter
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -13,16 +12,14 @@ from node.config import LimitsSection
 from node.frames.connection import Connection, Terms
 from node.frames.door import Door
 from node.methods import Handler
+from node.portconnections import PortConnections
 
 log = structlog.get_logger("duolog.node")
 
-TICK_SECONDS = 1.0
-POLL_SECONDS = 0.02  # while calls end
 HANDSHAKE_SECONDS = 5.0  # of TLS, before a connection begins
 SHUTDOWN_SECONDS = 2.0
 HALVES = 8  # longest frames that all connections may hold while they have not arrived whole
 SHORT_CALLS_MAX = 1024  # of one connection, beside those that wait for messages
-STOPPING = "the node is stopping"
 # No call: as a stream, it would wait for MORE, which comes behind requests that it does not take.
 APPEND = "/duolog.v1.Messages/Append"
 
@@ -37,7 +34,6 @@ class FramesServer:
 
     Attributes:
         port: where it listens; 0 before.
-        refused: connections that were too many.
     """
 
     def __init__(
@@ -52,13 +48,14 @@ class FramesServer:
         native API, by their paths.
         """
         self.port = 0
-        self.refused = 0
         self._calls = Background(failed)
         self._ticking = Background(failed)
-        self._connections: set[Connection] = set()
-        self._of_address: Counter[str] = Counter()
-        self._limits = limits
-        self._stopping = False
+        self._connections: PortConnections[Connection] = PortConnections(
+            limits,
+            lambda address, reason: log.warning(
+                "frames: too many connections", address=address, reason=reason
+            ),
+        )
         self._server: asyncio.Server | None = None
         self._terms = Terms(
             door,
@@ -77,6 +74,11 @@ class FramesServer:
         return len(self._connections)
 
     @property
+    def refused(self) -> int:
+        """Connections that were too many."""
+        return self._connections.refused
+
+    @property
     def buffered_bytes(self) -> int:
         """Bytes held for long frames that have not arrived whole."""
         return self._terms.budget.taken
@@ -85,7 +87,7 @@ class FramesServer:
         """Listen; with port 0 on a free one. tls: None for plain text. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self._terms, self._joined),
+            lambda: Connection(self._terms, self._connections.joined),
             host.strip("[]") or None,
             port,
             ssl=tls,
@@ -93,66 +95,14 @@ class FramesServer:
             ssl_shutdown_timeout=SHUTDOWN_SECONDS if tls is not None else None,
         )
         self.port = self._server.sockets[0].getsockname()[1]
-        self._ticking.start(self._tick())
-
-    def _joined(self, connection: Connection, begins: bool) -> bool:
-        """A connection begins, or ends; False where it may not begin."""
-        address = connection.address
-        if not begins:
-            if connection in self._connections:
-                self._connections.discard(connection)
-                self._of_address[address] -= 1
-                if not self._of_address[address]:
-                    del self._of_address[address]
-            return True
-        # One may be accepted in the turn in which the server closes.
-        if self._stopping or self._refuses(address):
-            return False
-        self._connections.add(connection)
-        self._of_address[address] += 1
-        return True
-
-    def _refuses(self, address: str) -> bool:
-        limits = self._limits
-        if len(self._connections) >= limits.connections_max:
-            reason = "limits.connections_max"
-        elif self._of_address.get(address, 0) >= limits.connections_per_address_max:
-            reason = "limits.connections_per_address_max"
-        else:
-            return False
-        self.refused += 1
-        log.warning("frames: too many connections", address=address, reason=reason)
-        return True
-
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            for connection in list(self._connections):
-                connection.tick()
+        self._ticking.start(self._connections.tick())
 
     async def stop(self, grace: float) -> None:
         """Take no more calls, let those under way end for so many seconds, close."""
-        self._stopping = True
         if self._server is not None:
             self._server.close()
-        for connection in list(self._connections):
-            connection.go(STOPPING)
-        until = asyncio.get_running_loop().time() + grace
-        while self._busy and asyncio.get_running_loop().time() < until:
-            await asyncio.sleep(POLL_SECONDS)
-        for connection in list(self._connections):
-            connection.end_calls()
-        await self._calls.stop()
-        for connection in list(self._connections):
-            connection.close()
-        await asyncio.sleep(0)  # what is out already closes
-        for connection in list(self._connections):
-            connection.abort()
+        await self._connections.stop(grace, self._calls)
         await self._ticking.stop()
-
-    @property
-    def _busy(self) -> bool:
-        return any(connection.busy for connection in self._connections)
 
 
 __all__ = ["FramesServer"]

@@ -28,7 +28,6 @@ SMALL_BYTES = 16 << 10  # of a body that is copied behind its header
 IDLE_TICKS = 120  # RocketMQ's: clients send heartbeats every 30 s
 STALLED_TICKS = 10  # in which hardly anything comes of a frame that has begun
 STALLED_BYTES = 1024  # in a tick, at least
-STOPPING = "the node is stopping"
 
 
 class Room:
@@ -74,7 +73,7 @@ class Connection(asyncio.Protocol):
         self.host = Host("0.0.0.0", 0)
         self._admitted = False
         self._lost = False
-        self._stopping = False
+        self._going = ""  # why it serves no more requests
         self._deaf = False  # the client takes no answers
         self._calls: dict[asyncio.Task[None], bool] = {}  # and whether each waits for messages
         self._when_taken: list[Callable[[], None]] = []
@@ -82,6 +81,11 @@ class Connection(asyncio.Protocol):
         self._arrived = 0  # bytes, since the last tick
 
     # -- the connection ------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """The client's, without its port."""
+        return self.host.address
 
     @property
     def name(self) -> str:
@@ -170,8 +174,9 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, request: Command) -> None:
         desk = self._terms.desk
-        if self._stopping:
-            self._answer(request, request.answer(ResponseCode.SERVICE_NOT_AVAILABLE, STOPPING))
+        if self._going:
+            code = ResponseCode.SERVICE_NOT_AVAILABLE
+            self._answer(request, request.answer(code, self._going))
             return
         try:
             begun = desk.serve(self, request)
@@ -275,9 +280,9 @@ class Connection(asyncio.Protocol):
             self._end()
             self.abort()
 
-    def go(self) -> None:
+    def go(self, reason: str) -> None:
         """Serve no more requests; those under way go on, unless they wait for messages."""
-        self._stopping = True
+        self._going = reason
         for task, holds in list(self._calls.items()):
             if holds:
                 task.cancel()

@@ -318,7 +318,7 @@ async def test_the_end_waits_for_what_stores_and_not_for_polls(side: Side, desk:
     side.send(POLL, 1)
     side.send(WAIT, 2)
     await turns()
-    side.connection.go()
+    side.connection.go("the node is stopping")
     await turns()
     assert desk.cancelled == 1
     assert side.connection.busy
