@@ -38,12 +38,17 @@ PAGES = {
     f"{at.MESSAGES} searched": "/messages?topic=orders&by=text&value=order-1007&since=",
     f"{at.MESSAGES} found": "/messages?topic=orders&by=key&value=order-1007",
     at.DELAYED: "/waiting?topic=parcels-late",
-    at.HALF: "/waiting/half?topic=parcels-late",
+    at.HALVES: "/waiting/half?topic=parcels-late",
     at.RIGHTS: "/rights",
     f"{at.RIGHTS} who": "/rights?action=Pub&resource=orders",
     f"{at.RIGHTS} user": "/rights?user=alice&action=Sub&resource=orders&source=10.0.0.7",
     at.AUDIT: "/audit",
     f"{at.AUDIT} found": "/audit?action=createtopic&decision=allowed",
+    at.WAY: "/topics/orders/way?key=order-1007",
+    at.SEARCH_STOP: "/messages/stop?topic=orders&by=text&value=order-1007",
+    at.SEARCH_AGAIN: "/messages/again?topic=orders&by=text&value=order-1007",
+    at.MESSAGE_SEND: "/topics/orders/send",
+    at.MESSAGE_AGAIN: "/topics/orders/1/3/again",
     at.TOPIC_CREATE: "/create/topic",
     at.TOPIC_ALTER: "/topics/orders/alter",
     at.TOPIC_DELETE: "/topics/orders/delete",
@@ -51,6 +56,11 @@ PAGES = {
     at.GROUP_DELETE: "/groups/billing/delete",
     at.GROUP_REDELIVER: "/groups/shipping/redeliver",
     f"{at.GROUP_REDELIVER} selected": "/groups/shipping/redeliver?letter:broker-a/0/0=on",
+}
+# Behind the first link of that text on another page.
+LINKED = {
+    at.DELAYED_RECALL: ("/waiting?topic=parcels-late", "Recall"),
+    at.HALF_DECIDE: ("/waiting/half?topic=parcels-late", "Commit"),
 }
 # Where nodes elect their master (test_failover.py).
 ELECTED = {
@@ -136,7 +146,7 @@ def log_in(window: Window) -> None:
 
 
 def test_every_page_is_walked() -> None:
-    known = {name.partition(" ")[0] for name in PAGES} | ELECTED.keys()
+    known = {name.partition(" ")[0] for name in PAGES} | LINKED.keys() | ELECTED.keys()
     assert known == SERVED.keys() | ACTIONS.keys()
 
 
@@ -147,6 +157,18 @@ def test_a_page_opens_without_complaints_and_is_accessible(
     window = open_window(guarded.url)
     log_in(window)
     check_page(window, PAGES[name], "-".join(re.findall(r"\w+", name)) or "cluster")
+    assert window.ask("window.hit") is None
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_page_behind_a_link_is_accessible(guarded: Site, open_window: Open, name: str) -> None:
+    window = open_window(guarded.url)
+    log_in(window)
+    path, text = LINKED[name]
+    window.open(path)
+    link = window.page.get_by_role("link", name=text, exact=True).first.get_attribute("href")
+    assert link is not None
+    check_page(window, link, "-".join(re.findall(r"\w+", name)))
     assert window.ask("window.hit") is None
 
 

@@ -44,6 +44,9 @@ OTHERS = {
     at.TOPIC: "/topics/T",
     at.GROUPS: "/groups",
     at.GROUP: "/groups/g",
+    at.DELAYED: "/waiting",
+    at.HALVES: "/waiting/half",
+    at.WAY: "/topics/T/way?key=k",
     at.RIGHTS: "",  # for super users of nodes with users
     at.AUDIT: "",
 }
@@ -93,6 +96,9 @@ async def test_no_page_shows_what_is_hidden(start_node: StartNode, seeing: Seein
             for query in ("text&value=4111secret", "text&value=SECRET&case=any"):
                 page = await read(window, f"/messages?topic=T&by={query}")
                 assert sentence(page).startswith("1" if seeing is EVERYTHING else "0")
+            export = (await window.get("/groups/g/dead/export")).text
+            assert (SECRET in export) is (seeing is EVERYTHING)
+            assert ('\\"id\\": 7' in export) is (seeing is not HIDDEN)
             answer = await window.get("/messages?topic=T&by=sql&value=note+IS+NOT+NULL")
             assert answer.status_code == (200 if seeing is EVERYTHING else 400)
 
