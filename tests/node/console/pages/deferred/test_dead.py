@@ -15,6 +15,8 @@ from node.console.http.forms import FORM_BYTES_MAX
 from node.console.pages.deferred import dead
 from node.console.requests import downloads
 from node.console.requests.downloads import file_name
+from node.console.sessions.viewers import Viewers
+from node.inspection.deadletters import places
 from node.inspection.deadletters.export import lines, selected
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
@@ -81,19 +83,19 @@ async def test_pages_lead_through_all_dead_letters_and_back(
         page = await read(at, "/groups/g/dead")
         assert sentence(page) == "8 dead letters; 1 to 3 are shown."
         assert "prev" not in page.partition("<main")[2]
-        places = [names(page)]
+        boxes = [names(page)]
         while 'rel="next"' in page:
             page = await read(at, linked(page, "next"))
-            places.append(names(page))
+            boxes.append(names(page))
         assert sentence(page) == "8 dead letters; 7 to 8 are shown."
-        assert [len(some) for some in places] == [3, 3, 2]
-        assert len({name for some in places for name in some}) == 8
+        assert [len(some) for some in boxes] == [3, 3, 2]
+        assert len({name for some in boxes for name in some}) == 8
         assert "duolog group dead g --at broker-a/0/6" in page
         back = await read(at, linked(page, "prev"))
-        assert names(back) == places[1]
+        assert names(back) == boxes[1]
         beyond = await read(at, "/groups/g/dead?at=broker-a/0/99")
         assert (sentence(beyond), names(beyond)) == ("8 dead letters.", [])
-        assert names(await read(at, linked(beyond, "prev"))) == [*places[1][2:], *places[2]]
+        assert names(await read(at, linked(beyond, "prev"))) == [*boxes[1][2:], *boxes[2]]
         for wrong in ("broker-a", "broker-a/x/1", f"a/0/{1 << 63}", "a/0/-1", HOSTILE):
             await read(at, f"/groups/g/dead?at={quote(wrong)}", 400)
 
@@ -203,6 +205,35 @@ async def test_an_export_is_a_file_of_json_lines(start_node: StartNode) -> None:
         name = quote(names(await read(at, "/groups/g/dead"))[1])
         assert await exported(at, f"?selected=1&{name}=on") == [second]
         assert (await at.get(f"{EXPORT}?selected=1")).status_code == 400
+
+
+async def test_a_page_of_large_bodies_is_short(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "PAGE_BYTES", 2500)
+    node = await start_node()
+    endpoint = f"127.0.0.1:{node.port}"
+    async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as at:
+        await make_letters(client, [b"x" * 1000] * 3 + [b"x" * 9000])
+        page = await read(at, "/groups/g/dead")
+        assert sentence(page) == "4 dead letters; 1 to 2 are shown."
+        page = await read(at, linked(page, "next"))
+        assert sentence(page) == "4 dead letters; 3 to 3 are shown."
+        page = await read(at, linked(page, "next"))
+        assert sentence(page) == "4 dead letters; 4 to 4 are shown.", "one at least"
+
+
+async def test_an_export_ends_with_its_session_and_says_so(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    endpoint = f"127.0.0.1:{node.port}"
+    async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as at:
+        await make_letters(client, [b"0", b"1", b"2"])
+        monkeypatch.setattr(Viewers, "lasts", lambda viewers, session: False)
+        first, last = await exported(at)
+        assert first["place"] == "broker-a/0/0"
+        assert last == {"stopped": "the session ended", "continue_at": ""}
 
 
 async def test_an_export_over_its_bound_says_where_to_go_on(start_node: StartNode) -> None:

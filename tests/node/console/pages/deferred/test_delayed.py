@@ -41,7 +41,7 @@ async def test_what_waits_is_shown_and_recalled(start_node: StartNode) -> None:
         assert sentence(await read(at, "/waiting")) == "No message waits for its time."
         await client.admin.create_topic("T", 1)
         await client.admin.create_topic("U", 1)
-        receipt = await producer.send("T", b"early", delay=60, keys=[TYPED.replace(" ", "/")])
+        receipt = await producer.send("T", b"early", delay=600, keys=[TYPED.replace(" ", "/")])
         await producer.send("T", b"level", delay_level=1)
         await waiting(client, 2)
         page = await read(at, "/waiting")
@@ -60,6 +60,7 @@ async def test_what_waits_is_shown_and_recalled(start_node: StartNode) -> None:
         assert "not due yet" in path
         (recall,) = links(page, "Recall")
         assert receipt.unique_key in await read(at, recall)
+        await read(at, recall.replace(receipt.unique_key, "0" * 32), 404)
         path, _, query = recall.partition("?")
         wrong = {**await form_of(at, recall), "confirm": "U"}
         assert (await at.post(path, data=wrong, headers=ORIGIN)).status_code == 400
@@ -86,7 +87,7 @@ async def test_pages_lead_on_though_none_is_of_the_topic(
         await client.admin.create_topic("T", 1)
         await client.admin.create_topic("U", 1)
         for number in range(14):
-            await producer.send("U" if number == 13 else "T", b"x", delay=100 + number)
+            await producer.send("U" if number == 13 else "T", b"x", delay=1000 + number)
         async with asyncio.timeout(WAIT_SECONDS):
             while (await client.admin.delayed_page()).waiting != 14:
                 await asyncio.sleep(0.01)
