@@ -1,16 +1,23 @@
 """Dead letters are sent again: those that are selected, or all that were not sent yet."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
 
-from duolog import BadRequest, Client
+from duolog import BadRequest, Client, Message
 
 from node.console.actions.asking import Field, Question, confirmed, whole_number
 from node.console.view.addresses import DEAD, address
 from node.console.view.selections import chosen
 from node.console.view.visits import Action, Done, Shown, Visit
 from node.console.view.words import command, counted, listed, number, sentence
-from node.inspection.deadletters.places import letters_at, spans_of
+from node.inspection.deadletters.places import (
+    PAGE_BYTES,
+    letters_at,
+    letters_behind,
+    spans_of,
+)
 from node.inspection.deadletters.redelivery import (
     MARK,
     Bounds,
@@ -36,6 +43,8 @@ async def _ask(visit: Visit) -> Shown:
         return await _ask_chosen(visit, group, places)
     spans, again = await spans_of(visit.client, group), await sent_until(visit.client, group)
     left = sum(span.count_from(again.get(span.queue, 0)) for span in spans)
+    found = await _look(letters_behind(visit.client, group, again))
+    first = f" of the first {number(found.letters)}" if found.letters < left else ""
     return Question(
         f"Redeliver dead letters of {group}",
         f"{counted(left, 'dead letter')} not sent again this way yet. They go to their original "
@@ -43,45 +52,76 @@ async def _ask(visit: Visit) -> Shown:
         "Redeliver",
         (Field("count", "At most", str(LETTERS)),),
         type_to_confirm=group,
+        heads=("Topic", f"Dead letters{first}", "Exists"),
+        preview=await _preview(visit.client, found),
         command=command("group", "redeliver", group, "--max", str(LETTERS)),
     ).shown()
 
 
 async def _ask_chosen(visit: Visit, group: str, places: Sequence[Place]) -> Shown:
     _check(places)
-    letters = [letter async for letter in letters_at(visit.client, group, places)]
-    topics = Counter(map(origin_of, letters))
-    known = await _known(visit.client, topics)
+    found = await _look(letters_at(visit.client, group, places))
     again = await sent_until(visit.client, group)
     sent = sum(was_sent(place, again) for place in places)
     counts = {
-        "no longer kept": len(places) - len(letters),
+        "no longer kept": len(places) - found.letters if found.whole else 0,
         "sent again already": sent,
-        "copies that failed again": sum(MARK in letter.properties for letter in letters),
+        "copies that failed again": found.copies,
     }
     noted = listed([f"{number(count)} {what}" for what, count in counts.items() if count])
+    topics = counted(len(found.topics), "topic")
     flags = [word for place in places for word in ("--letter", str(place))]
     return Question(
         f"Redeliver dead letters of {group}",
-        f"{counted(len(letters), 'dead letter')} to {counted(len(topics), 'topic')}: every group "
-        f"there gets them.{noted and f' Of the selection: {noted}.'}",
+        f"{counted(found.letters, 'dead letter')} to {topics}: every group there gets them."
+        f"{noted and f' Of the selection: {noted}.'}",
         "Redeliver",
         (Field("letters", "", " ".join(map(str, places)), hidden=True),),
         type_to_confirm=group,
         danger=bool(sent),
         heads=("Topic", "Dead letters", "Exists"),
-        preview=[
-            (topic or "unknown", number(count), "yes" if topic in known else "no")
-            for topic, count in sorted(topics.items())
-        ],
+        preview=await _preview(visit.client, found),
         command=command("group", "redeliver", group, *flags),
     ).shown()
 
 
-async def _known(client: Client, topics: Iterable[str]) -> set[str]:
-    """Those that exist, as far as the viewer may see."""
-    names = sorted(filter(None, topics))
-    return {part.topic for part in await client.admin.topics(names)} if names else set()
+@dataclass(slots=True)
+class _Found:
+    """What a preview tells of dead letters. copies: that were sent again, and failed again. whole:
+    all of them were looked at.
+    """
+
+    topics: Counter[str] = field(default_factory=Counter)
+    copies: int = 0
+    whole: bool = True
+
+    @property
+    def letters(self) -> int:
+        return self.topics.total()
+
+
+async def _look(letters: AsyncGenerator[Message, None]) -> _Found:
+    """Look at the first LETTERS of them, and not at more than PAGE_BYTES of their bodies."""
+    found, size = _Found(), 0
+    async with aclosing(letters):
+        async for letter in letters:
+            if found.letters == LETTERS or size > PAGE_BYTES:
+                found.whole = False
+                break
+            found.topics[origin_of(letter)] += 1
+            found.copies += MARK in letter.properties
+            size += len(letter.body)
+    return found
+
+
+async def _preview(client: Client, found: _Found) -> list[tuple[str, str, str]]:
+    """How many go to which topic, and whether it exists, as far as the viewer may see."""
+    names = sorted(filter(None, found.topics))
+    known = {part.topic for part in await client.admin.topics(names)} if names else set()
+    return [
+        (topic or "unknown", number(count), "yes" if topic in known else "no")
+        for topic, count in sorted(found.topics.items())
+    ]
 
 
 def _check(places: Sequence[Place]) -> None:

@@ -4,9 +4,9 @@ Rules: their order is by replica group, queue and offset, which nothing changes 
 place can be a link. No read asks for more than READ_BYTES, and each has one message at least.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duolog import Client, Message, UnknownTopic
 from duolog._message import DEAD_LETTER_PREFIX
@@ -141,6 +141,22 @@ async def letters_from(
             yield letter
 
 
+async def letters_behind(
+    client: Client, group: str, offsets: Mapping[tuple[str, int], int]
+) -> AsyncGenerator[Message, None]:
+    """The dead letters that there are now, from an offset of each queue on. Raises UnknownTopic.
+
+    offsets: by replica group and queue id; from the first one where a queue has none.
+    """
+    spans = [
+        replace(span, begin=max(span.begin, offsets.get(span.queue, 0)))
+        for span in await spans_of(client, group)
+    ]
+    async with aclosing(_read(client, group, spans)) as letters:
+        async for letter in letters:
+            yield letter
+
+
 async def letters_at(
     client: Client, group: str, places: Iterable[Place]
 ) -> AsyncGenerator[Message, None]:
@@ -186,8 +202,10 @@ async def _read(client: Client, group: str, spans: Iterable[Span]) -> AsyncGener
 
 
 __all__ = [
+    "PAGE_BYTES",
     "LettersPage",
     "letters_at",
+    "letters_behind",
     "letters_from",
     "letters_page",
     "spans_of",

@@ -7,7 +7,8 @@ one that a node refuses for good does not keep the others.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from duolog import Client, DuologError, Fatal, Message, NoPermission, UnknownGroup
@@ -18,7 +19,7 @@ from node.inspection.deadletters.places import letters_at, spans_of, topic_of
 from node.inspection.places import Place
 
 ARRIVAL_SECONDS = 2.0  # if nothing arrives for this long, all dead letters were sent
-AT_ONCE = 100
+AT_ONCE, BYTES_AT_ONCE = 100, 8 << 20  # of one round: at least one, or its bodies
 MARK = "REDELIVERED_FROM"  # GROUP/REPLICA-GROUP/QUEUE/OFFSET
 # Properties that the copy gets anew, or must not have.
 _LEFT_OUT = RESERVED | {ONE_KEY, MARK}
@@ -127,21 +128,30 @@ async def redeliver_at(
 ) -> Redelivery:
     """Send the dead letters at some places again, whether or not they were sent before."""
     clock = asyncio.get_running_loop().time
-    end, result = clock() + seconds, Redelivery()
-    wanted = sorted(set(places))
-    async with client.producer() as producer:
-        for first in range(0, len(wanted), AT_ONCE):
+    end, result, wanted = clock() + seconds, Redelivery(), set(places)
+    letters = letters_at(client, group, wanted)
+    async with client.producer() as producer, aclosing(letters):
+        while not result.stopped and (some := await _round(letters)):
             if clock() >= end:
                 result.stopped = _over(Bounds(len(wanted), seconds))
                 break
-            some = wanted[first : first + AT_ONCE]
-            found = [letter async for letter in letters_at(client, group, some)]
-            gone = set(some) - {Place.of(letter) for letter in found}
-            result.refused += [Refused(place, "", "it is no longer kept") for place in sorted(gone)]
-            await _send(producer, group, found, result)
-            if result.stopped:
-                break
+            wanted.difference_update(map(Place.of, some))
+            await _send(producer, group, some, result)
+    if not result.stopped:
+        result.refused += [Refused(place, "", "it is no longer kept") for place in sorted(wanted)]
     return result
+
+
+async def _round(letters: AsyncGenerator[Message, None]) -> list[Message]:
+    """The next dead letters that go out together; none where all have."""
+    found: list[Message] = []
+    size = 0
+    async for letter in letters:
+        found.append(letter)
+        size += len(letter.body)
+        if len(found) == AT_ONCE or size >= BYTES_AT_ONCE:
+            break
+    return found
 
 
 def _over(bounds: Bounds) -> str:

@@ -1,11 +1,13 @@
 """A redelivery that does not get through goes on where it stopped."""
 
+from collections.abc import Sequence
+
 import duolog
 import pytest
 from duolog import Message, Producer, Timeout
 
 from node.inspection.deadletters import redelivery
-from node.inspection.deadletters.redelivery import Bounds, redeliver, redeliver_at
+from node.inspection.deadletters.redelivery import Bounds, Redelivery, redeliver, redeliver_at
 from node.inspection.places import Place
 from tests.node.conftest import StartNode
 from tests.node.console.pages.deferred.test_dead import make_letters
@@ -64,3 +66,25 @@ async def test_rounds_are_small_and_each_goes_on_after_the_last(
         assert (await redeliver_at(client, "g", places, 60.0)).sent == 4
         assert (await redeliver(client, "g", PLENTY)).sent == 4
         assert await bodies(client) == [b"0", b"1", b"2", b"3"] * 2
+
+
+async def test_large_bodies_go_out_a_few_at_a_time(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redelivery, "BYTES_AT_ONCE", 10)
+    rounds: list[int] = []
+    send = redelivery._send
+
+    async def noted(
+        producer: Producer, group: str, letters: Sequence[Message], result: Redelivery
+    ) -> int:
+        rounds.append(len(letters))
+        return await send(producer, group, letters, result)
+
+    monkeypatch.setattr(redelivery, "_send", noted)
+    node = await start_node()
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await make_letters(client, [b"12345", b"12345", b"x" * 50, b"1", b"2"])
+        places = [Place("broker-a", 0, offset) for offset in range(5)]
+        assert (await redeliver_at(client, "g", places, 60.0)).sent == 5
+        assert rounds == [2, 1, 2]

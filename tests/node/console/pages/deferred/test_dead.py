@@ -121,10 +121,8 @@ async def test_what_is_selected_is_sent_again_and_nothing_else(start_node: Start
         assert answer.status_code == 400
         assert await client.pull("T", 0, 2) is not None
         told = await act(at, "/groups/g/redeliver", some, confirm="g")
-        assert told.startswith(
-            "1 dead letter sent again. 2 not sent: broker-a/0/77: it is no longer kept; "
-            "broker-a/0/2 to U: topic"
-        )
+        assert told.startswith("1 dead letter sent again. 2 not sent: broker-a/0/2 to U: topic")
+        assert told.endswith("; broker-a/0/77: it is no longer kept.")
         (copy,) = await client.pull("T", 0, 2)
         assert (copy.body, copy.keys) == (b"b", ["k1"])
         assert copy.properties["REDELIVERED_FROM"] == "g/broker-a/0/1"
@@ -153,6 +151,9 @@ async def test_all_are_sent_once_and_one_that_cannot_be_keeps_no_other(
         await client.admin.delete_topic("U")
         ask = await read(at, "/groups/g/redeliver")
         assert sentence(ask).startswith("4 dead letters not sent again this way yet.")
+        cells = r'<th scope="row">(\w)</th><td class="n">(\d)</td><td class="n">(\w+)'
+        rows = re.findall(cells, ask)
+        assert rows == [("T", "3", "yes"), ("U", "1", "no")]
         told = await act(at, "/groups/g/redeliver", confirm="g", count="2")
         assert told.startswith("1 dead letter sent again. 1 not sent: broker-a/0/0 to U:")
         assert (await read(at, "/groups/g/dead")).count("<td>sent again</td>") == 2
