@@ -1,6 +1,7 @@
 """Delayed messages of a master: pages of them, and the recall of one.
 
-Rules: a page looks at EXAMINED_MAX messages at most, in slices; where few of them are of the topic
+Rules: a page looks at EXAMINED_MAX messages at most, in slices, and LOOKS_MAX times at what is due
+next; where many were recalled, or few are of the topic
 that is asked for, it is short, and says where the next one begins.
 """
 
@@ -20,6 +21,7 @@ from store.record import Record
 LIMIT, LIMIT_MAX = 100, 1000
 AT_ONCE = 250  # messages between two looks at what is due
 EXAMINED_MAX = 2000
+LOOKS_MAX = 64  # of which some find recalled messages only
 
 
 def limit_of(limit: int) -> int:
@@ -49,7 +51,8 @@ class Delayed:
         reply = wire.ListDelayedReply(
             group=self._broker.group, waiting=waiting, first_due_time=first, last_due_time=last
         )
-        while True:
+        for _ in range(LOOKS_MAX):
+            await slices.turn()
             part = next_due(self._broker.delays, self._store, after, AT_ONCE)
             async for due in slices.each(part.rows):
                 self._add(reply, due, request.topic, sees)
@@ -60,8 +63,9 @@ class Delayed:
             if part.reached is None:
                 return reply
             after = part.reached
-            await slices.turn()
             self._broker.admission.check_current()
+        reply.next = after.to_text()
+        return reply
 
     def _next(self, due: Due) -> str:
         """The end of a page, if anything follows it."""

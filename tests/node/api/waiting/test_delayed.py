@@ -106,6 +106,29 @@ async def test_a_page_looks_at_few_and_says_where_to_go_on(
         assert len(await pages(client, 100)) == 12
 
 
+async def test_many_recalled_messages_do_not_hold_a_page_up(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delayed, "LOOKS_MAX", 2)
+    monkeypatch.setattr(delayed, "AT_ONCE", 1)
+    node = await start_node()
+    async with await client_of(node) as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        for number in range(6):
+            await producer.send("T", b"x", delay=1000 + number)
+        async with asyncio.timeout(WAIT_SECONDS):
+            while (await client.admin.delayed_page()).waiting != 6:
+                await asyncio.sleep(0.01)
+        rows = await pages(client, 10)
+        assert len(rows) == 6
+        for row in rows[:4]:
+            await client.admin.recall_delayed("T", row.queue_offset, row.unique_key)
+        page = await client.admin.delayed_page()
+        assert page.rows == ()
+        assert page.next
+        assert await pages(client, 10) == rows[4:]
+
+
 async def test_one_is_recalled_and_never_delivered(start_node: StartNode) -> None:
     node = await start_node(**LEVELS)
     async with await client_of(node) as client, client.producer() as producer:
