@@ -1,8 +1,8 @@
 """Delayed messages of a master: pages of them, and the recall of one.
 
 Rules: a page looks at EXAMINED_MAX messages at most, in slices, and LOOKS_MAX times at what is due
-next; where many were recalled, or few are of the topic
-that is asked for, it is short, and says where the next one begins.
+next. Where many were recalled, or few are of the topic that is asked for, it is short, and says
+where the next one begins.
 """
 
 from collections.abc import Callable
