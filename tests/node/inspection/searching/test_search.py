@@ -255,3 +255,23 @@ async def test_how_far_a_search_is_grows_with_each_read(
         assert seen == sorted(seen)
         assert len(set(seen)) > QUEUES + 1
         assert seen[-1] == SENT
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+async def test_what_a_node_sends_beyond_what_was_asked_for_counts_once(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, newest_first: bool
+) -> None:
+    monkeypatch.setattr(queues, "WINDOW", 3)
+    node = await start_node()
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        sent = await filled(client)
+        fetch = client.fetch
+
+        async def gives_more(request: Any, *asked: Any, **how: Any) -> Any:
+            request.max_messages += 5
+            return await fetch(request, *asked, **how)
+
+        monkeypatch.setattr(client, "fetch", gives_more)
+        search = await found_by(client, Terms("T", text="number", newest_first=newest_first))
+        assert sorted(places(search)) == sorted(map(place, sent))
+        assert search.progress.scanned == SENT
