@@ -37,7 +37,7 @@ def run(options: ConsoleOptions, sockets: Sequence[socket.socket]) -> None:
     configure_logging("warning", options.log_json)
     port, seeing = sockets[0].getsockname()[1], seeing_of(options)
     for wrong in seeing.types.wrong:
-        log.error("bodies cannot be shown as Protobuf", rule=wrong)
+        log.error("bodies cannot be shown as Protobuf", reason=wrong)
     settings = replace(settings_of(options, port), seeing=seeing)
     app = Console(settings, partial(client_of, options)).app()
     context = context_of(options)
