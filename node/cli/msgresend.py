@@ -36,9 +36,9 @@ def resend(
 
     from duolog import Receipt
 
-    from node.inspection.sending import copy_of, is_sent_again, message_at, send
+    from node.inspection.sending import copy_of, is_users, message_at, send
 
-    if not is_sent_again(topic):
+    if not is_users(topic):
         fail(f"{topic} is a topic of nodes", "duolog group redeliver GROUP")
 
     async def work() -> Receipt:

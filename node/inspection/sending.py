@@ -36,8 +36,8 @@ class Draft:
     delay_seconds: float | None = None
 
 
-def is_sent_again(topic: str) -> bool:
-    """Whether messages of a topic can be sent to it again: it is one of users."""
+def is_users(topic: str) -> bool:
+    """Whether a topic is one of users, not one that nodes keep. Only these are sent to."""
     return not (topic.startswith(NODES_OWN) or is_reserved_topic(topic))
 
 
@@ -83,4 +83,4 @@ def copy_of(message: Message) -> Draft:
     )
 
 
-__all__ = ["Draft", "copy_of", "is_sent_again", "message_at", "send"]
+__all__ = ["Draft", "copy_of", "is_users", "message_at", "send"]

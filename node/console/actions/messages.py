@@ -15,7 +15,7 @@ from node.console.view.addresses import MESSAGE, TOPIC, address
 from node.console.view.places import queue_offset
 from node.console.view.visits import Action, Done, Shown, Visit
 from node.console.view.words import command, counted, duration, size
-from node.inspection.sending import Draft, copy_of, is_sent_again, message_at, send
+from node.inspection.sending import Draft, copy_of, is_users, message_at, send
 from node.inspection.way import place_of
 
 BODY_BYTES = 64 << 10  # that a form carries
@@ -167,7 +167,7 @@ def _done(draft: Draft, receipt: Receipt, equivalent: str = "") -> Done:
 async def _message(visit: Visit) -> Message:
     topic, group = visit.path["topic"], visit.query.get("group") or None
     queue_id, offset = queue_offset(f"{visit.path['queue']}/{visit.path['offset']}")
-    if not is_sent_again(topic):
+    if not is_users(topic):
         raise BadRequest(f"{topic} is a topic of nodes: redeliver its messages")
     return await message_at(visit.client, topic, queue_id, offset, group)
 

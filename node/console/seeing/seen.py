@@ -2,11 +2,12 @@
 
 Rules: a page shows of a body and of user properties what is found here, and nothing else. Masks
 hold for everybody. A message that was moved (a retry, a dead letter, one that waits) is masked as
-those of its original topic are, too.
+those of its original topic are, too; where there are masks, what nodes keep without such a topic,
+as batches that are not published yet, is hidden.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from duolog import BadRequest, FoundMessage, Message
@@ -22,6 +23,7 @@ from node.inspection.protobodies import (
     as_json,
 )
 from node.inspection.searching.matching import SEARCHED, Needle
+from node.inspection.sending import is_users
 
 LINE_CHARACTERS = 160
 ORIGINS = ("RETRY_TOPIC", "REAL_TOPIC", "DLQ_ORIGIN_TOPIC")  # properties that nodes set
@@ -41,11 +43,14 @@ class Seeing:
 
     def see(self, message: Message | FoundMessage) -> "Seen":
         """A message as viewers see it."""
-        topics = [message.topic, *(message.properties.get(name, "") for name in ORIGINS)]
-        if isinstance(message, Message):
-            topics.append(message.stored_topic)
-        mask = self.masks.mask_of(filter(None, topics))
-        return Seen(message, mask, self.types)
+        stored = message.stored_topic if isinstance(message, Message) else message.topic
+        found = (message.properties.get(name, "") for name in ORIGINS)
+        origins = [topic for topic in found if topic]
+        topics = (*origins, message.topic, stored)
+        mask = self.masks.mask_of(topics)
+        if self.masks.rules and not origins and not is_users(stored):
+            mask = Mask(hidden=True)
+        return Seen(message, topics, mask, self.types)
 
     def mask_of(self, topic: str) -> Mask:
         """What is not shown of a topic's messages."""
@@ -66,6 +71,7 @@ class Seen:
     """A message as viewers see it."""
 
     _message: Message | FoundMessage
+    _topics: Sequence[str]
     _mask: Mask
     _types: ProtoTypes
 
@@ -144,14 +150,18 @@ class Seen:
 
     def _type(self) -> ProtoType | None:
         try:
-            return self._types.type_of(self._message.topic)
+            return self._known_type()
         except BadDescriptors:
             return None
+
+    def _known_type(self) -> ProtoType | None:
+        """The type of the bodies of its topic, the original one first. Raises BadDescriptors."""
+        return next(filter(None, map(self._types.type_of, self._topics)), None)
 
     def _with_protobuf(self, body: Body) -> Body:
         """A body as Protobuf, too, where its topic has a type."""
         try:
-            made = self._types.type_of(self._message.topic)
+            made = self._known_type()
         except BadDescriptors as error:
             return replace(body, wrong=f"{error}.")
         if made is None:

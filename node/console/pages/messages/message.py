@@ -11,7 +11,7 @@ from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted
 from node.inspection import way
 from node.inspection.finding import client_records
-from node.inspection.sending import is_sent_again, message_at
+from node.inspection.sending import is_users, message_at
 
 
 async def message(visit: Visit) -> Shown:
@@ -30,7 +30,7 @@ async def message(visit: Visit) -> Shown:
         "properties": sorted(seen.properties.items()),
         "body": seen.body,
         "states": sorted(states.items()),
-        "again": _again(found) if is_sent_again(topic) else "",
+        "again": _again(found) if is_users(topic) else "",
         "steps": await _way(visit, topic, unique_key),
     }
     track = command("msg", "track", topic, "--unique-key", unique_key) if unique_key else ""

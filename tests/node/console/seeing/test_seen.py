@@ -91,6 +91,13 @@ def test_a_message_that_was_moved_stays_masked(origin: str) -> None:
     assert seen.tells("a = 1")
 
 
+@pytest.mark.parametrize("topic", ["DUOLOG_SYS_STAGED", "%RETRY%g_T", "SCHEDULE_TOPIC_XXXX"])
+def test_what_nodes_keep_is_hidden_where_there_are_masks(topic: str) -> None:
+    assert seeing("T=hidden").see(message(b"x", topic)).body.hidden
+    assert seeing("T=hidden").see(message(b"x", topic, REAL_TOPIC="U")).body.text == "x"
+    assert Seeing().see(message(b"x", topic)).body.text == "x"
+
+
 def test_what_an_expression_would_tell_is_refused() -> None:
     hides = seeing("T=hidden", "U=card")
     for topic, expression in (("T", "a = 1"), ("U", "a = 1 AND CARD > '4'")):
@@ -122,6 +129,8 @@ def test_protobuf_is_shown_with_names(types: tuple[str, ...]) -> None:
     assert "longer than" in shown.see(message(long)).body.wrong
     many = b"\x12\x00" * (BODY_BYTES // 2)
     assert "too long" in shown.see(message(many)).body.wrong
+    letter = shown.see(message(body, "%DLQ%g", DLQ_ORIGIN_TOPIC="T"))
+    assert letter.body.type_name == ORDER
 
 
 def test_protobuf_is_masked_with_all_that_has_no_name(types: tuple[str, ...]) -> None:

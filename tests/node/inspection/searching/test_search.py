@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import duolog
@@ -14,6 +15,7 @@ from node.inspection.searching import search as module
 from node.inspection.searching.search import Search
 from node.inspection.searching.terms import RESULTS_MAX, End, Terms
 from tests.node.conftest import StartNode
+from tests.node.replicas import Elected
 
 QUEUES = 3
 SENT = 60
@@ -275,3 +277,56 @@ async def test_what_a_node_sends_beyond_what_was_asked_for_counts_once(
         search = await found_by(client, Terms("T", text="number", newest_first=newest_first))
         assert sorted(places(search)) == sorted(map(place, sent))
         assert search.progress.scanned == SENT
+
+
+async def test_what_a_slave_lacks_is_read_from_its_master(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        sent = await filled(client)
+        fetch, asked = client.fetch, list[bool]()
+
+        async def lacks(request: Any, group: str, *, from_slaves: bool) -> Any:
+            asked.append(from_slaves)
+            if from_slaves and not request.columns:
+                request.queue_offset = 10**9  # behind its end
+                found = await fetch(request, group, from_slaves=True)
+                found.next_offset = 0
+                return found
+            return await fetch(request, group, from_slaves=from_slaves)
+
+        monkeypatch.setattr(client, "fetch", lacks)
+        search = await found_by(client, Terms("T", text="number"))
+        assert sorted(places(search)) == sorted(map(place, sent))
+        assert {*asked} == {True, False}
+
+
+async def test_a_queue_that_was_cut_meanwhile_ends(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await filled(client)
+        fetch = client.fetch
+
+        async def nothing(request: Any, group: str, **how: Any) -> Any:
+            at, request.queue_offset = request.queue_offset, 10**9
+            found = await fetch(request, group, **how)
+            found.next_offset = at
+            return found
+
+        monkeypatch.setattr(client, "fetch", nothing)
+        search = await found_by(client, Terms("T", text="number"))
+        assert (search.hits, search.progress.end) == ([], End.WHOLE)
+
+
+async def test_a_replica_group_is_searched_on_its_slaves(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    group = await Elected.start(start_node, tmp_path)
+    async with duolog.Client(group.endpoints, timeout=10) as client:
+        sent = await filled(client)
+        for terms in (Terms("T", text="number"), Terms("T", sql="n IS NOT NULL")):
+            search = await found_by(client, terms)
+            assert sorted(places(search)) == sorted(map(place, sent))
