@@ -19,7 +19,7 @@ COLUMNS = ["time", "user", "source", "method", "resource", "decision", "reason",
 
 @app.command()
 def audit(
-    user: Annotated[str, typer.Option(help="Only calls of users with this in their names.")] = "",
+    by: Annotated[str, typer.Option(help="Only calls of users with this in their names.")] = "",
     action: Annotated[
         str, typer.Option(help="Only methods with this in their names: CreateTopic, Access/.")
     ] = "",
@@ -43,7 +43,7 @@ def audit(
         before_ms = time_of(before) if before else None
     except BadTime as error:
         fail(f"--before: {error}")
-    search = AuditSearch(user, action, resource, decision, before_ms, place)
+    search = AuditSearch(by, action, resource, decision, before_ms, place)
     page = run(_ask(search, limit, endpoints, timeout))
     if not page.kept:
         fail("the nodes keep no audit log in a topic", "set audit.topic = true on all nodes")

@@ -161,8 +161,8 @@ def test_a_failover_is_told_while_it_happens(
     line = window.page.get_by_role("img", name="Time-line of masters")
     assert f": {cause}." in (line.get_attribute("aria-label") or "")
     assert violations(window) == []
-    check_line(window)
     window.picture("failover")
+    check_line(window)
     nodes[first].start()
     window.until(lambda: told.search(window.sentence) and leader(window))
     assert leader(window) != first

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from demo.childnode import ChildNode
+from tests.process.monitored import until
 from tests.process.support import SMALL_FILES, run_cli
 
 pytestmark = pytest.mark.process
@@ -41,6 +42,7 @@ class Place:
             *SMALL_FILES,
             *("--set", f"access.key_file={directory / 'key'}"),
             *("--set", f"access.first_user_file={directory / 'first'}"),
+            *("--set", "audit.topic=true"),
             log=directory / "log",
         )
         self.node.start()
@@ -90,6 +92,32 @@ def test_without_a_user_nothing_is_said(place: Place) -> None:
         assert refused.returncode == 1
         assert "Unauthenticated" in refused.stderr
         assert "--user NAME" in refused.stderr
+
+
+def test_who_may_do_something_is_listed_and_what_was_denied_is_found(place: Place) -> None:
+    place.run("acl", "grant", "alice", "Topic:parcels*", "Pub")
+    who = json.loads(place.run("acl", "who", "pub", "Topic:parcels", "--json"))
+    assert [(row["user"], row["entry"]) for row in who] == [
+        ("alice", "Topic:parcels* Pub"),
+        ("root", ""),
+    ]
+    assert "allowed by Custom entry" in place.run("acl", "who", "pub", "Topic:parcels")
+    part = place.try_("acl", "who", "pub", "Topic:parcels", "--limit", "1")
+    assert "there are more, 2 in all; the next ones: --after alice" in part.stderr
+    listed = json.loads(place.run("user", "list", "--contains", "LIC", "--json"))
+    assert [row["user"] for row in listed] == ["alice"]
+    assert place.try_("acl", "who", "fly", "Topic:parcels").returncode == 1
+    assert place.try_("acl", "who", "pub", "Topic:parcels", user="alice").returncode == 1
+    words = ("audit", "--by", "alice", "--decision", "denied", "--json")
+    until(lambda: json.loads(place.run(*words)), "nothing waits for the audit log")
+    found = json.loads(place.run(*words))
+    assert {(row["user"], row["decision"]) for row in found} == {("alice", "denied")}
+    page = place.try_("audit", "--limit", "1", "--action", "Access/")
+    assert (page.returncode, "those before them: --from broker-a:" in page.stderr) == (0, True)
+    for wrong in (("--decision", "maybe"), ("--before", "soon"), ("--from", "x")):
+        assert place.try_("audit", *wrong).returncode == 1
+    assert place.try_("audit", user="alice").returncode == 1
+    place.run("acl", "revoke", "alice", "Topic:parcels*", "--yes")
 
 
 def test_rights_are_granted_shown_tested_and_revoked(place: Place) -> None:

@@ -56,7 +56,8 @@ def _sentence(page: AuditPage, search: AuditSearch) -> str:
 
 
 def _command(fields: dict[str, str], place: str) -> str:
-    flags = {**{f"--{name}": value for name, value in fields.items()}, "--from": place}
+    flags = {"--by": fields["user"]}  # --user says as whom a command calls
+    flags |= {f"--{name}": fields[name] for name in FIELDS[1:]} | {"--from": place}
     return command("audit", *(word for flag in flags.items() if flag[1] for word in flag))
 
 

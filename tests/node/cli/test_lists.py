@@ -44,6 +44,16 @@ async def test_a_part_of_the_topics_is_listed(run: Run, client: duolog.Client) -
     assert note == ""
 
 
+async def test_where_there_is_no_audit_log_that_is_said(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["audit", "-e", f"127.0.0.1:{node.port}"]
+    monkeypatch.setattr(sys, "argv", ["duolog", *words])
+    done = await asyncio.to_thread(CliRunner().invoke, main.app, words)
+    assert done.exit_code == 1
+    assert "the nodes keep no audit log in a topic" in done.stderr
+
+
 async def test_a_part_of_the_groups_is_listed(run: Run, client: duolog.Client) -> None:
     for name in ("a", "b", "c"):
         await client.admin.put_group(name)

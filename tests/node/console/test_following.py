@@ -133,7 +133,7 @@ async def test_super_users_see_who_may_what_and_what_was_done(
         page = await read(at, "/audit?action=createtopic&user=boss&decision=allowed")
         assert "Topic:orders" in page
         assert "1 entry found among the newest" in sentence(page)
-        assert "duolog audit --user boss --action createtopic --decision allowed" in page
+        assert "duolog audit --by boss --action createtopic --decision allowed" in page
         assert "0 entries found" in sentence(await read(at, "/audit?user=nobody"))
         assert sentence(await read(at, "/audit?before=1h")) == "The 0 entries."
         for wrong in ("decision=maybe", "before=soon", "from=broker-a:x"):
