@@ -112,7 +112,7 @@ def test_the_console_alone_may_speak_tls(tls: dict[str, Any]) -> None:
 
 
 def test_the_console_behind_a_proxy_has_names(tls: dict[str, Any]) -> None:
-    at = {"listen": "127.0.0.1:1"}
+    at: dict[str, Any] = {"listen": "127.0.0.1:1"}
     config, _ = load(flags={"console": {**at, "url": "https://a.example/, https://b.example:444"}})
     assert config.console.origins == ("https://a.example", "https://b.example:444")
     assert load(flags={"console": at})[0].console.origins == ()
