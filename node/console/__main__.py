@@ -19,14 +19,13 @@ def main() -> None:
     """Serve until standard input is at its end."""
     with contextlib.suppress(OSError):
         os.nice(NICE)
+    options, numbers = sys.stdin.readline(), sys.stdin.readline()
+    # Before the rest of the start: a node that ends meanwhile needs its port, too.
+    threading.Thread(target=_end_with_the_node, daemon=True).start()
     from node.console.program import run  # most of a start, and behind the node, too
 
-    options = ConsoleOptions.of_line(sys.stdin.readline())
-    numbers = [int(word) for word in sys.stdin.readline().split()]
-    sockets = [socket.socket(fileno=number) for number in numbers]
-
-    threading.Thread(target=_end_with_the_node, daemon=True).start()
-    run(options, sockets)
+    sockets = [socket.socket(fileno=int(word)) for word in numbers.split()]
+    run(ConsoleOptions.of_line(options), sockets)
 
 
 def _end_with_the_node() -> None:
