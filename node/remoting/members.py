@@ -1,4 +1,6 @@
-"""Which clients are members of which consumer groups. Pure: time arrives as `mono_ms`.
+"""Which clients are members of which groups of consumers and producers.
+
+Pure: time arrives as `mono_ms`.
 
 A member is known by the connection that its heartbeats come over. Every node of a replica group
 hears them, so the next master knows the members already.
@@ -29,12 +31,15 @@ class Members:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Peer, Member]] = {}
+        self._producers: dict[str, dict[Peer, None]] = {}
+        self._producer_groups: dict[Peer, frozenset[str]] = {}
 
     def beat(self, peer: Peer, heartbeat: Heartbeat, mono_ms: MonoMs) -> set[str]:
         """Note a client's heartbeat; the groups that it changes.
 
         A group that has too many members stays as it is.
         """
+        self._produces(peer, frozenset(heartbeat.producers))
         changed = set()
         for data in heartbeat.consumers:
             members = self._groups.setdefault(data.group, {})
@@ -46,6 +51,26 @@ class Members:
             members[peer] = Member(heartbeat.client_id, data, mono_ms)
         return changed
 
+    def _produces(self, peer: Peer, groups: frozenset[str]) -> None:
+        """A client is a producer of these groups, and of no others."""
+        before = self._producer_groups.pop(peer, frozenset())
+        for group in before - groups:
+            del self._producers[group][peer]
+            if not self._producers[group]:
+                del self._producers[group]
+        for group in groups - before:
+            self._producers.setdefault(group, {})[peer] = None
+        if groups:
+            self._producer_groups[peer] = groups
+
+    def producers(self, group: str) -> list[Peer]:
+        """The connections of a group's producers."""
+        return list(self._producers.get(group, {}))
+
+    def produces_no_more(self, peer: Peer, group: str) -> None:
+        """A client is no producer of a group any more."""
+        self._produces(peer, self._producer_groups.get(peer, frozenset()) - {group})
+
     def leave(self, peer: Peer, group: str) -> bool:
         """A client leaves a group; whether it was a member."""
         members = self._groups.get(group, {})
@@ -56,7 +81,8 @@ class Members:
         return True
 
     def gone(self, peer: Peer) -> set[str]:
-        """A connection ended; the groups that its client was in."""
+        """A connection ended; the consumer groups that its client was in."""
+        self._produces(peer, frozenset())
         return {group for group in list(self._groups) if self.leave(peer, group)}
 
     def expire(self, mono_ms: MonoMs) -> set[str]:

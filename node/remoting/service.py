@@ -11,16 +11,18 @@ from duolog._background import Background
 from node.broker import Broker
 from node.core.calltimes import RPC_BOUNDS, CallTimes
 from node.quotas.quotas import Who
-from node.remoting.clients import Clients
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
+from node.remoting.consuming.clients import Clients
+from node.remoting.consuming.offsets import Commits, Offsets
+from node.remoting.consuming.pulling import Pulling
 from node.remoting.members import Members
-from node.remoting.offsets import Commits, Offsets
 from node.remoting.port.desk import Begun, Peer
-from node.remoting.pulling import Pulling
+from node.remoting.producing.sending import Sending
+from node.remoting.producing.transactions import Transactions
+from node.remoting.queries import Queries
 from node.remoting.refusals import refusal
 from node.remoting.routes import Routes
-from node.remoting.sending import Sending
 
 EXPIRE_SECONDS = 10.0
 STOP_SECONDS = 2.0  # for the commits of the last second
@@ -29,7 +31,7 @@ Handler = Callable[[Peer, Command], Begun]
 _NAMES = {code.value: code.name.lower() for code in RequestCode}
 _ENDS = {code.value: code.name.lower() for code in ResponseCode}
 SUCCESS, FAILED = "success", "process_request_failed"
-_WAITING = RequestCode.PULL_MESSAGE
+_WAITING = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
 class RemotingService:
@@ -53,17 +55,26 @@ class RemotingService:
         self._running = Background(broker.give_up)
         sending = Sending(broker)
         pulling = Pulling(broker, self.members, offsets)
+        self._transactions = transactions = Transactions(broker, self.members)
+        queries = Queries(broker)
         routes = Routes(broker, advertised)
         self._handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE: sending.send,
             RequestCode.SEND_MESSAGE_V2: sending.send,
             RequestCode.SEND_BATCH_MESSAGE: sending.send,
             RequestCode.PULL_MESSAGE: pulling.pull,
+            RequestCode.LITE_PULL_MESSAGE: pulling.pull,
             RequestCode.QUERY_CONSUMER_OFFSET: lambda _, request: offsets.committed(request),
             RequestCode.UPDATE_CONSUMER_OFFSET: lambda _, request: offsets.update(request),
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: lambda _, request: offsets.search(request),
             RequestCode.GET_MAX_OFFSET: lambda _, request: offsets.end(request),
             RequestCode.GET_MIN_OFFSET: lambda _, request: offsets.end(request),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: lambda _, request: offsets.earliest(request),
+            RequestCode.QUERY_MESSAGE: queries.query,
+            RequestCode.VIEW_MESSAGE_BY_ID: queries.view,
+            RequestCode.END_TRANSACTION: lambda _, request: transactions.end(request),
+            RequestCode.LOCK_BATCH_MQ: lambda _, request: clients.lock(request),
+            RequestCode.UNLOCK_BATCH_MQ: lambda _, request: clients.unlock(request),
             RequestCode.HEART_BEAT: clients.heartbeat,
             RequestCode.UNREGISTER_CLIENT: clients.unregister,
             RequestCode.CONSUMER_SEND_MSG_BACK: lambda _, request: clients.send_back(request),
@@ -77,6 +88,7 @@ class RemotingService:
         """Start storing commits, and letting go of silent clients."""
         self._running.start(self._commits.run())
         self._running.start(self._expire())
+        self._transactions.start()
 
     async def stop(self) -> None:
         """Store what was committed; every connection has ended."""
@@ -115,7 +127,7 @@ class RemotingService:
 
     def holds(self, request: Command) -> bool:
         """Whether a request may wait for messages."""
-        return request.code == _WAITING
+        return request.code in _WAITING
 
     def refusal(self, request: Command, error: Exception) -> Command | None:
         """The answer to a request that failed so; None for a bug."""

@@ -1,4 +1,4 @@
-"""Apache's classic Java client, of RocketMQ 4 and 5: it sends in four ways, and consumes again."""
+"""Apache's classic Java client, of RocketMQ 4 and 5: it sends in all ways, and consumes again."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,11 +43,14 @@ def classic(home: Path, program: str, version: str) -> list[str]:
 def address(tmp_path: Path) -> Iterator[str]:
     """Where a node serves the remoting protocol."""
     listen = free_endpoint()
-    more = "--set", f"remoting.listen={listen}", "--set", f"store.message_delay_level={LEVELS}"
+    more = (
+        "--set", f"remoting.listen={listen}", "--set", f"store.message_delay_level={LEVELS}",
+        "--set", "transactions.timeout_ms=1000", "--set", "transactions.check_interval_ms=2000",
+    )  # fmt: skip
     node = NodeProcess(tmp_path / "data", *SMALL, *more)
     node.start()
     with duolog.sync.Client(node.endpoint, timeout=15) as client:
-        for topic in ("T", "R", "D"):
+        for topic in "TRDXOB":
             client.admin.create_topic(topic, 4)
     yield listen
     assert node.stop() == 0
@@ -62,3 +65,17 @@ def test_the_classic_client_sends_and_consumes(tmp_path: Path, address: str, ver
     assert found["attempts"] == "R0 R1 R2", "a message that failed comes again"
     assert 2000 <= found["delay_ms"] < 30_000
     assert found["refused"] == "MQClientException", "a topic that does not exist has no route"
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
+def test_the_classic_client_decides_reads_in_order_and_looks_up(
+    tmp_path: Path, address: str, version: str
+) -> None:
+    found: dict[str, Any] = outcome(*classic(tmp_path, "RemotingMore.java", version), address)
+    assert found["committed"] == "asked committed"
+    assert found["asked"] == "asked doubted", "where a producer did not know, it was asked"
+    assert found["ordered"] == [200, 4, True, 2], "each queue in order, with a message that failed"
+    assert found["broadcast"] == [10, 10], "both clients got everything"
+    assert found["sql"] == "8 9"
+    assert found["pulled"] == 10
+    assert (found["by_key"], found["by_id"]) == ("3", "9")

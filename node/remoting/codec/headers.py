@@ -81,6 +81,30 @@ class SendResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class EndTransactionRequest:
+    """END_TRANSACTION. tran_state_table_offset: what the send was answered as its queue offset."""
+
+    producer_group: str
+    tran_state_table_offset: Long
+    commit_log_offset: Long
+    commit_or_rollback: Int
+    msg_id: str
+    from_transaction_check: bool = False
+    transaction_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTransactionRequest:
+    """CHECK_TRANSACTION_STATE, to producers; the body has the half message."""
+
+    tran_state_table_offset: Long
+    commit_log_offset: Long
+    msg_id: str = ""
+    transaction_id: str = ""
+    offset_msg_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SendBackRequest:
     """CONSUMER_SEND_MSG_BACK. offset: in the commit log."""
 
@@ -98,7 +122,7 @@ class SendBackRequest:
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """PULL_MESSAGE."""
+    """PULL_MESSAGE, LITE_PULL_MESSAGE."""
 
     consumer_group: str
     topic: str
@@ -116,7 +140,7 @@ class PullRequest:
 
 @dataclass(frozen=True, slots=True)
 class PullResponse:
-    """PULL_MESSAGE; the body has the records."""
+    """Of all pulls; the body has the records."""
 
     suggest_which_broker_id: Long
     next_begin_offset: Long
@@ -146,7 +170,7 @@ class UpdateOffsetRequest:
 
 @dataclass(frozen=True, slots=True)
 class QueueRequest:
-    """GET_MAX_OFFSET and GET_MIN_OFFSET."""
+    """GET_MAX_OFFSET, GET_MIN_OFFSET, GET_EARLIEST_MSG_STORETIME."""
 
     topic: str
     queue_id: Int
@@ -159,6 +183,40 @@ class SearchOffsetRequest:
     topic: str
     queue_id: Int
     timestamp: Long
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTimeResponse:
+    """GET_EARLIEST_MSG_STORETIME."""
+
+    timestamp: Long
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRequest:
+    """VIEW_MESSAGE_BY_ID. offset: in the commit log, as the id says."""
+
+    offset: Long
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRequest:
+    """QUERY_MESSAGE: by key. Times are ms."""
+
+    topic: str
+    key: str
+    max_num: Int
+    begin_timestamp: Long
+    end_timestamp: Long
+    unique: bool = dataclasses.field(default=False, metadata={"name": "_UNIQUE_KEY_QUERY"})
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResponse:
+    """QUERY_MESSAGE; the body has the records."""
+
+    index_last_update_timestamp: Long
+    index_last_update_phyoffset: Long
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,16 +255,24 @@ REQUESTS: dict[RequestCode, type] = {
     RequestCode.SEND_MESSAGE_V2: SendRequest,
     RequestCode.SEND_BATCH_MESSAGE: SendRequest,
     RequestCode.PULL_MESSAGE: PullRequest,
+    RequestCode.LITE_PULL_MESSAGE: PullRequest,
+    RequestCode.QUERY_MESSAGE: QueryRequest,
     RequestCode.QUERY_CONSUMER_OFFSET: QueryOffsetRequest,
     RequestCode.UPDATE_CONSUMER_OFFSET: UpdateOffsetRequest,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffsetRequest,
     RequestCode.GET_MAX_OFFSET: QueueRequest,
     RequestCode.GET_MIN_OFFSET: QueueRequest,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: QueueRequest,
+    RequestCode.VIEW_MESSAGE_BY_ID: ViewRequest,
     RequestCode.HEART_BEAT: NoFields,
     RequestCode.UNREGISTER_CLIENT: UnregisterRequest,
     RequestCode.CONSUMER_SEND_MSG_BACK: SendBackRequest,
+    RequestCode.END_TRANSACTION: EndTransactionRequest,
+    RequestCode.CHECK_TRANSACTION_STATE: CheckTransactionRequest,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: MembersRequest,
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: MembersRequest,
+    RequestCode.LOCK_BATCH_MQ: NoFields,
+    RequestCode.UNLOCK_BATCH_MQ: NoFields,
     RequestCode.CHECK_CLIENT_CONFIG: NoFields,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: RouteRequest,
     RequestCode.GET_BROKER_CLUSTER_INFO: NoFields,
@@ -310,19 +376,25 @@ def _value(field: Field, text: str) -> object:
 __all__ = [
     "REQUESTS",
     "SHORT_NAMES",
+    "CheckTransactionRequest",
+    "EndTransactionRequest",
     "MembersRequest",
     "OffsetResponse",
     "PullRequest",
     "PullResponse",
     "QueryOffsetRequest",
+    "QueryRequest",
+    "QueryResponse",
     "QueueRequest",
     "RouteRequest",
     "SearchOffsetRequest",
     "SendBackRequest",
     "SendRequest",
     "SendResponse",
+    "StoreTimeResponse",
     "UnregisterRequest",
     "UpdateOffsetRequest",
+    "ViewRequest",
     "fields_of",
     "read_header",
     "read_send",

@@ -50,20 +50,23 @@ class Heartbeat:
 
 def read_heartbeat(body: bytes) -> Heartbeat:
     """HeartbeatData. Raises BadRequest."""
-    found = _object(_parsed(body), "a heartbeat")
-    producers = _list(found.get("producerDataSet"), "producerDataSet", GROUPS_MAX)
-    consumers = _list(found.get("consumerDataSet"), "consumerDataSet", GROUPS_MAX)
+    found = read_object(read_text(body), "a heartbeat")
+    producers = read_list(found.get("producerDataSet"), "producerDataSet", GROUPS_MAX)
+    consumers = read_list(found.get("consumerDataSet"), "consumerDataSet", GROUPS_MAX)
     return Heartbeat(
-        _name(found.get("clientID"), "clientID"),
-        tuple(_name(_object(one, "a producer").get("groupName"), "groupName") for one in producers),
-        tuple(_consumer(_object(one, "a consumer")) for one in consumers),
+        read_name(found.get("clientID"), "clientID"),
+        tuple(
+            read_name(read_object(one, "a producer").get("groupName"), "groupName")
+            for one in producers
+        ),
+        tuple(_consumer(read_object(one, "a consumer")) for one in consumers),
     )
 
 
 def read_check(body: bytes) -> Subscription:
     """The subscription of a CheckClientRequestBody. Raises BadRequest."""
-    found = _object(_parsed(body), "a check of a client")
-    return _subscription(_object(found.get("subscriptionData"), "subscriptionData"))
+    found = read_object(read_text(body), "a check of a client")
+    return _subscription(read_object(found.get("subscriptionData"), "subscriptionData"))
 
 
 def member_list(client_ids: list[str]) -> bytes:
@@ -72,12 +75,12 @@ def member_list(client_ids: list[str]) -> bytes:
 
 
 def _consumer(found: dict[str, Any]) -> ConsumerData:
-    rows = _list(found.get("subscriptionDataSet"), "subscriptionDataSet", SUBSCRIPTIONS_MAX)
+    rows = read_list(found.get("subscriptionDataSet"), "subscriptionDataSet", SUBSCRIPTIONS_MAX)
     return ConsumerData(
-        _name(found.get("groupName"), "groupName"),
+        read_name(found.get("groupName"), "groupName"),
         _enum(found.get("messageModel"), _MODELS, "CLUSTERING") == "BROADCASTING",
         _enum(found.get("consumeType"), _TYPES, "CONSUME_PASSIVELY") == "CONSUME_PASSIVELY",
-        tuple(_subscription(_object(row, "a subscription")) for row in rows),
+        tuple(_subscription(read_object(row, "a subscription")) for row in rows),
     )
 
 
@@ -93,23 +96,26 @@ def _subscription(found: dict[str, Any]) -> Subscription:
     version = found.get("subVersion", 0)
     if not isinstance(version, int) or isinstance(version, bool):
         raise BadRequest("subVersion is no number")
-    return Subscription(_name(found.get("topic"), "topic"), expression, kind.upper(), version)
+    return Subscription(read_name(found.get("topic"), "topic"), expression, kind.upper(), version)
 
 
-def _parsed(body: bytes) -> object:
+def read_text(body: bytes) -> object:
+    """A body as JSON. Raises BadRequest."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is no JSON: {str(error)[:200]}") from None
 
 
-def _object(found: object, what: str) -> dict[str, Any]:
+def read_object(found: object, what: str) -> dict[str, Any]:
+    """An object. Raises BadRequest."""
     if not isinstance(found, dict):
         raise BadRequest(f"{what} is no JSON object")
     return found
 
 
-def _list(found: object, name: str, most: int) -> list[Any]:
+def read_list(found: object, name: str, most: int) -> list[Any]:
+    """An array of so many entries at most, empty for none. Raises BadRequest."""
     if found is None:
         return []
     if not isinstance(found, list):
@@ -119,7 +125,8 @@ def _list(found: object, name: str, most: int) -> list[Any]:
     return found
 
 
-def _name(found: object, name: str) -> str:
+def read_name(found: object, name: str) -> str:
+    """A name. Raises BadRequest."""
     if not isinstance(found, str) or not found or len(found) > TEXT_BYTES_MAX:
         raise BadRequest(f"{name} is no text of 1 to {TEXT_BYTES_MAX} characters")
     if not found.isprintable():  # which half characters are not, either
@@ -145,4 +152,8 @@ __all__ = [
     "member_list",
     "read_check",
     "read_heartbeat",
+    "read_list",
+    "read_name",
+    "read_object",
+    "read_text",
 ]

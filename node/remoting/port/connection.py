@@ -224,10 +224,12 @@ class Connection(asyncio.Protocol):
         self._transport.write(command.head())
         self._transport.write(command.body)
 
-    def tell(self, command: Command) -> None:
-        """Send a request that nobody answers; left out where the client takes nothing."""
-        if not self._deaf:
-            self._write(command)
+    def tell(self, command: Command) -> bool:
+        """Send a request that nobody answers; False where the client takes nothing."""
+        if self._deaf or self._lost:
+            return False
+        self._write(command)
+        return True
 
     def pause_writing(self) -> None:
         """See asyncio."""
@@ -249,6 +251,13 @@ class Connection(asyncio.Protocol):
             return
         if not self._deaf:
             self._transport.resume_reading()
+
+    def after_answer(self, callback: Callable[[], None]) -> None:
+        """Call this once the client has taken the answer that is made now, or is gone.
+
+        It is written in this turn: what makes it does not wait any more.
+        """
+        asyncio.get_running_loop().call_soon(self.when_taken, callback)
 
     def when_taken(self, callback: Callable[[], None]) -> None:
         """Call this once the client has taken what was written so far, or is gone."""

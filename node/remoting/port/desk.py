@@ -20,11 +20,11 @@ class Peer(Protocol):
     def name(self) -> str:
         """Its address and port, as logs and quotas name it."""
 
-    def tell(self, command: Command) -> None:
-        """Send a request that nobody answers; left out where the client takes nothing."""
+    def tell(self, command: Command) -> bool:
+        """Send a request that nobody answers; False where the client takes nothing."""
 
-    def when_taken(self, callback: Callable[[], None]) -> None:
-        """Call this once the client has taken what was written so far, or is gone."""
+    def after_answer(self, callback: Callable[[], None]) -> None:
+        """Call this once the client has taken the answer that is made now, or is gone."""
 
 
 class Desk(Protocol):

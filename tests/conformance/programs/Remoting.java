@@ -39,6 +39,7 @@ public class Remoting {
             throws Exception {
         DefaultMQPushConsumer made = new DefaultMQPushConsumer(group);
         made.setNamesrvAddr(server);
+        made.setHeartbeatBrokerInterval(500); // on a slow machine the first may come too early
         made.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         made.subscribe(topic, tags);
         made.registerMessageListener(listener);

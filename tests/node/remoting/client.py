@@ -113,7 +113,8 @@ class Remoting:
     def pull(
         self, group: str, topic: str, offset: int, wait_ms: int = 0, **more: Any
     ) -> "asyncio.Future[Command]":
-        """PULL_MESSAGE of queue 0."""
+        """PULL_MESSAGE of queue 0. more: fields, and the `code` of another request that pulls."""
+        code = more.pop("code", RequestCode.PULL_MESSAGE)
         fields = {
             "consumerGroup": group,
             "topic": topic,
@@ -126,7 +127,7 @@ class Remoting:
             "subVersion": 1,
             **more,
         }
-        return self.begin(RequestCode.PULL_MESSAGE, fields)
+        return self.begin(code, fields)
 
 
 @asynccontextmanager

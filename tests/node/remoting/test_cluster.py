@@ -101,7 +101,7 @@ async def test_clients_follow_the_master(group: Elected) -> None:
         assert [one.body for one in records(found_now.body)] == [b"before", b"after"]
 
 
-async def test_a_send_waits_a_moment_for_the_next_master(group: Elected) -> None:
+async def test_a_send_during_a_switch_is_answered_such_that_clients_retry(group: Elected) -> None:
     old = group.the_master()
     async with sdk(group) as client, connected(old) as remoting:
         await client.admin.create_topic("T", 1)
@@ -109,7 +109,8 @@ async def test_a_send_waits_a_moment_for_the_next_master(group: Elected) -> None
             sends = [tasks.create_task(remoting.send("T", b"%d" % k)) for k in range(20)]
             tasks.create_task(group.switch(client))
         codes = {send.result().code for send in sends}
-        assert codes <= {ResponseCode.SUCCESS, ResponseCode.SERVICE_NOT_AVAILABLE}
+        retried = {ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR}
+        assert codes <= {ResponseCode.SUCCESS, *retried}  # RocketMQ's producers retry on both
         await until(group.is_whole)
         master = group.the_master()
         async with connected(master) as following:

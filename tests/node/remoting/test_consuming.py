@@ -98,10 +98,11 @@ async def test_a_pull_may_say_itself_what_it_selects(remoting: Remoting) -> None
     assert wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
-async def test_a_pull_is_held_until_a_message_comes(remoting: Remoting) -> None:
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE])
+async def test_a_pull_is_held_until_a_message_comes(remoting: Remoting, code: int) -> None:
     await filled(remoting, 1)
     await reads(remoting)
-    pull = remoting.pull("g", "T", 1, wait_ms=20_000)
+    pull = remoting.pull("g", "T", 1, wait_ms=20_000, code=code)
     done, _ = await asyncio.wait([pull], timeout=0.2)
     assert not done
     await remoting.send("T", b"here")

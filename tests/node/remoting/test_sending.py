@@ -119,7 +119,11 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
     ({"properties": "K\x01" + "v" * 32_767}, ResponseCode.MESSAGE_ILLEGAL, "properties"),
     ({"properties": "DELAY\x01soon"}, ResponseCode.SYSTEM_ERROR, "DELAY"),
     ({"properties": "TIMER_DELAY_SEC\x01999999"}, ResponseCode.SYSTEM_ERROR, "delay"),
-    ({"properties": "TRAN_MSG\x01true"}, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "transaction"),
+    (
+        {"properties": "TRAN_MSG\x01true", "producerGroup": ""},
+        ResponseCode.SYSTEM_ERROR,
+        "producer group",
+    ),
     ({"sysFlag": 128}, ResponseCode.MESSAGE_ILLEGAL, "inner batches"),
     ({"bornTimestamp": "x"}, ResponseCode.SYSTEM_ERROR, "bornTimestamp"),
 ]

@@ -15,9 +15,11 @@ from node.remoting.codec.headers import (
     write_header,
 )
 from node.remoting.codec.heartbeats import ConsumerData, member_list, read_check, read_heartbeat
+from node.remoting.codec.locks import QueueName, locked, read_locks
+from node.remoting.consuming.locks import QueueLocks
+from node.remoting.consuming.pulling import filter_of
 from node.remoting.members import Members
 from node.remoting.port.desk import Peer
-from node.remoting.pulling import filter_of
 from node.remoting.refusals import Refused
 from store.metadata import check_group, is_reserved_topic
 from store.offsets import PhyOffset
@@ -32,6 +34,7 @@ class Clients:
         self._broker = broker
         self._core = broker.core
         self._members = members
+        self._locks = QueueLocks()
         self._numbers = 0  # of the requests to clients
 
     async def heartbeat(self, peer: Peer, request: Command) -> Command:
@@ -73,6 +76,8 @@ class Clients:
     def unregister(self, peer: Peer, request: Command) -> Command:
         """UNREGISTER_CLIENT."""
         header = read_header(UnregisterRequest, request.fields)
+        if header.producer_group:
+            self._members.produces_no_more(peer, header.producer_group)
         if header.consumer_group and self._members.leave(peer, header.consumer_group):
             self._tell_of({header.consumer_group})
         return request.answer(0)
@@ -84,6 +89,7 @@ class Clients:
     def expire(self) -> None:
         """Let go of clients that send no heartbeats."""
         self._tell_of(self._members.expire(self._core.times.mono_ms()))
+        self._locks.expire(self._core.times.mono_ms())
 
     def _tell_of(self, groups: set[str]) -> None:
         """Tell the members of groups that others came or left, or read something else."""
@@ -106,6 +112,32 @@ class Clients:
             return request.answer(ResponseCode.SYSTEM_ERROR, remark)
         return request.answer(0, body=member_list(found))
 
+    def lock(self, request: Command) -> Command:
+        """LOCK_BATCH_MQ. Raises NotMaster, BadRequest."""
+        wanted = read_locks(request.body)
+        self._core.admission.check_current()
+        self._check_group(wanted.group)
+        named = {(one.topic, one.queue_id): one for one in wanted.queues if self._is_here(one)}
+        now = self._core.times.mono_ms()
+        held = self._locks.lock(wanted.group, wanted.client_id, named, now)
+        return request.answer(0, body=locked(named[key] for key in held))
+
+    def _is_here(self, queue: QueueName) -> bool:
+        topic = self._core.metadata.topics.get(queue.topic)
+        here = queue.broker_name == self._broker.group
+        return here and topic is not None and 0 <= queue.queue_id < topic.queues
+
+    def unlock(self, request: Command) -> Command:
+        """UNLOCK_BATCH_MQ."""
+        wanted = read_locks(request.body)
+        keys = [(one.topic, one.queue_id) for one in wanted.queues]
+        self._locks.unlock(wanted.group, wanted.client_id, keys)
+        return request.answer(0)
+
+    def _check_group(self, group: str) -> None:
+        if not self._core.metadata.has_group(group):
+            raise sdk.BadRequest(f"group {group[:255]!r} does not exist: heartbeats create groups")
+
     @staticmethod
     def check(request: Command) -> Command:
         """CHECK_CLIENT_CONFIG: whether an expression can be used. Raises Refused."""
@@ -117,8 +149,7 @@ class Clients:
         """CONSUMER_SEND_MSG_BACK: one more attempt after a delay, or a dead letter."""
         header = read_header(SendBackRequest, request.fields)
         self._core.admission.check_current()
-        if not self._core.metadata.has_group(header.group):
-            raise sdk.BadRequest(f"group {header.group[:255]!r} does not exist")
+        self._check_group(header.group)
         await self._broker.log.caught_up()
         record = self._broker.store.get_message(PhyOffset(header.offset))
         if is_reserved_topic(record.topic):

@@ -21,6 +21,7 @@ from node.remoting.codec.headers import (
     QueryOffsetRequest,
     QueueRequest,
     SearchOffsetRequest,
+    StoreTimeResponse,
     UpdateOffsetRequest,
     read_header,
     write_header,
@@ -153,6 +154,16 @@ class Offsets:
         await self._broker.log.caught_up()
         self._check((header.topic, header.queue_id))
         return self._at(request, header.topic, header.queue_id, max(0, header.timestamp))
+
+    async def earliest(self, request: Command) -> Command:
+        """GET_EARLIEST_MSG_STORETIME: -1 for an empty queue."""
+        header = read_header(QueueRequest, request.fields)
+        key = header.topic, header.queue_id
+        await self._broker.log.caught_up()
+        self._check(key)
+        first = self._core.store.queue_range(*key)[0]
+        time_ms = self._core.positions.store_time(*key, first)
+        return request.answer(0, fields=write_header(StoreTimeResponse(time_ms)))
 
     def _at(self, request: Command, topic: str, queue_id: int, at: Start | int) -> Command:
         offset = offset_at(self._core, topic, queue_id, at)

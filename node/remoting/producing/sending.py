@@ -14,7 +14,8 @@ from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from node.broker import Broker
 from node.core.throttle import throttled
-from node.core.traffic import DELAY, NORMAL
+from node.core.traffic import DELAY, NORMAL, TRANSACTION
+from node.deferred.transactionservice import IMMUNITY_SECONDS_MAX
 from node.engine.log import Outcome
 from node.pop.retrytopics import RETRY_TIMES, dead_letter_topic
 from node.quotas.quotas import Who
@@ -50,6 +51,7 @@ class _Put:
     queue_id: int
     kind: str
     batch: PutBatch
+    transaction_id: str = ""
 
 
 class Sending:
@@ -102,9 +104,15 @@ class Sending:
         batch = self._batch(peer, request, header)
         batch = replace(batch, topic=config.name, queue_id=queue_id)
         self._check_quotas(peer, batch)
-        waits = self._deferred(batch) if batch.columns.count == 1 else batch
-        kind = NORMAL if waits.topic == config.name else DELAY
-        return _Put(request, config.name, queue_id, kind, waits)
+        text = batch.columns.properties.tobytes() if batch.columns.count == 1 else b""
+        transaction = ""
+        if property_of(text, b"TRAN_MSG") == "true":
+            batch, kind = self._half(batch, header, text), TRANSACTION
+            transaction = property_of(text, b"UNIQ_KEY") or ""
+        else:
+            batch = self._deferred(batch, text)
+            kind = NORMAL if batch.topic == config.name else DELAY
+        return _Put(request, config.name, queue_id, kind, batch, transaction)
 
     def _given_up(self, header: SendRequest) -> SendRequest:
         """A message that its consumer sends back too often goes to the dead letters."""
@@ -202,14 +210,14 @@ class Sending:
             if wait is not None:
                 raise throttled(wait)
 
-    def _deferred(self, batch: PutBatch) -> PutBatch:
-        """Where a message waits for its time, if its properties name one."""
-        text = batch.columns.properties.tobytes()
-        if property_of(text, b"TRAN_MSG") == "true":
-            raise Refused(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                "transactions are not supported over the remoting protocol",
-            )
+    def _half(self, batch: PutBatch, header: SendRequest, text: bytes) -> PutBatch:
+        """A half message, which waits for its producer's decision. Raises BadRequest."""
+        seconds = _number(text, b"CHECK_IMMUNITY_TIME_IN_SECONDS")
+        seconds = max(0, min(seconds, IMMUNITY_SECONDS_MAX))
+        return self._broker.transactions.half(batch, header.producer_group, seconds)
+
+    def _deferred(self, batch: PutBatch, text: bytes) -> PutBatch:
+        """Where a message waits for its time, if its properties name one. Raises BadRequest."""
         level = _number(text, b"DELAY")
         if level > 0:
             return self._broker.delays.at_level(batch, level)
@@ -247,6 +255,8 @@ class Sending:
             result.queue_offset,
         )
         fields = {**write_header(where), **REGION}
+        if put.transaction_id:
+            fields["transactionId"] = put.transaction_id
         return put.request.answer(put_code(result.status), result.reason, fields)
 
 

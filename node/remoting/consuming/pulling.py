@@ -17,8 +17,8 @@ from node.remoting.codec.command import Command
 from node.remoting.codec.headers import PullRequest, PullResponse, read_header, write_header
 from node.remoting.codec.heartbeats import SQL
 from node.remoting.codec.routes import MASTER_ID
+from node.remoting.consuming.offsets import Offsets
 from node.remoting.members import Members
-from node.remoting.offsets import Offsets
 from node.remoting.port.desk import Peer
 from node.remoting.refusals import Refused
 from store.errors import CorruptRecord
@@ -63,7 +63,7 @@ class Pulling:
         self._offsets = offsets
 
     async def pull(self, peer: Peer, request: Command) -> Command:
-        """PULL_MESSAGE. Raises what refusals know."""
+        """PULL_MESSAGE, LITE_PULL_MESSAGE. Raises what refusals know."""
         header = read_header(PullRequest, request.fields)
         await self._broker.log.caught_up()
         key = (header.topic, header.queue_id)
@@ -89,10 +89,7 @@ class Pulling:
         try:
             return self._answer(request, header, offset, result)
         finally:
-            # Not before it is written, which is next.
-            asyncio.get_running_loop().call_soon(
-                peer.when_taken, lambda: reader.untaken.give(who.address, held)
-            )
+            peer.after_answer(lambda: reader.untaken.give(who.address, held))
 
     def _filter(self, peer: Peer, header: PullRequest) -> MessageFilter:
         """What the client selects, by the request itself or by its last heartbeat."""

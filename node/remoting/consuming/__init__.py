@@ -1,0 +1,1 @@
+"""Consumers: pulls, offsets, groups and the locks of their queues, what is sent back."""

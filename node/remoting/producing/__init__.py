@@ -1,0 +1,1 @@
+"""Producers: sends, and the decisions on half messages."""

@@ -1,0 +1,103 @@
+"""Transactions: decisions on half messages, and the checks that ask their producers for one."""
+
+import struct
+import zlib
+
+from duolog import _errors as sdk
+
+from node.broker import Broker
+from node.deferred.transactionservice import Check
+from node.remoting.codec.codes import RequestCode
+from node.remoting.codec.command import ONEWAY, Command
+from node.remoting.codec.headers import (
+    CheckTransactionRequest,
+    EndTransactionRequest,
+    read_header,
+    write_header,
+)
+from node.remoting.members import Members
+from store.record import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_ROLLBACK,
+    Record,
+    RecordHeader,
+    encode_properties,
+)
+
+_INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
+_CRC_AT, _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT = 8, 20, 28
+_CRC_BITS = 0x7FFFFFFF
+
+
+class Transactions:
+    """Decides for producers, and asks them."""
+
+    def __init__(self, broker: Broker, members: Members) -> None:
+        self._broker = broker
+        self._transactions = broker.transactions
+        self._members = members
+        self._numbers = 0
+
+    def start(self) -> None:
+        """Be asked for checks."""
+        self._transactions.askers.append(self._ask)
+
+    async def end(self, request: Command) -> Command:
+        """END_TRANSACTION. Raises NoSuchMessage, BadRequest, Retryable, ResultUnknown."""
+        header = read_header(EndTransactionRequest, request.fields)
+        origin = header.tran_state_table_offset
+        self._broker.admission.check_current()
+        record = await self._transactions.find(origin)
+        if record is not None and record.properties.get("UNIQ_KEY") != header.msg_id:
+            raise sdk.BadRequest(f"half message {origin} has another id than the one named")
+        if header.commit_or_rollback in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+            commit = header.commit_or_rollback == TRANSACTION_COMMIT
+            await self._transactions.end([origin], commit, header.producer_group)
+        return request.answer(0)
+
+    async def _ask(self, check: Check) -> bool:
+        """Send a check to one of the group's producers, in turn; False if there is none."""
+        producers = self._members.producers(check.group)
+        if not producers:
+            return False
+        self._numbers = (self._numbers + 1) & 0x7FFFFFFF
+        record = check.record
+        unique = record.properties.get("UNIQ_KEY", "")
+        fields = write_header(
+            CheckTransactionRequest(
+                check.origin, record.physical_offset, unique, unique, record.message_id
+            )
+        )
+        code, body = RequestCode.CHECK_TRANSACTION_STATE, half_bytes(record)
+        request = Command(code, self._numbers, fields, body, flag=ONEWAY)
+        return producers[self._numbers % len(producers)].tell(request)
+
+
+def half_bytes(record: Record) -> bytes:
+    """A half message as a record of its real queue."""
+    properties = encode_properties(record.properties).encode()
+    queue_id = record.properties.get("REAL_QID", "")
+    header = RecordHeader(
+        record.properties.get("REAL_TOPIC", record.topic),
+        int(queue_id) if queue_id.isdecimal() else 0,
+        record.born_time,
+        record.store_time,
+        record.born_host,
+        record.store_host,
+        record.flag,
+        record.sysflag,
+        record.reconsume_times,
+        record.prepared_offset,
+    )
+    head, topic = bytearray(header.packed()), header.topic.encode()
+    length = len(topic).to_bytes(header.topic_length_bytes(), "big")
+    rest = b"".join((record.body, length, topic, len(properties).to_bytes(2, "big"), properties))
+    _INT.pack_into(head, 0, len(head) + len(rest))
+    _INT.pack_into(head, _CRC_AT, zlib.crc32(record.body) & _CRC_BITS)
+    _LONG.pack_into(head, _QUEUE_OFFSET_AT, record.queue_offset)
+    _LONG.pack_into(head, _PHYSICAL_OFFSET_AT, record.physical_offset)
+    _INT.pack_into(head, len(head) - _INT.size, len(record.body))
+    return bytes(head) + rest
+
+
+__all__ = ["Transactions", "half_bytes"]

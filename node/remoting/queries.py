@@ -1,0 +1,85 @@
+"""Queries: single messages by their ids and keys, as records."""
+
+from duolog import _errors as sdk
+
+from node.broker import Broker
+from node.quotas.quotas import Who
+from node.remoting.codec.codes import ResponseCode
+from node.remoting.codec.command import Command
+from node.remoting.codec.headers import (
+    QueryRequest,
+    QueryResponse,
+    ViewRequest,
+    read_header,
+    write_header,
+)
+from node.remoting.port.desk import Peer
+from node.remoting.refusals import Refused
+from store.metadata import is_reserved_topic
+from store.offsets import PhyOffset
+from store.record import Record
+
+MESSAGES_MAX = 64
+BYTES_MAX = 4 << 20  # of the records in one answer, which has one at least
+
+
+class Queries:
+    """Finds messages."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def view(self, peer: Peer, request: Command) -> Command:
+        """VIEW_MESSAGE_BY_ID. Raises StoreError, NoPermission, Busy."""
+        header = read_header(ViewRequest, request.fields)
+        await self._broker.log.caught_up()
+        record = self._broker.store.get_message(PhyOffset(header.offset))
+        if is_reserved_topic(record.topic):
+            raise sdk.NoPermission(f"topic {record.topic!r} is reserved for the system")
+        return await self._answer(peer, request, [record])
+
+    async def query(self, peer: Peer, request: Command) -> Command:
+        """QUERY_MESSAGE. Raises UnknownTopic, NoPermission, BadRequest, Busy, Refused."""
+        header = read_header(QueryRequest, request.fields)
+        await self._broker.log.caught_up()
+        self._broker.admission.readable_topic(header.topic)
+        self._broker.admission.check_index()
+        lookups = self._broker.store.lookups
+        if header.unique:
+            found = lookups.all_by_unique_key(header.topic, header.key)
+        else:
+            count = max(1, min(header.max_num, MESSAGES_MAX))
+            times = max(0, header.begin_timestamp), header.end_timestamp
+            found = lookups.by_key(header.topic, header.key, count, *times)
+        if not found:
+            raise Refused(
+                ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"
+            )
+        newest = QueryResponse(self._broker.times.wall_ms(), self._broker.store.max_offset)
+        return await self._answer(peer, request, found, write_header(newest))
+
+    async def _answer(
+        self,
+        peer: Peer,
+        request: Command,
+        found: list[Record],
+        fields: dict[str, str] | None = None,
+    ) -> Command:
+        """The records as the log has them, as many as there is room for."""
+        untaken, address = self._broker.untaken, Who.at("", peer.host.address).address
+        room = min(BYTES_MAX, await untaken.some_room(address))
+        parts: list[bytes] = []
+        for record in found:
+            if parts and record.size > room:
+                break
+            parts.append(
+                self._broker.store.log.get_data(record.physical_offset)[: record.size].tobytes()
+            )
+            room -= record.size
+        size = sum(map(len, parts))
+        untaken.take(address, size)
+        peer.after_answer(lambda: untaken.give(address, size))
+        return request.answer(0, fields=fields, body=b"".join(parts))
+
+
+__all__ = ["Queries"]

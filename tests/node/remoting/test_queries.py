@@ -1,0 +1,114 @@
+"""Queries and locks over the remoting protocol."""
+
+import json
+
+import pytest
+
+from node.remoting.codec.codes import RequestCode, ResponseCode
+from node.remoting.codec.locks import LockBatch, QueueName, read_locks
+from node.remoting.consuming.locks import LOCK_MS, QueueLocks
+from node.server import Node
+from store.clocks import MonoMs
+from store.offsets import QueueOffset
+from tests.node.remoting.client import Remoting, records
+
+# -- queries -----------------------------------------------------------------------------------
+
+
+async def query(remoting: Remoting, key: str, **more: object) -> tuple[int, list[bytes]]:
+    fields = {
+        "topic": "T", "key": key, "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 1 << 60,
+        **more,
+    }  # fmt: skip
+    found = await remoting.ask(RequestCode.QUERY_MESSAGE, fields)
+    return found.code, [one.body for one in records(found.body)]
+
+
+async def test_messages_are_found_by_key_and_id(node: Node, remoting: Remoting) -> None:
+    await remoting.send("T", b"one", "KEYS\x01a b\x02UNIQ_KEY\x01ID1")
+    await remoting.send("T", b"two", "KEYS\x01b\x02UNIQ_KEY\x01ID2", 1)
+    assert await query(remoting, "b") == (0, [b"one", b"two"])
+    assert await query(remoting, "b", maxNum=1) == (0, [b"two"])  # the newest
+    assert await query(remoting, "ID2", _UNIQUE_KEY_QUERY="true") == (0, [b"two"])
+    assert await query(remoting, "nothing") == (ResponseCode.QUERY_NOT_FOUND, [])
+    assert await query(remoting, "b", endTimestamp=5) == (ResponseCode.QUERY_NOT_FOUND, [])
+    assert (await query(remoting, "b", topic="Unknown"))[0] == ResponseCode.TOPIC_NOT_EXIST
+    assert node.broker is not None
+    assert node.broker.untaken.held_bytes == 0
+
+
+async def test_a_message_is_found_by_its_place(node: Node, remoting: Remoting) -> None:
+    sent = await remoting.send("T", b"one")
+    place = int(sent.fields["msgId"][16:], 16)
+    found = await remoting.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": place})
+    assert [one.body for one in records(found.body)] == [b"one"]
+    for wrong in (place + 1, 1 << 40, -1):
+        refused = await remoting.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": wrong})
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert not refused.body
+    assert node.broker is not None
+    note = node.broker.store.record_at("DUOLOG_SYS_METADATA", 0, QueueOffset(0))
+    assert note is not None
+    fields = {"offset": note.physical_offset}
+    refused = await remoting.ask(RequestCode.VIEW_MESSAGE_BY_ID, fields)
+    assert refused.code == ResponseCode.NO_PERMISSION
+
+
+async def test_the_age_of_a_queue_is_told(remoting: Remoting) -> None:
+    code, place = RequestCode.GET_EARLIEST_MSG_STORETIME, {"topic": "T", "queueId": 0}
+    assert (await remoting.ask(code, place)).fields["timestamp"] == "-1"
+    await remoting.send("T", b"one")
+    assert int((await remoting.ask(code, place)).fields["timestamp"]) > 1_600_000_000_000
+
+
+# -- locks -------------------------------------------------------------------------------------
+
+
+async def lock(
+    remoting: Remoting, client_id: str, code: int = RequestCode.LOCK_BATCH_MQ, **more: object
+) -> list[int]:
+    queues = [{"topic": "T", "brokerName": "broker-a", "queueId": k, **more} for k in range(5)]
+    body = json.dumps({"consumerGroup": "g", "clientId": client_id, "mqSet": queues}).encode()
+    found = await remoting.ask(code, body=body)
+    if found.code != ResponseCode.SUCCESS or not found.body:
+        return []
+    return [row["queueId"] for row in json.loads(found.body)["lockOKMQSet"]]
+
+
+async def test_a_queue_is_locked_by_one_client_at_a_time(remoting: Remoting) -> None:
+    assert await lock(remoting, "c1") == []  # no such group
+    await remoting.beat("c1", "g", "T")
+    assert await lock(remoting, "c1", brokerName="other") == []
+    assert await lock(remoting, "c1", topic="Unknown") == []
+    assert await lock(remoting, "c1") == [0, 1, 2, 3]  # those that exist
+    assert await lock(remoting, "c1") == [0, 1, 2, 3]
+    assert await lock(remoting, "c2") == []
+    await lock(remoting, "c2", RequestCode.UNLOCK_BATCH_MQ)
+    assert await lock(remoting, "c2") == []
+    await lock(remoting, "c1", RequestCode.UNLOCK_BATCH_MQ)
+    assert await lock(remoting, "c2") == [0, 1, 2, 3]
+
+
+def test_a_lock_that_is_not_renewed_ends() -> None:
+    locks, key = QueueLocks(), ("T", 0)
+    assert locks.lock("g", "c1", [key], MonoMs(0)) == [key]
+    assert locks.lock("h", "c2", [key], MonoMs(0)) == [key]  # of another group
+    assert locks.lock("g", "c2", [key], MonoMs(LOCK_MS)) == []
+    locks.expire(MonoMs(LOCK_MS))
+    assert len(locks) == 2
+    assert locks.lock("g", "c2", [key], MonoMs(LOCK_MS + 1)) == [key]
+    locks.expire(MonoMs(2 * LOCK_MS + 2))
+    assert len(locks) == 0
+
+
+def test_there_is_a_limit_to_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.remoting.consuming.locks.LOCKS_MAX", 2)
+    locks, keys = QueueLocks(), [("T", k) for k in range(3)]
+    assert locks.lock("g", "c1", keys, MonoMs(0)) == keys[:2]
+    assert locks.lock("g", "c1", keys, MonoMs(1)) == keys[:2]
+
+
+def test_a_batch_of_locks_is_read() -> None:
+    row = {"topic": "T", "brokerName": "b", "queueId": 3}
+    body = json.dumps({"consumerGroup": "g", "clientId": "c", "mqSet": [row], "more": 1}).encode()
+    assert read_locks(body) == LockBatch("g", "c", (QueueName("T", "b", 3),))
