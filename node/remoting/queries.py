@@ -6,13 +6,8 @@ from node.broker import Broker
 from node.quotas.quotas import Who
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
-from node.remoting.codec.headers import (
-    QueryRequest,
-    QueryResponse,
-    ViewRequest,
-    read_header,
-    write_header,
-)
+from node.remoting.codec.fields import read_header, write_header
+from node.remoting.codec.headers import QueryRequest, QueryResponse, ViewRequest
 from node.remoting.port.desk import Peer
 from node.remoting.refusals import Refused
 from store.metadata import is_reserved_topic

@@ -4,7 +4,8 @@ from duolog import _errors as sdk
 
 from node.broker import Broker
 from node.remoting.codec.command import Command
-from node.remoting.codec.headers import RouteRequest, read_header
+from node.remoting.codec.fields import read_header
+from node.remoting.codec.headers import RouteRequest
 from node.remoting.codec.routes import (
     MASTER_ID,
     STANDARD_JSON_VERSION,

@@ -1,24 +1,11 @@
-"""The fields of requests and responses: a class for each code, and how its fields are read.
-
-Fields travel as texts. The name of one on the wire is that of its attribute in camelCase, unless it
-says otherwise. A field without a default must be there; unknown fields are left out.
-"""
+"""The fields of requests and responses: a class for each code."""
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, TypeVar, get_args, get_origin, get_type_hints
 
 from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.errors import BadRequest
-
-Int = Annotated[int, 32]
-Long = Annotated[int, 64]
-H = TypeVar("H")
-_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
-TEXT_MAX = 80  # of a value in an error
-
+from node.remoting.codec.fields import Int, Long, read_header
 
 # -- name server -----------------------------------------------------------------------------------
 
@@ -279,98 +266,11 @@ REQUESTS: dict[RequestCode, type] = {
 }
 
 
-# -- reading and writing ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field. bits: of a number; 0 for a text, 1 for a truth value."""
-
-    attribute: str
-    name: str
-    bits: int
-    required: bool
-
-
-_FIELDS: dict[type, tuple[Field, ...]] = {}
-
-
-def fields_of(kind: type) -> tuple[Field, ...]:
-    """The fields of a class."""
-    found = _FIELDS.get(kind)
-    if found is None:
-        found = _FIELDS[kind] = _fields_of(kind)
-    return found
-
-
-def _fields_of(kind: type) -> tuple[Field, ...]:
-    hints = get_type_hints(kind, include_extras=True)
-    assert dataclasses.is_dataclass(kind), "headers are dataclasses"
-    return tuple(
-        Field(
-            one.name,
-            one.metadata.get("name") or _camel(one.name),
-            _bits(hints[one.name]),
-            one.default is dataclasses.MISSING,
-        )
-        for one in dataclasses.fields(kind)
-    )
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
-
-
-def _bits(hint: object) -> int:
-    if get_origin(hint) is Annotated:
-        return int(get_args(hint)[1])
-    return 1 if hint is bool else 0
-
-
-def read_header(kind: type[H], texts: Mapping[str, str]) -> H:
-    """A header of its fields. Raises BadRequest."""
-    found: dict[str, object] = {}
-    for field in fields_of(kind):
-        text = texts.get(field.name)
-        if text:
-            found[field.attribute] = _value(field, text)
-        elif field.required:
-            if text is None or field.bits:
-                raise BadRequest(f"the field {field.name} is missing")
-            found[field.attribute] = text
-    return kind(**found)
-
-
 def read_send(texts: Mapping[str, str], short: bool) -> SendRequest:
     """The header of a request that sends. short: its names are letters. Raises BadRequest."""
     if short:
         texts = {SHORT_NAMES.get(name, name): value for name, value in texts.items()}
     return read_header(SendRequest, texts)
-
-
-def write_header(header: object) -> dict[str, str]:
-    """The fields of a header."""
-    return {
-        field.name: _written(getattr(header, field.attribute)) for field in fields_of(type(header))
-    }
-
-
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _value(field: Field, text: str) -> object:
-    if field.bits == 0:
-        return text
-    if field.bits == 1:
-        return text.lower() == "true"
-    if not _NUMBER.fullmatch(text):
-        raise BadRequest(f"the field {field.name} is no number: {text[:TEXT_MAX]!r}")
-    number, limit = int(text), 1 << field.bits - 1
-    if not -limit <= number < limit:
-        raise BadRequest(f"the field {field.name} does not fit {field.bits} bits: {number}")
-    return number
 
 
 __all__ = [
@@ -395,8 +295,5 @@ __all__ = [
     "UnregisterRequest",
     "UpdateOffsetRequest",
     "ViewRequest",
-    "fields_of",
-    "read_header",
     "read_send",
-    "write_header",
 ]

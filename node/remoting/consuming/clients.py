@@ -7,13 +7,8 @@ from node.broker import Broker
 from node.pop.retrytopics import group_retry_topic
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import ONEWAY, Command
-from node.remoting.codec.headers import (
-    MembersRequest,
-    SendBackRequest,
-    UnregisterRequest,
-    read_header,
-    write_header,
-)
+from node.remoting.codec.fields import read_header, write_header
+from node.remoting.codec.headers import MembersRequest, SendBackRequest, UnregisterRequest
 from node.remoting.codec.heartbeats import ConsumerData, member_list, read_check, read_heartbeat
 from node.remoting.codec.locks import QueueName, locked, read_locks
 from node.remoting.consuming.locks import QueueLocks

@@ -16,6 +16,7 @@ from node.consuming.offsets import offset_at
 from node.consuming.reading import physical_memory
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
+from node.remoting.codec.fields import read_header, write_header
 from node.remoting.codec.headers import (
     OffsetResponse,
     QueryOffsetRequest,
@@ -23,8 +24,6 @@ from node.remoting.codec.headers import (
     SearchOffsetRequest,
     StoreTimeResponse,
     UpdateOffsetRequest,
-    read_header,
-    write_header,
 )
 from node.remoting.refusals import Refused
 from store.queueends import QueueKey

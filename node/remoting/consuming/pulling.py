@@ -14,7 +14,8 @@ from node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
 from node.quotas.quotas import Who
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
-from node.remoting.codec.headers import PullRequest, PullResponse, read_header, write_header
+from node.remoting.codec.fields import read_header, write_header
+from node.remoting.codec.headers import PullRequest, PullResponse
 from node.remoting.codec.heartbeats import SQL
 from node.remoting.codec.routes import MASTER_ID
 from node.remoting.consuming.offsets import Offsets

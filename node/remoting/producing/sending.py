@@ -22,7 +22,8 @@ from node.quotas.quotas import Who
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.headers import SendRequest, SendResponse, read_send, write_header
+from node.remoting.codec.fields import write_header
+from node.remoting.codec.headers import SendRequest, SendResponse, read_send
 from node.remoting.codec.messages import properties_text, property_of, read_batch, without
 from node.remoting.port.desk import Begun, Peer
 from node.remoting.refusals import Refused, put_code

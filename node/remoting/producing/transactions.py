@@ -9,12 +9,8 @@ from node.broker import Broker
 from node.deferred.transactionservice import Check
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import ONEWAY, Command
-from node.remoting.codec.headers import (
-    CheckTransactionRequest,
-    EndTransactionRequest,
-    read_header,
-    write_header,
-)
+from node.remoting.codec.fields import read_header, write_header
+from node.remoting.codec.headers import CheckTransactionRequest, EndTransactionRequest
 from node.remoting.members import Members
 from store.record import (
     TRANSACTION_COMMIT,

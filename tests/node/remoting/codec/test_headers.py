@@ -8,18 +8,15 @@ from hypothesis import strategies as st
 
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.errors import BadRequest
+from node.remoting.codec.fields import Field, fields_of, read_header, write_header
 from node.remoting.codec.headers import (
     REQUESTS,
     SHORT_NAMES,
-    Field,
     OffsetResponse,
     PullResponse,
     SendRequest,
     SendResponse,
-    fields_of,
-    read_header,
     read_send,
-    write_header,
 )
 
 KINDS = sorted({*REQUESTS.values(), SendResponse, PullResponse, OffsetResponse}, key=str)
