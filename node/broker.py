@@ -93,6 +93,8 @@ class Broker:
         self.frames_port = 0  # it accepts no frames
         self.frames_secured = False  # or with TLS only
         self.frames_keys: FramesKeys = SharedKey()
+        # Members of a group by RocketMQ's remoting protocol; set by what serves it.
+        self.remoting_members: Callable[[str], int] = lambda group: 0
         self.admission = Admission(self.store, self.replication, self.metadata, config.limits)
         self.log.connect(self.replication, self.admission.refused_put)
         self.metadata.refused = self.admission.change
@@ -199,6 +201,11 @@ class Broker:
             rebuilt_queues=found.rebuilt_queues,
         )
         return found
+
+    def members(self, group: str) -> int:
+        """Members that a group has now, by frames, gRPC and the remoting protocol."""
+        here = self.groups.members(group, self.times.mono_ms())
+        return here + self.remoting_members(group)
 
     def status(self) -> dict[str, int]:
         """What the parts hold now, as numbers for an operator."""

@@ -275,7 +275,7 @@ class AdminService(stubs.AdminServicer):
         check_group(request.group)
         topic = self._known(request.topic)
         row = self._places(request, topic.queues)
-        if broker.groups.members(request.group, broker.times.mono_ms()):
+        if broker.members(request.group):
             raise sdk.Busy(f"group {request.group} has members: stop them first")
         if request.group not in broker.admission.group_tables().groups:
             await broker.metadata.put_group(new_group(request.group))
@@ -459,7 +459,7 @@ class AdminService(stubs.AdminServicer):
         row = tables.groups.get(name, {})
         reply = wire.GroupDescription(
             group=name,
-            members=broker.groups.members(name, mono),
+            members=broker.members(name),
             orderly=bool(row.get("consumeMessageOrderly")),
             retry_times=int(row.get("retryMaxTimes", RETRY_TIMES)),
             lite_topic=bound_topic(row),

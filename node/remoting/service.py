@@ -89,6 +89,7 @@ class RemotingService:
         self._running.start(self._commits.run())
         self._running.start(self._expire())
         self._transactions.start()
+        self._broker.remoting_members = lambda group: len(self.members.ids(group))
 
     async def stop(self) -> None:
         """Store what was committed; every connection has ended."""

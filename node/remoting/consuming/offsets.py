@@ -1,7 +1,7 @@
 """Offsets: of queues, and those that groups have committed.
 
 Clients commit every few seconds, and with each pull, mostly without waiting for an answer. Such
-commits are gathered, and stored once a second: the newest of each queue.
+commits are gathered, and stored five times a second: the newest of each queue.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from store.queueends import QueueKey
 
 log = structlog.get_logger("duolog.remoting")
 
-STORE_SECONDS = 1.0
+STORE_SECONDS = 0.2
 GATHERED_MAX = 100_000  # queues, of all groups
 
 
@@ -125,7 +125,7 @@ class Offsets:
         return self._core.store.max_offset - first <= self._in_memory_bytes
 
     def update(self, request: Command) -> Command:
-        """UPDATE_CONSUMER_OFFSET; stored within a second."""
+        """UPDATE_CONSUMER_OFFSET; stored soon."""
         header = read_header(UpdateOffsetRequest, request.fields)
         self.commit(header.consumer_group, (header.topic, header.queue_id), header.commit_offset)
         return request.answer(0)

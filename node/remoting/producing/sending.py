@@ -103,8 +103,7 @@ class Sending:
         config = self._writable(header)
         queue_id = self._queue(header, config)
         batch = self._batch(peer, request, header)
-        batch = replace(batch, topic=config.name, queue_id=queue_id)
-        self._check_quotas(peer, batch)
+        batch = sent = replace(batch, topic=config.name, queue_id=queue_id)
         text = batch.columns.properties.tobytes() if batch.columns.count == 1 else b""
         transaction = ""
         if property_of(text, b"TRAN_MSG") == "true":
@@ -113,6 +112,7 @@ class Sending:
         else:
             batch = self._deferred(batch, text)
             kind = NORMAL if batch.topic == config.name else DELAY
+        self._check_quotas(peer, sent)  # last: what is refused uses nothing
         return _Put(request, config.name, queue_id, kind, batch, transaction)
 
     def _given_up(self, header: SendRequest) -> SendRequest:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import duolog
 import pytest
 
 from node.remoting.codec.codes import RequestCode, ResponseCode
@@ -294,6 +295,20 @@ async def test_members_hear_of_each_other(node: Node, remoting: Remoting) -> Non
     empty = await remoting.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"})
     assert empty.code == ResponseCode.SYSTEM_ERROR
     assert "no consumer" in empty.remark
+
+
+async def test_members_are_those_of_the_group_for_operators_too(
+    node: Node, remoting: Remoting
+) -> None:
+    await remoting.beat("c1", "g", "T")
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        assert (await client.admin.group("g")).members == 1
+        with pytest.raises(duolog.Busy, match="has members"):
+            await client.admin.reset_group("g", "T", duolog.Start.EARLIEST)
+        fields = {"clientID": "c1", "consumerGroup": "g"}
+        await remoting.ask(RequestCode.UNREGISTER_CLIENT, fields)
+        assert (await client.admin.group("g")).members == 0
+        await client.admin.reset_group("g", "T", duolog.Start.EARLIEST)
 
 
 async def test_a_heartbeat_that_cannot_be_used_is_refused(node: Node, remoting: Remoting) -> None:
