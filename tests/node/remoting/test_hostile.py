@@ -1,0 +1,83 @@
+"""Every field of every request with values that nobody should send: each is answered, and well."""
+
+import asyncio
+import json
+
+import pytest
+import structlog.testing
+
+from node.remoting.codec.codes import RequestCode
+from node.remoting.codec.command import Command
+from node.remoting.codec.fields import fields_of
+from node.remoting.codec.headers import REQUESTS, SHORT_NAMES
+from node.server import Node
+from tests.node.remoting.client import LETTERS, WAIT_SECONDS, Remoting
+
+SENT_ONLY = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, RequestCode.CHECK_TRANSACTION_STATE}
+SHORT = {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+RIGHT = {
+    "topic": "T",
+    "group": "g",
+    "consumerGroup": "g",
+    "producerGroup": "p",
+    "clientID": "c",
+    "defaultTopic": "TBW102",
+    "key": "k",
+    "msgId": "ID",
+    "properties": "K\x01v",
+    "expressionType": "TAG",
+    "subscription": "*",
+}
+WRONG = (
+    "", " ", "\x00", "\x01\x02\x01", "-1", "0", "1", "255", str((1 << 31) - 1), str(-(1 << 31)),
+    str((1 << 63) - 1), str(-(1 << 63)), str(1 << 63), "NaN", "true", "T", "%RETRY%g", "%DLQ%g",
+    "TBW102", "SCHEDULE_TOPIC_XXXX", "DUOLOG_SYS_METADATA", "../../etc/passwd", "💥" * 40,
+    "x" * 40_000, "a" + "%" * 300, "(" * 5000, "DELAY\x01-1", "DELAY\x0199", "TRAN_MSG\x01true",
+    "TIMER_DELIVER_MS\x019999999999999", "TIMER_DELAY_MS\x01x", "UNIQ_KEY\x01", "INNER_NUM\x010",
+)  # fmt: skip
+BODIES = (
+    b"", b"\x00" * 40, b"{}", b"[]", b"null", b'{"clientID":1}', b"\xff" * 10, b"[" * 50_000,
+    json.dumps({"clientID": "c", "consumerDataSet": [{"groupName": "%RETRY%g"}]}).encode(),
+    json.dumps({"consumerGroup": "g", "clientId": "c", "mqSet": [{"topic": "T"}]}).encode(),
+)  # fmt: skip
+
+
+def right(code: RequestCode) -> dict[str, str]:
+    """Fields with which a request does something."""
+    return {
+        field.name: RIGHT.get(field.name, "false" if field.bits == 1 else "0")
+        for field in fields_of(REQUESTS[code])
+    }
+
+
+def spelled(code: RequestCode, fields: dict[str, str]) -> dict[str, str]:
+    if code not in SHORT:
+        return fields
+    return {LETTERS[name]: text for name, text in fields.items() if name in SHORT_NAMES.values()}
+
+
+async def answers(waiting: list["asyncio.Future[Command]"]) -> None:
+    async with asyncio.timeout(WAIT_SECONDS * 3):
+        for answer in await asyncio.gather(*waiting):
+            assert answer.is_response
+
+
+@pytest.mark.parametrize("code", sorted(set(REQUESTS) - SENT_ONLY))
+async def test_every_field_may_be_anything(
+    node: Node, remoting: Remoting, code: RequestCode
+) -> None:
+    await remoting.beat("c", "g", "T")
+    await remoting.send("T", b"x", "KEYS\x01k")
+    with structlog.testing.capture_logs() as logged:
+        for field in fields_of(REQUESTS[code]):
+            fields = [{**right(code), field.name: wrong} for wrong in WRONG]
+            if field.name in ("suspendTimeoutMillis", "sysFlag"):  # it would be held, rightly
+                fields = [{**one, "queueOffset": "0"} for one in fields]
+            await answers([remoting.begin(code, spelled(code, one), b"body") for one in fields])
+        bodies = [remoting.begin(code, spelled(code, right(code)), body) for body in BODIES]
+        await answers(bodies)
+    failed = [one for one in logged if one["event"] == "remoting: a request failed"]
+    assert failed == []
+    assert node.broker is not None
+    assert node.broker.validate() == ""
+    assert (await remoting.send("T", b"after", queue_id=3)).code == 0
