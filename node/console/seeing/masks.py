@@ -15,7 +15,7 @@ from node.inspection.protobodies import UNNAMED as MASK
 
 HIDDEN = "hidden"
 ROOT = "$."
-_WORDS = re.compile(r"[\w$.]+")
+_NAMES = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.\-]*")  # of properties, as nodes read them in SQL
 
 
 class BadMask(ValueError):
@@ -48,8 +48,8 @@ class Mask:
         }
 
     def names_in(self, expression: str) -> list[str]:
-        """Words of an SQL expression that are masked: what matches would tell their values."""
-        return [word for word in _WORDS.findall(expression) if word.casefold() in self.names]
+        """Names in an SQL expression that are masked: what matches would tell their values."""
+        return [name for name in _NAMES.findall(expression) if name.casefold() in self.names]
 
     def _within(self, value: object, path: tuple[str, ...]) -> object:
         if isinstance(value, dict):
@@ -59,9 +59,16 @@ class Mask:
         return value
 
     def _field(self, name: str, value: object, path: tuple[str, ...]) -> object:
-        folded = name.casefold()
+        folded = _own_name(name).casefold()
         here = (*path, folded)
         return MASK if folded in self.names or here in self.paths else self._within(value, here)
+
+
+def _own_name(name: str) -> str:
+    """The name of a field; an extension of Protobuf, `[package.name]`, is known by its last word."""
+    if name.startswith("[") and name.endswith("]"):
+        return name[1:-1].rpartition(".")[2]
+    return name
 
 
 @dataclass(frozen=True, slots=True)

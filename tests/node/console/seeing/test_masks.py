@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from node.config import MASK_RULE, Config
 from node.console.seeing.masks import MASK, BadMask, Masks, Rule
+from node.filters.sqlfilter import SqlFilter
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,8 @@ from node.console.seeing.masks import MASK, BadMask, Masks, Rule
             {"card": 1, "a": [{"card": MASK, "b": 3}], "x": {"a": {"card": 4}}},
         ),
         ("$.a.b , c", [{"a": {"b": 1}, "C": 2}], [{"a": {"b": MASK}, "C": MASK}]),
+        ("card", {"[shop.Card]": 1, "x": {"[card]": 2}}, {"[shop.Card]": MASK, "x": {"[card]": MASK}}),
+        ("x.card", {"[a.card]": 1, "x": {"[a.card]": 2}}, {"[a.card]": 1, "x": {"[a.card]": MASK}}),
         ("none", {"a": [1, "b", None, True, 1.5]}, {"a": [1, "b", None, True, 1.5]}),
     ],
 )
@@ -39,6 +42,15 @@ def test_rules_of_a_topic_count_together() -> None:
     assert both.value({"card": 1, "iban": 2, "a": 3}) == {"card": MASK, "iban": MASK, "a": 3}
     assert not both.hidden
     assert masks.mask_of(["orders", "secret"]).hidden
+
+
+@pytest.mark.parametrize("name", ["card", "card-number", "$card", "a_1"])
+@pytest.mark.parametrize("text", ["{} > '4'", "a = 1AND {} IS NULL", "NOT({}='x')", "5 <{}"])
+def test_a_masked_name_is_found_in_sql_as_nodes_read_it(name: str, text: str) -> None:
+    expression = text.format(name)
+    SqlFilter.parse(expression)
+    assert Rule.of(f"T=other,{name}").mask.names_in(expression.upper()) == [name.upper()]
+    assert Rule.of("T=other").mask.names_in(expression) == []
 
 
 @pytest.mark.parametrize(
