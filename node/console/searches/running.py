@@ -85,9 +85,10 @@ class Searches:
 
         name: what it looks for.
         """
-        found = self._known.get(name)
-        if found is None:
+        if name not in self._known:
             await self._leave()
+        found = self._known.get(name)  # another look may have begun it meanwhile
+        if found is None:
             found = self._begin(name, make())
             await asyncio.wait({self._tasks[name]}, timeout=FIRST_SECONDS)
             if found.error is not None and not found.search.hits:

@@ -113,6 +113,19 @@ async def test_a_search_whose_page_was_left_makes_room(monkeypatch: pytest.Monke
     await searches.close()
 
 
+async def test_two_looks_at_once_share_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room()
+    searches = Searches(room)
+    for name in "ab":
+        await searches.look(name, Scripted)
+    monkeypatch.setattr(module, "LEFT_SECONDS", -1.0)
+    first, second = await asyncio.gather(*(searches.look("c", Scripted) for _ in range(2)))
+    assert first is second
+    assert room.taken == OF_SESSION
+    await searches.close()
+    assert room.taken == 0
+
+
 async def test_the_results_of_a_few_are_kept() -> None:
     searches, made = Searches(), 0
 
