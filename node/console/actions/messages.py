@@ -66,14 +66,20 @@ def _question(draft: Draft, title: str, sentence: str, *, whole: bool = False) -
 
 
 def _command(draft: Draft) -> str:
-    words = [draft.topic, draft.body.decode(errors="replace") or "BODY"]
-    words += ["--key", draft.key] if draft.key else []
+    content = [draft.topic, draft.body.decode(errors="replace") or "BODY"]
+    words = ["--key", draft.key] if draft.key else []
     words += [word for key in draft.keys for word in ("--keys", key)]
     words += ["--tags", draft.tags] if draft.tags else []
     words += [w for name, one in draft.properties.items() for w in ("--property", f"{name}={one}")]
     words += ["--queue", str(draft.queue_id)] if draft.queue_id is not None else []
-    words += ["--delay", f"{draft.delay_seconds:g}"] if draft.delay_seconds is not None else []
-    return command("msg", "send", *words)
+    words += _delay_words(draft)
+    if content[1].startswith("-"):  # it would be read as an option
+        return command("msg", "send", *words, "--", *content)
+    return command("msg", "send", *content, *words)
+
+
+def _delay_words(draft: Draft) -> list[str]:
+    return [] if draft.delay_seconds is None else ["--delay", f"{draft.delay_seconds:g}"]
 
 
 async def _send(visit: Visit, form: Mapping[str, str]) -> Done:
@@ -184,12 +190,16 @@ async def _ask_again(visit: Visit) -> Shown:
             "of the old one."
         )
     shown = _question(draft, f"Send {place} again", sentence, whole=whole)
-    return replace(shown, command=_resend(message)).shown() if whole else shown.shown()
+    return replace(shown, command=_resend(message, draft)).shown() if whole else shown.shown()
 
 
-def _resend(message: Message) -> str:
+def _resend(message: Message, draft: Draft) -> str:
+    """How the command line sends a message again. draft: where to, and when."""
     place = message.stored_topic, str(message.queue_id), str(message.queue_offset)
-    return command("msg", "resend", *place)
+    words = ["--replica-group", message.group] if message.group else []
+    if draft.queue_id not in (None, message.queue_id):
+        words += ["--to-queue", str(draft.queue_id)]
+    return command("msg", "resend", *place, *words, *_delay_words(draft))
 
 
 def _whole(visit: Visit, message: Message) -> bool:
@@ -216,7 +226,7 @@ async def _again(visit: Visit, form: Mapping[str, str]) -> Done:
     confirmed(form, topic)
     if _whole(visit, message):
         draft = _placed(copy_of(message), form, message.group)
-        equivalent = _resend(message)
+        equivalent = _resend(message, draft)
     else:
         draft = _draft(topic, form, message.group)
         equivalent = _command(draft)

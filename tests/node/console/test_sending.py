@@ -8,9 +8,11 @@ import duolog
 import httpx
 import pytest
 
+from node.console.actions import messages
 from node.console.actions.messages import BODY_BYTES, FORM_BYTES
 from node.console.seeing.masks import Masks
 from node.console.seeing.seen import Seeing
+from node.inspection.sending import Draft
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.console.test_actions import act, form_of
@@ -160,7 +162,7 @@ async def test_a_message_is_sent_again_unchanged(
         assert "<script>alert" not in page
         by_form = name in ("text", "first line", "hostile", "empty") and not masks
         assert ("<textarea" in page) is by_form
-        assert ("duolog msg resend T 0 0" in page) is not by_form
+        assert ("duolog msg resend T 0 0 --replica-group broker-a" in page) is not by_form
         assert (await again(at)).startswith("/topics/T/0/1?")
         first, copy = list(await client.pull("T", 0, 0))
         assert copy.body == first.body == BODIES[name]
@@ -183,6 +185,28 @@ async def test_a_message_is_changed_before_it_is_sent_again(start_node: StartNod
         assert (await again(at, body="other", tags="", queue="1")).startswith("/topics/T/1/0?")
         found = await last(client, 1)
         assert (found.body, found.tags) == (b"other", "")
+
+
+async def test_the_command_sends_again_to_the_queue_and_at_the_time_of_the_form(
+    start_node: StartNode,
+) -> None:
+    node = await start_node()
+    endpoint = f"127.0.0.1:{node.port}"
+    async with (
+        duolog.Client(endpoint, timeout=10) as client,
+        client.producer() as producer,
+        browser(endpoint) as at,
+    ):
+        await client.admin.create_topic("T", 2)
+        await producer.send("T", b"\xff", queue_id=0)
+        page = await read(at, await again(at, queue="1", delay="60"))
+        words = "msg resend T 0 0 --replica-group broker-a --to-queue 1 --delay 60"
+        assert f"duolog {words}" in page
+
+
+def test_a_body_like_an_option_is_no_option_of_the_command() -> None:
+    draft = Draft("T", b"-x", tags="a")
+    assert messages._command(draft) == "duolog msg send --tags a -- T -x"
 
 
 @pytest.mark.parametrize(

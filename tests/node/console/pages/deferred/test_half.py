@@ -6,6 +6,8 @@ import duolog
 import pytest
 
 from node.console.pages.deferred import half
+from node.console.view.render import body
+from node.console.view.visits import Shown
 from tests.keyfiles import access_files
 from tests.node.api.waiting.test_halves import PATIENT, send_halves, waiting
 from tests.node.conftest import StartNode
@@ -61,6 +63,14 @@ async def test_half_messages_are_shown_and_decided_on(
             (f"{BASE}/{1 << 63}?decision=commit", 400),
         ):
             await read(at, path, status)
+
+
+def test_a_half_message_is_shown_at_the_place_that_names_it() -> None:
+    checked = duolog.HalfMessage("T", "P", 3, 9, 0, 1, 0, 0, "", "", "", "broker-a")
+    facts: dict[str, object] = {"sentence": "", "topic": "", "checks_max": 0, "first": "", "next": ""}
+    page = body(Shown("half.html", "Half messages", facts | {"rows": [half._row(checked)]}))
+    assert "broker-a/0/3" in page
+    assert "broker-a/0/9" not in page
 
 
 async def test_a_user_decides_only_on_what_it_may(start_node: StartNode, tmp_path: Path) -> None:
