@@ -2,7 +2,7 @@
 
 from duolog import BadRequest
 
-from node.console.pages.lists import ROWS
+from node.console.pages.lists import ROWS, Pages
 from node.console.view.addresses import AUDIT, address
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted, number
@@ -25,8 +25,10 @@ async def audit(visit: Visit) -> Shown:
         "decisions": DECISIONS,
         # A search looks at thousands of entries, and what is past does not change.
         "follows": not (search.filters or search.place or fields["before"]),
-        "first_link": address(AUDIT, dict(fields)) if search.place else "",
-        "next_link": address(AUDIT, {**fields, "from": page.next}) if page.next else "",
+        "pages": Pages(
+            first=address(AUDIT, dict(fields)) if search.place else "",
+            next=address(AUDIT, {**fields, "from": page.next}) if page.next else "",
+        ),
     }
     return Shown("audit.html", "Audit", facts, _command(fields, search.place))
 

@@ -7,7 +7,8 @@ from duolog import GroupDescription, GroupQueue
 from duolog._message import DEAD_LETTER_PREFIX
 
 from node.console.pages.lags import lag_flows, queue_rows, stuck
-from node.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, listing, place
+from node.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, list_place, listing
+from node.console.view.addresses import GROUPS
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted, duration, number
 from node.inspection.diagnosis import ERROR, diagnose_groups
@@ -28,9 +29,9 @@ class GroupRow:
 
 async def groups(visit: Visit) -> Shown:
     """Groups whose names have what is searched for."""
-    at = place(visit)
+    at = list_place(visit)
     page = await visit.client.admin.groups_page(at.contains, after=at.after, limit=at.limit)
-    facts = dict(listing(at, page, "group"))
+    facts = dict(listing(GROUPS, at, page, "group"))
     facts["rows"] = [row_of(group) for group in page.rows]
     same = command("group", "list", *at.flags())
     return Shown("groups.html", "Groups", facts, same, pause_seconds=LIST_SECONDS)

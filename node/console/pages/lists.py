@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 from duolog import Page
 
+from node.console.view.addresses import address
 from node.console.view.visits import Visit
 from node.console.view.words import counted
 
@@ -16,7 +16,16 @@ LIVE_ROWS_MAX = 500  # of a live page: they are rendered each second, for each v
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Pages:
+    """Links to other pages of a list; empty where there is none."""
+
+    first: str = ""
+    next: str = ""
+    previous: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ListPlace:
     """Where in a list somebody is. contains: a part of names. after: the name before the page."""
 
     contains: str = ""
@@ -29,22 +38,24 @@ class Place:
         return [word for flag, value in flags.items() if value for word in (flag, value)]
 
 
-def place(visit: Visit) -> Place:
+def list_place(visit: Visit) -> ListPlace:
     """Where a link or the search leads."""
-    return Place(visit.query.get("q", ""), visit.query.get("after", ""))
+    return ListPlace(visit.query.get("q", ""), visit.query.get("after", ""))
 
 
-def listing(at: Place, page: Page[Any], noun: str) -> Mapping[str, object]:
-    """What the template of a list shows."""
+def listing(pattern: str, at: ListPlace, page: Page[Any], noun: str) -> Mapping[str, object]:
+    """What the template of a list shows. pattern: the address of the list."""
     matching = f" whose names contain “{at.contains}”" if at.contains else ""
-    next_page = urlencode({"q": at.contains, "after": page.next}) if page.next else ""
+    query: dict[str, object] = {"q": at.contains}
     return {
         "sentence": f"{counted(page.total, noun)}{matching}.",
         "rows": page.rows,
         "q": at.contains,
-        "after": at.after,
-        "next": next_page,
+        "pages": Pages(
+            first=address(pattern, query) if at.after else "",
+            next=address(pattern, {**query, "after": page.next}) if page.next else "",
+        ),
     }
 
 
-__all__ = ["LIST_SECONDS", "LIVE_ROWS_MAX", "ROWS", "Place", "listing", "place"]
+__all__ = ["LIST_SECONDS", "LIVE_ROWS_MAX", "ROWS", "ListPlace", "Pages", "list_place", "listing"]

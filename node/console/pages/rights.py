@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from duolog import Decision, User
 
-from node.console.pages.lists import LIVE_ROWS_MAX, ROWS, listing, place
+from node.console.pages.lists import LIVE_ROWS_MAX, ROWS, Pages, list_place, listing
 from node.console.view.addresses import RIGHTS, address
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted
@@ -74,9 +74,9 @@ async def rights(visit: Visit) -> Shown:
         return await _of_user(visit, asked)
     if asked.resource:
         return await _who_may(visit, asked)
-    at = place(visit)
+    at = list_place(visit)
     page = await visit.client.access.users_page(at.contains, after=at.after, limit=at.limit)
-    facts = dict(listing(at, page, "user"))
+    facts = dict(listing(RIGHTS, at, page, "user"))
     facts["rows"] = [UserRow(user, asked.address(user=user.name)) for user in page.rows]
     return _shown(asked, facts, command("user", "list", *at.flags()))
 
@@ -92,8 +92,10 @@ async def _who_may(visit: Visit, asked: Asked) -> Shown:
             UserRow(row.user, asked.address(user=row.user.name), row.decision.reason)
             for row in page.rows
         ],
-        "after": after,
-        "next_link": asked.address(after=page.next) if page.next else "",
+        "pages": Pages(
+            first=asked.address() if after else "",
+            next=asked.address(after=page.next) if page.next else "",
+        ),
     }
     return _shown(asked, facts, asked.words("who"))
 
@@ -135,7 +137,7 @@ def _entries(text: str, decision: Decision | None) -> Sequence[EntryRow]:
 
 
 def _shown(asked: Asked, facts: Mapping[str, object], words: str) -> Shown:
-    known = {"rows": (), "held": None, "q": "", "after": "", "next": "", "next_link": ""}
+    known = {"rows": (), "held": None, "q": "", "pages": Pages()}
     form = {"asked": asked, "actions": ACTIONS, "hidden": 0}
     return Shown("rights.html", "Rights", {**known, **form, **facts}, words)
 

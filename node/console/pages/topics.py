@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from duolog import QueueStats, TopicDescription
 
-from node.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, listing, place
+from node.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, list_place, listing
+from node.console.view.addresses import TOPICS
 from node.console.view.rates import Flow
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted
@@ -39,9 +40,9 @@ class TopicRow:
 
 async def topics(visit: Visit) -> Shown:
     """Topics whose names have what is searched for."""
-    at = place(visit)
+    at = list_place(visit)
     page = await visit.client.admin.topics_page(at.contains, after=at.after, limit=at.limit)
-    facts = dict(listing(at, page, "topic"))
+    facts = dict(listing(TOPICS, at, page, "topic"))
     facts["rows"] = [TopicRow(one, messages_kept([one]), _stored(visit, one)) for one in page.rows]
     same = command("topic", "list", *at.flags())
     return Shown("topics.html", "Topics", facts, same, pause_seconds=LIST_SECONDS)

@@ -65,7 +65,7 @@ class Mask:
 
 
 def _own_name(name: str) -> str:
-    """The name of a field; an extension of Protobuf, `[package.name]`, is known by its last word."""
+    """The name of a field; of an extension in Protobuf, `[package.name]`, its last word."""
     if name.startswith("[") and name.endswith("]"):
         return name[1:-1].rpartition(".")[2]
     return name

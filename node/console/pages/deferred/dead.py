@@ -6,6 +6,7 @@ from functools import partial
 
 from duolog import Message
 
+from node.console.pages.lists import Pages
 from node.console.pages.messages.rows import message_row
 from node.console.seeing.seen import Seeing
 from node.console.view.addresses import DEAD, address
@@ -52,9 +53,11 @@ async def dead(visit: Visit) -> Shown:
         "group": name,
         "total": page.total,
         "rows": [_row(visit.seeing, letter, again) for letter in page.letters],
-        "first": address(DEAD, group=name) if page.previous else "",
-        "previous": _link(name, page.previous),
-        "next": _link(name, page.next),
+        "pages": Pages(
+            first=address(DEAD, group=name) if page.previous else "",
+            next=_link(name, page.next),
+            previous=_link(name, page.previous),
+        ),
         "mark": MARK,
         "selected": SELECTED,
     }

@@ -7,18 +7,11 @@ from dataclasses import dataclass
 
 from duolog import DelayedMessage, DelayedPage
 
-from node.console.view.addresses import (
-    DELAYED,
-    DELAYED_RECALL,
-    WAY,
-    address,
-)
+from node.console.pages.deferred import waiting
+from node.console.view.addresses import DELAYED, DELAYED_RECALL, address
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted, number
 from node.inspection.places import Place
-
-ROWS = 50
-LOOKS = 5  # calls that a page makes until it has a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +25,23 @@ class DelayedRow:
 
 async def delayed(visit: Visit) -> Shown:
     """A page of delayed messages. Raises UnknownTopic."""
-    topic, after = visit.query.get("topic", "").strip(), visit.query.get("after", "")
-    examined = 0
-    for _ in range(LOOKS):
-        page = await visit.client.admin.delayed_page(topic, after=after, limit=ROWS)
-        examined += page.examined or 0
-        if page.rows or not page.next:
-            break
-        after = page.next
+
+    async def ask(topic: str, after: str) -> DelayedPage:
+        return await visit.client.admin.delayed_page(topic, after=after, limit=waiting.ROWS)
+
+    found = await waiting.waiting(visit, DELAYED, ask)
+    examined = sum(page.examined or 0 for page in found.looks)
     facts = {
-        "sentence": _sentence(page, topic, examined),
-        "topic": topic,
-        "page_facts": page,
-        "rows": [_row(message) for message in page.rows],
-        "first": address(DELAYED, {"topic": topic}) if visit.query.get("after") else "",
-        "next": address(DELAYED, {"topic": topic, "after": page.next}) if page.next else "",
+        "sentence": _sentence(found.page, found.topic, examined),
+        "topic": found.topic,
+        "waiting": found.page.waiting,
+        "first_due_ms": found.page.first_due_ms,
+        "last_due_ms": found.page.last_due_ms,
+        "rows": [_row(message) for message in found.page.rows],
+        "pages": found.pages,
     }
-    flags = [*([topic] if topic else []), *(["--after", after] if after else [])]
-    return Shown("delayed.html", "Delayed messages", facts, command("msg", "delayed", *flags))
+    same = command("msg", "delayed", *found.flags)
+    return Shown("delayed.html", "Delayed messages", facts, same)
 
 
 def _sentence(page: DelayedPage, topic: str, examined: int) -> str:
@@ -70,14 +62,12 @@ def _sentence(page: DelayedPage, topic: str, examined: int) -> str:
 
 
 def _row(message: DelayedMessage) -> DelayedRow:
-    way = recall = ""
-    if message.unique_key:
-        way = address(WAY, {"key": message.unique_key}, topic=message.topic)
+    recall = ""
     if not message.level and message.unique_key:
         place = Place(message.group, message.queue_id, message.queue_offset)
         words = {"due": message.due_ms, "place": place, "key": message.unique_key}
         recall = address(DELAYED_RECALL, words, topic=message.topic)
-    return DelayedRow(message, way, recall)
+    return DelayedRow(message, waiting.way_of(message.topic, message.unique_key), recall)
 
 
 __all__ = ["delayed"]

@@ -4,12 +4,10 @@ from dataclasses import dataclass
 
 from duolog import HalfMessage, HalvesPage
 
-from node.console.view.addresses import HALF_DECIDE, HALVES, WAY, address
+from node.console.pages.deferred import waiting
+from node.console.view.addresses import HALF_DECIDE, HALVES, address
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted
-
-ROWS = 50
-LOOKS = 5  # calls that a page makes until it has a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +22,19 @@ class HalfRow:
 
 async def half(visit: Visit) -> Shown:
     """A page of half messages. Raises UnknownTopic."""
-    topic, after = visit.query.get("topic", "").strip(), visit.query.get("after", "")
-    for _ in range(LOOKS):
-        page = await visit.client.admin.halves_page(topic, after=after, limit=ROWS)
-        if page.rows or not page.next:
-            break
-        after = page.next
+
+    async def ask(topic: str, after: str) -> HalvesPage:
+        return await visit.client.admin.halves_page(topic, after=after, limit=waiting.ROWS)
+
+    found = await waiting.waiting(visit, HALVES, ask)
     facts = {
-        "sentence": _sentence(page, topic),
-        "topic": topic,
-        "checks_max": page.checks_max,
-        "rows": [_row(message) for message in page.rows],
-        "first": address(HALVES, {"topic": topic}) if visit.query.get("after") else "",
-        "next": address(HALVES, {"topic": topic, "after": page.next}) if page.next else "",
+        "sentence": _sentence(found.page, found.topic),
+        "topic": found.topic,
+        "checks_max": found.page.checks_max,
+        "rows": [_row(message) for message in found.page.rows],
+        "pages": found.pages,
     }
-    flags = [*([topic] if topic else []), *(["--after", after] if after else [])]
-    return Shown("half.html", "Half messages", facts, command("msg", "half", *flags))
+    return Shown("half.html", "Half messages", facts, command("msg", "half", *found.flags))
 
 
 def _sentence(page: HalvesPage, topic: str) -> str:
@@ -59,14 +54,11 @@ def _sentence(page: HalvesPage, topic: str) -> str:
 
 
 def _row(message: HalfMessage) -> HalfRow:
-    way = ""
-    if message.unique_key:
-        way = address(WAY, {"key": message.unique_key}, topic=message.topic)
     commit, rollback = (
         address(HALF_DECIDE, {"decision": one}, group=message.group, half=message.half)
         for one in ("commit", "rollback")
     )
-    return HalfRow(message, way, commit, rollback)
+    return HalfRow(message, waiting.way_of(message.topic, message.unique_key), commit, rollback)
 
 
 __all__ = ["half"]

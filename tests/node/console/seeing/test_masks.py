@@ -26,7 +26,11 @@ from node.filters.sqlfilter import SqlFilter
             {"card": 1, "a": [{"card": MASK, "b": 3}], "x": {"a": {"card": 4}}},
         ),
         ("$.a.b , c", [{"a": {"b": 1}, "C": 2}], [{"a": {"b": MASK}, "C": MASK}]),
-        ("card", {"[shop.Card]": 1, "x": {"[card]": 2}}, {"[shop.Card]": MASK, "x": {"[card]": MASK}}),
+        (
+            "card",
+            {"[shop.Card]": 1, "x": {"[card]": 2}},
+            {"[shop.Card]": MASK, "x": {"[card]": MASK}},
+        ),
         ("x.card", {"[a.card]": 1, "x": {"[a.card]": 2}}, {"[a.card]": 1, "x": {"[a.card]": MASK}}),
         ("none", {"a": [1, "b", None, True, 1.5]}, {"a": [1, "b", None, True, 1.5]}),
     ],

@@ -6,6 +6,8 @@ import duolog
 import pytest
 
 from node.console.pages.deferred import half
+from node.console.pages.deferred import waiting as waiting_pages
+from node.console.pages.lists import Pages
 from node.console.view.render import body
 from node.console.view.visits import Shown
 from tests.keyfiles import access_files
@@ -21,7 +23,7 @@ BASE = "/waiting/half/broker-a"
 async def test_half_messages_are_shown_and_decided_on(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(half, "ROWS", 2)
+    monkeypatch.setattr(waiting_pages, "ROWS", 2)
     node = await start_node(transactions=PATIENT)
     endpoint = f"127.0.0.1:{node.port}"
     group = "P<script>alert(1)</script>"
@@ -67,8 +69,8 @@ async def test_half_messages_are_shown_and_decided_on(
 
 def test_a_half_message_is_shown_at_the_place_that_names_it() -> None:
     checked = duolog.HalfMessage("T", "P", 3, 9, 0, 1, 0, 0, "", "", "", "broker-a")
-    facts: dict[str, object] = {"sentence": "", "topic": "", "checks_max": 0, "first": "", "next": ""}
-    page = body(Shown("half.html", "Half messages", facts | {"rows": [half._row(checked)]}))
+    facts = {"sentence": "", "topic": "", "checks_max": 0, "pages": Pages()}
+    page = body(Shown("half.html", "Half messages", {**facts, "rows": [half._row(checked)]}))
     assert "broker-a/0/3" in page
     assert "broker-a/0/9" not in page
 
