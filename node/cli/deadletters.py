@@ -12,13 +12,13 @@ from node.cli.output import (
     Timeout,
     Yes,
     confirm,
-    fail,
     plain,
     print_json,
     print_rows,
     run,
     say,
 )
+from node.cli.places import PLACE, read_place
 
 if TYPE_CHECKING:
     from duolog import Message
@@ -29,29 +29,15 @@ if TYPE_CHECKING:
 
 REDELIVERY_SECONDS = 600.0
 _HINTS = {"UnknownTopic": "duolog group list"}
-_PLACE = "REPLICA-GROUP/QUEUE/OFFSET"
 Max = typer.Option("--max", min=1, help="Maximum number of messages.")
-At = typer.Option("--at", metavar=_PLACE, help="Begin here; default: at the first one.")
+At = typer.Option("--at", metavar=PLACE, help="Begin here; default: at the first one.")
 Letter = typer.Option(
-    "--letter", metavar=_PLACE, help="Only this dead letter (repeatable); default: all."
+    "--letter", metavar=PLACE, help="Only this dead letter (repeatable); default: all."
 )
 
 
-def _place(text: str) -> "Place | None":
-    """None for an empty text. It fails the command where it is none."""
-    found = _places([text] if text else [])
-    return found[0] if found else None
-
-
-def _places(texts: list[str]) -> "list[Place]":
-    from duolog import BadRequest
-
-    from node.inspection.places import place_of
-
-    try:
-        return [place_of(text) for text in texts]
-    except BadRequest as error:
-        fail(str(error), "duolog group dead GROUP")
+def _read(text: str) -> "Place":
+    return read_place(text, "duolog group dead GROUP")
 
 
 def _row(letter: "Message") -> dict[str, object]:
@@ -82,7 +68,7 @@ def dead(
     """Show the dead letters of a group: messages whose last attempt failed."""
     from node.inspection.deadletters.places import letters_page
 
-    begin = _place(at)
+    begin = _read(at) if at else None
 
     async def ask() -> "LettersPage":
         async with client_of(endpoints, timeout) as client:
@@ -105,7 +91,7 @@ def export(
     """Print dead letters whole, as JSON lines, the oldest of each queue first."""
     from node.inspection.deadletters.export import lines, selected
 
-    places, begin = _places(letter or []), _place(at)
+    places, begin = list(map(_read, letter or [])), _read(at) if at else None
     last = ""
 
     async def work() -> None:
@@ -136,7 +122,7 @@ def redeliver(
     from node.inspection.deadletters.redelivery import Bounds, redeliver_at
     from node.inspection.deadletters.redelivery import redeliver as send_again
 
-    places = _places(letter or [])
+    places = list(map(_read, letter or []))
     what = f"{len(places)}" if places else f"up to {limit}"
     confirm(f"Redeliver {what} dead letters of {group}?", yes)
 

@@ -202,17 +202,17 @@ def reset(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Set the offsets of a group that has no members now."""
-    from node.inspection.resets import BadPlace, place_of
+    from node.inspection.resets import BadResumePoint, resume_point_of
 
     try:
-        place = place_of(to)
-    except BadPlace as error:
+        point = resume_point_of(to)
+    except BadResumePoint as error:
         fail(str(error), "duolog group reset --help")
     confirm(f"Reset the offsets of {group} in {topic} to {to}?", yes)
 
     async def ask() -> list["QueueOffset"]:
         async with client_of(endpoints, timeout) as client:
-            return await client.admin.reset_group(group, topic, place.at, offset=place.offset)
+            return await client.admin.reset_group(group, topic, point.at, offset=point.offset)
 
     rows = [
         {"topic": found.topic, "queue_id": found.queue_id, "offset": found.offset}

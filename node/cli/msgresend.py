@@ -7,7 +7,7 @@ import typer
 from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.msg import app
 from node.cli.output import INT_MAX, LONG_MAX, Json, Timeout, fail, print_json, run, say
-from node.inspection.way import place_of
+from node.inspection.way import place_text
 
 
 @app.command()
@@ -60,5 +60,5 @@ def resend(
             }
         )
         return
-    place = place_of(receipt.topic, receipt.queue_id, receipt.queue_offset)
+    place = place_text(receipt.topic, receipt.queue_id, receipt.queue_offset)
     say(f"stored as {place if not delay else 'a delayed message'}; unique key {receipt.unique_key}")

@@ -18,6 +18,7 @@ from node.cli.output import (
     run,
     say,
 )
+from node.cli.places import PLACE, read_place
 from node.inspection.times import iso
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 Of = typer.Argument(help="Only those that were sent to this topic.")
 After = typer.Option("--after", help="Begin where the page before this one ended.")
 Limit = typer.Option("--limit", min=1, max=1000, help="At most so many.")
-Where = typer.Argument(metavar="PLACE", help="REPLICA-GROUP/QUEUE/OFFSET where it waits.")
+Where = typer.Argument(metavar=PLACE, help="Where it waits.")
+QUEUE = 0  # of timed and of half messages, whatever their topics
 _GONE = {"NoSuchMessage": "duolog msg delayed"}
 
 
@@ -48,16 +50,12 @@ def _delayed_row(row: "DelayedMessage") -> dict[str, object]:
     }
 
 
-def _place_of(text: str, hint: str) -> "Place":
-    """It fails the command where the text is no place."""
-    from duolog import BadRequest
-
-    from node.inspection.places import place_of
-
-    try:
-        return place_of(text)
-    except BadRequest as error:
-        fail(str(error), hint)
+def _read(text: str, what: str, hint: str) -> "Place":
+    """A place in the queue that all of them lie in. It fails the command for any other one."""
+    found = read_place(text, hint)
+    if found.queue_id != QUEUE:
+        fail(f"{text} is not the place of {what}: they all lie in queue {QUEUE}", hint)
+    return found
 
 
 def delayed(
@@ -96,7 +94,7 @@ def recall(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Take back a message that waits for a time: it is never delivered."""
-    found = _place_of(place, "duolog msg delayed")
+    found = _read(place, "a message that waits for a time", "duolog msg delayed")
     confirm(f"Recall message {unique_key} of {topic}?", yes)
 
     async def ask() -> None:
@@ -143,7 +141,7 @@ def _half_row(row: "HalfMessage") -> dict[str, object]:
         "store_time": row.stored_ms,
         "topic": row.topic,
         "producer_group": row.producer_group,
-        "place": f"{row.group}/0/{row.half}",
+        "place": f"{row.group}/{QUEUE}/{row.half}",
         "queue_offset": row.queue_offset,
         "checks": row.checks,
         "next_check": iso(row.next_check_ms),
@@ -169,7 +167,7 @@ def decide(
     """Commit a half message or roll it back, in the place of its producer."""
     if commit is None:
         fail("say --commit or --rollback", "duolog msg decide --help")
-    found = _place_of(place, "duolog msg half")
+    found = _read(place, "a half message", "duolog msg half")
     decided = "committed" if commit else "rolled back"
     confirm(f"Is half message {place} of {producer_group} to be {decided}?", yes)
 

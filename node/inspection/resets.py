@@ -14,34 +14,39 @@ OFFSET = "offset:"
 OFFSET_MAX = MS_MAX  # both are 64 bits
 
 
-class BadPlace(ValueError):
-    """A text is no place; its own text says how one is written."""
+class BadResumePoint(ValueError):
+    """A text does not say where to resume; its own text says how one writes it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResumePoint:
     """at: an end of the queues, or a time, ms since 1970. offset: instead of it, if not None."""
 
     at: Start | int = Start.EARLIEST
     offset: int | None = None
 
 
-def place_of(text: str) -> Place:
-    """earliest, latest, a time (see `time_of`), or offset:N. Raises BadPlace."""
+def resume_point_of(text: str) -> ResumePoint:
+    """earliest, latest, a time (see `time_of`), or offset:N. Raises BadResumePoint."""
     if text in list(Start):
-        return Place(Start(text))
+        return ResumePoint(Start(text))
     if not text.startswith(OFFSET):
         try:
-            return Place(time_of(text))
+            return ResumePoint(time_of(text))
         except BadTime as error:
-            raise BadPlace(str(error)) from None
+            raise BadResumePoint(str(error)) from None
     number = text.removeprefix(OFFSET)
-    if not (number.isascii() and number.isdecimal() and int(number) <= OFFSET_MAX):
-        raise BadPlace(f"{text!r} is not offset:N, where N is a queue offset of 0 or more")
-    return Place(offset=int(number))
+    if not (_is_offset(number)):
+        raise BadResumePoint(f"{text!r} is not offset:N, where N is a queue offset of 0 or more")
+    return ResumePoint(offset=int(number))
 
 
-async def resume_at(client: Client, queues: Sequence[GroupQueue], place: Place) -> list[int]:
+def _is_offset(text: str) -> bool:
+    plain = text.isascii() and text.isdecimal() and len(text) < 20
+    return plain and int(text) <= OFFSET_MAX
+
+
+async def resume_at(client: Client, queues: Sequence[GroupQueue], to: ResumePoint) -> list[int]:
     """The queue offsets at which a group resumes in some queues, in their order.
 
     The nodes are asked for a time only: the ends of a queue are known.
@@ -49,18 +54,18 @@ async def resume_at(client: Client, queues: Sequence[GroupQueue], place: Place) 
     bound = asyncio.Semaphore(AT_ONCE)
 
     async def offset_of(queue: GroupQueue) -> int:
-        if place.offset is not None:
-            return min(max(place.offset, queue.min_offset), queue.max_offset)
-        if place.at == Start.EARLIEST:
+        if to.offset is not None:
+            return min(max(to.offset, queue.min_offset), queue.max_offset)
+        if to.at == Start.EARLIEST:
             return queue.min_offset
-        if place.at == Start.LATEST:
+        if to.at == Start.LATEST:
             return queue.max_offset
         async with bound:
             return await client.admin.offset_at_time(
-                queue.topic, queue.queue_id, place.at, group=queue.replica_group
+                queue.topic, queue.queue_id, to.at, group=queue.replica_group
             )
 
     return await all_of(*map(offset_of, queues))
 
 
-__all__ = ["BadPlace", "Place", "place_of", "resume_at"]
+__all__ = ["BadResumePoint", "ResumePoint", "resume_at", "resume_point_of"]

@@ -11,7 +11,7 @@ from duolog import Client, Message, NoSuchMessage, Receipt
 from duolog._columns import ONE_KEY, RESERVED
 from duolog._tracecontext import TRACEPARENT, TRACESTATE
 
-from node.inspection.way import place_of
+from node.inspection.way import place_text
 from store.metadata import is_reserved_topic
 
 NODES_OWN = "%"  # retries, dead letters
@@ -64,7 +64,7 @@ async def message_at(
     batch = await client.pull(topic, queue_id, offset, max_messages=1, group=group)
     found = next((one for one in batch if one.queue_offset == offset), None)
     if found is None:
-        raise NoSuchMessage(f"there is no message at {place_of(topic, queue_id, offset)}")
+        raise NoSuchMessage(f"there is no message at {place_text(topic, queue_id, offset)}")
     return found
 
 

@@ -23,7 +23,7 @@ _CLIENT_STEPS = {
 Row = dict[str, object]
 
 
-def place_of(topic: str, queue_id: int, offset: int) -> str:
+def place_text(topic: str, queue_id: int, offset: int) -> str:
     """A place in a queue, as people read it."""
     return f"{topic}/{queue_id}@{offset}"
 
@@ -104,7 +104,7 @@ def _step(step: "TrackStep") -> tuple[int, str, str, str]:
     detail = f"log offset {step.physical_offset}"
     if step.deliver_time_ms:
         detail += f", until {iso(step.deliver_time_ms)}"
-    place = place_of(step.topic, step.queue_id, step.queue_offset)
+    place = place_text(step.topic, step.queue_id, step.queue_offset)
     return step.store_time_ms, _STEPS[step.kind], place, detail
 
 
@@ -122,7 +122,7 @@ def _client_step(record: TraceRecord) -> tuple[int, str, str, str]:
 def _group_row(key: str, track: "GroupTrack") -> Row:
     detail = f"{track.attempts} failed" if track.attempts else ""
     if track.copy is not None:
-        detail += f"{', ' if detail else ''}copy {place_of(*track.copy)}"
+        detail += f"{', ' if detail else ''}copy {place_text(*track.copy)}"
     state = track.state.lower().replace("_", " ")
     return _row(key, track.copy_time_ms, state, f"group {track.group}", detail)
 
@@ -132,4 +132,4 @@ def _trace_id(message: "TrackedMessage") -> str:
     return "" if found is None else f"{found.trace_id:032x}"
 
 
-__all__ = ["COLUMNS", "as_json", "place_of", "rows"]
+__all__ = ["COLUMNS", "as_json", "place_text", "rows"]

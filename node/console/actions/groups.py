@@ -10,7 +10,7 @@ from node.console.actions.asking import Field, Question, confirmed
 from node.console.view.addresses import GROUP, GROUPS, address
 from node.console.view.visits import Action, Done, Shown, Undo, Visit
 from node.console.view.words import command, counted, number
-from node.inspection.resets import BadPlace, Place, place_of, resume_at
+from node.inspection.resets import BadResumePoint, ResumePoint, resume_at, resume_point_of
 
 EARLIEST, LATEST, TIME, OFFSET = "earliest", "latest", "time", "offset"
 WAYS = (
@@ -73,7 +73,7 @@ async def _ask_reset(visit: Visit) -> Shown:
             title, f"Where should it resume?{members}", "", fields, previewed=True
         ).shown()
     own = [queue for queue in found.queues if queue.topic == topic]
-    moves = await _moves(visit.client, own, _place(way, value))
+    moves = await _moves(visit.client, own, _resume_point(way, value))
     skipped, repeated = sum(move.skips for move in moves), sum(move.repeats for move in moves)
     return Question(
         title,
@@ -104,31 +104,31 @@ def _to(way: str, value: str) -> str:
     return {TIME: value, OFFSET: f"offset:{value}"}.get(way, way)
 
 
-def _place(way: str, value: str) -> Place:
+def _resume_point(way: str, value: str) -> ResumePoint:
     """Where to resume. Raises BadRequest."""
     try:
-        return place_of(_to(way, value))
-    except BadPlace as error:
+        return resume_point_of(_to(way, value))
+    except BadResumePoint as error:
         raise BadRequest(str(error)) from None
 
 
-async def _moves(client: Client, queues: Sequence[GroupQueue], place: Place) -> list[Move]:
+async def _moves(client: Client, queues: Sequence[GroupQueue], point: ResumePoint) -> list[Move]:
     """Where each queue resumes, in order."""
     ordered = sorted(queues, key=lambda one: (one.replica_group, one.queue_id))
-    return list(map(Move, ordered, await resume_at(client, ordered, place)))
+    return list(map(Move, ordered, await resume_at(client, ordered, point)))
 
 
 async def _reset(visit: Visit, form: Mapping[str, str]) -> Done:
     group, topic = visit.path["group"], form.get("topic", "")
     confirmed(form, group)
-    place = _place(form.get("to", ""), form.get("value", "").strip())
+    point = _resume_point(form.get("to", ""), form.get("value", "").strip())
     found = await visit.client.admin.group(group)
     before = {
         (queue.topic, queue.replica_group, queue.queue_id): begin_of(queue)
         for queue in found.queues
         if queue.topic == topic
     }
-    await visit.client.admin.reset_group(group, topic, place.at, offset=place.offset)
+    await visit.client.admin.reset_group(group, topic, point.at, offset=point.offset)
     undo = Undo("Undo", partial(_restore, group, before)) if before else None
     return Done(f"Group {group} was reset in {topic}.", address(GROUP, group=group), undo)
 

@@ -16,7 +16,7 @@ from node.console.view.places import queue_offset
 from node.console.view.visits import Action, Done, Shown, Visit
 from node.console.view.words import command, counted, duration, size
 from node.inspection.sending import Draft, copy_of, is_users, message_at, send
-from node.inspection.way import place_of
+from node.inspection.way import place_text
 
 BODY_BYTES = 64 << 10  # that a form carries
 FORM_BYTES = 4 * BODY_BYTES  # each of them may be escaped
@@ -160,7 +160,7 @@ def _done(draft: Draft, receipt: Receipt, equivalent: str = "") -> Done:
         told = f"Stored; consumers get it in {duration(draft.delay_seconds * 1000)}."
         location = address(TOPIC, topic=draft.topic)
     else:
-        place = place_of(receipt.topic, receipt.queue_id, receipt.queue_offset)
+        place = place_text(receipt.topic, receipt.queue_id, receipt.queue_offset)
         told = f"Stored as {place}."
         names = {"topic": receipt.topic, "queue": receipt.queue_id, "offset": receipt.queue_offset}
         location = address(MESSAGE, {"group": receipt.group}, **names)
@@ -181,7 +181,7 @@ async def _message(visit: Visit) -> Message:
 async def _ask_again(visit: Visit) -> Shown:
     message = await _message(visit)
     draft, whole = copy_of(message), _whole(visit, message)
-    place = place_of(draft.topic, message.queue_id, message.queue_offset)
+    place = place_text(draft.topic, message.queue_id, message.queue_offset)
     sentence = f"{_effect(draft.topic)} The old one stays."
     if whole:
         own = counted(len(draft.properties), "property")

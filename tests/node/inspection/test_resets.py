@@ -6,30 +6,39 @@ from typing import Any, cast
 import pytest
 from duolog import GroupQueue, Start, Unavailable
 
-from node.inspection.resets import AT_ONCE, BadPlace, Place, place_of, resume_at
+from node.inspection.resets import AT_ONCE, BadResumePoint, ResumePoint, resume_at, resume_point_of
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "point"),
     [
-        ("earliest", Place(Start.EARLIEST)),
-        ("latest", Place(Start.LATEST)),
-        ("1700000000000", Place(1_700_000_000_000)),
-        ("offset:0", Place(offset=0)),
-        (f"offset:{(1 << 63) - 1}", Place(offset=(1 << 63) - 1)),
+        ("earliest", ResumePoint(Start.EARLIEST)),
+        ("latest", ResumePoint(Start.LATEST)),
+        ("1700000000000", ResumePoint(1_700_000_000_000)),
+        ("offset:0", ResumePoint(offset=0)),
+        (f"offset:{(1 << 63) - 1}", ResumePoint(offset=(1 << 63) - 1)),
     ],
 )
-def test_places(text: str, place: Place) -> None:
-    assert place_of(text) == place
+def test_resume_points(text: str, point: ResumePoint) -> None:
+    assert resume_point_of(text) == point
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "nowhere", "offset:", "offset:-1", "offset:x", "offset:\u0663", f"offset:{1 << 63}"],
+    [
+        "",
+        "nowhere",
+        "offset:",
+        "offset:-1",
+        "offset:x",
+        "offset:\u0663",
+        f"offset:{1 << 63}",
+        "offset:" + "9" * 5000,
+    ],
 )
-def test_what_is_no_place(text: str) -> None:
-    with pytest.raises(BadPlace):
-        place_of(text)
+def test_what_is_no_resume_point(text: str) -> None:
+    with pytest.raises(BadResumePoint):
+        resume_point_of(text)
 
 
 class Admin:
@@ -62,24 +71,24 @@ QUEUES = [GroupQueue("T", "a", number, 0, 5, 20) for number in range(500)]
 
 async def test_queues_are_asked_at_once_within_a_bound() -> None:
     client = Client()
-    found = await resume_at(cast(Any, client), QUEUES, Place(1_700_000_000_000))
+    found = await resume_at(cast(Any, client), QUEUES, ResumePoint(1_700_000_000_000))
     assert found == list(range(500)), "in the order of the queues"
     assert (client.admin.asked, client.admin.at_once_max) == (500, AT_ONCE)
 
 
 @pytest.mark.parametrize(
-    ("place", "offset"),
+    ("point", "offset"),
     [
-        (Place(Start.EARLIEST), 5),
-        (Place(Start.LATEST), 20),
-        (Place(offset=0), 5),
-        (Place(offset=7), 7),
-        (Place(offset=99), 20),
+        (ResumePoint(Start.EARLIEST), 5),
+        (ResumePoint(Start.LATEST), 20),
+        (ResumePoint(offset=0), 5),
+        (ResumePoint(offset=7), 7),
+        (ResumePoint(offset=99), 20),
     ],
 )
-async def test_ends_and_offsets_ask_nobody(place: Place, offset: int) -> None:
+async def test_ends_and_offsets_ask_nobody(point: ResumePoint, offset: int) -> None:
     client = Client()
-    assert await resume_at(cast(Any, client), QUEUES, place) == [offset] * 500
+    assert await resume_at(cast(Any, client), QUEUES, point) == [offset] * 500
     assert client.admin.asked == 0
 
 
@@ -87,5 +96,5 @@ async def test_an_error_of_one_queue_is_raised_as_it_is() -> None:
     client = Client()
     queues = [GroupQueue("gone", "a", 0, 0, 5, 20), *QUEUES]
     with pytest.raises(Unavailable):
-        await resume_at(cast(Any, client), queues, Place(1_700_000_000_000))
+        await resume_at(cast(Any, client), queues, ResumePoint(1_700_000_000_000))
     assert client.admin.asked < 50

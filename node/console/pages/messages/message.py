@@ -34,7 +34,7 @@ async def message(visit: Visit) -> Shown:
         "steps": await _way(visit, topic, unique_key),
     }
     track = command("msg", "track", topic, "--unique-key", unique_key) if unique_key else ""
-    return Shown("message.html", way.place_of(topic, queue_id, offset), facts, track)
+    return Shown("message.html", way.place_text(topic, queue_id, offset), facts, track)
 
 
 def _again(message: Message) -> str:
