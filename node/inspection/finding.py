@@ -14,12 +14,11 @@ from duolog import (
     UnknownTopic,
 )
 
-from node.inspection.places import Place
+from node.inspection.places import OFFSET_MAX, Place
 from node.inspection.topics import parts_of
 from node.inspection.tracerecords import TraceRecord, parse
 from store.metadata import TRACE_TOPIC
 
-OFFSET_MAX = (1 << 63) - 1
 RECORDS_MAX = 64  # of one message in the trace topic
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from duolog import BadRequest, Message
 
-NUMBERS_MAX = (1 << 31) - 1, (1 << 63) - 1  # queue and offset
+QUEUE_ID_MAX, OFFSET_MAX = (1 << 31) - 1, (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,9 +35,9 @@ def place_of(text: str) -> Place:
     words = text.rsplit("/", 2)
     if len(words) == 3 and all(word.isascii() and word.isdecimal() for word in words[1:]):
         numbers = [int(word) for word in words[1:] if len(word) < 20]
-        if len(numbers) == 2 and numbers[0] <= NUMBERS_MAX[0] and numbers[1] <= NUMBERS_MAX[1]:
+        if len(numbers) == 2 and numbers[0] <= QUEUE_ID_MAX and numbers[1] <= OFFSET_MAX:
             return Place(words[0], numbers[0], numbers[1])
     raise BadRequest(f"{text[:80]!r} is not a place of the form REPLICA-GROUP/QUEUE/OFFSET")
 
 
-__all__ = ["Place", "place_of"]
+__all__ = ["OFFSET_MAX", "QUEUE_ID_MAX", "Place", "place_of"]

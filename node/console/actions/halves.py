@@ -8,7 +8,7 @@ from node.console.actions.asking import Field, Question, confirmed
 from node.console.view.addresses import HALVES, address
 from node.console.view.visits import Action, Done, Shown, Visit
 from node.console.view.words import command, number, size
-from node.inspection.places import NUMBERS_MAX
+from node.inspection.places import OFFSET_MAX
 from node.inspection.times import iso
 
 COMMIT, ROLLBACK = "commit", "rollback"
@@ -31,7 +31,7 @@ async def _message(visit: Visit) -> HalfMessage:
     """The half message that is asked about. Raises BadRequest, NoSuchMessage."""
     text = visit.path["half"]
     plain = text.isascii() and text.isdecimal() and len(text) < 20
-    if not plain or int(text) > NUMBERS_MAX[1]:
+    if not plain or int(text) > OFFSET_MAX:
         raise BadRequest(f"{text[:80]!r} is not the offset of a half message")
     return await visit.client.admin.half(int(text), group=visit.path["group"])
 

@@ -3,9 +3,8 @@
 from duolog import BadRequest
 
 from node.console.view.words import THIN
+from node.inspection.places import OFFSET_MAX, QUEUE_ID_MAX
 from node.inspection.times import BadTime, time_of
-
-QUEUE_MAX, OFFSET_MAX = (1 << 31) - 1, (1 << 63) - 1
 
 
 def queue_offset(value: str) -> tuple[int, int]:
@@ -13,7 +12,7 @@ def queue_offset(value: str) -> tuple[int, int]:
     queue, separator, offset = value.replace(THIN, "").replace("@", "/").partition("/")
     if not (separator and queue.isdecimal() and offset.isdecimal() and len(value) < 40):
         raise BadRequest(f"{value!r} is not of the form QUEUE/OFFSET, as 3/8812")
-    if int(queue) > QUEUE_MAX or int(offset) > OFFSET_MAX:
+    if int(queue) > QUEUE_ID_MAX or int(offset) > OFFSET_MAX:
         raise BadRequest(f"{value!r} is beyond the last queue or offset that there can be")
     return int(queue), int(offset)
 
