@@ -16,11 +16,11 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from node.console.actions import groups as group_actions
-from node.console.actions import halves, recalls, redelivery
 from node.console.actions import messages as message_actions
 from node.console.actions import nodes as node_actions
 from node.console.actions import searches as search_actions
 from node.console.actions import topics as topic_actions
+from node.console.actions.deferred import halves, recalls, redelivery
 from node.console.http.security import App, Protected
 from node.console.pages.audit import audit
 from node.console.pages.cluster import cluster, doctor
