@@ -10,7 +10,7 @@ import duolog
 import httpx
 import pytest
 
-from node.console.actions import redelivery
+from node.console.actions.deferred import redelivery
 from node.console.http.forms import FORM_BYTES_MAX
 from node.console.pages.deferred import dead
 from node.console.requests import downloads
