@@ -51,7 +51,7 @@ def check(
     from node.access.secrets import BadKeyFile, read_key
     from node.cautions import cautions, untimely
     from node.config import ConfigError, load
-    from node.inspection.protobodies import ProtoTypes
+    from node.inspection.messages.protobodies import ProtoTypes
 
     try:
         loaded, _ = load(config)

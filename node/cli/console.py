@@ -51,7 +51,7 @@ def console(
     from node.console.program import context_of, is_loopback, run, seeing_of
     from node.console.seeing.masks import BadMask
     from node.consoleprocess import ConsoleOptions
-    from node.inspection.protobodies import BadDescriptors
+    from node.inspection.messages.protobodies import BadDescriptors
     from node.origins import BadOrigin, origins_of
 
     host, separator, port = listen.rpartition(":")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from node.inspection.deadletters.places import LettersPage
     from node.inspection.deadletters.redelivery import Redelivery
-    from node.inspection.places import Place
+    from node.inspection.messages.places import Place
 
 REDELIVERY_SECONDS = 600.0
 _HINTS = {"UnknownTopic": "duolog group list"}
@@ -41,7 +41,7 @@ def _read(text: str) -> "Place":
 
 
 def _row(letter: "Message") -> dict[str, object]:
-    from node.inspection.places import Place
+    from node.inspection.messages.places import Place
 
     properties = letter.properties
     return {

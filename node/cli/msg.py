@@ -24,8 +24,8 @@ from node.cli.output import (
     say,
     when,
 )
-from node.inspection import way
-from node.inspection.tracerecords import TraceRecord
+from node.inspection.messages import way
+from node.inspection.messages.tracerecords import TraceRecord
 
 if TYPE_CHECKING:
     from duolog import Client, FoundMessage, Message, TrackedMessage
@@ -253,7 +253,7 @@ def find(
     begin = when(since) if since else 0
     end = when(until) if until else 0
 
-    from node.inspection.finding import by_time
+    from node.inspection.messages.finding import by_time
 
     async def work() -> "Sequence[Shown]":
         async with client_of(endpoints, timeout) as client:
@@ -289,7 +289,7 @@ def track(
     if not (key or unique_key):
         fail("give --key or --unique-key", "duolog msg track TOPIC --key KEY | --unique-key K")
 
-    from node.inspection.finding import client_records
+    from node.inspection.messages.finding import client_records
 
     async def work() -> "list[tuple[TrackedMessage, list[TraceRecord]]]":
         async with client_of(endpoints, timeout) as client:

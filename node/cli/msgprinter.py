@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import typer
 
 from node.cli.output import fail, plain, print_json
-from node.inspection.protobodies import BadBody, BadDescriptors, ProtoType, as_json
+from node.inspection.messages.protobodies import BadBody, BadDescriptors, ProtoType, as_json
 from node.inspection.times import iso
 
 if TYPE_CHECKING:

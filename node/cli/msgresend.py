@@ -7,7 +7,7 @@ import typer
 from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.msg import app
 from node.cli.output import INT_MAX, LONG_MAX, Json, Timeout, fail, print_json, run, say
-from node.inspection.way import place_text
+from node.inspection.messages.way import place_text
 
 
 @app.command()
@@ -36,7 +36,7 @@ def resend(
 
     from duolog import Receipt
 
-    from node.inspection.sending import copy_of, is_users, message_at, send
+    from node.inspection.messages.sending import copy_of, is_users, message_at, send
 
     if not is_users(topic):
         fail(f"{topic} is a topic of nodes", "duolog group redeliver GROUP")

@@ -24,7 +24,7 @@ from node.inspection.times import iso
 if TYPE_CHECKING:
     from duolog import DelayedMessage, DelayedPage, HalfMessage, HalvesPage
 
-    from node.inspection.places import Place
+    from node.inspection.messages.places import Place
 
 Of = typer.Argument(help="Only those that were sent to this topic.")
 After = typer.Option("--after", help="Begin where the page before this one ended.")

@@ -20,7 +20,7 @@ from node.console.seeing.masks import Masks
 from node.console.seeing.seen import Seeing
 from node.console.settings import Settings
 from node.consoleprocess import ConsoleOptions
-from node.inspection.protobodies import ProtoTypes
+from node.inspection.messages.protobodies import ProtoTypes
 from node.logs import configure_logging
 from node.tls import renewing_context, server_context
 

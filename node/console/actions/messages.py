@@ -15,8 +15,8 @@ from node.console.view.addresses import MESSAGE, TOPIC, address
 from node.console.view.places import queue_offset
 from node.console.view.visits import Action, Done, Shown, Visit
 from node.console.view.words import command, counted, duration, size
-from node.inspection.sending import Draft, copy_of, is_users, message_at, send
-from node.inspection.way import place_text
+from node.inspection.messages.sending import Draft, copy_of, is_users, message_at, send
+from node.inspection.messages.way import place_text
 
 BODY_BYTES = 64 << 10  # that a form carries
 FORM_BYTES = 4 * BODY_BYTES  # each of them may be escaped

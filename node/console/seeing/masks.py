@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from node.config import MASK_RULE
-from node.inspection.protobodies import UNNAMED as MASK
+from node.inspection.messages.protobodies import UNNAMED as MASK
 
 HIDDEN = "hidden"
 ROOT = "$."

@@ -15,7 +15,7 @@ from duolog._columns import RESERVED
 
 from node.console.seeing.bodies import BODY_BYTES, Body, body_of, value_set_out
 from node.console.seeing.masks import Mask, Masks
-from node.inspection.protobodies import (
+from node.inspection.messages.protobodies import (
     BadBody,
     BadDescriptors,
     ProtoType,

@@ -3,7 +3,7 @@
 from duolog import BadRequest
 
 from node.console.view.words import THIN
-from node.inspection.places import OFFSET_MAX, QUEUE_ID_MAX
+from node.inspection.messages.places import OFFSET_MAX, QUEUE_ID_MAX
 from node.inspection.times import BadTime, time_of
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from duolog import Client, DuologError, Message
 
 from node.inspection.deadletters.places import letters_at, letters_from
-from node.inspection.places import Place
+from node.inspection.messages.places import Place
 
 EXPORT_BYTES_MAX = 1 << 30
 EXPORT_SECONDS_MAX = 600.0

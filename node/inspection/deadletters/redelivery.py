@@ -16,7 +16,7 @@ from duolog._columns import ONE_KEY, RESERVED
 from duolog._producer import Producer
 
 from node.inspection.deadletters.places import letters_at, spans_of, topic_of
-from node.inspection.places import Place
+from node.inspection.messages.places import Place
 
 ARRIVAL_SECONDS = 2.0  # if nothing arrives for this long, all dead letters were sent
 AT_ONCE, BYTES_AT_ONCE = 100, 8 << 20  # of one round: at least one, or its bodies

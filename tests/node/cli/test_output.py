@@ -10,10 +10,10 @@ from duolog import TrackedMessage, TrackStep
 
 from node.cli.msgprinter import Printer
 from node.cli.output import fail, plain, print_facts, print_rows, show_findings
-from node.inspection import way
 from node.inspection.diagnosis import Finding
+from node.inspection.messages import way
+from node.inspection.messages.tracerecords import parse
 from node.inspection.times import iso
-from node.inspection.tracerecords import parse
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x9b2J\ttab\nline[/bold][link=http://x]y"
 SHOWN = r"a\x1b[31mred\x1b]0;title\x07\x9b2J\ttab\nline[/bold][link=http://x]y"

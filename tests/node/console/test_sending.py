@@ -12,7 +12,7 @@ from node.console.actions import messages
 from node.console.actions.messages import BODY_BYTES, FORM_BYTES
 from node.console.seeing.masks import Masks
 from node.console.seeing.seen import Seeing
-from node.inspection.sending import Draft
+from node.inspection.messages.sending import Draft
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.console.test_actions import act, form_of

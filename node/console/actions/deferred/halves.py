@@ -8,7 +8,7 @@ from node.console.actions.asking import Field, Question, confirmed
 from node.console.view.addresses import HALVES, address
 from node.console.view.visits import Action, Done, Shown, Visit
 from node.console.view.words import command, number, size
-from node.inspection.places import OFFSET_MAX
+from node.inspection.messages.places import OFFSET_MAX
 from node.inspection.times import iso
 
 COMMIT, ROLLBACK = "commit", "rollback"

@@ -8,8 +8,8 @@ from node.console.actions.asking import Field, Question, confirmed, whole_number
 from node.console.view.addresses import DELAYED, address
 from node.console.view.visits import Action, Done, Shown, Visit
 from node.console.view.words import command, number, size
-from node.inspection.finding import delayed_at
-from node.inspection.places import place_of
+from node.inspection.messages.finding import delayed_at
+from node.inspection.messages.places import place_of
 from node.inspection.times import iso
 
 TIME_MAX = (1 << 53) - 1  # ms since 1970

@@ -29,7 +29,7 @@ from node.inspection.deadletters.redelivery import (
     sent_until,
     was_sent,
 )
-from node.inspection.places import Place, place_of
+from node.inspection.messages.places import Place, place_of
 
 LETTERS, LETTERS_MAX = 100, 10_000  # sent again at a time
 CHOSEN_MAX = 80  # a form has room for the places of so many

@@ -16,7 +16,7 @@ from node.console.view.words import command, counted, number
 from node.inspection.deadletters.export import as_json, lines, selected, stopped
 from node.inspection.deadletters.places import letters_page
 from node.inspection.deadletters.redelivery import MARK, origin_of, sent_until, was_sent
-from node.inspection.places import Place, place_of
+from node.inspection.messages.places import Place, place_of
 
 ROWS = 50
 

@@ -11,7 +11,7 @@ from node.console.pages.deferred import waiting
 from node.console.view.addresses import DELAYED, DELAYED_RECALL, address
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted, number
-from node.inspection.places import Place
+from node.inspection.messages.places import Place
 
 
 @dataclass(frozen=True, slots=True)

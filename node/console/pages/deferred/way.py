@@ -2,8 +2,8 @@
 
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted
-from node.inspection.finding import client_records
-from node.inspection.way import Row, rows
+from node.inspection.messages.finding import client_records
+from node.inspection.messages.way import Row, rows
 
 BY_KEY_MAX = 32  # messages that a node tells of
 

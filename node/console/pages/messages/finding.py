@@ -16,7 +16,7 @@ from node.console.pages.messages.ways import (
 from node.console.view.places import queue_offset, time_ms
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import counted
-from node.inspection.finding import by_time
+from node.inspection.messages.finding import by_time
 
 ROWS = 50
 

@@ -9,9 +9,9 @@ from node.console.view.addresses import MESSAGE_AGAIN, address
 from node.console.view.places import queue_offset
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted
-from node.inspection import way
-from node.inspection.finding import client_records
-from node.inspection.sending import is_users, message_at
+from node.inspection.messages import way
+from node.inspection.messages.finding import client_records
+from node.inspection.messages.sending import is_users, message_at
 
 
 async def message(visit: Visit) -> Shown:

@@ -10,7 +10,7 @@ from duolog import BadRequest, FoundMessage
 from node.console.seeing.bodies import BODY_BYTES
 from node.console.seeing.masks import MASK, Masks
 from node.console.seeing.seen import BY_POLICY, NOT_UNDERSTOOD, Seeing
-from node.inspection.protobodies import ProtoTypes
+from node.inspection.messages.protobodies import ProtoTypes
 from node.inspection.searching.matching import Needle
 from tests.protobufs import ORDER, file_of, order
 

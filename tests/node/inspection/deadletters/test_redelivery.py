@@ -8,7 +8,7 @@ from duolog import Message, Producer, Timeout
 
 from node.inspection.deadletters import redelivery
 from node.inspection.deadletters.redelivery import Bounds, Redelivery, redeliver, redeliver_at
-from node.inspection.places import Place
+from node.inspection.messages.places import Place
 from tests.node.conftest import StartNode
 from tests.node.console.pages.deferred.test_dead import make_letters
 

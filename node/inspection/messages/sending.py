@@ -11,7 +11,7 @@ from duolog import Client, Message, NoSuchMessage, Receipt
 from duolog._columns import ONE_KEY, RESERVED
 from duolog._tracecontext import TRACEPARENT, TRACESTATE
 
-from node.inspection.way import place_text
+from node.inspection.messages.way import place_text
 from store.metadata import is_reserved_topic
 
 NODES_OWN = "%"  # retries, dead letters

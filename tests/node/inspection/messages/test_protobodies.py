@@ -10,7 +10,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.inspection.protobodies import (
+from node.inspection.messages.protobodies import (
     FILE_BYTES_MAX,
     UNNAMED,
     BadBody,

@@ -14,9 +14,9 @@ from duolog import (
     UnknownTopic,
 )
 
-from node.inspection.places import OFFSET_MAX, Place
+from node.inspection.messages.places import OFFSET_MAX, Place
+from node.inspection.messages.tracerecords import TraceRecord, parse
 from node.inspection.topics import parts_of
-from node.inspection.tracerecords import TraceRecord, parse
 from store.metadata import TRACE_TOPIC
 
 RECORDS_MAX = 64  # of one message in the trace topic

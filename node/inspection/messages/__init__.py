@@ -1,0 +1,1 @@
+"""Messages as an operator has to do with them: found, read, followed and sent."""
