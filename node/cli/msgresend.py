@@ -36,10 +36,16 @@ def resend(
 
     from duolog import Receipt
 
-    from node.inspection.messages.sending import copy_of, is_users, message_at, send
+    from node.inspection.messages.sending import (
+        NOT_SENT_AGAIN,
+        copy_of,
+        is_users,
+        message_at,
+        send,
+    )
 
     if not is_users(topic):
-        fail(f"{topic} is a topic of nodes", "duolog group redeliver GROUP")
+        fail(NOT_SENT_AGAIN.format(topic=topic), "duolog group redeliver GROUP")
 
     async def work() -> Receipt:
         async with client_of(endpoints, timeout) as client:

@@ -28,7 +28,7 @@ def search(
         str, typer.Option(help="SQL92 expression over properties, as \"age > 18 AND TAGS = 'a'\".")
     ] = "",
     ignore_case: Annotated[
-        bool, typer.Option("--ignore-case", "-i", help="Find --text in capitals or not.")
+        bool, typer.Option("--ignore-case", "-i", help="Match --text in any case.")
     ] = False,
     since: Annotated[str, typer.Option(help="Start time: 10m, 2h, ISO or ms.")] = "1h",
     until: Annotated[str, typer.Option(help="End time: as --since; default: now.")] = "",

@@ -169,7 +169,8 @@ def decide(
         fail("say --commit or --rollback", "duolog msg decide --help")
     found = _read(place, "a half message", "duolog msg half")
     decided = "committed" if commit else "rolled back"
-    confirm(f"Is half message {place} of {producer_group} to be {decided}?", yes)
+    what = "Commit" if commit else "Roll back"
+    confirm(f"{what} half message {place} of {producer_group}?", yes)
 
     async def ask() -> None:
         async with client_of(endpoints, timeout) as client:

@@ -15,7 +15,14 @@ from node.console.view.addresses import MESSAGE, TOPIC, address
 from node.console.view.places import queue_offset
 from node.console.view.visits import Action, Done, Shown, Visit
 from node.console.view.words import command, counted, duration, size
-from node.inspection.messages.sending import Draft, copy_of, is_users, message_at, send
+from node.inspection.messages.sending import (
+    NOT_SENT_AGAIN,
+    Draft,
+    copy_of,
+    is_users,
+    message_at,
+    send,
+)
 from node.inspection.messages.way import place_text
 
 BODY_BYTES = 64 << 10  # that a form carries
@@ -174,7 +181,7 @@ async def _message(visit: Visit) -> Message:
     topic, group = visit.path["topic"], visit.query.get("group") or None
     queue_id, offset = queue_offset(f"{visit.path['queue']}/{visit.path['offset']}")
     if not is_users(topic):
-        raise BadRequest(f"{topic} is a topic of nodes: redeliver its messages")
+        raise BadRequest(NOT_SENT_AGAIN.format(topic=topic))
     return await message_at(visit.client, topic, queue_id, offset, group)
 
 

@@ -1,8 +1,8 @@
 """TLS handshakes of browsers: how many are in progress, and how slow one may be.
 
 Rules: a connection is one of the console's once its handshake is done, within HANDSHAKE_SECONDS.
-Where too many are in progress, the oldest one of the address with the most of them ends: who only
-opens connections shuts nobody else out, and takes no files from the others.
+Where too many are in progress, the oldest one of the address with the most of them ends: an address
+that only opens connections does not shut out others, and takes no file descriptors from them.
 """
 
 import asyncio

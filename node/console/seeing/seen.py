@@ -22,8 +22,8 @@ from node.inspection.messages.protobodies import (
     ProtoTypes,
     as_json,
 )
+from node.inspection.messages.sending import is_users
 from node.inspection.searching.matching import SEARCHED, Needle
-from node.inspection.sending import is_users
 
 LINE_CHARACTERS = 160
 ORIGINS = ("RETRY_TOPIC", "REAL_TOPIC", "DLQ_ORIGIN_TOPIC")  # properties that nodes set
@@ -60,7 +60,7 @@ class Seeing:
         """Raise BadRequest where what an expression matches would tell what is not shown."""
         mask = self.mask_of(topic)
         if mask.hidden:
-            raise BadRequest(f"the console hides the properties of {topic}: search by a text")
+            raise BadRequest(f"the console hides the properties of {topic}: search by text instead")
         named = mask.names_in(expression)
         if named:
             raise BadRequest(f"the console masks {named[0]} in {topic}: leave it out of the SQL")

@@ -155,7 +155,7 @@ async def _round(letters: AsyncGenerator[Message, None]) -> list[Message]:
 
 
 def _over(bounds: Bounds) -> str:
-    return f"{bounds.seconds:g} s are over"
+    return f"its time limit of {bounds.seconds:g} s is over"
 
 
 async def _send(

@@ -14,6 +14,7 @@ from duolog._tracecontext import TRACEPARENT, TRACESTATE
 from node.inspection.messages.way import place_text
 from store.metadata import is_reserved_topic
 
+NOT_SENT_AGAIN = "only nodes write to {topic}: its messages cannot be sent again"
 NODES_OWN = "%"  # retries, dead letters
 NOT_COPIED = RESERVED | {ONE_KEY, TRACEPARENT, TRACESTATE}
 
@@ -83,4 +84,4 @@ def copy_of(message: Message) -> Draft:
     )
 
 
-__all__ = ["Draft", "copy_of", "is_users", "message_at", "send"]
+__all__ = ["NOT_SENT_AGAIN", "Draft", "copy_of", "is_users", "message_at", "send"]

@@ -17,7 +17,7 @@ _HIDDEN = frozenset(name.encode() for name in RESERVED - SEARCHED)
 
 
 class Needle:
-    """A text that is searched for. any_case: in capitals or not."""
+    """A text that is searched for. any_case: whether its case does not matter."""
 
     def __init__(self, text: str, any_case: bool = False) -> None:
         self._plain = text.encode()

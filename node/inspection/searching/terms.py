@@ -14,7 +14,7 @@ SECONDS = 120.0
 class Terms:
     """What is searched for. Either text or sql is given.
 
-    text: part of a body, of a key or tag, or of a user property; any_case: in capitals or not.
+    text: part of a body, of a key or tag, or of a user property; any_case: in any case.
     sql: an SQL92 expression over properties, which nodes evaluate. begin_ms, end_ms: messages that
     were stored from then until then; 0: from the first, until now. newest_first: from the end
     towards the beginning. results_max: it ends when so many are found. seconds: that it may take.

@@ -40,8 +40,8 @@ async def _ask(visit: Visit) -> Shown:
     decision, found = _decision_of(visit.query), await _message(visit)
     return Question(
         f"{'Commit' if decision == COMMIT else 'Roll back'} a half message of {found.topic}",
-        f"{_WHAT[decision]} The decision is final: its producer, {found.producer_group}, cannot "
-        "take the other one any more. Find out what it did before.",
+        f"{_WHAT[decision]} The decision is final: the producer group {found.producer_group} "
+        "can no longer decide otherwise. Find out first what the producer did.",
         "Commit" if decision == COMMIT else "Roll back",
         (Field("decision", "", decision, hidden=True),),
         type_to_confirm=found.topic,

@@ -43,7 +43,7 @@ async def messages(visit: Visit) -> Shown:
 async def _found(visit: Visit, wanted: Wanted) -> list[Row]:
     client, topic, value = visit.client, wanted.topic, wanted.value
     if not topic and wanted.by != MESSAGE_ID:
-        raise BadRequest("name the topic: only a message id does without it")
+        raise BadRequest("name the topic: only a search by message id needs none")
     if wanted.by == TIME:
         begin = time_ms(value)
         return [

@@ -49,9 +49,9 @@ async def test_when_its_time_is_over_nothing_is_lost(start_node: StartNode) -> N
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
         await make_letters(client, [b"0", b"1", b"2", b"3"])
         late = await redeliver(client, "g", Bounds(100, -1.0))
-        assert (late.done, late.stopped) == (0, "-1 s are over")
+        assert (late.done, late.stopped) == (0, "its time limit of -1 s is over")
         late = await redeliver_at(client, "g", [Place("broker-a", 0, 0)], -1.0)
-        assert (late.done, late.stopped) == (0, "-1 s are over")
+        assert (late.done, late.stopped) == (0, "its time limit of -1 s is over")
         assert (await redeliver(client, "g", PLENTY)).sent == 4
 
 
