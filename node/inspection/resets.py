@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from duolog import Client, GroupQueue, Start
 from duolog._background import all_of
 
-from node.inspection.times import MS_MAX, BadTime, time_of
+from node.inspection.messages.places import OFFSET_MAX
+from node.inspection.times import BadTime, time_of
 
 AT_ONCE = 16  # queues that the nodes are asked for
 OFFSET = "offset:"
-OFFSET_MAX = MS_MAX  # both are 64 bits
 
 
 class BadResumePoint(ValueError):

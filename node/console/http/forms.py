@@ -8,11 +8,10 @@ from urllib.parse import parse_qs
 
 from starlette.requests import ClientDisconnect, Request
 
-FORM_BYTES_MAX = 16 << 10
 FIELDS_MAX = 32
 
 
-async def fields_of(request: Request, most: int = FORM_BYTES_MAX) -> dict[str, str]:
+async def fields_of(request: Request, most: int) -> dict[str, str]:
     """The fields of a request's form. most: bytes that it may have."""
     body = b""
     try:
@@ -29,4 +28,4 @@ async def fields_of(request: Request, most: int = FORM_BYTES_MAX) -> dict[str, s
     return {name: values[-1] for name, values in fields.items()}
 
 
-__all__ = ["FORM_BYTES_MAX", "fields_of"]
+__all__ = ["fields_of"]

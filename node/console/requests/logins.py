@@ -18,7 +18,7 @@ from node.console.requests.answers import html
 from node.console.sessions.attempts import Attempts
 from node.console.sessions.viewers import Viewers
 from node.console.view.addresses import LOGIN, own_path
-from node.console.view.visits import Shown
+from node.console.view.visits import FORM_BYTES, Shown
 from node.console.view.words import duration, sentence
 
 LOGIN_SECONDS = 30.0  # in which nodes answer, also where others log in first
@@ -45,7 +45,7 @@ class Logins:
         """Begin a session, and go on at the page that was asked for."""
         proxied = bool(self._viewers.settings.origins)
         address = address_of(request, proxied=proxied)
-        fields = await fields_of(request)
+        fields = await fields_of(request, FORM_BYTES)
         wanted = own_path(fields.get("next", ""))
         wait = self._attempts.left_seconds(address)
         if wait:
@@ -71,7 +71,7 @@ class Logins:
     async def log_out(self, request: Request) -> Response:
         """End the session."""
         session = self._viewers.logged_in(request)
-        fields = await fields_of(request)
+        fields = await fields_of(request, FORM_BYTES)
         if session is not None and not session.proves(fields.get("form", "")):
             shown = errors.refusal("Not logged out", "This form is of another session.")
             return html(shown, request, session, 403)

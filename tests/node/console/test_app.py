@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from node.console.app import Console
-from node.console.http.forms import FORM_BYTES_MAX
 from node.console.pages.topics import topic
 from node.console.program import client_of, settings_of
 from node.console.seeing.seen import Seeing
@@ -22,7 +21,7 @@ from node.console.sessions.viewers import cookie_of
 from node.console.settings import Settings
 from node.console.view import render
 from node.console.view.rates import Rates
-from node.console.view.visits import Shown, Visit
+from node.console.view.visits import FORM_BYTES, Shown, Visit
 from node.console.view.words import THIN
 from node.consoleprocess import ConsoleOptions
 from tests.keyfiles import access_files
@@ -321,7 +320,7 @@ async def test_a_login_goes_on_within_the_console(
 async def test_a_form_that_is_too_long_is_none(start_node: StartNode) -> None:
     node = await start_node()
     async with browser(f"127.0.0.1:{node.port}") as at:
-        fields = {"user": "a", "password": "b" * FORM_BYTES_MAX}
+        fields = {"user": "a", "password": "b" * FORM_BYTES}
         answer = await at.post("/login", data=fields, headers=ORIGIN)
         assert sentence(answer.text) == "Enter a user and a password."
 

@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from node.console.actions.deferred import redelivery
-from node.console.http.forms import FORM_BYTES_MAX
 from node.console.pages.deferred import dead
 from node.console.requests import downloads
 from node.console.requests.downloads import file_name
 from node.console.sessions.viewers import Viewers
+from node.console.view.visits import FORM_BYTES
 from node.inspection.deadletters import places
 from node.inspection.deadletters.export import lines, selected
 from tests.keyfiles import access_files
@@ -137,7 +137,7 @@ async def test_what_is_selected_is_sent_again_and_nothing_else(start_node: Start
         many = "&".join(f"letter:a/0/{number}=on" for number in range(redelivery.CHOSEN_MAX + 1))
         assert (await at.get(f"/groups/g/redeliver?{many}")).status_code == 400
         longest = f"{'a' * 127}/2147483647/{(1 << 63) - 1}"
-        assert redelivery.CHOSEN_MAX * len(quote(f"{longest} ", safe="")) < FORM_BYTES_MAX
+        assert redelivery.CHOSEN_MAX * len(quote(f"{longest} ", safe="")) < FORM_BYTES
 
 
 async def test_all_are_sent_once_and_one_that_cannot_be_keeps_no_other(
