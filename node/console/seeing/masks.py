@@ -1,11 +1,12 @@
 """Which bodies are hidden, and which values in them are replaced.
 
 Rules: all rules that match a topic count together, and hidden is the strongest. Names are compared
-in any case. What is not understood is hidden: values are replaced only in a JSON object or array,
-or in a Protobuf message of a known type.
+in any case, and as Unicode takes them for the same. What is not understood is hidden: values are
+replaced only in a JSON object or array, or in a Protobuf message of a known type.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,11 +16,17 @@ from node.inspection.messages.protobodies import UNNAMED as MASK
 
 HIDDEN = "hidden"
 ROOT = "$."
-_NAMES = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.\-]*")  # of properties, as nodes read them in SQL
+_WORDS = re.compile(r"[A-Za-z_$][\w$.\-]*")  # as nodes read names in SQL
+_EXTENSION = re.compile(r"\[(?:[^][]*\.)?([^][.]+)\]")  # of Protobuf: [shop.card]
 
 
 class BadMask(ValueError):
     """A text is no rule; its own text says how one is written."""
+
+
+def _folded(name: str) -> str:
+    """A name as it is compared with others: an accent may be a character of its own."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +50,13 @@ class Mask:
     def properties(self, properties: Mapping[str, str]) -> dict[str, str]:
         """Properties with the masked ones replaced."""
         return {
-            name: MASK if name.casefold() in self.names else value
+            name: MASK if _folded(name) in self.names else value
             for name, value in properties.items()
         }
 
     def names_in(self, expression: str) -> list[str]:
-        """Names in an SQL expression that are masked: what matches would tell their values."""
-        return [name for name in _NAMES.findall(expression) if name.casefold() in self.names]
+        """Words of an SQL expression that are masked: what matches would tell their values."""
+        return [word for word in _WORDS.findall(expression) if _folded(word) in self.names]
 
     def _within(self, value: object, path: tuple[str, ...]) -> object:
         if isinstance(value, dict):
@@ -59,16 +66,9 @@ class Mask:
         return value
 
     def _field(self, name: str, value: object, path: tuple[str, ...]) -> object:
-        folded = _own_name(name).casefold()
+        folded = _folded(_EXTENSION.sub(r"\1", name))
         here = (*path, folded)
         return MASK if folded in self.names or here in self.paths else self._within(value, here)
-
-
-def _own_name(name: str) -> str:
-    """The name of a field; of an extension in Protobuf, `[package.name]`, its last word."""
-    if name.startswith("[") and name.endswith("]"):
-        return name[1:-1].rpartition(".")[2]
-    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Rule:
         if not re.fullmatch(MASK_RULE, text):
             raise BadMask(f"{text!r} is not of the form TOPIC=hidden or TOPIC=FIELD[,FIELD...]")
         pattern, _, rest = text.partition("=")
-        fields = [word.strip().casefold() for word in rest.split(",")]
+        fields = [_folded(word.strip()) for word in rest.split(",")]
         paths = {tuple(field.removeprefix(ROOT).split(".")) for field in fields if "." in field}
         names = {field for field in fields if "." not in field} - {HIDDEN}
         mask = Mask(HIDDEN in fields, frozenset(names), frozenset(paths))

@@ -32,6 +32,16 @@ from node.filters.sqlfilter import SqlFilter
             {"[shop.Card]": MASK, "x": {"[card]": MASK}},
         ),
         ("x.card", {"[a.card]": 1, "x": {"[a.card]": 2}}, {"[a.card]": 1, "x": {"[a.card]": MASK}}),
+        (
+            "caf\u00e9,card",
+            {"cafe\u0301": 1, "CAFE\u0301": 2, "\uff43ard": 3, "cafe": 4},
+            {"cafe\u0301": MASK, "CAFE\u0301": MASK, "\uff43ard": MASK, "cafe": 4},
+        ),
+        (
+            "card,order.iban",
+            {"[shop.card]": 1, "[card]": 2, "order": {"[a.b.iban]": 3}, "[shop.cards]": 4},
+            {"[shop.card]": MASK, "[card]": MASK, "order": {"[a.b.iban]": MASK}, "[shop.cards]": 4},
+        ),
         ("none", {"a": [1, "b", None, True, 1.5]}, {"a": [1, "b", None, True, 1.5]}),
     ],
 )
@@ -81,3 +91,6 @@ def test_words_of_an_expression_that_are_masked_are_found() -> None:
     mask = Rule.of("T=card").mask
     assert mask.names_in("age > 1 AND Card = 'x'") == ["Card"]
     assert mask.names_in("card_id = 1") == []
+    dashed = Rule.of("T=credit-card").mask
+    assert dashed.names_in("x = 5-credit-card") == ["credit-card"]
+    assert dashed.names_in("Credit-Card STARTSWITH '4'") == ["Credit-Card"]
