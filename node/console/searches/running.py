@@ -115,8 +115,10 @@ class Searches:
 
     async def forget(self, name: str) -> None:
         """End a search, so that the next look begins anew."""
+        known = self._known.get(name)
         await self.stop(name)
-        self._known.pop(name, None)
+        if self._known.get(name) is known:  # or else it began anew already
+            self._known.pop(name, None)
 
     async def close(self) -> None:
         """End all of them."""

@@ -163,3 +163,17 @@ async def test_an_error_ends_a_search(error: Exception, monkeypatch: pytest.Monk
     assert found.over
     assert isinstance(found.error, DuologError)
     assert await searches.look("a", Scripted) is found
+
+
+async def test_two_looks_at_once_begin_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEFT_SECONDS", -1.0)
+    room = Room()
+    searches = Searches(room)
+    for name in ("left", "seen"):
+        await searches.look(name, lambda: Scripted())
+    looks = (searches.look("new", lambda: Scripted()) for _ in range(2))
+    first, second = await asyncio.gather(*looks)
+    assert first is second
+    assert room.taken == OF_SESSION
+    await searches.close()
+    assert room.taken == 0
