@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FieldDescriptor
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.descriptor_pool import DescriptorPool
     from google.protobuf.message import Message
     from google.protobuf.unknown_fields import UnknownFieldSet
@@ -63,12 +64,13 @@ class ProtoType:
         from google.protobuf.message_factory import GetMessageClass
 
         self.type_name = type_name
-        self._pool = _pool_of(file)
+        found = _descriptors_of(file)
+        self._pool = _pool_of(found, file)
         try:
             self._made = GetMessageClass(self._pool.FindMessageTypeByName(type_name))
         except KeyError:
             raise BadDescriptors(
-                f"{file} has no message type {type_name!r}{_types(file)}"
+                f"{file} has no message type {type_name!r}{_types(found)}"
             ) from None
 
     @staticmethod
@@ -185,22 +187,39 @@ def _type_of(rule: ProtoRule) -> ProtoType | BadDescriptors:
         return error
 
 
-def _pool_of(file: Path) -> "DescriptorPool":
-    """The descriptors of a file, and nothing else. Raises BadDescriptors."""
+def _read(file: Path) -> bytes:
+    """A file's bytes. Raises BadDescriptors; a pipe could be waited for, and read, for ever."""
+    try:
+        if file.exists() and not file.is_file():
+            raise BadDescriptors(f"{file} is not a regular file: {MAKE}")
+        with file.open("rb") as opened:
+            found = opened.read(FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BadDescriptors(f"cannot read {file}: {why}") from None
+    if len(found) > FILE_BYTES_MAX:
+        raise BadDescriptors(f"{file} is larger than {FILE_BYTES_MAX >> 20} MiB")
+    return found
+
+
+def _descriptors_of(file: Path) -> "FileDescriptorSet":
+    """The descriptors of a file, at least one. Raises BadDescriptors."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
-    from google.protobuf.descriptor_pool import DescriptorPool
     from google.protobuf.message import DecodeError
 
     try:
-        if file.stat().st_size > FILE_BYTES_MAX:
-            raise BadDescriptors(f"{file} is larger than {FILE_BYTES_MAX >> 20} MiB")
-        found = FileDescriptorSet.FromString(file.read_bytes())
-    except OSError as error:
-        raise BadDescriptors(f"cannot read {file}: {error.strerror or error}") from None
+        found = FileDescriptorSet.FromString(_read(file))
     except DecodeError:
         raise BadDescriptors(f"{file} is not a file of descriptors: {MAKE}") from None
     if not found.file:
         raise BadDescriptors(f"{file} has no descriptors: {MAKE}")
+    return found
+
+
+def _pool_of(found: "FileDescriptorSet", file: Path) -> "DescriptorPool":
+    """These descriptors, and nothing else. file: that they are of. Raises BadDescriptors."""
+    from google.protobuf.descriptor_pool import DescriptorPool
+
     pool = DescriptorPool()
     for one in found.file:
         try:
@@ -211,11 +230,8 @@ def _pool_of(file: Path) -> "DescriptorPool":
     return pool
 
 
-def _types(file: Path) -> str:
+def _types(found: "FileDescriptorSet") -> str:
     """Some of the types that a file has, for an error."""
-    from google.protobuf.descriptor_pb2 import FileDescriptorSet
-
-    found = FileDescriptorSet.FromString(file.read_bytes())
     names = [
         ".".join(filter(None, (f.package, m.name))) for f in found.file for m in f.message_type
     ]

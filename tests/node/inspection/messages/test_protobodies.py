@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import time
 from pathlib import Path
 
@@ -129,6 +130,13 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         file.truncate(FILE_BYTES_MAX + 1)
     with pytest.raises(BadDescriptors, match="larger than"):
         ProtoType(path, ORDER)
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for file in (tmp_path, tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(BadDescriptors, match="not a regular file"):
+            ProtoType(file, "T")
 
 
 def test_a_type_that_the_file_lacks_is_told_with_those_it_has(tmp_path: Path) -> None:
