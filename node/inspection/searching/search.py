@@ -135,7 +135,7 @@ class Search(Generic[T]):
             if offset >= end:
                 continue
             if full and order >= self.hits[-1].order:
-                self._more = True
+                self._more = self._more or self._keep(batch[k]) is not None
                 continue
             what = self._keep(batch[k])
             if what is not None:

@@ -245,6 +245,19 @@ async def test_more_than_are_kept_are_told(start_node: StartNode) -> None:
             assert len((await found_by(client, terms)).hits) == SENT
 
 
+async def test_what_is_passed_over_is_not_told_as_more(start_node: StartNode) -> None:
+    node = await start_node()
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        stored = await filled(client)
+        shown = set(map(place, stored[-5:]))
+        terms = Terms("T", text="number", results_max=5)
+        search = Search(client, terms, lambda one: place(one) if place(one) in shown else None)
+        async with asyncio.timeout(30):
+            await search.run()
+        assert len(search.hits) == 5
+        assert search.progress.end is End.WHOLE
+
+
 async def test_how_far_a_search_is_grows_with_each_read(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
