@@ -62,8 +62,11 @@ class Handshakes:
                 server_side=True,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
             )
-        except OSError:
-            return  # anybody can send what is no TLS, or go away
+        except OSError as error:
+            # Anybody can send what is no TLS, or go away. The frames of the error hold it, and
+            # asyncio's buffers of 256 KiB.
+            error.__traceback__ = None
+            return
         finally:
             self._pending.pop(handshake, None)
         if secured is not None:

@@ -1,9 +1,11 @@
 """TLS handshakes that do not end, or never begin, shut nobody out."""
 
 import asyncio
+import asyncio.sslproto
+import gc
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -139,3 +141,35 @@ async def test_a_server_ends_while_handshakes_are_in_progress(tmp_path: Path) ->
             await asyncio.sleep(0)
     assert await ended(reader) == b""
     writer.close()
+
+
+async def test_a_handshake_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Each one has 256 KiB of buffers, which must not wait for the collector of cycles."""
+
+    def left() -> int:
+        return sum(isinstance(one, asyncio.sslproto.SSLProtocol) for one in gc.get_objects())
+
+    async with served(tmp_path) as (port, context, handshakes):
+        assert b"200 OK" in await answer(port, context)
+        gc.collect()
+        gc.disable()
+        try:
+            before = left()
+            for said in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01") * 10:
+                reader, writer = await connect(port)
+                writer.write(said)
+                writer.write_eof()
+                assert await ended(reader) is not None
+                writer.close()
+            assert await turned(lambda: not len(handshakes) and left() <= before)
+        finally:
+            gc.enable()
+
+
+async def turned(true: Callable[[], bool], most: int = 100) -> bool:
+    """Whether something is true within some turns of the loop."""
+    for _ in range(most):
+        if true():
+            return True
+        await asyncio.sleep(0)
+    return False
