@@ -62,8 +62,7 @@ class Halves:
         end = self._broker.core.store.next_offset(HALF_TOPIC, QUEUE)
         stop, slices = min(end, begin + EXAMINED_MAX), Slices()
         async for part in slices.parts(range(begin, stop), AT_ONCE):
-            if halves is not self._broker.transactions.halves:
-                raise sdk.Unavailable("the master changed during the call")
+            self._check_same(halves)
             for offset in filter(halves.lies_at, part):
                 half = halves.get(halves.origin_at(offset))
                 assert half is not None, "it lies there"
@@ -71,7 +70,14 @@ class Halves:
                 if len(reply.messages) == limit:
                     reply.next = str(offset) if offset + 1 < end else ""
                     return
+                await slices.turn()  # a row is a read
+                self._check_same(halves)
         reply.next = str(stop - 1) if stop < end else ""
+
+    def _check_same(self, halves: HalfMessages) -> None:
+        """Raise Unavailable where the half messages were read anew in others' turn."""
+        if halves is not self._broker.transactions.halves:
+            raise sdk.Unavailable("the master changed during the call")
 
     def _known(self) -> HalfMessages:
         halves = self._broker.transactions.halves

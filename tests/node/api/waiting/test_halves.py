@@ -7,8 +7,10 @@ from pathlib import Path
 import duolog
 import pytest
 from duolog import HalfMessage, HalvesPage, UndecidedMessage
+from duolog.wire import duolog_pb2 as wire
 
 from node.api.waiting import halves
+from node.core import slices
 from node.server import Node
 from store.metadata import AUDIT_TOPIC
 from tests.keyfiles import access_files
@@ -172,3 +174,40 @@ async def test_a_user_sees_and_decides_what_it_may(start_node: StartNode, tmp_pa
                 if b"Admin/DecideHalf" in noted:
                     break
                 await asyncio.sleep(0.01)
+
+
+async def test_others_have_a_turn_between_the_rows_of_a_page(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)
+    node = await start_node(transactions=PATIENT)
+    async with client_of(node) as client:
+        await client.admin.create_topic("T", 1)
+        await send_halves(client, "T", 8)
+        await waiting(client, 8)
+        page = asyncio.ensure_future(
+            halves.Halves(node.broker).page(wire.ListHalvesRequest(), lambda topic: True)
+        )
+        turns = 0
+        while not page.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert len((await page).messages) == 8
+        assert turns > 8
+
+
+async def test_a_page_goes_on_where_one_is_decided_on_meanwhile(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)
+    node = await start_node(transactions=PATIENT)
+    async with client_of(node) as client:
+        await client.admin.create_topic("T", 1)
+        await send_halves(client, "T", 8)
+        await waiting(client, 8)
+        page = asyncio.ensure_future(client.admin.halves_page())
+        await asyncio.gather(
+            *(client.admin.decide_half("P", n, commit=True, group="broker-a") for n in range(8))
+        )
+        assert len((await page).rows) <= 8
+        assert (await client.admin.halves_page()).rows == ()
