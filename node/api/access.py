@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from ipaddress import ip_address
 
 import structlog
 from duolog import _errors as sdk
@@ -13,7 +14,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from node.access.access import Access
 from node.access.accesstokens import SECONDS_MAX
-from node.access.gate import PRINCIPAL
+from node.access.gate import PRINCIPAL, Principal
 from node.access.rules import need, of_topic
 from node.access.users import User, check_password, check_user_name
 from node.api.calls import Caller, unary
@@ -214,7 +215,7 @@ class AccessService(stubs.AccessServicer):
         if not request.HasField("may"):
             return lambda user: Decision(True, None, "", "")
         principal = PRINCIPAL.get()
-        source = request.may.source or (principal.source if principal is not None else "")
+        source = _source(request.may, principal)
         who = WhoMay(self._metadata.access, _need(request.may), source)
         return lambda user: who.decision(user.name, enabled=user.enabled, is_super=user.is_super)
 
@@ -268,7 +269,7 @@ class AccessService(stubs.AccessServicer):
         name = request.user or principal.name
         if name != principal.name and not gate.is_super(principal):
             raise sdk.NoPermission("what another user may do is told to super users only")
-        found = gate.decision(name, _need(request), request.source or principal.source)
+        found = gate.decision(name, _need(request), _source(request, principal))
         return _decided(found)
 
     @unary
@@ -332,6 +333,16 @@ def _acl_of(user: str, text: str) -> Acl:
 
 def _text(acl: Acl) -> str:
     return json.dumps(acl.to_json())
+
+
+def _source(request: wire.TestAccessRequest, principal: Principal | None) -> str:
+    """The address that a request asks about; the caller's, if none. Raises BadRequest."""
+    if not request.source:
+        return principal.source if principal is not None else ""
+    try:
+        return str(ip_address(request.source))
+    except ValueError:
+        raise sdk.BadRequest(f"source {request.source!r} is not an IP address") from None
 
 
 def _need(request: wire.TestAccessRequest) -> Need:

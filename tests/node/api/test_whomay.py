@@ -113,6 +113,11 @@ async def test_who_may_is_told_with_what_decides(boss: duolog.Client) -> None:
     for action, resource in (("Fly", "Topic:orders"), ("Pub", "orders"), ("Pub", "")):
         with pytest.raises(duolog.BadRequest):
             await boss.access.who_may(action, resource)
+    for source in ("x", "10.0.0.0/8", "10.0.0.1/99"):
+        with pytest.raises(duolog.BadRequest, match="is not an IP address"):
+            await boss.access.who_may("Pub", "Topic:orders", source=source)
+        with pytest.raises(duolog.BadRequest, match="is not an IP address"):
+            await boss.access.test("Pub", "Topic:orders", source=source)
 
 
 def test_patterns_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
