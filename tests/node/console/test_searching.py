@@ -1,6 +1,7 @@
 """Messages are searched by text and by SQL, with pages that follow the search."""
 
 import asyncio
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -199,3 +200,22 @@ async def test_a_search_is_of_its_session_and_ends_with_it(
         async with asyncio.timeout(10):
             while "user alice: denied" not in await read(at, f"{TEXT}Duck"):
                 await asyncio.sleep(0.01)
+
+
+async def test_what_was_found_is_not_shown_without_the_right_to_read_it(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await start_node(access=access_files(tmp_path, "pw"))
+    endpoint = f"127.0.0.1:{node.port}"
+    await make_users(endpoint)
+    entries = [{"resource": "Topic:T", "actions": ["Sub"], "decision": "Allow"}]
+    rights = {"subject": "User:alice", "policies": [{"policyType": "Custom", "entries": entries}]}
+    async with as_boss(endpoint) as client, browser(endpoint, loopback=False) as at:
+        await fill(client)
+        await client.access.set_rights("alice", json.dumps(rights))
+        alice = {"user": "alice", "password": "secret-of-alice"}
+        await at.post("/login", data=alice, headers=ORIGIN)
+        for _ in range(2):
+            assert "Duck 7" in await read(at, f"{TEXT}Duck")
+        await client.access.set_rights("alice", "")
+        assert "Duck 7" not in await read(at, f"{TEXT}Duck", 403)

@@ -2,13 +2,15 @@
 
 Rules: a search belongs to the session that began it, and goes on from look to look of its page. It
 ends when nobody looks any more. Its link holds the whole filter; another session that opens the
-link searches by itself.
+link searches by itself. What is kept of one that is over is shown while its viewer may read the
+topic.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from duolog import Message, Unauthenticated
+from duolog import DuologError, Message, NoPermission, Unauthenticated
+from duolog.wire import duolog_pb2 as wire
 
 from node.console.pages.messages.rows import message_row
 from node.console.pages.messages.ways import Wanted
@@ -35,6 +37,8 @@ async def searched(visit: Visit, wanted: Wanted) -> Searched:
     found = await visit.searches.look(name, lambda: _search(visit, wanted))
     if isinstance(found.error, Unauthenticated):
         raise found.error
+    if found.over and found.search.hits:
+        await _check_rights(visit, found.search)
     progress = found.search.progress
     facts = {
         "sentence": " ".join(_sentences(found)),
@@ -47,6 +51,20 @@ async def searched(visit: Visit, wanted: Wanted) -> Searched:
         "act": f"{SEARCH_AGAIN if found.over else SEARCH_STOP}?{name}",
     }
     return Searched(facts, found.over)
+
+
+async def _check_rights(visit: Visit, search: Search[object]) -> None:
+    """Raise NoPermission where the viewer may not read the topic any more."""
+    *_, group, queue_id = search.hits[0].order
+    request = wire.PullRequest(
+        topic=search.terms.topic, queue_id=queue_id, max_messages=1, columns=[wire.STORE_TIMES]
+    )
+    try:
+        await visit.client.fetch(request, group)
+    except (NoPermission, Unauthenticated):
+        raise
+    except DuologError:
+        pass  # the topic is gone, or its nodes are away: what was found stays
 
 
 def _search(visit: Visit, wanted: Wanted) -> Search[object]:
