@@ -181,6 +181,7 @@ async def test_others_have_a_turn_between_the_rows_of_a_page(
 ) -> None:
     monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)
     node = await start_node(transactions=PATIENT)
+    assert node.broker is not None
     async with client_of(node) as client:
         await client.admin.create_topic("T", 1)
         await send_halves(client, "T", 8)
