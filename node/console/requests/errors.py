@@ -12,6 +12,7 @@ from duolog import (
     DuologError,
     NoPermission,
     NoSuchMessage,
+    TopicExists,
     UnknownGroup,
     UnknownTopic,
 )
@@ -33,6 +34,7 @@ _STATUS: Mapping[type[DuologError], int] = {
     NoSuchMessage: 404,
     UnknownGroup: 404,
     UnknownTopic: 404,
+    TopicExists: 409,
     Busy: UNAVAILABLE,
     Defect: 500,
 }
