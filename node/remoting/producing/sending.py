@@ -40,12 +40,15 @@ MULTI_TAGS, COMPRESSION_TYPE = 0x2, 0x700
 KEPT_FLAGS = COMPRESSED | MULTI_TAGS | COMPRESSION_TYPE
 INNER_BATCH = 0x80
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored
 _NOTED = (b"RETRY_TOPIC", b"DLQ_ORIGIN_TOPIC")  # set by the node, and by consumers' retries
 
 
 @dataclass(frozen=True, slots=True)
 class _Put:
-    """A checked request. batch: where it waits for its delivery, if it does."""
+    """A checked request. batch: where it waits for its delivery, if it does. given_up: of a dead
+    letter, the topic that it was sent to, and the group.
+    """
 
     request: Command
     topic: str
@@ -53,6 +56,7 @@ class _Put:
     kind: str
     batch: PutBatch
     transaction_id: str = ""
+    given_up: tuple[str, str] | None = None
 
 
 class Sending:
@@ -94,12 +98,18 @@ class Sending:
             self._core.traffic.receive(put.topic, put.kind, result.count, columns)
             if put.kind is DELAY:
                 self._broker.delays.count(put.topic, put.batch, result.count)
+            if put.given_up is not None:
+                self._core.traffic.dead.add(put.given_up, result.count, len(columns.bodies))
         return self._answer(put, result) if waiting is None else self._wait(put, result, waiting)
 
     # -- what is stored ------------------------------------------------------------------------
 
     def _checked(self, peer: Peer, request: Command, header: SendRequest) -> _Put:
-        header = self._given_up(header)
+        if header.reconsume_times > RECONSUME_TIMES_MAX:
+            raise BadRequest(f"the field reconsumeTimes exceeds {RECONSUME_TIMES_MAX}")
+        given_up = self._given_up(header)
+        if given_up is not None:
+            header = _dead_letter(header, given_up[1])
         config = self._writable(header)
         queue_id = self._queue(header, config)
         batch = self._batch(peer, request, header)
@@ -113,24 +123,23 @@ class Sending:
             batch = self._deferred(batch, text)
             kind = NORMAL if batch.topic == config.name else DELAY
         self._check_quotas(peer, sent)  # last: what is refused uses nothing
-        return _Put(request, config.name, queue_id, kind, batch, transaction)
+        return _Put(request, config.name, queue_id, kind, batch, transaction, given_up)
 
-    def _given_up(self, header: SendRequest) -> SendRequest:
-        """A message that its consumer sends back too often goes to the dead letters."""
+    def _given_up(self, header: SendRequest) -> tuple[str, str] | None:
+        """Topic and group of a message that its consumer sends back too often; None for others."""
         if not header.topic.startswith(RETRY_PREFIX):
-            return header
+            return None
         group = header.topic.removeprefix(RETRY_PREFIX)
         row = self._core.metadata.tables.groups.get(group, {})
         most = header.max_reconsume_times
         if most < 0:
             most = int(row.get("retryMaxTimes", RETRY_TIMES))
         if header.reconsume_times < most:
-            return header
-        text = properties_text(header.properties)
-        origin = property_of(text, b"RETRY_TOPIC") or header.topic
-        self._core.traffic.dead.add((origin, group), 1)
-        text = without(text, b"DELAY")
-        return replace(header, topic=dead_letter_topic(group), queue_id=0, properties=text.decode())
+            return None
+        origin = property_of(properties_text(header.properties), b"RETRY_TOPIC")
+        if origin is None or origin not in self._core.metadata.topics:
+            origin = header.topic  # what a client says must not grow the table of topics
+        return origin, group
 
     def _writable(self, header: SendRequest) -> TopicConfig:
         """The topic, made where clients may make it. Raises UnknownTopic, NoPermission."""
@@ -259,6 +268,12 @@ class Sending:
         if put.transaction_id:
             fields["transactionId"] = put.transaction_id
         return put.request.answer(put_code(result.status), result.reason, fields)
+
+
+def _dead_letter(header: SendRequest, group: str) -> SendRequest:
+    """A message for the dead letters of a group instead, at once."""
+    text = without(properties_text(header.properties), b"DELAY")
+    return replace(header, topic=dead_letter_topic(group), queue_id=0, properties=text.decode())
 
 
 def _fields(header: SendRequest, flags: list[int]) -> I64:

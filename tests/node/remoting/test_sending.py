@@ -126,6 +126,7 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
     ),
     ({"sysFlag": 128}, ResponseCode.MESSAGE_ILLEGAL, "inner batches"),
     ({"bornTimestamp": "x"}, ResponseCode.SYSTEM_ERROR, "bornTimestamp"),
+    ({"reconsumeTimes": (1 << 31) - 1}, ResponseCode.SYSTEM_ERROR, "reconsumeTimes"),
 ]
 
 
@@ -189,6 +190,22 @@ async def test_a_message_sent_back_once_too_often_is_a_dead_letter(
     await remoting.send("%RETRY%g", b"x", again, reconsumeTimes=2, maxReconsumeTimes=2)
     dead = await stored(node, "%DLQ%g")
     assert properties_of(dead) == {"RETRY_TOPIC": "T"}
+
+
+async def test_only_what_is_stored_counts_as_given_up(node: Node, remoting: Remoting) -> None:
+    assert node.broker is not None
+    given_up = node.broker.core.traffic.dead.table
+    late = {"reconsumeTimes": 16, "body": b"four"}
+    refused = await remoting.send("%RETRY%nobody", properties="RETRY_TOPIC\x01T", **late)
+    assert refused.code == ResponseCode.TOPIC_NOT_EXIST
+    assert given_up == {}
+    await remoting.beat("c", "g", "T")
+    for origin in ("T", "NoSuchTopic"):
+        await remoting.send("%RETRY%g", properties=f"RETRY_TOPIC\x01{origin}", **late)
+    assert {key: flow.body_bytes for key, flow in given_up.items()} == {
+        ("T", "g"): 4,
+        ("%RETRY%g", "g"): 4,
+    }
 
 
 async def test_what_is_over_a_quota_is_not_stored(node: Node, remoting: Remoting) -> None:
