@@ -137,7 +137,7 @@ def _json(command: Command) -> bytes:
 
 def _read_json(header: bytes, body: bytes) -> Command:
     try:
-        read = json.loads(header)
+        read = json.loads(header.decode())  # strictly UTF-8: bytes might have half characters
     except (ValueError, RecursionError) as error:
         raise BadFrame(f"a header is no JSON: {str(error)[:200]}") from None
     if not isinstance(read, dict):

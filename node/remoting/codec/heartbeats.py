@@ -13,6 +13,7 @@ from node.remoting.codec.errors import BadRequest
 GROUPS_MAX = 1024  # of one client
 SUBSCRIPTIONS_MAX = 1024  # of one group
 TEXT_BYTES_MAX = 255
+JSON_BYTES_MAX = 1 << 20  # of a body, which is read at once
 EXPRESSION_CHARACTERS_MAX = 16 << 10
 TAG, SQL = "TAG", "SQL92"
 _MODELS = ("BROADCASTING", "CLUSTERING")
@@ -101,6 +102,8 @@ def _subscription(found: dict[str, Any]) -> Subscription:
 
 def read_text(body: bytes) -> object:
     """A body as JSON. Raises BadRequest."""
+    if len(body) > JSON_BYTES_MAX:
+        raise BadRequest(f"a body in JSON has {len(body)} bytes, the limit is {JSON_BYTES_MAX}")
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:

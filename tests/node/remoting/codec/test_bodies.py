@@ -175,6 +175,7 @@ def test_any_value_in_a_group_is_read_or_refused(group: str, entry: str, value: 
         b'{"clientID":"a\\u0000"}',
         b'{"clientID":"\\ud800"}',
         b'{"clientID":"' + b"x" * 256 + b'"}',
+        b'{"clientID":"c"}' + b" " * (1 << 20),
         json.dumps({"clientID": "c", "producerDataSet": [{"groupName": "g"}] * 1025}).encode(),
     ],
 )

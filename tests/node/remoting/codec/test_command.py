@@ -176,6 +176,8 @@ def test_a_header_of_a_newer_client_is_read_without_what_is_not_known() -> None:
         {"extFields": {str(k): "" for k in range(257)}},
         {"remark": []},
         b'{"remark":"\xff"}',
+        b'{"remark":"\xed\xa0\x80"}',  # half a character
+        '{"remark":"\\ud800"}'.encode("utf-16"),
     ],
 )
 def test_a_header_that_cannot_be_read_is_no_frame(header: object) -> None:
