@@ -41,6 +41,7 @@ KEPT_FLAGS = COMPRESSED | MULTI_TAGS | COMPRESSION_TYPE
 INNER_BATCH = 0x80
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored
+BORN_MS_MAX = 253_402_300_799_999  # the end of the year 9999, as far as other APIs can tell it
 _NOTED = (b"RETRY_TOPIC", b"DLQ_ORIGIN_TOPIC")  # set by the node, and by consumers' retries
 
 
@@ -105,8 +106,7 @@ class Sending:
     # -- what is stored ------------------------------------------------------------------------
 
     def _checked(self, peer: Peer, request: Command, header: SendRequest) -> _Put:
-        if header.reconsume_times > RECONSUME_TIMES_MAX:
-            raise BadRequest(f"the field reconsumeTimes exceeds {RECONSUME_TIMES_MAX}")
+        _check_numbers(header)
         given_up = self._given_up(header)
         if given_up is not None:
             header = _dead_letter(header, given_up[1])
@@ -268,6 +268,14 @@ class Sending:
         if put.transaction_id:
             fields["transactionId"] = put.transaction_id
         return put.request.answer(put_code(result.status), result.reason, fields)
+
+
+def _check_numbers(header: SendRequest) -> None:
+    """Raise BadRequest for what could be stored, but not be delivered by every API."""
+    if header.reconsume_times > RECONSUME_TIMES_MAX:
+        raise BadRequest(f"the field reconsumeTimes exceeds {RECONSUME_TIMES_MAX}")
+    if not 0 <= header.born_timestamp <= BORN_MS_MAX:
+        raise BadRequest(f"the field bornTimestamp is outside 0..{BORN_MS_MAX}")
 
 
 def _dead_letter(header: SendRequest, group: str) -> SendRequest:

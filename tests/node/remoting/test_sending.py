@@ -126,6 +126,8 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
     ),
     ({"sysFlag": 128}, ResponseCode.MESSAGE_ILLEGAL, "inner batches"),
     ({"bornTimestamp": "x"}, ResponseCode.SYSTEM_ERROR, "bornTimestamp"),
+    ({"bornTimestamp": -1}, ResponseCode.SYSTEM_ERROR, "bornTimestamp"),
+    ({"bornTimestamp": 253_402_300_800_000}, ResponseCode.SYSTEM_ERROR, "bornTimestamp"),
     ({"reconsumeTimes": (1 << 31) - 1}, ResponseCode.SYSTEM_ERROR, "reconsumeTimes"),
 ]
 
