@@ -14,12 +14,14 @@ from node.remoting.codec.locks import QueueName, locked, read_locks
 from node.remoting.consuming.locks import QueueLocks
 from node.remoting.consuming.pulling import filter_of
 from node.remoting.members import Members
-from node.remoting.port.desk import Peer
+from node.remoting.port.desk import Begun, Peer
 from node.remoting.refusals import Refused
 from store.metadata import check_group, is_reserved_topic
 from store.offsets import PhyOffset
 
 log = structlog.get_logger("duolog.remoting")
+
+GIVE_UP_LEVEL = -1  # RocketMQ's: the message becomes a dead letter
 
 
 class Clients:
@@ -32,10 +34,11 @@ class Clients:
         self._locks = QueueLocks()
         self._numbers = 0  # of the requests to clients
 
-    async def heartbeat(self, peer: Peer, request: Command) -> Command:
+    def heartbeat(self, peer: Peer, request: Command) -> Begun:
         """HEART_BEAT: notes the client; its groups are made where they do not exist yet.
 
-        In this order: what it reads already goes on while no group can be made.
+        In this order: what it reads already goes on while no group can be made. It is noted at
+        once: a request that follows it finds, or removes, the member.
         """
         heartbeat = read_heartbeat(request.body)
         for data in heartbeat.consumers:
@@ -45,18 +48,25 @@ class Clients:
             if data.group in changed:
                 self._register(data)
         self._tell_of(changed)
-        if not self._broker.replication.not_master():
-            for data in heartbeat.consumers:
-                await self._ensure(data.group)
-        return request.answer(0)
+        new = [data.group for data in heartbeat.consumers if not self._is_whole(data.group)]
+        if not new or self._broker.replication.not_master():
+            return request.answer(0)
+        return self._make(request, new)
 
-    async def _ensure(self, group: str) -> None:
-        """A group, and the topic of what its members send back. Raises Busy, Retryable."""
+    def _is_whole(self, group: str) -> bool:
+        """Whether a group exists, and the topic of what its members send back."""
         metadata = self._core.metadata
-        await metadata.ensure_group(group)
-        topic = group_retry_topic(group)
-        if topic not in metadata.topics:
-            metadata.auto_create(topic, 1)
+        return metadata.has_group(group) and group_retry_topic(group) in metadata.topics
+
+    async def _make(self, request: Command, groups: list[str]) -> Command:
+        """Make groups, and their topics. Raises Busy, Retryable."""
+        metadata = self._core.metadata
+        for group in groups:
+            await metadata.ensure_group(group)
+            topic = group_retry_topic(group)
+            if topic not in metadata.topics:
+                metadata.auto_create(topic, 1)
+        return request.answer(0)
 
     def _register(self, data: ConsumerData) -> None:
         """Note SQL expressions for the bits of messages; what is wrong is told to pulls."""
@@ -149,8 +159,10 @@ class Clients:
         record = self._broker.store.get_message(PhyOffset(header.offset))
         if is_reserved_topic(record.topic):
             raise sdk.NoPermission(f"topic {record.topic!r} is reserved for the system")
-        most = max(0, header.max_reconsume_times)
-        await self._broker.retries.send_back(header.group, record, header.delay_level, most)
+        most, level = header.max_reconsume_times, header.delay_level
+        if most == 0:  # no further attempt; elsewhere 0 is the group's number
+            level = GIVE_UP_LEVEL
+        await self._broker.retries.send_back(header.group, record, level, max(0, most))
         return request.answer(0)
 
 

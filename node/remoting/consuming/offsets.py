@@ -32,6 +32,7 @@ log = structlog.get_logger("duolog.remoting")
 
 STORE_SECONDS = 0.2
 GATHERED_MAX = 100_000  # queues, of all groups
+TOGETHER_MAX = 256  # queues in one change: it has to fit into a record
 
 
 class Commits:
@@ -64,16 +65,19 @@ class Commits:
     async def store(self) -> None:
         """Store what was gathered. What a node cannot store, its clients commit again elsewhere."""
         for group in list(self._gathered):
-            queues = self._gathered[group]
-            offsets: dict[str, dict[int, int]] = {}
-            for (topic, queue_id), offset in queues.items():
-                offsets.setdefault(topic, {})[queue_id] = offset
-            stored = dict(queues)
-            try:
-                await self._metadata.commit(group, offsets)
-            except sdk.DuologError as error:
-                log.debug("offsets were not committed", group=group, reason=str(error))
-            self._forget(group, stored)
+            gathered = list(self._gathered[group].items())
+            for first in range(0, len(gathered), TOGETHER_MAX):
+                await self._store(group, dict(gathered[first : first + TOGETHER_MAX]))
+
+    async def _store(self, group: str, queues: dict[QueueKey, int]) -> None:
+        offsets: dict[str, dict[int, int]] = {}
+        for (topic, queue_id), offset in queues.items():
+            offsets.setdefault(topic, {})[queue_id] = offset
+        try:
+            await self._metadata.commit(group, offsets)
+        except sdk.DuologError as error:
+            log.debug("offsets were not committed", group=group, reason=str(error))
+        self._forget(group, queues)
 
     def _forget(self, group: str, stored: dict[QueueKey, int]) -> None:
         """Those that are stored, and have not moved meanwhile."""

@@ -16,7 +16,7 @@ from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.fields import read_header, write_header
 from node.remoting.codec.headers import PullRequest, PullResponse
-from node.remoting.codec.heartbeats import SQL
+from node.remoting.codec.heartbeats import EXPRESSION_CHARACTERS_MAX, SQL
 from node.remoting.codec.routes import MASTER_ID
 from node.remoting.consuming.offsets import Offsets
 from node.remoting.members import Members
@@ -45,9 +45,19 @@ _CODES = {
 _EMPTY = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 
 
-@lru_cache(EXPRESSIONS)
 def filter_of(kind: str, expression: str) -> MessageFilter:
     """The filter of a subscription. Raises Refused (SUBSCRIPTION_PARSE_FAILED)."""
+    if len(expression) > EXPRESSION_CHARACTERS_MAX:
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"an expression has {len(expression)} characters, the limit is "
+            f"{EXPRESSION_CHARACTERS_MAX}",
+        )
+    return _parsed(kind, expression)
+
+
+@lru_cache(EXPRESSIONS)
+def _parsed(kind: str, expression: str) -> MessageFilter:
     try:
         return SqlFilter.parse(expression) if kind == SQL else TagFilter.parse(expression)
     except BadFilter as error:
@@ -144,12 +154,12 @@ class Pulling:
 
     def _count(self, header: PullRequest, result: GetResult) -> None:
         size = len(result.bodies)
+        known = self._core.metadata.has_group(header.consumer_group)
+        group = header.consumer_group if known else ""  # any text may come: it must not be kept
         self._broker.log.count_out(result.count, size)
-        self._core.traffic.deliver(header.topic, header.consumer_group, result.count, size)
+        self._core.traffic.deliver(header.topic, group, result.count, size)
         if self._core.traces is not None:
-            self._core.traces.delivered(
-                header.topic, header.queue_id, header.consumer_group, result
-            )
+            self._core.traces.delivered(header.topic, header.queue_id, group, result)
 
     def _records(self, table: I64) -> bytes:
         """The records of a read as they lie in the log; those side by side are copied at once.

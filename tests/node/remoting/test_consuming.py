@@ -9,6 +9,7 @@ import pytest
 
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Serialization
+from node.remoting.codec.heartbeats import EXPRESSION_CHARACTERS_MAX
 from node.server import Node
 from store.offsets import QueueOffset
 from tests.node.remoting.client import Remoting, connected, records
@@ -171,6 +172,26 @@ async def test_a_held_pull_ends_with_its_connection(node: Node, remoting: Remoti
     assert len(node.broker.log.board) == 0
 
 
+async def test_an_expression_of_a_pull_has_a_limit(remoting: Remoting) -> None:
+    fields = {"sysFlag": 4, "expressionType": "TAG"}
+    longest = "t" * EXPRESSION_CHARACTERS_MAX
+    assert (await remoting.pull("g", "T", 0, subscription=longest, **fields)).code == (
+        ResponseCode.PULL_NOT_FOUND
+    )
+    refused = await remoting.pull("g", "T", 0, subscription=f"{longest}t", **fields)
+    assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+async def test_messages_count_for_groups_that_exist(node: Node, remoting: Remoting) -> None:
+    await filled(remoting, 1)
+    await reads(remoting)
+    for group in ("g", "nobody", "x" * 1000):
+        await remoting.pull(group, "T", 0, sysFlag=4, subscription="*")
+    assert node.broker is not None
+    counted = node.broker.core.traffic.delivered.table
+    assert {group: flow.messages for (_, group, _), flow in counted.items()} == {"g": 1, "": 2}
+
+
 async def test_answers_that_were_taken_hold_no_memory(node: Node, remoting: Remoting) -> None:
     await filled(remoting, 8)
     await reads(remoting)
@@ -218,6 +239,26 @@ async def test_a_commit_is_known_at_once_and_stored_soon(node: Node, remoting: R
         while node.broker.metadata.tables.committed("g", "T", 0) != 2:
             await asyncio.sleep(0.02)
     assert await offset(remoting, query, consumerGroup="g") == (0, 2)
+
+
+async def test_many_commits_at_once_are_stored(node: Node, remoting: Remoting) -> None:
+    await reads(remoting)
+    topics = [f"Wide{k}" for k in range(3)]
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        for topic in topics:
+            await client.admin.create_topic(topic, 1024)
+    update = {"consumerGroup": "g", "commitOffset": 1 << 60}
+    for topic in topics:
+        for queue_id in range(1024):
+            fields = {**update, "topic": topic, "queueId": queue_id}
+            remoting.oneway(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+    assert node.broker is not None
+    tables = node.broker.metadata.tables
+    async with asyncio.timeout(COMMITTED_SECONDS_MAX):
+        while tables.committed("g", topics[-1], 1023) != 1 << 60:
+            await asyncio.sleep(0.02)
+    for topic in topics:
+        assert {tables.committed("g", topic, queue_id) for queue_id in range(1024)} == {1 << 60}
 
 
 async def test_a_pull_commits_as_well(remoting: Remoting) -> None:
@@ -297,6 +338,16 @@ async def test_members_hear_of_each_other(node: Node, remoting: Remoting) -> Non
     assert "no consumer" in empty.remark
 
 
+async def test_a_client_may_leave_right_behind_its_heartbeat(remoting: Remoting) -> None:
+    data = {"groupName": "g", "subscriptionDataSet": []}
+    body = json.dumps({"clientID": "c", "consumerDataSet": [data]}).encode()
+    beat = remoting.begin(RequestCode.HEART_BEAT, {}, body)
+    fields = {"clientID": "c", "consumerGroup": "g"}
+    leave = remoting.begin(RequestCode.UNREGISTER_CLIENT, fields)
+    assert {(await beat).code, (await leave).code} == {0}
+    assert await members(remoting) == []
+
+
 async def test_members_are_those_of_the_group_for_operators_too(
     node: Node, remoting: Remoting
 ) -> None:
@@ -360,6 +411,17 @@ async def test_a_message_given_up_is_a_dead_letter(node: Node, remoting: Remotin
     dead = node.broker.store.record_at("%DLQ%g", 0, QueueOffset(0))
     assert dead is not None
     assert (dead.body, dead.properties["DLQ_ORIGIN_TOPIC"]) == (b"body0", "T")
+
+
+async def test_a_group_may_give_no_further_attempt(node: Node, remoting: Remoting) -> None:
+    await filled(remoting, 1)
+    await reads(remoting)
+    assert await back(remoting, node, maxReconsumeTimes=0) == 0
+    assert node.broker is not None
+    await node.broker.log.caught_up()
+    dead = node.broker.store.record_at("%DLQ%g", 0, QueueOffset(0))
+    assert dead is not None
+    assert dead.body == b"body0"
 
 
 async def test_only_messages_can_be_sent_back(node: Node, remoting: Remoting) -> None:
