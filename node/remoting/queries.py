@@ -1,17 +1,14 @@
 """Queries: single messages by their ids and keys, as records."""
 
-from duolog import _errors as sdk
-
 from node.broker import Broker
 from node.quotas.quotas import Who
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.fields import read_header, write_header
 from node.remoting.codec.headers import QueryRequest, QueryResponse, ViewRequest
+from node.remoting.places import message_at
 from node.remoting.port.desk import Peer
 from node.remoting.refusals import Refused
-from store.metadata import is_reserved_topic
-from store.offsets import PhyOffset
 from store.record import Record
 
 MESSAGES_MAX = 64
@@ -25,12 +22,9 @@ class Queries:
         self._broker = broker
 
     async def view(self, peer: Peer, request: Command) -> Command:
-        """VIEW_MESSAGE_BY_ID. Raises StoreError, NoPermission, Busy."""
+        """VIEW_MESSAGE_BY_ID. Raises as `message_at`."""
         header = read_header(ViewRequest, request.fields)
-        await self._broker.log.caught_up()
-        record = self._broker.store.get_message(PhyOffset(header.offset))
-        if is_reserved_topic(record.topic):
-            raise sdk.NoPermission(f"topic {record.topic!r} is reserved for the system")
+        record = await message_at(self._broker, header.offset)
         return await self._answer(peer, request, [record])
 
     async def query(self, peer: Peer, request: Command) -> Command:

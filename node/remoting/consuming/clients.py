@@ -14,10 +14,10 @@ from node.remoting.codec.locks import QueueName, locked, read_locks
 from node.remoting.consuming.locks import QueueLocks
 from node.remoting.consuming.pulling import filter_of
 from node.remoting.members import Members
+from node.remoting.places import message_at
 from node.remoting.port.desk import Begun, Peer
 from node.remoting.refusals import Refused
-from store.metadata import check_group, is_reserved_topic
-from store.offsets import PhyOffset
+from store.metadata import check_group
 
 log = structlog.get_logger("duolog.remoting")
 
@@ -155,10 +155,7 @@ class Clients:
         header = read_header(SendBackRequest, request.fields)
         self._core.admission.check_current()
         self._check_group(header.group)
-        await self._broker.log.caught_up()
-        record = self._broker.store.get_message(PhyOffset(header.offset))
-        if is_reserved_topic(record.topic):
-            raise sdk.NoPermission(f"topic {record.topic!r} is reserved for the system")
+        record = await message_at(self._broker, header.offset)
         most, level = header.max_reconsume_times, header.delay_level
         if most == 0:  # no further attempt; elsewhere 0 is the group's number
             level = GIVE_UP_LEVEL

@@ -13,6 +13,7 @@ from node.remoting.codec.heartbeats import EXPRESSION_CHARACTERS_MAX
 from node.server import Node
 from store.offsets import QueueOffset
 from tests.node.remoting.client import Remoting, connected, records
+from tests.node.remoting.forged import forged
 
 COMMITTED_SECONDS_MAX = 10.0
 
@@ -173,7 +174,7 @@ async def test_a_held_pull_ends_with_its_connection(node: Node, remoting: Remoti
 
 
 async def test_an_expression_of_a_pull_has_a_limit(remoting: Remoting) -> None:
-    fields = {"sysFlag": 4, "expressionType": "TAG"}
+    fields: dict[str, Any] = {"sysFlag": 4, "expressionType": "TAG"}
     longest = "t" * EXPRESSION_CHARACTERS_MAX
     assert (await remoting.pull("g", "T", 0, subscription=longest, **fields)).code == (
         ResponseCode.PULL_NOT_FOUND
@@ -430,6 +431,8 @@ async def test_only_messages_can_be_sent_back(node: Node, remoting: Remoting) ->
     await reads(remoting)
     assert await back(remoting, node, offset=1 << 40) == ResponseCode.SYSTEM_ERROR
     assert await back(remoting, node, offset=3) == ResponseCode.SYSTEM_ERROR
+    within = await forged(node, remoting)
+    assert await back(remoting, node, offset=within) == ResponseCode.QUERY_NOT_FOUND
     assert node.broker is not None
     note = node.broker.store.record_at("DUOLOG_SYS_METADATA", 0, QueueOffset(0))
     assert note is not None

@@ -11,6 +11,7 @@ from node.server import Node
 from store.clocks import MonoMs
 from store.offsets import QueueOffset
 from tests.node.remoting.client import Remoting, records
+from tests.node.remoting.forged import forged
 
 # -- queries -----------------------------------------------------------------------------------
 
@@ -47,6 +48,9 @@ async def test_a_message_is_found_by_its_place(node: Node, remoting: Remoting) -
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert not refused.body
     assert node.broker is not None
+    within = {"offset": await forged(node, remoting)}
+    refused = await remoting.ask(RequestCode.VIEW_MESSAGE_BY_ID, within)
+    assert (refused.code, refused.body) == (ResponseCode.QUERY_NOT_FOUND, b"")
     note = node.broker.store.record_at("DUOLOG_SYS_METADATA", 0, QueueOffset(0))
     assert note is not None
     fields = {"offset": note.physical_offset}

@@ -197,7 +197,7 @@ async def test_a_message_sent_back_once_too_often_is_a_dead_letter(
 async def test_only_what_is_stored_counts_as_given_up(node: Node, remoting: Remoting) -> None:
     assert node.broker is not None
     given_up = node.broker.core.traffic.dead.table
-    late = {"reconsumeTimes": 16, "body": b"four"}
+    late: dict[str, Any] = {"reconsumeTimes": 16, "body": b"four"}
     refused = await remoting.send("%RETRY%nobody", properties="RETRY_TOPIC\x01T", **late)
     assert refused.code == ResponseCode.TOPIC_NOT_EXIST
     assert given_up == {}
