@@ -31,6 +31,7 @@ class Members:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Peer, Member]] = {}
+        self._groups_of: dict[Peer, set[str]] = {}  # so that one that ends need not be searched for
         self._producers: dict[str, dict[Peer, None]] = {}
         self._producer_groups: dict[Peer, frozenset[str]] = {}
 
@@ -49,6 +50,7 @@ class Members:
             if known is None or (known.client_id, known.data) != (heartbeat.client_id, data):
                 changed.add(data.group)
             members[peer] = Member(heartbeat.client_id, data, mono_ms)
+            self._groups_of.setdefault(peer, set()).add(data.group)
         return changed
 
     def _produces(self, peer: Peer, groups: frozenset[str]) -> None:
@@ -78,12 +80,16 @@ class Members:
             return False
         if not members:
             del self._groups[group]
+        groups = self._groups_of[peer]
+        groups.discard(group)
+        if not groups:
+            del self._groups_of[peer]
         return True
 
     def gone(self, peer: Peer) -> set[str]:
         """A connection ended; the consumer groups that its client was in."""
         self._produces(peer, frozenset())
-        return {group for group in list(self._groups) if self.leave(peer, group)}
+        return {group for group in list(self._groups_of.get(peer, ())) if self.leave(peer, group)}
 
     def expire(self, mono_ms: MonoMs) -> set[str]:
         """Let go of silent clients; the groups that they were in."""
