@@ -52,7 +52,7 @@ class Transactions:
         return request.answer(0)
 
     async def _ask(self, check: Check) -> bool:
-        """Send a check to one of the group's producers, in turn; False if there is none."""
+        """Send a check to one of the group's producers, in turn; False if none takes it."""
         producers = self._members.producers(check.group)
         if not producers:
             return False
@@ -66,7 +66,9 @@ class Transactions:
         )
         code, body = RequestCode.CHECK_TRANSACTION_STATE, half_bytes(record)
         request = Command(code, self._numbers, fields, body, flag=ONEWAY)
-        return producers[self._numbers % len(producers)].tell(request)
+        turn = self._numbers % len(producers)
+        # One that takes nothing now must not keep the others from being asked.
+        return any(producer.tell(request) for producer in producers[turn:] + producers[:turn])
 
 
 def half_bytes(record: Record) -> bytes:

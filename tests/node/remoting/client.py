@@ -76,6 +76,11 @@ class Remoting:
         """Send bytes."""
         self._writer.write(data)
 
+    def address(self) -> str:
+        """Its address and port, as the node names it."""
+        host, port = self._writer.get_extra_info("sockname")[:2]
+        return f"{host}:{port}"
+
     def close(self) -> None:
         self._writer.close()
 

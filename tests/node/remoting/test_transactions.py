@@ -8,8 +8,10 @@ import duolog
 import pytest
 
 from demo.ports import free_endpoint
+from node.deferred.transactionservice import Check
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
+from node.remoting.port.connection import Connection
 from node.server import Node
 from store.offsets import QueueOffset
 from store.record import Record
@@ -127,3 +129,33 @@ async def test_a_producer_that_left_is_not_asked(node: Node, remoting: Remoting)
         async with asyncio.timeout(WAIT_SECONDS):
             await other.told.get()
     assert remoting.told.empty()
+
+
+async def test_a_producer_that_takes_nothing_keeps_no_other_from_being_asked(
+    node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert node.remoting is not None
+    async with connected(node) as other:
+        await beat(remoting, "p")
+        await beat(other, "p")
+        told = Connection.tell
+        ours = remoting.address()
+
+        def deaf(connection: Connection, command: Command) -> bool:
+            return connection.name != ours and told(connection, command)
+
+        monkeypatch.setattr(Connection, "tell", deaf)
+        assert node.broker is not None
+        (ask,) = node.broker.transactions.askers[-1:]
+        answers: list[bool] = []
+
+        async def asked(check: Check) -> bool:
+            answers.append(await ask(check))
+            return answers[-1]
+
+        node.broker.transactions.askers[-1] = asked
+        for _ in range(3):
+            await remoting.send("T", b"pay", HALF, 2)
+            async with asyncio.timeout(WAIT_SECONDS):
+                assert (await other.told.get()).code == RequestCode.CHECK_TRANSACTION_STATE
+        assert set(answers) == {True}
