@@ -23,7 +23,7 @@ of it is used. Source: Apache RocketMQ 4.9.8, RemotingCommand and RocketMQSerial
 import json
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from node.remoting.codec.errors import BadFrame
@@ -76,6 +76,10 @@ class Command:
     def is_oneway(self) -> bool:
         """Nobody waits for its answer."""
         return bool(self.flag & ONEWAY)
+
+    def bare(self) -> "Command":
+        """Itself without its body: what its answer needs, where that waits."""
+        return replace(self, fields={}, body=b"")
 
     def answer(
         self,

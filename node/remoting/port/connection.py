@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
             text = f"{self._terms.calls_max} requests are under way on this connection"
             self._answer(request, request.answer(ResponseCode.SYSTEM_BUSY, text))
         else:
-            task = self._terms.begin(self._wait(request, begun))
+            task = self._terms.begin(self._wait(request.bare(), begun))
             self._calls[task] = desk.holds(request)
             task.add_done_callback(self._calls.pop)
 

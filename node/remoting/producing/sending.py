@@ -46,18 +46,25 @@ _NOTED = (b"RETRY_TOPIC", b"DLQ_ORIGIN_TOPIC")  # set by the node, and by consum
 
 
 @dataclass(frozen=True, slots=True)
+class _Told:
+    """What an answer tells. It may wait for slaves, and its messages are stored: without them."""
+
+    request: Command
+    queue_id: int
+    transaction_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Put:
     """A checked request. batch: where it waits for its delivery, if it does. given_up: of a dead
     letter, the topic that it was sent to, and the group.
     """
 
-    request: Command
     topic: str
-    queue_id: int
     kind: str
     batch: PutBatch
-    transaction_id: str = ""
-    given_up: tuple[str, str] | None = None
+    told: _Told
+    given_up: tuple[str, str] | None
 
 
 class Sending:
@@ -101,7 +108,8 @@ class Sending:
                 self._broker.delays.count(put.topic, put.batch, result.count)
             if put.given_up is not None:
                 self._core.traffic.dead.add(put.given_up, result.count, len(columns.bodies))
-        return self._answer(put, result) if waiting is None else self._wait(put, result, waiting)
+        told = put.told
+        return self._answer(told, result) if waiting is None else self._wait(told, result, waiting)
 
     # -- what is stored ------------------------------------------------------------------------
 
@@ -123,7 +131,8 @@ class Sending:
             batch = self._deferred(batch, text)
             kind = NORMAL if batch.topic == config.name else DELAY
         self._check_quotas(peer, sent)  # last: what is refused uses nothing
-        return _Put(request, config.name, queue_id, kind, batch, transaction, given_up)
+        told = _Told(request.bare(), queue_id, transaction)
+        return _Put(config.name, kind, batch, told, given_up)
 
     def _given_up(self, header: SendRequest) -> tuple[str, str] | None:
         """Topic and group of a message that its consumer sends back too often; None for others."""
@@ -245,29 +254,29 @@ class Sending:
 
     # -- answers -------------------------------------------------------------------------------
 
-    async def _wait(self, put: _Put, result: PutResult, waiting: Outcome) -> Command:
+    async def _wait(self, told: _Told, result: PutResult, waiting: Outcome) -> Command:
         # What is waited for is shared: it is not cancelled with the client's connection.
-        return self._answer(put, replace(result, status=await asyncio.shield(waiting)))
+        return self._answer(told, replace(result, status=await asyncio.shield(waiting)))
 
     def _refused(self, request: Command, result: PutResult) -> Command:
         self._core.traffic.failures.add(result.status.value, 1)
         remark = f"{result.status.value} {result.reason}".strip()
         return request.answer(put_code(result.status), remark)
 
-    def _answer(self, put: _Put, result: PutResult) -> Command:
+    def _answer(self, told: _Told, result: PutResult) -> Command:
         if result.queue_offset < 0:
-            return self._refused(put.request, result)
+            return self._refused(told.request, result)
         if result.status is not PutMessageStatus.PUT_OK:
             self._core.traffic.failures.add(result.status.value, 1)
         where = SendResponse(
             offset_message_id(self._broker.store.store_host, result.physical_offset),
-            put.queue_id,
+            told.queue_id,
             result.queue_offset,
         )
         fields = {**write_header(where), **REGION}
-        if put.transaction_id:
-            fields["transactionId"] = put.transaction_id
-        return put.request.answer(put_code(result.status), result.reason, fields)
+        if told.transaction_id:
+            fields["transactionId"] = told.transaction_id
+        return told.request.answer(put_code(result.status), result.reason, fields)
 
 
 def _check_numbers(header: SendRequest) -> None:

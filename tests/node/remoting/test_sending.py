@@ -1,18 +1,22 @@
 """Sends over the remoting protocol: what is stored, and what is answered."""
 
 import asyncio
+import tracemalloc
 from typing import Any
 
 import duolog
 import pytest
 
 from demo.ports import free_endpoint
+from node.engine.log import Outcome
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Serialization
 from node.remoting.codec.messages import BatchMessage, write_batch
 from node.server import Node
+from store.messagestore import PutBatch, PutResult
 from store.offsets import QueueOffset
 from store.record import Record
+from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import LETTERS, Remoting, connected
 
@@ -236,6 +240,33 @@ async def test_sends_of_one_connection_are_answered_by_their_numbers(remoting: R
     assert {one.code for one in found} == {ResponseCode.SUCCESS}
     places = {(one.fields["queueId"], one.fields["queueOffset"]) for one in found}
     assert len(places) == 64
+
+
+async def test_what_waits_for_its_answer_holds_no_body(
+    node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert node.broker is not None
+    log, safe = node.broker.log, asyncio.get_running_loop().create_future()
+    put, stored_now = log.put, asyncio.Event()
+    places: list[int] = []
+
+    def unconfirmed(batch: PutBatch) -> tuple[PutResult, Outcome | None]:
+        places.append(put(batch)[0].queue_offset)
+        if len(places) == 64:
+            stored_now.set()
+        return PutResult(PutMessageStatus.PUT_OK, queue_offset=QueueOffset(0)), safe
+
+    monkeypatch.setattr(log, "put", unconfirmed)
+    tracemalloc.start()
+    body = bytes(60_000)
+    async with asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(remoting.send("T", body)) for _ in range(64)]
+        await stored_now.wait()
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        safe.set_result(PutMessageStatus.PUT_OK)
+    assert {one.result().code for one in waiting} == {ResponseCode.SUCCESS}
+    assert held < 64 * 60_000 // 2
 
 
 async def test_durable_sends_wait_for_the_disk(start_node: StartNode) -> None:
