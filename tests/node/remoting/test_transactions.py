@@ -146,14 +146,15 @@ async def test_a_producer_that_takes_nothing_keeps_no_other_from_being_asked(
 
         monkeypatch.setattr(Connection, "tell", deaf)
         assert node.broker is not None
-        (ask,) = node.broker.transactions.askers[-1:]
+        askers = node.broker.transactions.askers
+        (ask,) = [one for one in askers if "remoting" in one.__module__]
         answers: list[bool] = []
 
         async def asked(check: Check) -> bool:
             answers.append(await ask(check))
             return answers[-1]
 
-        node.broker.transactions.askers[-1] = asked
+        askers[askers.index(ask)] = asked
         for _ in range(3):
             await remoting.send("T", b"pay", HALF, 2)
             async with asyncio.timeout(WAIT_SECONDS):
