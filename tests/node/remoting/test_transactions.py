@@ -81,7 +81,8 @@ async def test_a_message_rolled_back_is_not(node: Node, remoting: Remoting) -> N
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"msgId": "ID2"}, {"producerGroup": "q"}, {"tranStateTableOffset": 99}]
+    "wrong",
+    [{"msgId": "ID2"}, {"producerGroup": "q"}, {"producerGroup": ""}, {"tranStateTableOffset": 99}],
 )
 async def test_a_decision_must_be_on_the_message_that_it_names(
     node: Node, remoting: Remoting, wrong: dict[str, object]
