@@ -42,6 +42,7 @@ INNER_BATCH = 0x80
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored
 BORN_MS_MAX = 253_402_300_799_999  # the end of the year 9999, as far as other APIs can tell it
+_LATER = (b"DELAY", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC", b"TRAN_MSG")
 _NOTED = (b"RETRY_TOPIC", b"DLQ_ORIGIN_TOPIC")  # set by the node, and by consumers' retries
 
 
@@ -197,6 +198,10 @@ class Sending:
             if header.topic.startswith(RETRY_PREFIX):
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batches cannot be sent back")
             messages = read_batch(request.body)
+            if len(messages) > 1 and any(_waits(one.properties) for one in messages):
+                raise Refused(
+                    ResponseCode.MESSAGE_ILLEGAL, "a batch has delayed messages or half messages"
+                )
             texts = (without(one.properties, b"WAIT", *_NOTED) for one in messages)
             columns = Columns.of((one.body for one in messages), texts)
             flags = [one.flag for one in messages]
@@ -291,6 +296,11 @@ def _dead_letter(header: SendRequest, group: str) -> SendRequest:
     """A message for the dead letters of a group instead, at once."""
     text = without(properties_text(header.properties), b"DELAY")
     return replace(header, topic=dead_letter_topic(group), queue_id=0, properties=text.decode())
+
+
+def _waits(text: bytes) -> bool:
+    """Whether a message is delivered later than others: by its time, or by a decision."""
+    return any(property_of(text, name) not in (None, "0", "false") for name in _LATER)
 
 
 def _fields(header: SendRequest, flags: list[int]) -> I64:

@@ -95,6 +95,29 @@ async def test_a_batch_is_stored_whole(node: Node, remoting: Remoting) -> None:
     assert (await remoting.ask(RequestCode.SEND_BATCH_MESSAGE, fields, b"short")).code == 1
 
 
+@pytest.mark.parametrize(
+    ("properties", "code"),
+    [
+        (b"DELAY\x013", ResponseCode.MESSAGE_ILLEGAL),
+        (b"K\x01v\x02TIMER_DELAY_SEC\x0160", ResponseCode.MESSAGE_ILLEGAL),
+        (b"TIMER_DELAY_MS\x0160", ResponseCode.MESSAGE_ILLEGAL),
+        (b"TIMER_DELIVER_MS\x0160", ResponseCode.MESSAGE_ILLEGAL),
+        (b"TRAN_MSG\x01true", ResponseCode.MESSAGE_ILLEGAL),
+        (b"TRAN_MSG\x01false\x02DELAY\x010\x02XDELAY\x013", ResponseCode.SUCCESS),
+    ],
+)
+async def test_messages_that_wait_cannot_be_in_a_batch(
+    node: Node, remoting: Remoting, properties: bytes, code: ResponseCode
+) -> None:
+    body = write_batch([BatchMessage(0, b"one", b""), BatchMessage(0, b"two", properties)])
+    fields = {"a": "p", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 7, "h": 0, "i": ""}
+    sent = await remoting.ask(RequestCode.SEND_BATCH_MESSAGE, fields, body)
+    assert sent.code == code, sent.remark
+    assert node.broker is not None
+    await node.broker.log.caught_up()
+    assert node.broker.store.queue_range("T", 0)[1] == (2 if code == 0 else 0)
+
+
 async def test_a_topic_is_made_by_its_first_message(start_node: StartNode) -> None:
     node = await start_node(
         remoting={"listen": free_endpoint()},
