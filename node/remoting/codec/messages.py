@@ -102,6 +102,7 @@ def write_batch(messages: list[BatchMessage]) -> bytes:
 
 
 __all__ = [
+    "END",
     "BatchMessage",
     "properties_text",
     "property_of",

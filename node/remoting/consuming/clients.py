@@ -1,6 +1,5 @@
 """Clients: their heartbeats, their groups, what they send back, and what they are told."""
 
-import structlog
 from duolog import _errors as sdk
 
 from node.broker import Broker
@@ -18,8 +17,6 @@ from node.remoting.places import message_at
 from node.remoting.port.desk import Begun, Peer
 from node.remoting.refusals import Refused
 from store.metadata import check_group
-
-log = structlog.get_logger("duolog.remoting")
 
 GIVE_UP_LEVEL = -1  # RocketMQ's: the message becomes a dead letter
 

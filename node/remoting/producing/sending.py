@@ -24,7 +24,7 @@ from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.fields import write_header
 from node.remoting.codec.headers import SendRequest, SendResponse, read_send
-from node.remoting.codec.messages import properties_text, property_of, read_batch, without
+from node.remoting.codec.messages import END, properties_text, property_of, read_batch, without
 from node.remoting.port.desk import Begun, Peer
 from node.remoting.refusals import Refused, put_code
 from node.remoting.routes import DEFAULT_TOPIC
@@ -43,7 +43,7 @@ REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored
 BORN_MS_MAX = 253_402_300_799_999  # the end of the year 9999, as far as other APIs can tell it
 _LATER = (b"DELAY", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC", b"TRAN_MSG")
-_NOTED = (b"RETRY_TOPIC", b"DLQ_ORIGIN_TOPIC")  # set by the node, and by consumers' retries
+_ORIGIN = (b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID")  # of a dead letter: the node says it
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +118,10 @@ class Sending:
         _check_numbers(header)
         given_up = self._given_up(header)
         if given_up is not None:
-            header = _dead_letter(header, given_up[1])
+            header = _dead_letter(header, *given_up)
         config = self._writable(header)
         queue_id = self._queue(header, config)
-        batch = self._batch(peer, request, header)
+        batch = self._batch(peer, request, header, _unsaid(header.topic, given_up is not None))
         batch = sent = replace(batch, topic=config.name, queue_id=queue_id)
         text = batch.columns.properties.tobytes() if batch.columns.count == 1 else b""
         transaction = ""
@@ -189,8 +189,10 @@ class Sending:
             )
         return header.queue_id
 
-    def _batch(self, peer: Peer, request: Command, header: SendRequest) -> PutBatch:
-        """The messages, for a queue that is chosen later."""
+    def _batch(
+        self, peer: Peer, request: Command, header: SendRequest, unsaid: tuple[bytes, ...]
+    ) -> PutBatch:
+        """The messages, without some properties, for a queue that is chosen later."""
         if header.sys_flag & INNER_BATCH:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "inner batches are not supported")
         flag, fields = header.flag, None
@@ -202,15 +204,14 @@ class Sending:
                 raise Refused(
                     ResponseCode.MESSAGE_ILLEGAL, "a batch has delayed messages or half messages"
                 )
-            texts = (without(one.properties, b"WAIT", *_NOTED) for one in messages)
+            texts = (without(one.properties, *unsaid) for one in messages)
             columns = Columns.of((one.body for one in messages), texts)
             flags = [one.flag for one in messages]
             flag = flags[0]
             if len(set(flags)) > 1:
                 fields = _fields(header, flags)
         else:
-            noted = () if header.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else _NOTED
-            text = without(properties_text(header.properties), b"WAIT", *noted)
+            text = without(properties_text(header.properties), *unsaid)
             columns = Columns.of([request.body], [text])
         return PutBatch(
             header.topic,
@@ -292,10 +293,24 @@ def _check_numbers(header: SendRequest) -> None:
         raise BadRequest(f"the field bornTimestamp is outside 0..{BORN_MS_MAX}")
 
 
-def _dead_letter(header: SendRequest, group: str) -> SendRequest:
-    """A message for the dead letters of a group instead, at once."""
-    text = without(properties_text(header.properties), b"DELAY")
-    return replace(header, topic=dead_letter_topic(group), queue_id=0, properties=text.decode())
+def _unsaid(topic: str, is_given_up: bool) -> tuple[bytes, ...]:
+    """Properties of a message that are not stored: what only the node says, and `WAIT`."""
+    if is_given_up:
+        return (b"WAIT",)
+    if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        return (b"WAIT", *_ORIGIN)
+    return (b"WAIT", b"RETRY_TOPIC", *_ORIGIN)
+
+
+def _dead_letter(header: SendRequest, origin: str, group: str) -> SendRequest:
+    """A message for the dead letters of a group instead, at once, with where it comes from."""
+    text = without(properties_text(header.properties), b"DELAY", *_ORIGIN)
+    parts = [text] if text else []
+    parts.append(b"DLQ_ORIGIN_TOPIC\x01" + origin.encode())
+    if unique := property_of(text, b"UNIQ_KEY"):
+        parts.append(b"DLQ_ORIGIN_MESSAGE_ID\x01" + unique.encode())
+    properties = END.join(parts).decode()
+    return replace(header, topic=dead_letter_topic(group), queue_id=0, properties=properties)
 
 
 def _waits(text: bytes) -> bool:

@@ -218,7 +218,16 @@ async def test_a_message_sent_back_once_too_often_is_a_dead_letter(
     assert waiting.reconsume_times == 1
     await remoting.send("%RETRY%g", b"x", again, reconsumeTimes=2, maxReconsumeTimes=2)
     dead = await stored(node, "%DLQ%g")
-    assert properties_of(dead) == {"RETRY_TOPIC": "T"}
+    assert properties_of(dead) == {"RETRY_TOPIC": "T", "DLQ_ORIGIN_TOPIC": "T"}
+    forged = "DLQ_ORIGIN_TOPIC\x01Other\x02DLQ_ORIGIN_MESSAGE_ID\x01ID2\x02UNIQ_KEY\x01ID1"
+    await remoting.send("%RETRY%g", b"x", forged, reconsumeTimes=2, maxReconsumeTimes=2)
+    assert properties_of(await stored(node, "%DLQ%g", offset=1)) == {
+        "UNIQ_KEY": "ID1",
+        "DLQ_ORIGIN_TOPIC": "%RETRY%g",
+        "DLQ_ORIGIN_MESSAGE_ID": "ID1",
+    }
+    await remoting.send("%DLQ%g", b"x", forged)
+    assert properties_of(await stored(node, "%DLQ%g", offset=2)) == {"UNIQ_KEY": "ID1"}
 
 
 async def test_only_what_is_stored_counts_as_given_up(node: Node, remoting: Remoting) -> None:
