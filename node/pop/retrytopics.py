@@ -17,6 +17,7 @@ from store.record import TOPIC_BYTES_MAX, Record
 from store.status import PutMessageStatus
 
 RETRY_TIMES = 16  # retryMaxTimes
+RECONSUME_TIMES_MAX = (1 << 31) - 1  # that a record has room for
 FIRST_LEVEL = 3  # the ladder begins at the third delay level: 10 s
 
 
@@ -47,6 +48,11 @@ def origin_of(record: Record) -> str:
     return record.properties.get("RETRY_TOPIC", record.topic)
 
 
+def _attempts_of(record: Record) -> int:
+    """The failed attempts, with this one. A log copied from elsewhere may have any number."""
+    return min(record.reconsume_times + 1, RECONSUME_TIMES_MAX)
+
+
 class RetryTopics:
     """Stores messages again."""
 
@@ -60,7 +66,7 @@ class RetryTopics:
         topic: the one that holds it now. Raises sdk.Unavailable if it may not have been stored.
         """
         row = self._core.metadata.tables.groups.get(group, {})
-        failed = record.reconsume_times + 1
+        failed = _attempts_of(record)
         if failed > int(row.get("retryMaxTimes", RETRY_TIMES)):
             await self._dead(group, record, failed)
             return
@@ -74,7 +80,7 @@ class RetryTopics:
         that does not exist.
         """
         row = self._core.metadata.tables.groups.get(group, {})
-        failed = record.reconsume_times + 1
+        failed = _attempts_of(record)
         if level < 0 or failed > (max_attempts or int(row.get("retryMaxTimes", RETRY_TIMES))):
             await self._dead(group, record, failed)
             return dead_letter_topic(group)
@@ -85,7 +91,7 @@ class RetryTopics:
 
     async def to_dead_letters(self, group: str, record: Record) -> None:
         """Store a message as a dead letter at once. Raises as `store_again`."""
-        await self._dead(group, record, record.reconsume_times + 1)
+        await self._dead(group, record, _attempts_of(record))
 
     async def _dead(self, group: str, record: Record, failed: int) -> None:
         origin = {"DLQ_ORIGIN_TOPIC": origin_of(record)}

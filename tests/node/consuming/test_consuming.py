@@ -21,7 +21,9 @@ import pytest
 from duolog._membership import SharingMember
 from duolog._prefetch import Prefetch
 
+from store.columns import Columns
 from store.kernels.text import java_hash
+from store.puts import PutBatch
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS
 from tests.process.support import NodeProcess
@@ -336,6 +338,22 @@ async def test_messages_sent_back_keep_to_delay_levels_and_attempt_limits(
             await client.admin.delete_topic("T")
             with pytest.raises(duolog.UnknownTopic):
                 await other.send_back(third)
+
+
+async def test_a_message_of_another_log_with_any_number_of_attempts_is_a_dead_letter(
+    start_node: StartNode,
+) -> None:
+    node = await start_node()
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        await client.admin.create_topic("T", 1)
+        assert node.broker is not None
+        batch = PutBatch("T", 0, Columns.of([b"x"]), 1, reconsume_times=(1 << 31) - 1)
+        await node.broker.core.log.put_and_wait(batch)
+        async with client.consumer("g", "T") as consumer:
+            (message,) = await take(consumer, 1)
+            assert await consumer.send_back(message) == "%DLQ%g"
+        (dead,) = await client.pull("%DLQ%g", 0, 0)
+        assert dead.reconsume_times == (1 << 31) - 1
 
 
 def test_a_consumer_in_a_thread_sends_back(tmp_path: Path) -> None:
