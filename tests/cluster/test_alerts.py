@@ -2,6 +2,7 @@
 runbook whose commands exist.
 """
 
+import itertools
 import re
 import shlex
 import shutil
@@ -220,7 +221,7 @@ def commands(page: Path) -> list[str]:
 
 def parse(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise what the command line would refuse; run nothing."""
-    words = shlex.split(command)
+    words = list(itertools.takewhile(lambda word: word != ">", shlex.split(command)))
     monkeypatch.setattr(sys, "argv", words)  # by which it imports only the noun that is named
     found: Any = typer.main.get_command(app)
     name, *rest = words

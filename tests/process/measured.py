@@ -11,11 +11,12 @@ from tests.scraping import Scrape, scrape
 
 
 class Measured(NodeProcess):
-    """A node with metrics."""
+    """A node with metrics, and with all ports for clients that they tell of."""
 
     def __init__(self, data: Path, *flags: str) -> None:
         self.metrics = free_endpoint()
-        super().__init__(data, "--set", f"metrics.listen={self.metrics}", *flags)
+        ports = (f"metrics.listen={self.metrics}", f"remoting.listen={free_endpoint()}")
+        super().__init__(data, *(word for port in ports for word in ("--set", port)), *flags)
 
     def scrape(self) -> Scrape:
         return scrape(int(self.metrics.rpartition(":")[2]))

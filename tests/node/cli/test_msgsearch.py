@@ -45,8 +45,14 @@ def fields(body: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_an_interrupted_search_prints_what_it_found(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    terminal: bool,
 ) -> None:
+    # A shell's background job is started with the signal ignored, and asyncio leaves it so.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     monkeypatch.setattr(module, "Search", Interrupted)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     with pytest.raises(typer.Exit) as ended:
