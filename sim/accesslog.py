@@ -18,11 +18,15 @@ SUBJECT = "User:"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The state after some records: rows by user, and by what a quota limits."""
+    """The state after some records: rows by user, and by what a quota limits.
+
+    changes: how often the quota of a subject was set or deleted.
+    """
 
     users: Mapping[str, Row] = field(default_factory=dict)
     rights: Mapping[str, Row] = field(default_factory=dict)
     quotas: Mapping[str, Row] = field(default_factory=dict)
+    changes: Mapping[str, int] = field(default_factory=dict)
 
     def enabled(self, name: str) -> Row | None:
         """A user that may call."""
@@ -56,6 +60,10 @@ class Said:
         """What limits one subject."""
         return self.quotas.get(f"{kind}:{name}") or self.quotas.get(f"{kind}:*")
 
+    def turns(self, kind: str, name: str) -> int:
+        """How often what limits one subject may have become something else."""
+        return self.changes.get(f"{kind}:{name}", 0) + self.changes.get(f"{kind}:*", 0)
+
     def after(self, change: Row) -> "Said":
         """With one record more."""
         match change["op"]:
@@ -76,10 +84,15 @@ class Said:
                 return replace(self, rights=_without(self.rights, change["user"]))
             case "quota":
                 row = change["quota"]
-                return replace(self, quotas={**self.quotas, row["subject"]: row})
+                quotas = {**self.quotas, row["subject"]: row}
+                return replace(self, quotas=quotas, changes=self._changed(row["subject"]))
             case "delete_quota":
-                return replace(self, quotas=_without(self.quotas, change["subject"]))
+                quotas, name = _without(self.quotas, change["subject"]), change["subject"]
+                return replace(self, quotas=quotas, changes=self._changed(name))
         return self
+
+    def _changed(self, subject: str) -> dict[str, int]:
+        return {**self.changes, subject: self.changes.get(subject, 0) + 1}
 
 
 def _without(rows: Mapping[str, Row], name: str) -> dict[str, Row]:

@@ -26,11 +26,14 @@ Place = tuple[str, str, str]  # user, address, topic
 
 @dataclass(slots=True)
 class _Bucket:
-    """One rate of one subject at one process. passed: time in ms, amount, and whether for sure."""
+    """One rate of one subject at one process. passed: time in ms, amount, and whether for sure;
+    from `begun` on, since the quota may have been another one.
+    """
 
     a_second: int
     burst_ms: int
     passed: list[tuple[int, int, bool]] = field(default_factory=list)
+    begun: int = 0
 
     @property
     def burst(self) -> float:
@@ -39,7 +42,7 @@ class _Bucket:
     def is_over(self) -> bool:
         """Whether more passed than may, up to the last batch."""
         last, total = self.passed[-1], 0
-        for time, amount, sure in reversed(self.passed):
+        for time, amount, sure in reversed(self.passed[self.begun :]):
             total += amount if sure else 0
             most = self.a_second * (last[0] - time) / 1000 + self.burst + last[1]
             if total > most + CLOSE:
@@ -57,15 +60,27 @@ class _Bucket:
 
 @dataclass(slots=True)
 class _Account:
-    """What one subject used at one process, by one quota."""
+    """What one subject used at one process, by one quota.
+
+    turns: of the quota, as they were last seen. Where another one held in between, a node that has
+    seen it begins to count anew, and one that has taken both records together does not.
+    """
 
     messages: _Bucket | None
     bytes: _Bucket | None
     count: int = 0
+    turns: int = 0
 
     @property
     def buckets(self) -> list[_Bucket]:
         return [bucket for bucket in (self.messages, self.bytes) if bucket is not None]
+
+    def renew(self, turns: int) -> None:
+        """See how often the quota has changed."""
+        if turns != self.turns:
+            self.turns = turns
+            for bucket in self.buckets:
+                bucket.begun = len(bucket.passed)
 
     def take(self, now: int, size: int, count: int, sure: bool) -> None:
         self.count += 1
@@ -127,6 +142,7 @@ class QuotaWatch:
                     self._accounts[key] = _Account(
                         _bucket(row, "messages_in"), _bucket(row, "bytes_in")
                     )
+                self._accounts[key].renew(said.turns(kind, name))
                 found.append(self._accounts[key])
         return found
 

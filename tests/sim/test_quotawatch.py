@@ -98,6 +98,30 @@ def test_a_changed_quota_begins_anew_and_another_one_does_not(sends: Sends) -> N
     sends.passes(1, 5)
 
 
+def test_a_quota_that_was_another_one_in_between_begins_anew_or_goes_on(sends: Sends) -> None:
+    sends.said = Said().after({"op": "quota", "quota": QUOTA})
+    sends.passes(0, 6)
+    other = {**QUOTA, "messages_in": 60}
+    sends.said = sends.said.after({"op": "quota", "quota": other})
+    sends.said = sends.said.after({"op": "quota", "quota": QUOTA})
+    sends.waits(1, 90)
+    sends.passes(1, 6)
+    with pytest.raises(Violation, match="too much"):
+        sends.passes(2, 1)
+
+
+def test_what_limits_all_others_may_be_another_one_in_between(sends: Sends) -> None:
+    every = {**QUOTA, "subject": "User:*"}
+    sends.said = Said().after({"op": "quota", "quota": every})
+    sends.passes(0, 6)
+    sends.said = sends.said.after({"op": "quota", "quota": {**QUOTA, "messages_in": 60}})
+    sends.said = sends.said.after({"op": "delete_quota", "subject": "User:u"})
+    sends.passes(1, 6)
+    sends.said = sends.said.after({"op": "quota", "quota": {**QUOTA, "subject": "User:v"}})
+    with pytest.raises(Violation, match="too much"):
+        sends.passes(2, 1)
+
+
 def test_a_process_that_was_not_seen_is_not_judged(sends: Sends) -> None:
     sends.passes(0, 6)
     said, unknown = sends.said, cast(Any, None)
