@@ -323,20 +323,22 @@ class TransactionService:
             raise sdk.Unavailable(f"half message {offset} cannot be read yet")
         raise sdk.NoSuchMessage(f"half message {offset} no longer exists")
 
-    async def end(self, origins: Iterable[int], commit: bool, group: str = "") -> None:
+    async def end(self, origins: Iterable[int], commit: bool, group: str | None) -> None:
         """Commit or roll back half messages; repeating a decision is no error.
 
-        group: if given, must be that of the half messages. Raises BadRequest, NoSuchMessage (also
-        for one that was decided the other way, after the others are decided), ResultUnknown,
-        Unavailable, NotMaster.
+        group: of the half messages; None where the caller proved otherwise that they are its own.
+        Raises BadRequest, NoSuchMessage (also for one that was decided the other way, after the
+        others are decided), ResultUnknown, Unavailable, NotMaster.
         """
         self._core.admission.check_current()
+        if group is not None and not group:
+            raise sdk.BadRequest("name the producer group of the half messages")
         wanted = sorted(set(origins))
         halves = await self._reaching(wanted)
         found = []
         for origin in wanted:
             half = halves.get(origin)
-            if half is not None and group and half.group != group:
+            if half is not None and group is not None and half.group != group:
                 raise sdk.BadRequest(f"half message {origin} belongs to another producer group")
             if half is not None:
                 found.append(half)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 from duolog import BadRequest, Client, Message
 
+from node.inspection.messages.places import OFFSET_MAX
+from node.numerals import number_of
 from store.metadata import AUDIT_TOPIC
 
 ENTRIES_SCANNED = 5_000  # of all replica groups together
@@ -138,9 +140,10 @@ def _ends(place: str) -> Mapping[str, int]:
     ends = {}
     for word in filter(None, place.split(",")):
         group, _, offset = word.rpartition(":")
-        if not (offset.isascii() and offset.isdecimal() and len(offset) < 20):
+        end = number_of(offset, OFFSET_MAX)
+        if end is None:
             raise BadRequest(f"{place!r} is no place in the audit log")
-        ends[group] = int(offset)
+        ends[group] = end
     return ends
 
 

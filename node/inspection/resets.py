@@ -9,6 +9,7 @@ from duolog._background import all_of
 
 from node.inspection.messages.places import OFFSET_MAX
 from node.inspection.times import BadTime, time_of
+from node.numerals import number_of
 
 AT_ONCE = 16  # queues that the nodes are asked for
 OFFSET = "offset:"
@@ -35,15 +36,10 @@ def resume_point_of(text: str) -> ResumePoint:
             return ResumePoint(time_of(text))
         except BadTime as error:
             raise BadResumePoint(str(error)) from None
-    number = text.removeprefix(OFFSET)
-    if not (_is_offset(number)):
+    offset = number_of(text.removeprefix(OFFSET), OFFSET_MAX)
+    if offset is None:
         raise BadResumePoint(f"{text!r} is not offset:N, where N is a queue offset of 0 or more")
-    return ResumePoint(offset=int(number))
-
-
-def _is_offset(text: str) -> bool:
-    plain = text.isascii() and text.isdecimal() and len(text) < 20
-    return plain and int(text) <= OFFSET_MAX
+    return ResumePoint(offset=offset)
 
 
 async def resume_at(client: Client, queues: Sequence[GroupQueue], to: ResumePoint) -> list[int]:

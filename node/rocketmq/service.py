@@ -414,7 +414,8 @@ class MessagingService(rpc.MessagingServiceServicer):
                     Code.INVALID_TRANSACTION_ID, "the transaction belongs to another message"
                 )
             if request.resolution in (decisions.COMMIT, decisions.ROLLBACK):
-                await transactions.end([named.origin], request.resolution == decisions.COMMIT)
+                commit = request.resolution == decisions.COMMIT
+                await transactions.end([named.origin], commit, None)  # its key was proof enough
         except sdk.NoSuchMessage as error:
             raise Refused(Code.INVALID_TRANSACTION_ID, str(error)) from None
         return service.EndTransactionResponse(status=OK)

@@ -15,6 +15,7 @@ from duolog import _errors as sdk
 from node.core.ports import Reads
 from node.deferred.delayservice import QUEUE, TIMER_TOPIC, DelayService
 from node.deferred.pendingtimers import PendingTimers
+from node.numerals import number_of
 from store.delay import SCHEDULE_TOPIC
 from store.kernels.jit import EMPTY_I64, I64
 
@@ -49,10 +50,9 @@ def due_of(text: str) -> Due:
     if not text:
         return FIRST
     words = text.split("/")
-    if len(words) == 3 and all(word.isascii() and word.isdecimal() for word in words):
-        numbers = [int(word) for word in words if len(word) < 20]
-        if len(numbers) == 3 and max(numbers) <= LAST:
-            return Due(*numbers)
+    numbers = [number for word in words if (number := number_of(word, LAST)) is not None]
+    if len(words) == len(numbers) == 3:
+        return Due(*numbers)
     raise sdk.BadRequest(f"{text[:80]!r} is not the end of a page of delayed messages")
 
 

@@ -14,12 +14,13 @@ from node.broker import Broker
 from node.core.slices import Slices
 from node.deferred.halfmessages import Half, HalfMessages
 from node.deferred.transactionservice import GROUP, HALF_TOPIC, QUEUE
+from node.numerals import number_of
 from store.errors import StoreError
 from store.offsets import QueueOffset
 
 EXAMINED_MAX = 200_000
 AT_ONCE = 2000  # places of the queue, between two turns of others
-DIGITS_MAX = 19
+OFFSET_MAX = (1 << 63) - 1
 
 Sees = Callable[[str], bool]
 
@@ -92,9 +93,10 @@ class Halves:
         low = max(int(core.store.queue_range(HALF_TOPIC, QUEUE)[0]), noted)
         if not after:
             return low
-        if not (after.isascii() and after.isdecimal() and len(after) <= DIGITS_MAX):
+        place = number_of(after, OFFSET_MAX)
+        if place is None:
             raise sdk.BadRequest(f"{after[:80]!r} is not the end of a page of half messages")
-        return max(low, int(after) + 1)
+        return max(low, place + 1)
 
     def _add(self, reply: wire.ListHalvesReply, half: Half, topic: str, sees: Sees) -> bool:
         """Add a half message if it is one of those that are asked for."""
@@ -124,8 +126,6 @@ class Halves:
 
     async def decide(self, request: wire.DecideHalfRequest) -> None:
         """Commit a half message, or roll it back. Raises as `TransactionService.end`."""
-        if not request.group:
-            raise sdk.BadRequest("name the producer group of the half message")
         await self._broker.transactions.end([request.half], request.commit, request.group)
 
 

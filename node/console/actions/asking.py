@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from duolog import BadRequest
 
 from node.console.view.visits import Shown
+from node.numerals import number_of
 
 INT_MAX = (1 << 31) - 1
 PREVIEW_ROWS_MAX = 500
@@ -68,9 +69,10 @@ def confirmed(form: Mapping[str, str], name: str) -> None:
 def whole_number(form: Mapping[str, str], name: str, least: int, most: int = INT_MAX) -> int:
     """A number of a form. Raises BadRequest."""
     text = form.get(name, "").strip()
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
+    number = number_of(text, most)
+    if number is None or number < least:
         raise BadRequest(f"{name} is {text!r}; it must be a number from {least} to {most}")
-    return int(text)
+    return number
 
 
 __all__ = ["INT_MAX", "PREVIEW_ROWS_MAX", "Field", "Question", "confirmed", "whole_number"]

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from duolog import BadRequest, Message
 
+from node.numerals import number_of
+
 QUEUE_ID_MAX, OFFSET_MAX = (1 << 31) - 1, (1 << 63) - 1
 
 
@@ -33,10 +35,10 @@ class Place:
 def place_of(text: str) -> Place:
     """Read a place. Raises BadRequest."""
     words = text.rsplit("/", 2)
-    if len(words) == 3 and all(word.isascii() and word.isdecimal() for word in words[1:]):
-        numbers = [int(word) for word in words[1:] if len(word) < 20]
-        if len(numbers) == 2 and numbers[0] <= QUEUE_ID_MAX and numbers[1] <= OFFSET_MAX:
-            return Place(words[0], numbers[0], numbers[1])
+    if len(words) == 3:
+        queue_id, offset = number_of(words[1], QUEUE_ID_MAX), number_of(words[2], OFFSET_MAX)
+        if queue_id is not None and offset is not None:
+            return Place(words[0], queue_id, offset)
     raise BadRequest(f"{text[:80]!r} is not a place of the form REPLICA-GROUP/QUEUE/OFFSET")
 
 

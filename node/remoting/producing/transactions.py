@@ -9,7 +9,6 @@ from node.broker import Broker
 from node.deferred.transactionservice import Check
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import ONEWAY, Command
-from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.fields import read_header, write_header
 from node.remoting.codec.headers import CheckTransactionRequest, EndTransactionRequest
 from node.remoting.members import Members
@@ -42,8 +41,6 @@ class Transactions:
     async def end(self, request: Command) -> Command:
         """END_TRANSACTION. Raises NoSuchMessage, BadRequest, Retryable, ResultUnknown."""
         header = read_header(EndTransactionRequest, request.fields)
-        if not header.producer_group:  # it would be any group
-            raise BadRequest("the field producerGroup is empty")
         origin = header.tran_state_table_offset
         self._broker.admission.check_current()
         record = await self._transactions.find(origin)

@@ -267,7 +267,7 @@ async def test_a_transaction_decided_during_the_checks_of_others_is_not_checked(
         await sent.wait()
         if len(asked) == 1:  # it may be any of them: they were sent at once
             others = [origin for origin in range(6) if origin != check.origin]
-            await transactions.end(others, commit=True)
+            await transactions.end(others, True, None)
         return True
 
     transactions.askers.insert(0, ask)

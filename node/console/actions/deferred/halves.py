@@ -10,6 +10,7 @@ from node.console.view.visits import Action, Done, Shown, Visit
 from node.console.view.words import command, number, size
 from node.inspection.messages.places import OFFSET_MAX
 from node.inspection.times import iso
+from node.numerals import number_of
 
 COMMIT, ROLLBACK = "commit", "rollback"
 _WHAT = {
@@ -30,10 +31,10 @@ def _decision_of(words: Mapping[str, str]) -> str:
 async def _message(visit: Visit) -> HalfMessage:
     """The half message that is asked about. Raises BadRequest, NoSuchMessage."""
     text = visit.path["half"]
-    plain = text.isascii() and text.isdecimal() and len(text) < 20
-    if not plain or int(text) > OFFSET_MAX:
+    half = number_of(text, OFFSET_MAX)
+    if half is None:
         raise BadRequest(f"{text[:80]!r} is not the offset of a half message")
-    return await visit.client.admin.half(int(text), group=visit.path["group"])
+    return await visit.client.admin.half(half, group=visit.path["group"])
 
 
 async def _ask(visit: Visit) -> Shown:
