@@ -81,6 +81,17 @@ def _is_right(password: str, stored: str) -> bool:
     return is_password(password, stored or nobody())
 
 
+def settled_for(name: str, user: User | None, need: Need) -> Decision | None:
+    """What is decided without entries; None: they decide. user: None where it is not enabled."""
+    if user is None:
+        return Decision(False, None, "", f"denied: there is no enabled user {name!r}")
+    if user.is_super:
+        return Decision(True, None, "", "allowed: a super user may do everything")
+    if not need.actions:
+        return Decision(False, None, "", "denied: only super users may do this")
+    return None
+
+
 class Gate:
     """What the doors of a node ask."""
 
@@ -255,13 +266,9 @@ class Gate:
         return found
 
     def _decide(self, name: str, need: Need, source: str) -> Decision:
-        user = self.user(name)
-        if user is None:
-            return Decision(False, None, "", f"denied: there is no enabled user {name!r}")
-        if user.is_super:
-            return Decision(True, None, "", "allowed: a super user may do everything")
-        if not need.actions:
-            return Decision(False, None, "", "denied: only super users may do this")
+        settled = settled_for(name, self.user(name), need)
+        if settled is not None:
+            return settled
         if name not in self._rights:
             self._rights[name] = self._rights_of(name)
         return decide(self._rights[name], need, source)

@@ -217,7 +217,7 @@ class AccessService(stubs.AccessServicer):
         principal = PRINCIPAL.get()
         source = _source(request.may, principal)
         who = WhoMay(self._metadata.access, _need(request.may), source)
-        return lambda user: who.decision(user.name, enabled=user.enabled, is_super=user.is_super)
+        return who.decision
 
     # -- rights --------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ have them.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from node.access.gate import settled_for
+from node.access.users import User
 from node.rights.decision import Decision, decide
 from node.rights.policies import Acl, BadAcl, Pattern
 from node.rights.resources import Need
@@ -24,13 +26,12 @@ class WhoMay:
         self._source = source
         self._covering: dict[str, bool] = {}
 
-    def decision(self, name: str, *, enabled: bool, is_super: bool) -> Decision:
+    def decision(self, user: User) -> Decision:
         """Whether a user may, and why."""
-        if not enabled:
-            return Decision(False, None, "", f"denied: there is no enabled user {name!r}")
-        if is_super:
-            return Decision(True, None, "", "allowed: a super user may do everything")
-        return decide(self._rights_of(name), self._need, self._source)
+        settled = settled_for(user.name, user if user.enabled else None, self._need)
+        if settled is not None:
+            return settled
+        return decide(self._rights_of(user.name), self._need, self._source)
 
     def _rights_of(self, name: str) -> Acl | None:
         row = self._tables.rights.get(name)

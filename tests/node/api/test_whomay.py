@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.access.users import User
 from node.api.whomay import WhoMay
 from node.rights.decision import decide
 from node.rights.policies import Acl, Pattern
@@ -46,7 +47,7 @@ def test_a_decision_is_that_of_all_entries(
     tables = AccessTables()
     tables.rights["u"] = row
     need = Need(Resource(Kind.TOPIC, name), frozenset({action}))
-    found = WhoMay(tables, need, "10.0.0.1").decision("u", enabled=True, is_super=False)
+    found = WhoMay(tables, need, "10.0.0.1").decision(User("u"))
     assert found == decide(Acl.from_json(row), need, "10.0.0.1")
 
 
@@ -65,7 +66,7 @@ def test_rights_of_a_newer_version_give_nothing(row: dict[str, Any]) -> None:
     tables = AccessTables()
     tables.rights["u"] = row
     need = Need(Resource(Kind.TOPIC, "orders"), frozenset({Action.PUB}))
-    found = WhoMay(tables, need, "").decision("u", enabled=True, is_super=False)
+    found = WhoMay(tables, need, "").decision(User("u"))
     assert (found.allowed, found.reason) == (False, "denied: the user has no entries")
 
 
@@ -138,5 +139,5 @@ def test_patterns_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Pattern, "parse", noting)
     for number in range(50):
-        assert who.decision(f"u-{number}", enabled=True, is_super=False).allowed
+        assert who.decision(User(f"u-{number}")).allowed
     assert len(parsed) == ENTRIES + 50, "and the one that covers, once for each user"
