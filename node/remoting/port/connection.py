@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import structlog
 from duolog._errors import Throttled
+from duolog._frames import Budget, FrameError
 
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
@@ -30,34 +31,19 @@ STALLED_TICKS = 10  # in which hardly anything comes of a frame that has begun
 STALLED_BYTES = 1024  # in a tick, at least
 
 
-class Room:
-    """Bytes that all connections may hold for long frames that have not arrived whole."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self.taken = 0
-
-    def change(self, before: int, after: int) -> None:
-        """A connection holds more or less than before. Raises BadFrame where there is no room."""
-        if after > before and self.taken - before + after > self._bytes_max:
-            raise BadFrame(
-                "long frames that have not arrived whole fill the memory there is for them"
-            )
-        self.taken += after - before
-
-
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What holds for every connection.
 
-    begin: begins a task for a request. calls_max: requests of one connection that wait.
+    begin: begins a task for a request. calls_max: requests of one connection that wait. budget: of
+    long frames that have not arrived whole.
     """
 
     desk: Desk
     begin: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
     frame_bytes_max: int
     calls_max: int
-    room: Room
+    budget: Budget
 
 
 class Connection(asyncio.Protocol):
@@ -68,7 +54,7 @@ class Connection(asyncio.Protocol):
         self._terms = terms
         self._joined = joined
         self._reader = FrameReader(terms.frame_bytes_max)
-        self._room_bytes = 0  # that it takes of the room
+        self._taken = 0  # bytes, of the budget
         self._transport: asyncio.Transport | None = None
         self.host = Host("0.0.0.0", 0)
         self._admitted = False
@@ -118,8 +104,8 @@ class Connection(asyncio.Protocol):
         if self._lost:
             return
         self._lost = True
-        self._terms.room.change(self._room_bytes, 0)
-        self._room_bytes = 0
+        self._terms.budget.give(self._taken)
+        self._taken = 0
         self.end_calls()
         if self._admitted:
             self._terms.desk.left(self)
@@ -147,7 +133,7 @@ class Connection(asyncio.Protocol):
             self._reader.feed(data)
             self._read()
             self._count_held()
-        except BadFrame as problem:
+        except (BadFrame, FrameError) as problem:
             self._refuse(str(problem))
 
     def _read(self) -> None:
@@ -160,9 +146,13 @@ class Connection(asyncio.Protocol):
                 self._serve(request)
 
     def _count_held(self) -> None:
+        """Raises FrameError."""
         needed = max(0, self._reader.held_bytes - OWN_BYTES)
-        self._terms.room.change(self._room_bytes, needed)
-        self._room_bytes = needed
+        if needed > self._taken:
+            self._terms.budget.take(needed - self._taken)
+        else:
+            self._terms.budget.give(self._taken - needed)
+        self._taken = needed
 
     def _refuse(self, reason: str) -> None:
         """What came is no frame: end the connection, and everything that it waits for."""
@@ -246,7 +236,7 @@ class Connection(asyncio.Protocol):
         try:
             self._read()
             self._count_held()
-        except BadFrame as problem:
+        except (BadFrame, FrameError) as problem:
             self._refuse(str(problem))
             return
         if not self._deaf:
@@ -313,4 +303,4 @@ def _host(address: object) -> Host:
     return Host(str(address[0]).partition("%")[0], int(address[1]))
 
 
-__all__ = ["Connection", "Room", "Terms"]
+__all__ = ["Connection", "Terms"]

@@ -5,11 +5,12 @@ from collections.abc import Callable
 
 import structlog
 from duolog._background import Background
+from duolog._frames import Budget
 
 from node.config import LimitsSection
 from node.portconnections import PortConnections
 from node.remoting.codec.frames import FRAME_BYTES_MAX
-from node.remoting.port.connection import Connection, Room, Terms
+from node.remoting.port.connection import Connection, Terms
 from node.remoting.port.desk import Desk
 
 log = structlog.get_logger("duolog.remoting")
@@ -45,7 +46,7 @@ class RemotingServer:
             self._calls.start,
             frame_bytes_max,
             limits.polls_max + SHORT_CALLS_MAX,
-            Room(WHOLES * frame_bytes_max),
+            Budget(WHOLES * frame_bytes_max),
         )
 
     @property
@@ -61,7 +62,7 @@ class RemotingServer:
     @property
     def buffered_bytes(self) -> int:
         """Bytes held for long frames that have not arrived whole."""
-        return self._terms.room.taken
+        return self._terms.budget.taken
 
     async def start(self, host: str, port: int) -> None:
         """Listen; with port 0 on a free one. Raises OSError."""

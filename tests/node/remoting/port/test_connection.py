@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from duolog._background import Background
 from duolog._errors import Throttled
+from duolog._frames import Budget, FrameError
 
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import ONEWAY, RESPONSE, Command
-from node.remoting.codec.errors import BadFrame
 from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
 from node.remoting.port import connection as module
-from node.remoting.port.connection import Connection, Room, Terms
+from node.remoting.port.connection import Connection, Terms
 from node.remoting.port.desk import Begun, Peer
 
 ECHO, WAIT, REFUSE, BREAK, POLL = 1, 2, 3, 4, 5
@@ -107,7 +107,7 @@ class Desk:
 class Side:
     """A connection and what it is made of."""
 
-    def __init__(self, desk: Desk, begin: Any, room: Room, admits: Callable[[], bool]) -> None:
+    def __init__(self, desk: Desk, begin: Any, room: Budget, admits: Callable[[], bool]) -> None:
         terms = Terms(desk, begin, 1 << 20, 3, room)
         self.connection = Connection(terms, lambda _, begins: admits() or not begins)
         self.wire = Wire()
@@ -131,7 +131,7 @@ def desk() -> Desk:
 
 @pytest.fixture
 async def sides(desk: Desk) -> AsyncIterator[Callable[[], Side]]:
-    background, room = Background(), Room(30_000)
+    background, room = Background(), Budget(30_000)
     made: list[Side] = []
 
     def make() -> Side:
@@ -264,11 +264,11 @@ def test_long_frames_that_have_not_arrived_whole_share_their_memory(
 
 
 def test_room_is_for_all() -> None:
-    room = Room(10)
-    room.change(0, 10)
-    with pytest.raises(BadFrame, match="memory"):
-        room.change(0, 1)
-    room.change(10, 3)
+    room = Budget(10)
+    room.take(10)
+    with pytest.raises(FrameError, match="memory"):
+        room.take(1)
+    room.give(7)
     assert room.taken == 3
 
 
@@ -333,11 +333,11 @@ async def test_the_end_waits_for_what_stores_and_not_for_polls(side: Side, desk:
 
 
 async def test_a_connection_may_be_refused(desk: Desk) -> None:
-    refused = Side(desk, Background().start, Room(100), lambda: False)
+    refused = Side(desk, Background().start, Budget(100), lambda: False)
     assert refused.wire.aborted
     refused.lose()
     desk.full = True
-    over = Side(desk, Background().start, Room(100), lambda: True)
+    over = Side(desk, Background().start, Budget(100), lambda: True)
     assert over.wire.aborted
     over.lose()
     assert desk.here == []
