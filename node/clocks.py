@@ -5,6 +5,8 @@ from typing import Protocol
 
 from store.clocks import MonoMs, WallMs
 
+TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, as far as gRPC's Timestamp reaches
+
 
 def wall_ms() -> WallMs:
     """The wall clock: for times that people read or that are stored. It may jump."""

@@ -50,6 +50,24 @@ def _delayed_row(row: "DelayedMessage") -> dict[str, object]:
     }
 
 
+def _show(
+    page: "DelayedPage | HalvesPage",
+    rows: list[dict[str, object]],
+    columns: list[str],
+    as_json: bool,
+    told: str = "",
+) -> None:
+    """Print a page. told: of all that wait, for people."""
+    if as_json:
+        print_json({"waiting": page.waiting, "messages": rows, "next": page.next})
+        return
+    print_rows(rows, columns, False)
+    if told:
+        say(told)
+    if page.next:
+        say(f"there are more; the next ones: --after {shlex.quote(page.next)}")
+
+
 def _read(text: str, what: str, hint: str) -> "Place":
     """A place in the queue that all of them lie in. It fails the command for any other one."""
     found = read_place(text, hint)
@@ -73,15 +91,10 @@ def delayed(
             return await client.admin.delayed_page(topic, after=after, limit=limit)
 
     page = run(ask())
-    rows = [_delayed_row(row) for row in page.rows]
-    if as_json:
-        print_json({"waiting": page.waiting, "messages": rows, "next": page.next})
-        return
-    print_rows(rows, ["due", "topic", "place", "level", "unique_key", "keys", "size"], False)
-    if page.waiting:
-        say(f"{page.waiting} wait, of all topics; the last is due at {iso(page.last_due_ms or 0)}")
-    if page.next:
-        say(f"there are more; the next ones: --after {shlex.quote(page.next)}")
+    last = iso(page.last_due_ms or 0)
+    told = f"{page.waiting} wait, of all topics; the last is due at {last}" if page.waiting else ""
+    columns = ["due", "topic", "place", "level", "unique_key", "keys", "size"]
+    _show(page, [_delayed_row(row) for row in page.rows], columns, as_json, told)
 
 
 def recall(
@@ -125,14 +138,8 @@ def half(
             return await client.admin.halves_page(topic, after=after, limit=limit)
 
     page = run(ask())
-    rows = [_half_row(row) for row in page.rows]
-    if as_json:
-        print_json({"waiting": page.waiting, "messages": rows, "next": page.next})
-        return
     columns = ["stored", "topic", "producer_group", "place", "checks", "next_check", "unique_key"]
-    print_rows(rows, columns, False)
-    if page.next:
-        say(f"there are more; the next ones: --after {shlex.quote(page.next)}")
+    _show(page, [_half_row(row) for row in page.rows], columns, as_json)
 
 
 def _half_row(row: "HalfMessage") -> dict[str, object]:

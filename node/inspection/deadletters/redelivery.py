@@ -111,7 +111,7 @@ async def redeliver(client: Client, group: str, bounds: Bounds) -> Redelivery:
             reached = 0
             while reached < len(batch) and not result.stopped and result.done < bounds.count:
                 if clock() >= end:
-                    result.stopped = _over(bounds)
+                    result.stopped = _over(bounds.seconds)
                     break
                 count = min(AT_ONCE, len(batch) - reached, bounds.count - result.done)
                 some = [batch[k] for k in range(reached, reached + count)]
@@ -133,7 +133,7 @@ async def redeliver_at(
     async with client.producer() as producer, aclosing(letters):
         while not result.stopped and (some := await _round(letters)):
             if clock() >= end:
-                result.stopped = _over(Bounds(len(wanted), seconds))
+                result.stopped = _over(seconds)
                 break
             wanted.difference_update(map(Place.of, some))
             await _send(producer, group, some, result)
@@ -154,8 +154,8 @@ async def _round(letters: AsyncGenerator[Message, None]) -> list[Message]:
     return found
 
 
-def _over(bounds: Bounds) -> str:
-    return f"its time limit of {bounds.seconds:g} s is over"
+def _over(seconds: float) -> str:
+    return f"its time limit of {seconds:g} s is over"
 
 
 async def _send(

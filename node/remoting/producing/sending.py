@@ -13,6 +13,7 @@ from duolog import _errors as sdk
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from node.broker import Broker
+from node.clocks import TIME_MS_MAX
 from node.core.throttle import throttled
 from node.core.traffic import DELAY, NORMAL, TRANSACTION
 from node.deferred.transactionservice import IMMUNITY_SECONDS_MAX
@@ -41,7 +42,6 @@ KEPT_FLAGS = COMPRESSED | MULTI_TAGS | COMPRESSION_TYPE
 INNER_BATCH = 0x80
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored
-BORN_MS_MAX = 253_402_300_799_999  # the end of the year 9999, as far as other APIs can tell it
 _LATER = (b"DELAY", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC", b"TRAN_MSG")
 _ORIGIN = (b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID")  # of a dead letter: the node says it
 
@@ -289,8 +289,8 @@ def _check_numbers(header: SendRequest) -> None:
     """Raise BadRequest for what could be stored, but not be delivered by every API."""
     if header.reconsume_times > RECONSUME_TIMES_MAX:
         raise BadRequest(f"the field reconsumeTimes exceeds {RECONSUME_TIMES_MAX}")
-    if not 0 <= header.born_timestamp <= BORN_MS_MAX:
-        raise BadRequest(f"the field bornTimestamp is outside 0..{BORN_MS_MAX}")
+    if not 0 <= header.born_timestamp <= TIME_MS_MAX:
+        raise BadRequest(f"the field bornTimestamp is outside 0..{TIME_MS_MAX}")
 
 
 def _unsaid(topic: str, is_given_up: bool) -> tuple[bytes, ...]:

@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from node.clocks import TIME_MS_MAX
 from node.deferred.transactionservice import HALF_WORDS
 from node.pop.popservice import Popped
 from node.rocketmq.words.codes import Refused
@@ -72,7 +73,6 @@ NORMAL, FIFO, DELAY = definition.NORMAL, definition.FIFO, definition.DELAY
 TRANSACTION, LITE, PRIORITY = definition.TRANSACTION, definition.LITE, definition.PRIORITY
 GZIP, IDENTITY, MD5 = definition.GZIP, definition.IDENTITY, definition.MD5
 PRIORITY_MAX = (1 << 31) - 1
-TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, as far as Timestamp reaches
 RECOVERY_SECONDS_MAX = 3600
 
 
