@@ -1,0 +1,142 @@
+"""A connection to a broker or a name server of RocketMQ, as their clients have it.
+
+Rules: every call has a deadline; an answer is known by its number; what the other side asks by
+itself is not answered. A connection that broke is not mended: connect again.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import cast
+
+from node.remoting.codec.command import ONEWAY, Command
+from node.remoting.codec.errors import BadFrame
+from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
+
+CONNECT_SECONDS = 3.0
+CALL_SECONDS = 5.0
+Sign = Callable[[Command], Command]
+
+
+class CallRefused(Exception):
+    """The other side answered that it did not do what was asked.
+
+    Attributes:
+        code: the response's.
+    """
+
+    def __init__(self, code: int, remark: str) -> None:
+        """remark: what the other side says of it."""
+        super().__init__(f"code {code}: {remark[:1000] or 'without a remark'}")
+        self.code = code
+
+
+class Calling(asyncio.Protocol):
+    """Calls to one broker or name server. Use `connect`."""
+
+    def __init__(self, sign: Sign | None) -> None:
+        """sign: adds to a request what says who sends it."""
+        self._sign = sign
+        self._frames = FrameReader(FRAME_BYTES_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._opaque = 0
+        self._waiting: dict[int, asyncio.Future[Command]] = {}
+        self._ended = ""  # why
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be made."""
+        return self._transport is not None and not self._ended
+
+    async def call(
+        self,
+        code: int,
+        fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        seconds: float = CALL_SECONDS,
+    ) -> Command:
+        """Ask, and wait for the answer, for so many seconds.
+
+        Raises CallRefused for an answer other than SUCCESS, ConnectionError, TimeoutError.
+        """
+        request = self._request(code, fields, body)
+        answered: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._waiting[request.opaque] = answered
+        try:
+            self._write(request)
+            async with asyncio.timeout(seconds):
+                answer = await answered
+        finally:
+            del self._waiting[request.opaque]
+        if answer.code:
+            raise CallRefused(answer.code, answer.remark)
+        return answer
+
+    def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> None:
+        """Send a request that nobody answers. Raises ConnectionError."""
+        self._write(replace(self._request(code, fields, body), flag=ONEWAY))
+
+    def close(self) -> None:
+        """End the connection, and every call that waits."""
+        self._end("the connection is closed")
+
+    def _request(self, code: int, fields: Mapping[str, str] | None, body: bytes) -> Command:
+        self._opaque += 1
+        request = Command(code, self._opaque, fields or {}, body)
+        return request if self._sign is None else self._sign(request)
+
+    def _write(self, request: Command) -> None:
+        if self._transport is None or self._ended:
+            raise ConnectionError(self._ended or "there is no connection")
+        self._transport.write(request.frame())
+
+    def _end(self, why: str) -> None:
+        if self._ended:
+            return
+        self._ended = why
+        if self._transport is not None:
+            self._transport.abort()
+        for answered in self._waiting.values():
+            if not answered.done():
+                answered.set_exception(ConnectionError(why))
+
+    # -- the connection ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        why = f"the connection broke: {exc}" if exc else "the other side closed the connection"
+        self._end(why)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        try:
+            self._frames.feed(data)
+            while (command := self._frames.next()) is not None:
+                self._arrived(command)
+        except BadFrame as error:
+            self._end(f"what arrived is no frame: {error}")
+
+    def _arrived(self, command: Command) -> None:
+        answered = self._waiting.get(command.opaque) if command.is_response else None
+        if answered is not None and not answered.done():
+            answered.set_result(command)
+
+
+async def connect(
+    address: str, sign: Sign | None = None, tls: ssl.SSLContext | None = None
+) -> Calling:
+    """A connection to HOST:PORT. Raises OSError, TimeoutError."""
+    host, _, port = address.rpartition(":")
+    async with asyncio.timeout(CONNECT_SECONDS):
+        _, calling = await asyncio.get_running_loop().create_connection(
+            lambda: Calling(sign), host.strip("[]"), int(port), ssl=tls
+        )
+    return calling
+
+
+__all__ = ["CallRefused", "Calling", "Sign", "connect"]
