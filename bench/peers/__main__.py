@@ -8,7 +8,6 @@ exit status is 1 where duolog itself failed; what cannot be had of the others is
 
 import argparse
 import json
-import os
 import signal
 import sys
 import time
@@ -20,6 +19,7 @@ from types import FrameType
 from bench.peers.jetstream import JetStream
 from bench.peers.kafka import Kafka, KafkaTools
 from bench.peers.limits import limits_of_round
+from bench.peers.others import OthersTime
 from bench.peers.ours import Duolog
 from bench.peers.page import Circumstances, Report, page, table
 from bench.peers.peer import Peer
@@ -119,13 +119,16 @@ def main(words: Sequence[str] | None = None) -> int:
     """One run."""
     options, peers, rows = _parse(sys.argv[1:] if words is None else words)
     signal.signal(signal.SIGTERM, _terminate)
-    scale, load, began = QUICK if options.quick else FULL, os.getloadavg()[0], time.monotonic()
+    scale, began = QUICK if options.quick else FULL, time.monotonic()
+    machine_facts = machine()
+    others = OthersTime()
     until = began + BUDGET_SECONDS
     if options.rounds:
         scale = replace(scale, rounds=options.rounds)
     outcome = Rounds(peers, rows, scale, until, limits=limits_of_round).run()
     complete = len(peers) == len(PEERS) and len(rows) == len(ROWS)
-    where = Circumstances(machine(), load, time.monotonic() - began, complete)
+    share = others.share(int(machine_facts["cores"]))
+    where = Circumstances(machine_facts, share, time.monotonic() - began, complete)
     report = Report(peers, rows, scale, outcome, where)
     print(table(report))
     for name, reason in outcome.skipped.items():

@@ -11,7 +11,7 @@ from bench.peers.rounds import Outcome
 from bench.peers.rows import FULL, Row, Scale
 
 SAME = "†"
-BUSY_LOAD = 0.3  # load for each core above which a machine is not quiet
+BUSY_SHARE = 0.05  # of the processors' time: where others used more, a machine is not quiet
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +19,14 @@ class Circumstances:
     """Under which a run took place."""
 
     machine: Mapping[str, Any]
-    load: float  # of the minute before it
+    others: float  # share of the processors' time that other programs used meanwhile
     seconds: float  # that it took
     complete: bool  # all peers and all rows were asked for
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing else ran at its beginning."""
-        return self.load <= BUSY_LOAD * int(self.machine["cores"])
+        """Whether hardly anything else ran."""
+        return self.others <= BUSY_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ def standing(report: Report) -> str:
     where, scale = report.circumstances, report.scale
     words = [
         f"{scale.rounds} round{'s' if scale.rounds > 1 else ''}, {scale.seconds:g} s a figure, "
-        f"{where.seconds / 60:.0f} minutes in all; load of the minute before: {where.load:.1f} on "
-        f"{where.machine['cores']} cores."
+        f"{where.seconds / 60:.0f} minutes in all; other programs used {100 * where.others:.0f} % "
+        f"of the time of {where.machine['cores']} cores."
     ]
     if report.quotable:
         return words[0]

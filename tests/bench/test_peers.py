@@ -20,6 +20,7 @@ from bench.peers.clients.program import Arrivals, Turn, read
 from bench.peers.figures import Cell, Cells, Sample, Spread, best, fill_equal, runs_for
 from bench.peers.kafka import _ConsumerLines, _ProducerLines
 from bench.peers.limits import NEW_PAGES
+from bench.peers.others import OthersTime
 from bench.peers.page import Circumstances, Report, cell_text, page, table
 from bench.peers.peer import (
     Began,
@@ -93,9 +94,11 @@ def nothing_is_left(peer: FakePeer) -> bool:
     return not any(p.running for p in peer.started) and not any(r.exists() for r in peer.roots)
 
 
-def report_of(outcome: Outcome, *peers: FakePeer, scale: Scale = FULL, load: float = 0.1) -> Report:
+def report_of(
+    outcome: Outcome, *peers: FakePeer, scale: Scale = FULL, others: float = 0.01
+) -> Report:
     machine = {"cpu": "C", "cores": 2, "kernel": "6", "python": "3", "commit": "abc"}
-    return Report(peers, ROWS, scale, outcome, Circumstances(machine, load, 60.0, True))
+    return Report(peers, ROWS, scale, outcome, Circumstances(machine, others, 60.0, True))
 
 
 # -- samples -------------------------------------------------------------------------------------
@@ -468,11 +471,23 @@ def test_a_page_says_that_its_run_was_quick_or_disturbed() -> None:
     outcome, peer = full_outcome("duolog"), FakePeer("duolog")
     quick = page(report_of(outcome, peer, scale=SMALL), [])
     assert "not to be quoted: they are of a run of fewer rounds or of less time" in quick
-    busy = page(report_of(outcome, peer, load=5.0), [])
+    busy = page(report_of(outcome, peer, others=0.2), [])
     assert "a machine on which others worked at the same time" in busy
-    assert "load of the minute before: 5.0 on 2 cores" in busy
+    assert "other programs used 20 % of the time of 2 cores" in busy
     rivals = FakePeer("duolog"), FakePeer("fake")
-    assert "**" not in table(report_of(full_outcome("duolog", "fake"), *rivals, load=5.0))
+    assert "**" not in table(report_of(full_outcome("duolog", "fake"), *rivals, others=0.2))
+
+
+def test_others_are_those_who_are_not_ours(tmp_path: Path) -> None:
+    stat, tick = tmp_path / "stat", os.sysconf("SC_CLK_TCK")
+    stat.write_text("cpu  100 0 100 5000 70 0 0 0 0 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+    others = OthersTime(stat)
+    stat.write_text("cpu  100 0 100 9000 90 0 0 0 0 0\n")  # idle, and waiting for a disk
+    assert others.share(2) == 0
+    stat.write_text(f"cpu  100 0 {100 + 3600 * tick} 9000 90 0 0 0 0 0\n")
+    assert others.share(2) == 1.0
+    stat.write_text(f"cpu  100 0 100 9000 90 0 0 {3600 * tick} 0 0\n")  # taken by the host
+    assert others.share(2) == 1.0
 
 
 def test_a_page_gives_the_reasons_of_empty_cells_once() -> None:
