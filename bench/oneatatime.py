@@ -23,6 +23,7 @@ from demo.ports import free_endpoint
 
 ROUNDS = 7  # in turns: the machine is shared
 SENDS = 1500
+BUSY_POLL_US = 250  # the node's default
 FRAME_BYTES = 200  # about what an append of 100 bytes has
 CONNECT_SECONDS = 30.0
 Exchange = Callable[[], Awaitable[list[float]]]  # seconds of each
@@ -102,8 +103,17 @@ async def one_at_a_time() -> list[Figure]:
         async def unary() -> list[float]:
             return [await limits.unary_p50(channel, SENDS // 3)]
 
-        async with duolog.Client(node.endpoint, timeout=60, runtime=over_grpc) as plain:
-            ways = {"tcp": tcp, "unary": unary, "frames": _sends(client), "grpc": _sends(plain)}
+        async with (
+            duolog.Client(node.endpoint, timeout=60, runtime=over_grpc) as plain,
+            duolog.Client(node.endpoint, timeout=60, busy_poll_us=BUSY_POLL_US) as polling,
+        ):
+            ways = {
+                "tcp": tcp,
+                "unary": unary,
+                "frames": _sends(client),
+                "polling": _sends(polling),
+                "grpc": _sends(plain),
+            }
             p50s: dict[str, list[float]] = {name: [] for name in ways}
             p99s: dict[str, list[float]] = {name: [] for name in ways}
             for turn in range(ROUNDS + 1):
@@ -123,6 +133,7 @@ def _median(values: list[float]) -> float:
 def _figures(found: dict[str, tuple[float, float]]) -> list[Figure]:
     tcp, unary = found["tcp"][0], found["unary"][0]
     (p50, p99), (grpc_p50, grpc_p99) = found["frames"], found["grpc"]
+    polling, polling_p99 = found["polling"]
     us = {name: f"{p50s * 1e6:.0f} / {p99s * 1e6:.0f} us" for name, (p50s, p99s) in found.items()}
     beside = f"TCP {us['tcp']}, unary {unary * 1e6:.0f} us"
     return [
@@ -141,6 +152,14 @@ def _figures(found: dict[str, tuple[float, float]]) -> list[Figure]:
             beside,
             p99 <= 3 * p50,
             {"p99_s": p99, "ratio": p99 / p50, "tcp_p99_s": found["tcp"][1]},
+        ),
+        Figure(
+            "one send at a time, a client that polls busily, p50",
+            "",
+            f"{us['polling']}, {polling / unary:.2f} x unary, {polling / tcp:.1f} x TCP",
+            beside,
+            True,
+            {"p50_s": polling, "p99_s": polling_p99, "ratio": polling / unary},
         ),
         Figure(
             "one send at a time over gRPC, p50",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from duolog._busypoll import MICROSECONDS_MAX
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -121,6 +122,14 @@ class NodeSection(_Section):
         AUTO_PORT,
         description="HOST:PORT where the SDK's frames are taken; `auto`: a free port on the host "
         "of `listen`; empty: none, all clients use gRPC",
+    )
+    busy_poll_us: int = Field(
+        250,
+        ge=0,
+        le=MICROSECONDS_MAX,
+        description="how long the node looks for the next request over frames, in µs, after it "
+        "answered a single message, before it sleeps, as long as that pays; not where it has less "
+        "than two cores. 0: not at all",
     )
     data: Path = Field(Path("duolog-data"), description="store directory")
     log_level: str = Field("info", description="lowest level logged: debug, info, warning or error")

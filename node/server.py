@@ -290,7 +290,7 @@ class Node:
         assert frames is not None, "recovered"
         context = tls.context() if tls is not None and self.config.tls.only else None
         try:
-            await frames.start(reserved.host, reserved.port, context)
+            await frames.start(reserved.host, reserved.port, context, self.config.node.busy_poll_us)
         except OSError:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
         broker.frames_port, broker.frames_secured = frames.port, context is not None

@@ -35,6 +35,8 @@ class Duolog:
             "batch call: `send_batch` with 5 MiB of bodies, two calls in flight",
             "one call a message: `producer.post`, then `flush`, which raises the error of any "
             "message that was not stored",
+            "one at a time: the client has `busy_poll_us=250`, the node's default; both look for "
+            "what comes next before they sleep",
             "replicated: SYNC_MASTER and one slave",
             "consumption: `consumer.get`, which takes objects out of fetched batches; it has no "
             "other call that gives objects",

@@ -372,7 +372,11 @@ class Connection:
         host = endpoint.rpartition(":")[0].strip("[]")
         try:
             return await _frameschannel.connect(
-                (host, route.frames_port), route.frames_key, GREETING_SECONDS, self.runtime.tls
+                (host, route.frames_port),
+                route.frames_key,
+                GREETING_SECONDS,
+                self.runtime.tls,
+                self.runtime.busy_poll_us,
             )
         # ValueError, OverflowError: no such host or port. Unnoticed, every call would wait.
         except (OSError, TimeoutError, Unavailable, ValueError, OverflowError) as problem:

@@ -18,6 +18,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from duolog import _frames as frames
+from duolog._busypoll import SMALL_BYTES, BusyPoll, busy_poll
 from duolog._errors import DuologError, MessageTooLarge, Unavailable, error_of
 from duolog._frames import LAST, STREAM_AHEAD, Frame, FrameError, FrameReader, Kind
 from duolog._runtime import MESSAGE_BYTES_MAX
@@ -178,8 +179,9 @@ def _whole(message: Any, body: bytes) -> Any:
 class FramesChannel(asyncio.BufferedProtocol):
     """A connection to a node: made by `connect`. A NodeChannel."""
 
-    def __init__(self) -> None:
+    def __init__(self, busy_poll: BusyPoll) -> None:
         self._loop = asyncio.get_running_loop()
+        self._busy_poll = busy_poll
         self._reader = FrameReader(frames.GREETING_BYTES)
         self._transport: asyncio.Transport | None = None
         self._greeted: asyncio.Future[None] = self._loop.create_future()
@@ -235,6 +237,7 @@ class FramesChannel(asyncio.BufferedProtocol):
             self._break(f"the connection to the node ended: {problem}")
 
     def _appended(self, found: Frame) -> None:
+        self._busy_poll.came()
         waiting = self._appends.pop(found.call, None)
         if waiting is None or waiting[1].done():
             return  # given up
@@ -426,6 +429,8 @@ class FramesChannel(asyncio.BufferedProtocol):
         else:
             for part in parts:
                 self._write(part)
+            if len(parts) == 1 and len(parts[0]) <= SMALL_BYTES:
+                self._busy_poll.expect()
         try:
             return await answer
         except BaseException:
@@ -551,9 +556,13 @@ class FramesChannel(asyncio.BufferedProtocol):
 
 
 async def connect(
-    address: tuple[str, int], key: bytes, seconds: float, tls: ssl.SSLContext | None = None
+    address: tuple[str, int],
+    key: bytes,
+    seconds: float,
+    tls: ssl.SSLContext | None = None,
+    busy_poll_us: int = 0,
 ) -> FramesChannel:
-    """A channel to the node with this key. tls: None for plain text.
+    """A channel to the node with this key. tls: None for plain text. busy_poll_us: see Runtime.
 
     Raises OSError, TimeoutError; Unavailable where it is another one, or none.
     """
@@ -562,7 +571,11 @@ async def connect(
     name = host if tls is not None else None  # that the certificate must be valid for
     async with asyncio.timeout(seconds):
         _, channel = await loop.create_connection(
-            FramesChannel, host, port, ssl=tls, server_hostname=name
+            lambda: FramesChannel(busy_poll(busy_poll_us)),
+            host,
+            port,
+            ssl=tls,
+            server_hostname=name,
         )
         try:
             await channel.greet(key)

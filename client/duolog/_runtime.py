@@ -55,6 +55,7 @@ class Runtime:
         process_id: of this process; children may be forked.
         frames: nodes are spoken to over frames, where they take any.
         tls: of frames; None: they are plain. gRPC's is in `dial`.
+        busy_poll_us: how long the loop looks for the answer to a small request before it sleeps.
         login: who calls are made as; None: nobody.
         spans: made of what the client does; None: nobody takes any.
     """
@@ -65,6 +66,7 @@ class Runtime:
     process_id: Callable[[], int] = os.getpid
     frames: bool = False
     tls: ssl.SSLContext | None = None
+    busy_poll_us: int = 0
     login: Login | None = None
     spans: "Spans | None" = None
 

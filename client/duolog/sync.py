@@ -792,6 +792,7 @@ class Client:
         password: str = "",
         tls: Tls | bool | None = None,
         timeout: float = 10.0,
+        busy_poll_us: int = 0,
         tracer_provider: "TracerProvider | None" = None,
     ) -> None:
         """As `duolog.Client`."""
@@ -805,6 +806,7 @@ class Client:
                 password=password,
                 tls=tls,
                 timeout=timeout,
+                busy_poll_us=busy_poll_us,
                 tracer_provider=tracer_provider,
             )
         )

@@ -16,6 +16,7 @@ from typing import Any, cast
 import grpc
 import structlog
 from duolog import _frames as frames
+from duolog._busypoll import SMALL_BYTES, BusyPoll
 from duolog._errors import Throttled
 from duolog._frames import Budget, Frame, FrameError, FrameReader, Kind
 from duolog.wire import duolog_pb2 as wire
@@ -45,7 +46,7 @@ class Terms:
 
     door: who may begin, and where their appends go. answered: called when a reply that waited for
     nothing is on its way. begin: begins a task for a call. appends_max: unanswered ones. calls_max:
-    other calls under way.
+    other calls under way. busy_poll: of the loop, for the request that follows an answer.
     """
 
     door: Door
@@ -56,6 +57,7 @@ class Terms:
     appends_max: int
     calls_max: int
     budget: Budget
+    busy_poll: BusyPoll
 
 
 @dataclass(slots=True)
@@ -283,7 +285,9 @@ class Connection(asyncio.BufferedProtocol):
             request = wire.AppendRequest.FromString(bytes(found.head))
         except DecodeError as error:
             raise FrameError(f"an append request cannot be read: {error}") from None
-        appends = self._appends
+        appends, busy_poll = self._appends, self._terms.busy_poll
+        busy_poll.came()
+        is_small = len(found.payload) <= SMALL_BYTES  # while it is there
         assert appends is not None, "greeted"
         assert self._host is not None, "connected"
         try:
@@ -295,6 +299,8 @@ class Connection(asyncio.BufferedProtocol):
         if outcome is None and not unanswered:
             self._write(_answer(found.call, reply))
             self._terms.answered()
+            if is_small:
+                busy_poll.expect()
             return
         unanswered.append(_Unanswered(found.call, reply, outcome))
         if len(unanswered) >= self._terms.appends_max:

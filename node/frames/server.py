@@ -3,9 +3,11 @@
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import structlog
 from duolog._background import Background
+from duolog._busypoll import busy_poll
 from duolog._frames import NUMBERS, Budget
 
 from node.config import LimitsSection
@@ -66,6 +68,7 @@ class FramesServer:
             limits.append_in_flight_max,
             limits.polls_max + SHORT_CALLS_MAX,
             Budget(HALVES * limits.request_bytes_max),
+            busy_poll(0),
         )
 
     @property
@@ -83,9 +86,15 @@ class FramesServer:
         """Bytes held for long frames that have not arrived whole."""
         return self._terms.budget.taken
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Listen; with port 0 on a free one. tls: None for plain text. Raises OSError."""
+    async def start(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, busy_poll_us: int = 0
+    ) -> None:
+        """Listen; with port 0 on a free one. tls: None for plain text. Raises OSError.
+
+        busy_poll_us: how long to look for the request after an answer; see NodeSection.
+        """
         loop = asyncio.get_running_loop()
+        self._terms = replace(self._terms, busy_poll=busy_poll(busy_poll_us))
         self._server = await loop.create_server(
             lambda: Connection(self._terms, self._connections.joined),
             host.strip("[]") or None,

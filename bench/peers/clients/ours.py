@@ -25,6 +25,7 @@ PUT_OK = "PUT_OK"
 BATCH_BYTES = 5 << 20
 IN_FLIGHT = 2
 LOOP_TURN = 1024  # posts between two turns of the event loop
+BUSY_POLL_US = 250  # a program that sends one at a time asks for it
 WAIT_SECONDS = 10.0
 
 
@@ -139,7 +140,8 @@ async def main() -> None:
     if work.kind is Kind.READY:
         began()
         await asyncio.to_thread(until_listening, address)
-    async with duolog.Client(address, timeout=60) as client:
+    busy_poll_us = BUSY_POLL_US if work.kind is Kind.SINGLE else 0
+    async with duolog.Client(address, timeout=60, busy_poll_us=busy_poll_us) as client:
         match work.kind:
             case Kind.READY:
                 ended(await ready(client, work))

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from duolog import _frames as frames
 from duolog._background import Background
+from duolog._busypoll import SMALL_BYTES, BusyPoll
 from duolog._frames import LAST, STREAM_AHEAD, Budget, Frame, FrameReader, Kind
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
@@ -170,6 +171,7 @@ class Side:
             4,
             8,
             Budget(8 << 20),
+            BusyPoll(0),
         )
 
     def connect(self, greets: bool = True, **changes: Any) -> tuple[Connection, Wire]:
@@ -231,6 +233,34 @@ async def test_an_append_is_stored_and_answered_in_the_event_loop_turn_it_arrive
     assert side.appends.stored == [(1, b"body", host), (2, b"x" * 100_000, host)]
     assert side.appends.answered == 2
     assert not side.calls.busy
+
+
+class Watched(BusyPoll):
+    """Notes what it is told."""
+
+    __slots__ = ("told",)
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.told: list[str] = []
+
+    def expect(self) -> None:
+        self.told.append("expect")
+
+    def came(self) -> None:
+        self.told.append("came")
+
+
+async def test_after_the_answer_to_a_small_append_the_next_one_is_looked_for(side: Side) -> None:
+    busy_poll = Watched()
+    connection, _ = side.connect(busy_poll=busy_poll)
+    send(connection, an_append(1))
+    assert busy_poll.told == ["came", "expect"]
+    send(connection, an_append(2, b"x" * SMALL_BYTES))  # a batch
+    assert busy_poll.told == ["came", "expect", "came"]
+    side.appends.waits = True
+    send(connection, an_append(3))  # nothing comes before its answer
+    assert busy_poll.told == ["came", "expect", "came", "came"]
 
 
 async def test_waiting_appends_are_answered_in_the_order_of_their_requests(side: Side) -> None:
