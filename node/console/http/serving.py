@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import uvicorn
 
 from node.console.http.connections import CONNECTIONS_MAX, Connection
-from node.console.http.handshakes import Handshakes
+from node.console.http.handshakes import handshaking
 from node.console.http.security import App
+from node.handshakes import Handshakes
 
 TASKS_MAX = 2 * CONNECTIONS_MAX  # answers under way, also those that nobody waits for any more
 HEADER_BYTES_MAX = 32 << 10
@@ -43,7 +44,8 @@ class Server(uvicorn.Server):
         config.load()
         self._handshakes = Handshakes(context) if context is not None else None
         if self._handshakes is not None:
-            config.http_protocol_class = self._handshakes.of(Connection)  # type: ignore[assignment]
+            made = handshaking(self._handshakes, Connection)
+            config.http_protocol_class = made  # type: ignore[assignment]
         super().__init__(config)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from demo.certificates import Authority
+from node import handshakes as module
 from node.console.http import connections
-from node.console.http import handshakes as module
-from node.console.http.handshakes import Handshakes
+from node.console.http.handshakes import handshaking
 from node.console.http.serving import Server
+from node.handshakes import Handshakes
 from tests.node.console.http.test_connections import GET, app, connect, ended, reached
 from tests.node.replicas import WAIT_SECONDS
 
@@ -98,7 +99,7 @@ async def test_a_handshake_of_another_address_goes_on() -> None:
         def abort(self) -> None:
             aborted.append(self.name)
 
-    made = handshakes.of(asyncio.Protocol)
+    made = handshaking(handshakes, asyncio.Protocol)
     for number in range(module.HANDSHAKES_MAX + 3):
         name = "quiet" if number in (0, 40) else f"loud/{number}"
         made().connection_made(Transport(name))

@@ -1,0 +1,100 @@
+"""TLS handshakes of a port: how many are in progress, and how slow one may be.
+
+Rules: a connection is one of its port once its handshake is done, within HANDSHAKE_SECONDS. Where
+too many are in progress, the oldest one of the address with the most of them ends: an address that
+only opens connections does not shut out others, and takes no file descriptors from them.
+"""
+
+import asyncio
+import ssl
+from collections import Counter
+
+from duolog._background import Background
+
+HANDSHAKES_MAX = 128
+HANDSHAKE_SECONDS = 10.0
+
+
+class Unsecured(asyncio.Protocol):
+    """A connection before its handshake is done. address: of the client."""
+
+    address: str = ""
+
+    def done(self, secured: asyncio.Transport) -> None:
+        """The handshake is: the connection begins, on another transport."""
+        raise NotImplementedError
+
+
+class Handshakes:
+    """Those of a server."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        self._background = Background()
+        self._pending: dict[Unsecured, asyncio.Transport] = {}  # the oldest first
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    async def stop(self) -> None:
+        """End those in progress."""
+        await self._background.stop()
+
+    def begin(
+        self, connection: Unsecured, transport: asyncio.Transport, early: bytes = b""
+    ) -> None:
+        """Secure a connection. `connection_lost` tells it that this failed.
+
+        early: what came already.
+        """
+        self._pending[connection] = transport
+        if len(self._pending) > HANDSHAKES_MAX:
+            oldest = self._oldest_of_most()
+            self._pending.pop(oldest).abort()  # this one, at the worst
+        if connection in self._pending:
+            self._background.start(self._secure(connection, transport, early))
+
+    def _oldest_of_most(self) -> Unsecured:
+        address, _ = Counter(one.address for one in self._pending).most_common(1)[0]
+        return next(one for one in self._pending if one.address == address)
+
+    async def _secure(
+        self, connection: Unsecured, transport: asyncio.Transport, early: bytes
+    ) -> None:
+        loop, secured = asyncio.get_running_loop(), None
+        if early:
+            # In the next turn, TLS takes over the transport; in the one after that, before anything
+            # is read, it gets what came before.
+            loop.call_soon(loop.call_soon, _feed, transport, early)
+        try:
+            secured = await loop.start_tls(
+                transport,
+                connection,
+                self._context,
+                server_side=True,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+            )
+        except OSError as error:
+            # Anybody can send what is no TLS, or go away. The frames of the error hold it, and
+            # asyncio's buffers of 256 KiB.
+            error.__traceback__ = None
+        finally:
+            self._pending.pop(connection, None)
+            if secured is None:
+                connection.connection_lost(None)
+        if secured is not None:
+            connection.done(secured)
+
+
+def _feed(transport: asyncio.Transport, data: bytes) -> None:
+    """Give a transport's protocol what was read before it was its protocol."""
+    protocol = transport.get_protocol()
+    while data and isinstance(protocol, asyncio.BufferedProtocol) and not transport.is_closing():
+        room = memoryview(protocol.get_buffer(len(data)))
+        size = min(len(room), len(data))
+        room[:size] = data[:size]
+        protocol.buffer_updated(size)
+        data = data[size:]
+
+
+__all__ = ["HANDSHAKE_SECONDS", "Handshakes", "Unsecured"]
