@@ -1,4 +1,4 @@
-"""The certificates of a node's client ports, over gRPC and over frames, and of its metrics."""
+"""The certificates of a node's client ports (gRPC, frames, remoting) and of its metrics."""
 
 import ssl
 from dataclasses import dataclass
@@ -19,14 +19,18 @@ _MODES = {
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """One state of the files: as gRPC and as frames take them."""
+    """One state of the files: as gRPC, as frames and as remoting take them."""
 
     pem: Pem
     context: ssl.SSLContext
+    remoting: ssl.SSLContext
 
 
 def _served(mode: ssl.VerifyMode, pem: Pem) -> _Served:
-    return _Served(pem, server_context(pem, mode))
+    context = server_context(pem, mode)
+    if mode is not ssl.CERT_NONE:
+        return _Served(pem, context, context)
+    return _Served(pem, context, server_context(pem, mode, ssl.TLSVersion.TLSv1_2))
 
 
 class ClientTls:
@@ -52,6 +56,13 @@ class ClientTls:
     def context(self) -> ssl.SSLContext:
         """Of the ports for frames and for metrics."""
         return renewing_context(lambda: self._served.now().context)
+
+    def remoting_context(self) -> ssl.SSLContext:
+        """Of the remoting port: with TLS 1.2, too, if clients need no certificate.
+
+        Older clients of RocketMQ 4 know nothing newer.
+        """
+        return renewing_context(lambda: self._served.now().remoting)
 
 
 __all__ = ["ClientTls"]

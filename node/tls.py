@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -98,16 +98,21 @@ class Peers:
         return grpc.aio.secure_channel(endpoint, credentials, options)
 
 
-def server_context(pem: Pem, mode: ssl.VerifyMode) -> ssl.SSLContext:
+def server_context(
+    pem: Pem, mode: ssl.VerifyMode, oldest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+) -> ssl.SSLContext:
     """OpenSSL's context of a port. mode: about the client's certificate. Raises BadCertificate.
 
     TLS 1.3 without tickets: a session that is resumed would skip the check of its certificate.
+    oldest: version of TLS; an older one only where there is no certificate to check.
     """
+    assert oldest is ssl.TLSVersion.TLSv1_3 or mode is ssl.CERT_NONE, "sessions are resumed"
     files = pem.files
     assert files.cert is not None, "a port has a certificate of its own: checked"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.minimum_version = oldest
     context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION  # of TLS 1.2
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC does
     context.verify_mode = mode
     try:
@@ -130,4 +135,20 @@ def renewing_context(now: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
     return context
 
 
-__all__ = ["Peers", "Tls", "renewing_context", "server_context", "server_credentials"]
+def common_name(certificate: dict[str, Any] | None) -> str:
+    """The first one, as gRPC takes it; of a certificate as `ssl` gives it, empty without one."""
+    for names in (certificate or {}).get("subject", ()):
+        for kind, value in names:
+            if kind == "commonName":
+                return str(value)
+    return ""
+
+
+__all__ = [
+    "Peers",
+    "Tls",
+    "common_name",
+    "renewing_context",
+    "server_context",
+    "server_credentials",
+]

@@ -26,6 +26,7 @@ from node.appending import Appending, Outcome
 from node.frames.call import Call, Trailing
 from node.frames.door import Door
 from node.methods import Handler
+from node.tls import common_name
 from node.wirecodec import peer_host
 from store.record import Host
 
@@ -105,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         self.peer = _peer_name(transport.get_extra_info("peername"))
         self._host = peer_host(self.peer)
-        self._certificate = _common_name(transport.get_extra_info("peercert"))
+        self._certificate = common_name(transport.get_extra_info("peercert"))
         transport.set_write_buffer_limits(UNWRITTEN_BYTES)
         if not self._joined(self, True):
             self.abort()
@@ -479,15 +480,6 @@ def _peer_name(address: object) -> str:
     except ValueError:
         return ""
     return f"ipv6:[{host}]:{port}" if kind == "ipv6" else f"ipv4:{host}:{port}"
-
-
-def _common_name(certificate: dict[str, Any] | None) -> str:
-    """The first one, as gRPC takes it; of a certificate as `ssl` gives it, empty without one."""
-    for names in (certificate or {}).get("subject", ()):
-        for kind, value in names:
-            if kind == "commonName":
-                return str(value)
-    return ""
 
 
 __all__ = ["Connection", "Terms"]

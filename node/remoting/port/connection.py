@@ -19,6 +19,7 @@ from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadFrame
 from node.remoting.codec.frames import FrameReader
 from node.remoting.port.desk import Desk
+from node.tls import common_name
 from store.record import Host
 
 log = structlog.get_logger("duolog.remoting")
@@ -57,6 +58,7 @@ class Connection(asyncio.Protocol):
         self._taken = 0  # bytes, of the budget
         self._transport: asyncio.Transport | None = None
         self.host = Host("0.0.0.0", 0)
+        self.certificate = ""
         self._admitted = False
         self._lost = False
         self._going = ""  # why it serves no more requests
@@ -82,7 +84,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
-        self.host = _host(transport.get_extra_info("peername"))
+        self.host = host_of(transport)
+        self.certificate = common_name(transport.get_extra_info("peercert"))
         self._transport.set_write_buffer_limits(UNWRITTEN_BYTES)
         if not self._joined(self, True):
             self.abort()
@@ -183,6 +186,8 @@ class Connection(asyncio.Protocol):
             task = self._terms.begin(self._wait(request.bare(), begun))
             self._calls[task] = desk.holds(request)
             task.add_done_callback(self._calls.pop)
+            close = begun.close  # of a task that is cancelled before it begins
+            task.add_done_callback(lambda _: close())
 
     async def _wait(self, request: Command, begun: Coroutine[Any, Any, Command]) -> None:
         try:
@@ -297,10 +302,12 @@ class Connection(asyncio.Protocol):
             task.cancel()
 
 
-def _host(address: object) -> Host:
+def host_of(transport: asyncio.BaseTransport) -> Host:
+    """Where a connection comes from."""
+    address = transport.get_extra_info("peername")
     if not isinstance(address, tuple):
         return Host("0.0.0.0", 0)
     return Host(str(address[0]).partition("%")[0], int(address[1]))
 
 
-__all__ = ["Connection", "Terms"]
+__all__ = ["Connection", "Terms", "host_of"]

@@ -20,6 +20,10 @@ class Peer(Protocol):
     def name(self) -> str:
         """Its address and port, as logs and quotas name it."""
 
+    @property
+    def certificate(self) -> str:
+        """The common name of its certificate, which was verified; empty without one."""
+
     def tell(self, command: Command) -> bool:
         """Send a request that nobody answers; False where the client takes nothing."""
 

@@ -1,22 +1,34 @@
 """The remoting port: connections, what they share, and their clean end."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 from duolog._background import Background
 from duolog._frames import Budget
 
 from node.config import LimitsSection
-from node.portconnections import PortConnections
+from node.handshakes import Handshakes
+from node.portconnections import Connected, PortConnections
 from node.remoting.codec.frames import FRAME_BYTES_MAX
 from node.remoting.port.connection import Connection, Terms
 from node.remoting.port.desk import Desk
+from node.remoting.port.doorway import Doorway
 
 log = structlog.get_logger("duolog.remoting")
 
 WHOLES = 8  # longest frames that all connections may hold while they have not arrived whole
 SHORT_CALLS_MAX = 1024  # of one connection, beside those that wait for messages
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """TLS of the port. only: plain connections are refused."""
+
+    context: ssl.SSLContext
+    only: bool
 
 
 class RemotingServer:
@@ -33,13 +45,14 @@ class RemotingServer:
         self.port = 0
         self._calls = Background(failed)
         self._ticking = Background(failed)
-        self._connections: PortConnections[Connection] = PortConnections(
+        self._connections: PortConnections[Connected] = PortConnections(
             limits,
             lambda address, reason: log.warning(
                 "remoting: too many connections", address=address, reason=reason
             ),
         )
         self._server: asyncio.Server | None = None
+        self._handshakes: Handshakes | None = None
         frame_bytes_max = min(limits.request_bytes_max, FRAME_BYTES_MAX)
         self._terms = Terms(
             desk,
@@ -64,23 +77,32 @@ class RemotingServer:
         """Bytes held for long frames that have not arrived whole."""
         return self._terms.budget.taken
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen; with port 0 on a free one. Raises OSError."""
+    async def start(self, host: str, port: int, tls: Secured | None = None) -> None:
+        """Listen; with port 0 on a free one. tls: None for plain text alone. Raises OSError."""
+        made = self._connection
+        if tls is not None:
+            self._handshakes = Handshakes(tls.context)
+            made = self._doorways(self._handshakes, tls.only)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Connection(self._terms, self._connections.joined),
-            host.strip("[]") or None,
-            port,
-        )
+        self._server = await loop.create_server(made, host.strip("[]") or None, port)
         self.port = self._server.sockets[0].getsockname()[1]
         self._ticking.start(self._connections.tick())
+
+    def _connection(self) -> asyncio.Protocol:
+        return Connection(self._terms, self._connections.joined)
+
+    def _doorways(self, handshakes: Handshakes, only: bool) -> Callable[[], asyncio.Protocol]:
+        joined = self._connections.joined
+        return lambda: Doorway(handshakes, joined, self._connection, only)
 
     async def stop(self, grace: float) -> None:
         """Serve no more requests, let those under way end for so many seconds, close."""
         if self._server is not None:
             self._server.close()
+        if self._handshakes is not None:
+            await self._handshakes.stop()
         await self._connections.stop(grace, self._calls)
         await self._ticking.stop()
 
 
-__all__ = ["RemotingServer"]
+__all__ = ["RemotingServer", "Secured"]
