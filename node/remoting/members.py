@@ -6,9 +6,10 @@ A member is known by the connection that its heartbeats come over. Every node of
 hears them, so the next master knows the members already.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from node.access.gate import Principal
 from node.remoting.codec.heartbeats import ConsumerData, Heartbeat, Subscription
 from node.remoting.port.desk import Peer
 from store.clocks import MonoMs
@@ -19,11 +20,15 @@ MEMBERS_MAX = 10_000  # of one group
 
 @dataclass(slots=True)
 class Member:
-    """A client in a group."""
+    """A client in a group. user: who sent its last heartbeat; None where there are no users."""
 
     client_id: str
     data: ConsumerData
     heard_ms: MonoMs
+    user: Principal | None
+
+
+May = Callable[[Principal | None, str], bool]  # a user, and a group
 
 
 class Members:
@@ -32,15 +37,17 @@ class Members:
     def __init__(self) -> None:
         self._groups: dict[str, dict[Peer, Member]] = {}
         self._groups_of: dict[Peer, set[str]] = {}  # so that one that ends need not be searched for
-        self._producers: dict[str, dict[Peer, None]] = {}
+        self._producers: dict[str, dict[Peer, Principal | None]] = {}
         self._producer_groups: dict[Peer, frozenset[str]] = {}
 
-    def beat(self, peer: Peer, heartbeat: Heartbeat, mono_ms: MonoMs) -> set[str]:
+    def beat(
+        self, peer: Peer, heartbeat: Heartbeat, mono_ms: MonoMs, user: Principal | None = None
+    ) -> set[str]:
         """Note a client's heartbeat; the groups that it changes.
 
-        A group that has too many members stays as it is.
+        A group that has too many members stays as it is. user: who sent it.
         """
-        self._produces(peer, frozenset(heartbeat.producers))
+        self._produces(peer, frozenset(heartbeat.producers), user)
         changed = set()
         for data in heartbeat.consumers:
             members = self._groups.setdefault(data.group, {})
@@ -49,29 +56,31 @@ class Members:
                 continue
             if known is None or (known.client_id, known.data) != (heartbeat.client_id, data):
                 changed.add(data.group)
-            members[peer] = Member(heartbeat.client_id, data, mono_ms)
+            members[peer] = Member(heartbeat.client_id, data, mono_ms, user)
             self._groups_of.setdefault(peer, set()).add(data.group)
         return changed
 
-    def _produces(self, peer: Peer, groups: frozenset[str]) -> None:
+    def _produces(self, peer: Peer, groups: frozenset[str], user: Principal | None = None) -> None:
         """A client is a producer of these groups, and of no others."""
         before = self._producer_groups.pop(peer, frozenset())
         for group in before - groups:
             del self._producers[group][peer]
             if not self._producers[group]:
                 del self._producers[group]
-        for group in groups - before:
-            self._producers.setdefault(group, {})[peer] = None
+        for group in groups:
+            self._producers.setdefault(group, {})[peer] = user
         if groups:
             self._producer_groups[peer] = groups
 
-    def producers(self, group: str) -> list[Peer]:
-        """The connections of a group's producers."""
-        return list(self._producers.get(group, {}))
+    def producers(self, group: str) -> list[tuple[Peer, Principal | None]]:
+        """The connections of a group's producers, and their users."""
+        return list(self._producers.get(group, {}).items())
 
     def produces_no_more(self, peer: Peer, group: str) -> None:
         """A client is no producer of a group any more."""
-        self._produces(peer, self._producer_groups.get(peer, frozenset()) - {group})
+        producers = self._producers.get(group, {})
+        if peer in producers:
+            self._produces(peer, self._producer_groups[peer] - {group}, producers[peer])
 
     def leave(self, peer: Peer, group: str) -> bool:
         """A client leaves a group; whether it was a member."""
@@ -101,13 +110,23 @@ class Members:
         ]
         return {group for group, peer in silent if self.leave(peer, group)}
 
+    def dismiss(self, may: May) -> set[str]:
+        """Let go of clients whose users may no longer consume; the groups that they were in."""
+        gone = [
+            (group, peer)
+            for group, members in self._groups.items()
+            for peer, member in members.items()
+            if not may(member.user, group)
+        ]
+        return {group for group, peer in gone if self.leave(peer, group)}
+
     def ids(self, group: str) -> list[str]:
         """The ids of a group's clients, each of them once."""
         return sorted({member.client_id for member in self._groups.get(group, {}).values()})
 
-    def peers(self, group: str) -> Iterator[Peer]:
-        """The connections of a group's clients."""
-        yield from list(self._groups.get(group, {}))
+    def peers(self, group: str) -> list[tuple[Peer, Principal | None]]:
+        """The connections of a group's clients, and their users."""
+        return [(peer, member.user) for peer, member in self._groups.get(group, {}).items()]
 
     def subscription(self, peer: Peer, group: str, topic: str) -> Subscription | None:
         """What a client reads of a topic as a member of a group; None where it does not."""

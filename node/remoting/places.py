@@ -2,10 +2,30 @@
 
 from duolog import _errors as sdk
 
+from node.access.rules import NO_SUCH_ID
 from node.broker import Broker
+from node.remoting.guarding.sight import Sight
+from store.errors import StoreError
 from store.metadata import is_reserved_topic
 from store.offsets import PhyOffset
 from store.record import Record
+
+
+async def message_for(sight: Sight, broker: Broker, offset: int) -> Record:
+    """The message at an offset of the log, for the user whose request is served.
+
+    Where there are users, all that this user may not read is answered alike, there or not. Raises
+    as `message_at`.
+    """
+    if not sight.is_limited:
+        return await message_at(broker, offset)
+    try:
+        record = await message_at(broker, offset)
+    except (StoreError, sdk.NoPermission, sdk.NoSuchMessage):
+        raise sdk.NoSuchMessage(NO_SUCH_ID) from None
+    if not sight.may_read(record.topic):
+        raise sdk.NoSuchMessage(NO_SUCH_ID)
+    return record
 
 
 async def message_at(broker: Broker, offset: int) -> Record:
@@ -24,4 +44,4 @@ async def message_at(broker: Broker, offset: int) -> Record:
     return record
 
 
-__all__ = ["message_at"]
+__all__ = ["message_at", "message_for"]

@@ -6,7 +6,8 @@ from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.fields import read_header, write_header
 from node.remoting.codec.headers import QueryRequest, QueryResponse, ViewRequest
-from node.remoting.places import message_at
+from node.remoting.guarding.sight import Sight
+from node.remoting.places import message_for
 from node.remoting.port.desk import Peer
 from node.remoting.refusals import Refused
 from store.record import Record
@@ -18,13 +19,14 @@ BYTES_MAX = 4 << 20  # of the records in one answer, which has one at least
 class Queries:
     """Finds messages."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, sight: Sight) -> None:
         self._broker = broker
+        self._sight = sight
 
     async def view(self, peer: Peer, request: Command) -> Command:
-        """VIEW_MESSAGE_BY_ID. Raises as `message_at`."""
+        """VIEW_MESSAGE_BY_ID. Raises as `message_for`."""
         header = read_header(ViewRequest, request.fields)
-        record = await message_at(self._broker, header.offset)
+        record = await message_for(self._sight, self._broker, header.offset)
         return await self._answer(peer, request, [record])
 
     async def query(self, peer: Peer, request: Command) -> Command:

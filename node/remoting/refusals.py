@@ -34,6 +34,7 @@ _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (BadRequest, ResponseCode.SYSTEM_ERROR),
     (sdk.UnknownTopic, ResponseCode.TOPIC_NOT_EXIST),
     (sdk.NoPermission, ResponseCode.NO_PERMISSION),
+    (sdk.Unauthenticated, ResponseCode.NO_PERMISSION),  # as RocketMQ 5
     (sdk.NoSuchMessage, ResponseCode.QUERY_NOT_FOUND),
     (sdk.Busy, ResponseCode.SYSTEM_BUSY),
     (sdk.Retryable, ResponseCode.SERVICE_NOT_AVAILABLE),

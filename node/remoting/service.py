@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from time import perf_counter
 from typing import Any
 
@@ -16,6 +16,9 @@ from node.remoting.codec.command import Command
 from node.remoting.consuming.clients import Clients
 from node.remoting.consuming.offsets import Commits, Offsets
 from node.remoting.consuming.pulling import Pulling
+from node.remoting.guarding.door import Door
+from node.remoting.guarding.guard import Handler
+from node.remoting.guarding.sight import Sight
 from node.remoting.members import Members
 from node.remoting.port.desk import Begun, Peer
 from node.remoting.producing.sending import Sending
@@ -27,7 +30,6 @@ from node.remoting.routes import Routes
 EXPIRE_SECONDS = 10.0
 STOP_SECONDS = 2.0  # for the commits of the last second
 Key = tuple[str, str, bool, str]  # request, response code, long polling, result
-Handler = Callable[[Peer, Command], Begun]
 _NAMES = {code.value: code.name.lower() for code in RequestCode}
 _ENDS = {code.value: code.name.lower() for code in ResponseCode}
 SUCCESS, FAILED = "success", "process_request_failed"
@@ -42,21 +44,27 @@ class RemotingService:
         times: how long requests took, where that is measured.
     """
 
-    def __init__(self, broker: Broker, advertised: str, timed: bool = False) -> None:
-        """advertised: HOST:PORT for clients. timed: whether metrics are wanted."""
+    def __init__(
+        self, broker: Broker, advertised: str, timed: bool = False, door: Door | None = None
+    ) -> None:
+        """advertised: HOST:PORT for clients. timed: whether metrics are wanted. door: None where
+        anybody may do everything.
+        """
         self._broker = broker
+        self._door = door
+        self._sight = sight = door.sight if door is not None else Sight()
         self._throttle = broker.core.throttle
         self.times: CallTimes[Key] = CallTimes(RPC_BOUNDS)
         self._is_timed = timed
         self.members = Members()
         self._commits = Commits(broker)
         offsets = Offsets(broker, self._commits)
-        self._clients = clients = Clients(broker, self.members)
+        self._clients = clients = Clients(broker, self.members, sight)
         self._running = Background(broker.give_up)
-        sending = Sending(broker)
+        sending = Sending(broker, sight)
         pulling = Pulling(broker, self.members, offsets)
-        self._transactions = transactions = Transactions(broker, self.members)
-        queries = Queries(broker)
+        self._transactions = transactions = Transactions(broker, self.members, sight)
+        queries = Queries(broker, sight)
         routes = Routes(broker, advertised)
         self._handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE: sending.send,
@@ -83,6 +91,9 @@ class RemotingService:
             RequestCode.GET_ROUTEINFO_BY_TOPIC: lambda _, request: routes.route(request),
             RequestCode.GET_BROKER_CLUSTER_INFO: lambda _, request: routes.cluster(request),
         }
+        if door is not None:
+            wrap = door.guard.wrap
+            self._handlers = {code: wrap(code, one) for code, one in self._handlers.items()}
 
     def start(self) -> None:
         """Start storing commits, and letting go of silent clients."""
@@ -106,15 +117,27 @@ class RemotingService:
     # -- connections ---------------------------------------------------------------------------
 
     def joined(self, peer: Peer) -> None:
-        """A connection begins. Raises Throttled where its address has too many."""
-        self._throttle.joined(Who.at("", peer.host.address), peer.name)
+        """A connection begins. Raises Throttled where its address has too many.
+
+        Where there are users, a connection counts as that of the user who sends something.
+        """
+        if not self._sight.is_limited:
+            self._throttle.joined(Who.at("", peer.host.address), peer.name)
 
     def left(self, peer: Peer) -> None:
         """It ended."""
-        self._throttle.left(Who.at("", peer.host.address), peer.name)
+        if self._door is not None:
+            self._door.guard.left(peer)
+        if not self._sight.is_limited:
+            self._throttle.left(Who.at("", peer.host.address), peer.name)
         self._clients.gone(peer)
 
     # -- requests ------------------------------------------------------------------------------
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """Those of the requests that are served."""
+        return frozenset(self._handlers)
 
     def serve(self, peer: Peer, request: Command) -> Begun:
         """The answer, or what makes it. Raises what `refusal` has answers for."""

@@ -266,11 +266,16 @@ REQUESTS: dict[RequestCode, type] = {
 }
 
 
-def read_send(texts: Mapping[str, str], short: bool) -> SendRequest:
-    """The header of a request that sends. short: its names are letters. Raises BadRequest."""
-    if short:
-        texts = {SHORT_NAMES.get(name, name): value for name, value in texts.items()}
-    return read_header(SendRequest, texts)
+def sent_fields(code: int, texts: Mapping[str, str]) -> Mapping[str, str]:
+    """The fields of a request that sends, under their long names."""
+    if code == RequestCode.SEND_MESSAGE:
+        return texts
+    return {SHORT_NAMES.get(name, name): value for name, value in texts.items()}
+
+
+def read_send(code: int, texts: Mapping[str, str]) -> SendRequest:
+    """The header of a request that sends. Raises BadRequest."""
+    return read_header(SendRequest, sent_fields(code, texts))
 
 
 __all__ = [
@@ -296,4 +301,5 @@ __all__ = [
     "UpdateOffsetRequest",
     "ViewRequest",
     "read_send",
+    "sent_fields",
 ]

@@ -2,6 +2,7 @@
 
 from duolog import _errors as sdk
 
+from node.access.gate import PRINCIPAL
 from node.broker import Broker
 from node.pop.retrytopics import group_retry_topic
 from node.remoting.codec.codes import RequestCode, ResponseCode
@@ -12,8 +13,9 @@ from node.remoting.codec.heartbeats import ConsumerData, member_list, read_check
 from node.remoting.codec.locks import QueueName, locked, read_locks
 from node.remoting.consuming.locks import QueueLocks
 from node.remoting.consuming.pulling import filter_of
+from node.remoting.guarding.sight import Sight
 from node.remoting.members import Members
-from node.remoting.places import message_at
+from node.remoting.places import message_for
 from node.remoting.port.desk import Begun, Peer
 from node.remoting.refusals import Refused
 from store.metadata import check_group
@@ -24,8 +26,9 @@ GIVE_UP_LEVEL = -1  # RocketMQ's: the message becomes a dead letter
 class Clients:
     """Keeps the members of groups, and tells them of each other."""
 
-    def __init__(self, broker: Broker, members: Members) -> None:
+    def __init__(self, broker: Broker, members: Members, sight: Sight) -> None:
         self._broker = broker
+        self._sight = sight
         self._core = broker.core
         self._members = members
         self._locks = QueueLocks()
@@ -40,7 +43,8 @@ class Clients:
         heartbeat = read_heartbeat(request.body)
         for data in heartbeat.consumers:
             check_group(data.group)
-        changed = self._members.beat(peer, heartbeat, self._core.times.mono_ms())
+        now, user = self._core.times.mono_ms(), PRINCIPAL.get()
+        changed = self._members.beat(peer, heartbeat, now, user)
         for data in heartbeat.consumers:
             if data.group in changed:
                 self._register(data)
@@ -89,8 +93,10 @@ class Clients:
         self._tell_of(self._members.gone(peer))
 
     def expire(self) -> None:
-        """Let go of clients that send no heartbeats."""
+        """Let go of clients that send no heartbeats, or may not consume any more."""
         self._tell_of(self._members.expire(self._core.times.mono_ms()))
+        if self._sight.is_limited:
+            self._tell_of(self._members.dismiss(self._sight.may_consume))
         self._locks.expire(self._core.times.mono_ms())
 
     def _tell_of(self, groups: set[str]) -> None:
@@ -100,7 +106,9 @@ class Clients:
             if not row.get("notifyConsumerIdsChangedEnable", True):
                 continue
             fields = write_header(MembersRequest(group))
-            for peer in self._members.peers(group):
+            for peer, user in self._members.peers(group):
+                if not self._sight.may_consume(user, group):
+                    continue
                 self._numbers = (self._numbers + 1) & 0x7FFFFFFF
                 code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
                 peer.tell(Command(code, self._numbers, fields, flag=ONEWAY))
@@ -152,7 +160,7 @@ class Clients:
         header = read_header(SendBackRequest, request.fields)
         self._core.admission.check_current()
         self._check_group(header.group)
-        record = await message_at(self._broker, header.offset)
+        record = await message_for(self._sight, self._broker, header.offset)
         most, level = header.max_reconsume_times, header.delay_level
         if most == 0:  # no further attempt; elsewhere 0 is the group's number
             level = GIVE_UP_LEVEL

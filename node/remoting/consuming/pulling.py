@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from duolog import _errors as sdk
 
+from node.access.gate import name_of_caller
 from node.broker import Broker
 from node.consuming.longpoll import check_place, poll, within_room
 from node.consuming.reading import Selection
@@ -87,7 +88,7 @@ class Pulling:
         if header.sys_flag & COMMITS and header.commit_offset >= 0:
             with contextlib.suppress(sdk.NotMaster):
                 self._offsets.commit(header.consumer_group, key, header.commit_offset)
-        who = Who.at("", peer.host.address)
+        who = Who.at(name_of_caller(), peer.host.address)
         reader, start = self._broker.reader, max(0, header.queue_offset)
         deadline = asyncio.get_running_loop().time() + self._wait_seconds(header)
         offset, result, held = await within_room(

@@ -12,6 +12,7 @@ import numpy as np
 from duolog import _errors as sdk
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
+from node.access.gate import name_of_caller
 from node.broker import Broker
 from node.clocks import TIME_MS_MAX
 from node.core.throttle import throttled
@@ -26,6 +27,7 @@ from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.fields import write_header
 from node.remoting.codec.headers import SendRequest, SendResponse, read_send
 from node.remoting.codec.messages import END, properties_text, property_of, read_batch, without
+from node.remoting.guarding.sight import Sight
 from node.remoting.port.desk import Begun, Peer
 from node.remoting.refusals import Refused, put_code
 from node.remoting.routes import DEFAULT_TOPIC
@@ -71,15 +73,16 @@ class _Put:
 class Sending:
     """Stores what producers send."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, sight: Sight) -> None:
         self._broker = broker
+        self._sight = sight
         self._core = broker.core
         self._log = broker.log
         self._turn = count()
 
     def send(self, peer: Peer, request: Command) -> Begun:
         """SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE. Raises what refusals know."""
-        header = read_send(request.fields, request.code != RequestCode.SEND_MESSAGE)
+        header = read_send(request.code, request.fields)
         closed = self._core.admission.refused_put()
         if closed is None:
             return self._attempt(peer, request, header)
@@ -147,8 +150,9 @@ class Sending:
         if header.reconsume_times < most:
             return None
         origin = property_of(properties_text(header.properties), b"RETRY_TOPIC")
-        if origin is None or origin not in self._core.metadata.topics:
-            origin = header.topic  # what a client says must not grow the table of topics
+        known = origin is not None and origin in self._core.metadata.topics
+        if origin is None or not known or not self._sight.may_read(origin):
+            origin = header.topic  # a client's word grows no table, and shows no topics of others
         return origin, group
 
     def _writable(self, header: SendRequest) -> TopicConfig:
@@ -176,7 +180,7 @@ class Sending:
             raise sdk.UnknownTopic(f"topic[{topic[:200]}] not exist, apply first please!")
         most = limits.default_topic_queues
         queues = min(max(1, header.default_topic_queue_nums), most)
-        return self._core.metadata.auto_create(topic, queues)
+        return self._core.metadata.auto_create(topic, queues, name_of_caller())
 
     def _queue(self, header: SendRequest, config: TopicConfig) -> int:
         if header.queue_id < 0:
@@ -230,7 +234,7 @@ class Sending:
         throttle = self._core.throttle
         if throttle.on:
             size = len(batch.columns.bodies) + len(batch.columns.properties)
-            who = Who.at("", peer.host.address)
+            who = Who.at(name_of_caller(), peer.host.address)
             wait = throttle.put(who, batch.topic, size, batch.columns.count)
             if wait is not None:
                 raise throttled(wait)

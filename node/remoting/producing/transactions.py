@@ -11,6 +11,7 @@ from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import ONEWAY, Command
 from node.remoting.codec.fields import read_header, write_header
 from node.remoting.codec.headers import CheckTransactionRequest, EndTransactionRequest
+from node.remoting.guarding.sight import Sight
 from node.remoting.members import Members
 from store.record import (
     TRANSACTION_COMMIT,
@@ -23,13 +24,15 @@ from store.record import (
 _INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
 _CRC_AT, _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT = 8, 20, 28
 _CRC_BITS = 0x7FFFFFFF
+NO_SUCH_HALF = "there is no such half message"
 
 
 class Transactions:
     """Decides for producers, and asks them."""
 
-    def __init__(self, broker: Broker, members: Members) -> None:
+    def __init__(self, broker: Broker, members: Members, sight: Sight) -> None:
         self._broker = broker
+        self._sight = sight
         self._transactions = broker.transactions
         self._members = members
         self._numbers = 0
@@ -43,7 +46,7 @@ class Transactions:
         header = read_header(EndTransactionRequest, request.fields)
         origin = header.tran_state_table_offset
         self._broker.admission.check_current()
-        record = await self._transactions.find(origin)
+        record = await self._found(origin)
         if record is not None and record.properties.get("UNIQ_KEY") != header.msg_id:
             raise sdk.BadRequest(f"half message {origin} has another id than the one named")
         if header.commit_or_rollback in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
@@ -51,9 +54,30 @@ class Transactions:
             await self._transactions.end([origin], commit, header.producer_group)
         return request.answer(0)
 
+    async def _found(self, origin: int) -> Record | None:
+        """The half message, None where it is decided and deleted.
+
+        Where there are users, all that this user may not decide is answered alike, there or not.
+        Raises NoSuchMessage, Unavailable.
+        """
+        if not self._sight.is_limited:
+            return await self._transactions.find(origin)
+        try:
+            record = await self._transactions.find(origin)
+        except sdk.NoSuchMessage:
+            record = None
+        if record is None or not self._sight.may_send(_topic_of(record)):
+            raise sdk.NoSuchMessage(NO_SUCH_HALF)
+        return record
+
     async def _ask(self, check: Check) -> bool:
         """Send a check to one of the group's producers, in turn; False if none takes it."""
-        producers = self._members.producers(check.group)
+        topic = _topic_of(check.record)
+        producers = [
+            peer
+            for peer, user in self._members.producers(check.group)
+            if self._sight.may_decide(user, topic)
+        ]
         if not producers:
             return False
         self._numbers = (self._numbers + 1) & 0x7FFFFFFF
@@ -71,12 +95,17 @@ class Transactions:
         return any(producer.tell(request) for producer in producers[turn:] + producers[:turn])
 
 
+def _topic_of(record: Record) -> str:
+    """Where a half message goes."""
+    return record.properties.get("REAL_TOPIC", record.topic)
+
+
 def half_bytes(record: Record) -> bytes:
     """A half message as a record of its real queue."""
     properties = encode_properties(record.properties).encode()
     queue_id = record.properties.get("REAL_QID", "")
     header = RecordHeader(
-        record.properties.get("REAL_TOPIC", record.topic),
+        _topic_of(record),
         int(queue_id) if queue_id.isdecimal() else 0,
         record.born_time,
         record.store_time,

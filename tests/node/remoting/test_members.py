@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from node.access.gate import Principal
 from node.remoting.codec.command import Command
 from node.remoting.codec.heartbeats import ConsumerData, Heartbeat
 from node.remoting.members import SILENT_MS, Members
@@ -16,6 +17,7 @@ class Client:
 
     name: str
     host: Host = Host("10.0.0.7", 5555)
+    certificate: str = ""
 
     def tell(self, command: Command) -> bool:
         return False
@@ -44,3 +46,25 @@ def test_a_client_that_ends_leaves_all_of_its_groups_and_no_other() -> None:
     beat(members, one, "g")
     assert members.gone(one) == {"g"}
     assert len(members) == 0
+
+
+def test_those_whose_users_may_not_consume_any_more_are_let_go_of() -> None:
+    members, one, other = Members(), Client("one"), Client("other")
+    users = {client: Principal(client.name, "secret") for client in (one, other)}
+    for client, user in users.items():
+        data = tuple(ConsumerData(group, False, True, ()) for group in ("g", "h"))
+        members.beat(client, Heartbeat(client.name, ("p",), data), MonoMs(0), user)
+    assert members.dismiss(lambda user, group: True) == set()
+    assert members.dismiss(lambda user, group: user != users[one] or group != "g") == {"g"}
+    assert (members.ids("g"), members.ids("h")) == (["other"], ["one", "other"])
+    assert members.peers("g") == [(other, users[other])]
+    assert members.producers("p") == [(one, users[one]), (other, users[other])]
+
+
+def test_a_client_that_leaves_a_group_of_producers_stays_its_users_in_the_others() -> None:
+    members, one, user = Members(), Client("one"), Principal("one", "secret")
+    members.beat(one, Heartbeat("one", ("p", "q"), ()), MonoMs(0), user)
+    members.produces_no_more(one, "r")
+    members.produces_no_more(one, "p")
+    assert members.producers("p") == []
+    assert members.producers("q") == [(one, user)]

@@ -1,0 +1,159 @@
+"""What each request asks for: its rule, in the words of the other APIs.
+
+As in RocketMQ 5 (ACL 2.0), but for all topics of a request. A request without a row is for super
+users. Some requests name a message, and not its topic: what serves them looks at the topic that it
+finds, and answers about messages of others as about those that do not exist.
+"""
+
+from collections.abc import Callable, Iterable
+
+from duolog._message import RETRY_PREFIX
+
+from node.access.rules import (
+    Facts,
+    Needs,
+    Rule,
+    group_sub,
+    need,
+    of_owners,
+    pub,
+    reads,
+    sees_group,
+    sees_topic,
+)
+from node.remoting.codec.codes import RequestCode
+from node.remoting.codec.command import Command
+from node.remoting.codec.errors import BadRequest
+from node.remoting.codec.headers import sent_fields
+from node.remoting.codec.heartbeats import read_check, read_heartbeat
+from node.remoting.codec.locks import read_locks
+from node.remoting.routes import DEFAULT_TOPIC
+from node.rights.resources import FOR_SUPERS, Action, Need, cluster
+
+NeedsOf = Callable[[Command, Facts], Needs]
+
+
+def named(request: Command, field: str) -> str:
+    """The text of a field that must be there. Raises BadRequest."""
+    found = request.fields.get(field)
+    if found is None:
+        raise BadRequest(f"the field {field} is missing")
+    return found
+
+
+def sends(name: str, facts: Facts) -> list[Need]:
+    """Send to a topic. A group's members send to its retry topic what they could not consume."""
+    return reads(name, facts) if name.startswith(RETRY_PREFIX) else pub(name, facts)
+
+
+def _all_read(topics: Iterable[str], facts: Facts) -> Needs:
+    for name in dict.fromkeys(topics):  # one by one: they may be very many
+        yield from reads(name, facts)
+
+
+# -- kinds of rules --------------------------------------------------------------------------------
+
+
+def _anybody(request: Command, facts: Facts) -> Needs:
+    return ()
+
+
+def _of_cluster(*actions: Action) -> NeedsOf:
+    return lambda request, facts: (need(cluster(facts.cluster), *actions),)
+
+
+def _sees(request: Command, facts: Facts) -> Needs:
+    """About a topic."""
+    return sees_topic(named(request, "topic"), facts)
+
+
+def _reads_as_group(request: Command, facts: Facts) -> Needs:
+    group, topic = named(request, "consumerGroup"), named(request, "topic")
+    return [*reads(topic, facts), group_sub(group)]
+
+
+# -- single requests -------------------------------------------------------------------------------
+
+
+def _send_back(request: Command, facts: Facts) -> Needs:
+    return (group_sub(named(request, "group")),)
+
+
+def _members(request: Command, facts: Facts) -> Needs:
+    return (sees_group(named(request, "consumerGroup")),)
+
+
+def _send(request: Command, facts: Facts) -> Needs:
+    topic = sent_fields(request.code, request.fields).get("topic")
+    if topic is None:
+        raise BadRequest("the field topic is missing")
+    return sends(topic, facts)
+
+
+def _query(request: Command, facts: Facts) -> Needs:
+    return reads(named(request, "topic"), facts)
+
+
+def _committed(request: Command, facts: Facts) -> Needs:
+    group, topic = named(request, "consumerGroup"), named(request, "topic")
+    return [*sees_topic(topic, facts), sees_group(group)]
+
+
+def _heartbeat(request: Command, facts: Facts) -> Needs:
+    """Producers concern nobody: they are asked for decisions on topics only that they send to."""
+    for data in read_heartbeat(request.body).consumers:
+        yield group_sub(data.group)
+        yield from _all_read((one.topic for one in data.subscriptions), facts)
+
+
+def _unregister(request: Command, facts: Facts) -> Needs:
+    group = request.fields.get("consumerGroup")
+    return (group_sub(group),) if group else ()
+
+
+def _locks(request: Command, facts: Facts) -> Needs:
+    wanted = read_locks(request.body)
+    yield group_sub(wanted.group)
+    yield from _all_read((one.topic for one in wanted.queues), facts)
+
+
+def _check(request: Command, facts: Facts) -> Needs:
+    return reads(read_check(request.body).topic, facts)
+
+
+def _route(request: Command, facts: Facts) -> Needs:
+    """Of the topic that new topics are made like, a route has the addresses of nodes only."""
+    topic = named(request, "topic")
+    if topic == DEFAULT_TOPIC:
+        return ()
+    return of_owners(topic, facts, Action.PUB, Action.SUB, Action.GET)
+
+
+SUPERS_ONLY = Rule(lambda request, facts: (FOR_SUPERS,))
+RULES: dict[int, Rule] = {
+    RequestCode.SEND_MESSAGE: Rule(_send),
+    RequestCode.SEND_MESSAGE_V2: Rule(_send),
+    RequestCode.SEND_BATCH_MESSAGE: Rule(_send),
+    RequestCode.PULL_MESSAGE: Rule(_reads_as_group, again=True),
+    RequestCode.LITE_PULL_MESSAGE: Rule(_reads_as_group, again=True),
+    RequestCode.QUERY_MESSAGE: Rule(_query, again=True),
+    RequestCode.VIEW_MESSAGE_BY_ID: Rule(_anybody),  # of messages that the caller may read
+    RequestCode.QUERY_CONSUMER_OFFSET: Rule(_committed),
+    RequestCode.UPDATE_CONSUMER_OFFSET: Rule(_reads_as_group),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Rule(_sees),
+    RequestCode.GET_MAX_OFFSET: Rule(_sees),
+    RequestCode.GET_MIN_OFFSET: Rule(_sees),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: Rule(_sees),
+    RequestCode.HEART_BEAT: Rule(_heartbeat),
+    RequestCode.UNREGISTER_CLIENT: Rule(_unregister),
+    RequestCode.CONSUMER_SEND_MSG_BACK: Rule(_send_back),  # messages that it may read
+    RequestCode.END_TRANSACTION: Rule(_anybody),  # of topics that the caller may send to
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: Rule(_members),
+    RequestCode.LOCK_BATCH_MQ: Rule(_locks),
+    RequestCode.UNLOCK_BATCH_MQ: Rule(_locks),
+    RequestCode.CHECK_CLIENT_CONFIG: Rule(_check),
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: Rule(_route),
+    RequestCode.GET_BROKER_CLUSTER_INFO: Rule(_of_cluster(Action.GET)),
+}
+
+__all__ = ["RULES", "SUPERS_ONLY", "sends"]
