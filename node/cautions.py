@@ -32,6 +32,7 @@ def _plain_ports(config: Config) -> Iterator[str]:
                     f"{key} = {address}: users call a port without TLS, where their passwords and "
                     "messages can be read on the way: set tls.only, or listen on loopback"
                 )
+    yield from _remoting(config)
     plain_metrics = _is_reached(config.metrics.listen) and not config.metrics.tls
     if config.access.key_file is not None and plain_metrics:
         yield (
@@ -47,6 +48,22 @@ def _plain_ports(config: Config) -> Iterator[str]:
         yield (
             f"ha.listen = {config.ha.listen}: replication has no TLS, so {_who_reads(config)} "
             "can read all messages: set ha.tls_*, or listen where only the group's nodes are"
+        )
+
+
+def _remoting(config: Config) -> Iterator[str]:
+    address = config.remoting.listen
+    if not _is_reached(address):
+        return
+    if config.access.key_file is None and not config.rocketmq.access_key:
+        yield (
+            f"remoting.listen = {address}: without users, whoever reaches this port may read and "
+            "write all topics: set access.key_file, or listen on loopback"
+        )
+    elif not config.tls.only:
+        yield (
+            f"remoting.listen = {address}: it takes requests without TLS, and who can read a "
+            "signed one on its way can send it again: set tls.only, or listen on loopback"
         )
 
 

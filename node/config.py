@@ -211,18 +211,19 @@ class TlsSection(_Section):
     def check(self, *, others: bool) -> None:
         """Raise ConfigError if keys contradict each other, or a file cannot be used.
 
-        others: a port that is not one of clients speaks TLS: that of the metrics or the console.
+        others: another port speaks TLS: that of the metrics, of the console, or for remoting.
         """
         serves = self.serves or others
         if serves and not (self.cert and self.key):
             raise ConfigError(
-                "tls.listen, tls.only, metrics.tls and console.tls need tls.cert and tls.key"
+                "tls.listen, tls.only, metrics.tls, console.tls and TLS on remoting.listen need "
+                "tls.cert and tls.key"
             )
         files = {*self.files.paths, *self.files_of_peers.paths}
         if not serves and (files or self.client_certs != "none"):
             raise ConfigError(
                 "keys of [tls] are set, and no port speaks TLS: set tls.only, or tls.listen for a "
-                "second port, or metrics.tls or console.tls"
+                "second port, or metrics.tls, console.tls or remoting.listen"
             )
         if self.ca is not None and not self.only:
             raise ConfigError("tls.ca needs tls.only: otherwise nodes call plain ports of others")
@@ -402,7 +403,8 @@ class RemotingSection(_Section):
     listen: EndpointOrEmpty = Field(
         "",
         description="HOST:PORT where clients find a name server and a broker, with the same port "
-        "on all nodes of a group; not on a node with users, or with `tls.only`; empty: nowhere",
+        "on all nodes of a group; takes TLS, too, where `tls.cert` is set, and nothing else with "
+        "`tls.only`; empty: nowhere",
     )
     advertise: EndpointOrEmpty = Field(
         "",
@@ -610,6 +612,16 @@ class Config(_Section):
             return None
         return Tls(registry.tls_ca, registry.tls_cert, registry.tls_key)
 
+    @property
+    def remoting_has_tls(self) -> bool:
+        """Whether the remoting port speaks TLS."""
+        return bool(self.remoting.listen and self.tls.cert)
+
+    @property
+    def needs_client_tls(self) -> bool:
+        """Whether any port of clients, or that of the metrics, speaks TLS."""
+        return self.tls.serves or self.metrics.tls or self.remoting_has_tls
+
     def check(self) -> None:
         """Raise ConfigError if keys contradict each other."""
         if self.access.first_user_file and not self.access.key_file:
@@ -647,8 +659,9 @@ class Config(_Section):
                 "console.listen does not work with tls.client_certs = required: the console calls "
                 "the nodes with its users' passwords, and has no certificate"
             )
-        self.tls.check(others=self.metrics.tls or self.console.tls)
-        self._check_remoting()
+        if self.remoting.advertise and not self.remoting.listen:
+            raise ConfigError("remoting.advertise needs remoting.listen")
+        self.tls.check(others=self.metrics.tls or self.console.tls or self.remoting_has_tls)
         self._check_ports()
         role = self.store.broker_role
         if role is BrokerRole.SLAVE and not self.ha.master:
@@ -672,31 +685,6 @@ class Config(_Section):
             raise ConfigError("registry.tls_cert needs registry.tls_ca")
         if registry is not None:
             _check_files("registry.tls_*", registry.files)
-
-    def _check_remoting(self) -> None:
-        """The remoting port cannot tell users apart, and has no TLS: it refuses what it cannot
-        check.
-        """
-        if self.remoting.advertise and not self.remoting.listen:
-            raise ConfigError("remoting.advertise needs remoting.listen")
-        if not self.remoting.listen:
-            return
-        keys = (
-            ("access.key_file", self.access.key_file),
-            ("rocketmq.access_key", self.rocketmq.access_key),
-        )
-        for key, value in keys:
-            if value:
-                raise ConfigError(
-                    f"remoting.listen cannot be opened with {key}: the remoting port does not "
-                    "check signatures, so that anybody could read and write. Remove "
-                    "remoting.listen, or run the node without users"
-                )
-        if self.tls.only:
-            raise ConfigError(
-                "remoting.listen cannot be opened with tls.only: the remoting port has no TLS. "
-                "Remove remoting.listen, or use tls.listen for the clients that need TLS"
-            )
 
     def _check_ports(self) -> None:
         serves_slaves = self.store.broker_role is not BrokerRole.SLAVE

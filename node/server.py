@@ -136,8 +136,7 @@ class Node:
             client_port = ReservedPort(self.config.node.listen)
             reserved.callback(client_port.release)
             self.port = client_port.port
-            secured = self.config.tls.serves or self.config.metrics.tls
-            tls = ClientTls(self.config.tls) if secured else None
+            tls = ClientTls(self.config.tls) if self.config.needs_client_tls else None
             tls_port = self._reserve_tls()
             if tls_port is not None:
                 reserved.callback(tls_port.release)
@@ -168,7 +167,7 @@ class Node:
                     await self._serve_slaves(ha_port)
                 await self._listen(client_port, tls_port, tls)
                 if remoting_port is not None:
-                    await self._serve_remoting(remoting_port)
+                    await self._serve_remoting(remoting_port, tls)
                 if metrics_port is not None:
                     await self._serve_metrics(metrics_port, tls)
                 if console_port is not None:
@@ -296,9 +295,10 @@ class Node:
         broker.frames_port, broker.frames_secured = frames.port, context is not None
         log.info("taking frames", listen=f"{reserved.host}:{frames.port}")
 
-    async def _serve_remoting(self, reserved: ReservedPort) -> None:
+    async def _serve_remoting(self, reserved: ReservedPort, tls: ClientTls | None) -> None:
         """Serve RocketMQ's remoting protocol. Raises ListenError."""
-        from node.remoting.port.server import RemotingServer  # others do not need it
+        from node.remoting.guarding.door import door_of  # others do not need it
+        from node.remoting.port.server import RemotingServer, Secured
         from node.remoting.service import RemotingService
 
         broker, section = self.broker, self.config.remoting
@@ -306,11 +306,15 @@ class Node:
         host = broker.advertised.rpartition(":")[0]
         advertised = section.advertise or f"{host}:{reserved.port}"
         timed = bool(self.config.metrics.listen)
-        service = self._remoting_service = RemotingService(broker, advertised, timed)
+        door = door_of(broker, self.config.rocketmq, self._access, self._guard)
+        service = self._remoting_service = RemotingService(broker, advertised, timed, door)
         service.start()
         self.remoting = RemotingServer(service, self.config.limits, broker.give_up)
+        secured = None
+        if tls is not None and self.config.remoting_has_tls:
+            secured = Secured(tls.remoting_context(), self.config.tls.only)
         try:
-            await self.remoting.start(reserved.host, reserved.port)
+            await self.remoting.start(reserved.host, reserved.port, secured)
         except OSError:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
         log.info("serving the remoting protocol", listen=reserved.address, advertised=advertised)

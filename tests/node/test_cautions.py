@@ -58,6 +58,23 @@ def test_users_on_a_plain_port_that_others_reach(files: dict[str, str], host: st
     assert len(told(node=node, access=users, tls={**tls, "listen": f"{host}:1"})) == 1
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.7", "[::]", "n1.example"])
+def test_a_remoting_port_that_others_reach(files: dict[str, str], host: str) -> None:
+    remoting = {"listen": f"{host}:9876"}
+    (one,) = told(remoting=remoting)
+    assert one.startswith(f"remoting.listen = {host}:9876: without users, whoever reaches")
+    users = {"key_file": files["users"]}
+    (one,) = told(remoting=remoting, access=users)
+    assert "without TLS" in one
+    (one,) = told(remoting=remoting, rocketmq={"access_key": "a", "secret_key": "b"})
+    assert "without TLS" in one
+    tls = {"cert": files["cert"], "key": files["key"]}
+    assert len(told(remoting=remoting, access=users, tls=tls)) == 1, "plain connections, too"
+    assert told(remoting=remoting, access=users, tls={**tls, "only": True}) == []
+    for here in ("127.0.0.1", "[::1]", "localhost"):
+        assert told(remoting={"listen": f"{here}:9876"}) == []
+
+
 def test_replication_without_tls_that_others_reach(files: dict[str, str]) -> None:
     (one,) = told(ha={"listen": "0.0.0.0:10912"})
     assert "replication has no TLS" in one

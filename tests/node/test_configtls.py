@@ -29,6 +29,12 @@ def test_what_serves_tls_is_taken(tls: dict[str, Any], tmp_path: Path) -> None:
     load(flags={"tls": {**tls, "client_certs": "required", "client_ca": ca}})
     both = {"client_certs": "optional", "client_ca": ca, "listen": "127.0.0.1:1"}
     load(flags={"tls": {**tls, **both}})
+    remoting: dict[str, object] = {"listen": "127.0.0.1:1"}
+    load(flags={"tls": {**tls, "only": False}, "remoting": remoting})
+    load(flags={"tls": tls, "remoting": remoting})
+    load(flags={"remoting": remoting})
+    with pytest.raises(ConfigError, match=r"TLS on remoting\.listen need tls\.cert"):
+        load(flags={"tls": {"cert": tls["cert"]}, "remoting": remoting})
 
 
 @pytest.mark.parametrize(
@@ -36,7 +42,7 @@ def test_what_serves_tls_is_taken(tls: dict[str, Any], tmp_path: Path) -> None:
     [
         (
             {"cert": None},
-            "tls.listen, tls.only, metrics.tls and console.tls need tls.cert and tls.key",
+            "tls.listen, tls.only, metrics.tls, console.tls and TLS on remoting.listen need ",
         ),
         ({"key": None}, "need tls.cert and tls.key"),
         ({"only": False}, "no port speaks TLS: set tls.only, or tls.listen"),
@@ -96,7 +102,7 @@ def test_files_of_etcd_are_checked_as_well(tls: dict[str, Any], tmp_path: Path) 
 def test_the_metrics_alone_may_speak_tls(tls: dict[str, Any]) -> None:
     files = {**tls, "only": False}
     load(flags={"tls": files, "metrics": {"listen": "127.0.0.1:1", "tls": True}})
-    with pytest.raises(ConfigError, match=r"metrics\.tls and console\.tls need tls\.cert"):
+    with pytest.raises(ConfigError, match=r"metrics\.tls, console\.tls and TLS on"):
         load(flags={"metrics": {"listen": "127.0.0.1:1", "tls": True}})
     with pytest.raises(ConfigError, match=r"metrics\.tls needs metrics\.listen"):
         load(flags={"tls": tls, "metrics": {"tls": True}})
@@ -105,7 +111,7 @@ def test_the_metrics_alone_may_speak_tls(tls: dict[str, Any]) -> None:
 def test_the_console_alone_may_speak_tls(tls: dict[str, Any]) -> None:
     files = {**tls, "only": False}
     load(flags={"tls": files, "console": {"listen": "127.0.0.1:1", "tls": True}})
-    with pytest.raises(ConfigError, match=r"console\.tls need tls\.cert and tls\.key"):
+    with pytest.raises(ConfigError, match=r"console\.tls and TLS on"):
         load(flags={"console": {"listen": "127.0.0.1:1", "tls": True}})
     with pytest.raises(ConfigError, match=r"console\.tls needs console\.listen"):
         load(flags={"tls": tls, "console": {"tls": True}})

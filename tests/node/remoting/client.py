@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from node.remoting.calling import Sign
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import ONEWAY, Command, Serialization
 from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
@@ -25,13 +27,19 @@ class Remoting:
     """One connection. told: requests of the node."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, form: Serialization
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        form: Serialization,
+        sign: Sign | None = None,
     ) -> None:
+        """sign: adds to a request who sends it."""
         self._reader, self._writer = reader, writer
         self._frames = FrameReader(FRAME_BYTES_MAX)
         self._numbers = count(1)
         self._waiting: dict[int, asyncio.Future[Command]] = {}
         self._form = form
+        self.sign = sign
         self.told: asyncio.Queue[Command] = asyncio.Queue()
         self.ended = asyncio.Event()
 
@@ -45,7 +53,7 @@ class Remoting:
                         self._waiting.pop(command.opaque).set_result(command)
                     else:
                         self.told.put_nowait(command)
-        except ConnectionError:
+        except OSError:  # also TLS that is refused
             pass
         self.ended.set()
 
@@ -55,6 +63,10 @@ class Remoting:
         """Send a request; its answer."""
         texts = {name: str(value) for name, value in fields.items()}
         command = Command(code, next(self._numbers), texts, body, serialization=self._form, **more)
+        return self.begin_command(command if self.sign is None else self.sign(command))
+
+    def begin_command(self, command: Command) -> "asyncio.Future[Command]":
+        """Send a request as it is; its answer."""
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         if not command.is_oneway:
             self._waiting[command.opaque] = future
@@ -137,13 +149,16 @@ class Remoting:
 
 @asynccontextmanager
 async def connected(
-    node: Node, form: Serialization = Serialization.JSON
+    node: Node,
+    form: Serialization = Serialization.JSON,
+    sign: Sign | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Remoting]:
     """A client of a node."""
     assert node.remoting is not None
     host = node.config.remoting.listen.rpartition(":")[0]
-    reader, writer = await asyncio.open_connection(host, node.remoting.port)
-    made = Remoting(reader, writer, form)
+    reader, writer = await asyncio.open_connection(host, node.remoting.port, ssl=tls)
+    made = Remoting(reader, writer, form, sign)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(made.read())
         try:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,24 +23,6 @@ def config(**sections: Any) -> Config:
 
 async def test_a_node_opens_no_port_unless_asked(start_node: StartNode) -> None:
     assert (await start_node()).remoting is None
-
-
-@pytest.mark.parametrize(
-    ("sections", "reason"),
-    [
-        ({"access": {"key_file": "k"}}, "access.key_file"),
-        ({"rocketmq": {"access_key": "a", "secret_key": "b"}}, "rocketmq.access_key"),
-        ({"tls": {"only": True, "cert": "{file}", "key": "{file}"}}, "tls.only"),
-    ],
-)
-def test_a_node_that_could_not_check_who_calls_does_not_start(
-    sections: dict[str, Any], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("node.config._check_files", lambda keys, files: None)
-    made = config(remoting={"listen": "127.0.0.1:9876"}, **sections)
-    with pytest.raises(ConfigError, match=f"remoting.listen cannot be opened with {reason}"):
-        made.check()
-    config(**sections).check()
 
 
 def test_a_port_is_used_once_and_an_address_needs_a_port() -> None:
