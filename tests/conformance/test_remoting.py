@@ -7,36 +7,59 @@ from typing import Any
 import duolog.sync
 import pytest
 
+from demo.childnode import ChildNode
 from demo.ports import free_endpoint
-from tests.conformance.conftest import SMALL
+from tests.certificates import certificates
+from tests.conformance.conftest import SMALL, rights_of
 from tests.conformance.test_other_clients import PROGRAMS, fetch, need, outcome
+from tests.keyfiles import access_files
 from tests.process.support import NodeProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(400)]
 
+ROOT: dict[str, Any] = {"user": "root", "password": "a password of the test"}
+RIGHTS = {
+    "alice": (("Topic:T", "Pub,Sub"), ("Topic:X", "Pub,Sub"), ("Group:g*", "Sub")),
+    "bob": (("Topic:T", "Sub"), ("Group:other", "Sub")),
+}
+# As the clients' own file has it: they verify the node's certificate.
+TLS = """
+tls.test.mode.enable=false
+tls.client.authServer=true
+tls.client.trustCertPath={authority}
+"""
 LEVELS = "1s 2s 1s 1s 1s 1s"
 POM = """
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>conformance</groupId><artifactId>conformance</artifactId><version>1</version>
-  <dependencies>
+  <dependencies>{dependencies}</dependencies>
+</project>
+"""
+DEPENDENCY = """
     <dependency>
       <groupId>org.apache.rocketmq</groupId>
-      <artifactId>rocketmq-client</artifactId>
+      <artifactId>{artifact}</artifactId>
       <version>{version}</version>
     </dependency>
-  </dependencies>
-</project>
 """
 
 
-def classic(home: Path, program: str, version: str) -> list[str]:
-    """The command that runs a program with a version of the client."""
+def pom(version: str) -> str:
+    """The client, and what signs, where that is not a part of it."""
+    artifacts = ["rocketmq-client", *(["rocketmq-acl"] if version.startswith("4.") else [])]
+    rows = (DEPENDENCY.format(artifact=artifact, version=version) for artifact in artifacts)
+    return POM.format(dependencies="".join(rows)).strip()
+
+
+def classic(home: Path, program: str, version: str, *options: str) -> list[str]:
+    """The command that runs a program with a version of the client. options: of Java."""
     need("java", "mvn")
     copy = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-    (home / "pom.xml").write_text(POM.format(version=version).strip())
+    (home / "pom.xml").write_text(pom(version))
     fetch("mvn", "-q", copy, "-DoutputDirectory=lib", cwd=home)
-    return ["java", f"-Duser.home={home}", "-cp", f"{home}/lib/*", str(PROGRAMS / program)]
+    path = f"{home}/lib/*"
+    return ["java", f"-Duser.home={home}", *options, "-cp", path, str(PROGRAMS / program)]
 
 
 @pytest.fixture
@@ -54,6 +77,57 @@ def address(tmp_path: Path) -> Iterator[str]:
             client.admin.create_topic(topic, 4)
     yield listen
     assert node.stop() == 0
+
+
+@pytest.fixture
+def of_users(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """Where a node with users and a certificate serves the remoting protocol, and its authority."""
+    listen, tls, access = free_endpoint(), certificates(tmp_path), access_files(tmp_path, **ROOT)
+    more = (
+        "--set", f"remoting.listen={listen}", "--set", f"store.message_delay_level={LEVELS}",
+        "--set", "transactions.timeout_ms=1000", "--set", "transactions.check_interval_ms=2000",
+        "--set", f"tls.cert={tls.cert}", "--set", f"tls.key={tls.key}",
+        "--set", f"access.key_file={access['key_file']}",
+        "--set", f"access.first_user_file={access['first_user_file']}",
+    )  # fmt: skip
+    node = ChildNode(tmp_path / "data", *SMALL, *more)
+    node.start()
+    node.wait_port()
+    with duolog.sync.Client(node.endpoint, timeout=60, **ROOT) as client:
+        client.access.create_user(ROOT["user"], ROOT["password"], is_super=True)
+        for name, entries in RIGHTS.items():
+            client.access.create_user(name, f"{name}'s password", signs=True)
+            client.access.set_rights(name, rights_of(*entries))
+        for topic in "TX":
+            client.admin.create_topic(topic, 2)
+    yield listen, tls.ca
+    assert node.stop() == 0
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_the_classic_client_signs(
+    tmp_path: Path, of_users: tuple[str, Path], version: str, tls: bool
+) -> None:
+    listen, authority = of_users
+    options: tuple[str, ...] = ()
+    if tls:
+        file = tmp_path / "tls.properties"
+        file.write_text(TLS.format(authority=authority))
+        options = ("-Dtls.enable=true", f"-Dtls.config.file={file}")
+    users = [word for name in RIGHTS for word in (name, f"{name}'s password")]
+    command = classic(tmp_path, "RemotingUsers.java", version, *options)
+    found: dict[str, Any] = outcome(*command, listen, *users)
+    bodies = [f"body{number}" for number in range(8)]
+    bodies[3] += " again"
+    assert found["seen"] == " ".join(bodies), "one message was sent back, and came again"
+    assert found["paid"] == "asked committed"
+    assert found["stolen"] == 0, "no member of the group"
+    assert found["found"] == "body2 body4", "by its key, and by its id"
+    lacks = "user bob: denied: no entry matches Pub on Topic:T from 127.0.0.1"
+    assert found["reader"].startswith(f"16 {lacks}")
+    for caller in ("wrong", "nobody"):
+        assert found[caller].startswith("No route info of this topic"), "nor do they see one"
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
