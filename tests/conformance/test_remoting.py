@@ -9,6 +9,7 @@ import pytest
 
 from demo.childnode import ChildNode
 from demo.ports import free_endpoint
+from node.tls import Tls
 from tests.certificates import certificates
 from tests.conformance.conftest import SMALL, rights_of
 from tests.conformance.test_other_clients import PROGRAMS, fetch, need, outcome
@@ -22,11 +23,13 @@ RIGHTS = {
     "alice": (("Topic:T", "Pub,Sub"), ("Topic:X", "Pub,Sub"), ("Group:g*", "Sub")),
     "bob": (("Topic:T", "Sub"), ("Group:other", "Sub")),
 }
-# As the clients' own file has it: they verify the node's certificate.
+# As the clients' own file has it: they verify the node's certificate, and show one.
 TLS = """
 tls.test.mode.enable=false
 tls.client.authServer=true
-tls.client.trustCertPath={authority}
+tls.client.trustCertPath={tls.ca}
+tls.client.certPath={tls.cert}
+tls.client.keyPath={tls.key}
 """
 LEVELS = "1s 2s 1s 1s 1s 1s"
 POM = """
@@ -80,13 +83,14 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def of_users(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """Where a node with users and a certificate serves the remoting protocol, and its authority."""
+def of_users(tmp_path: Path) -> Iterator[tuple[str, Tls]]:
+    """Where a node with users serves the remoting protocol, and certificates of both ends."""
     listen, tls, access = free_endpoint(), certificates(tmp_path), access_files(tmp_path, **ROOT)
     more = (
         "--set", f"remoting.listen={listen}", "--set", f"store.message_delay_level={LEVELS}",
         "--set", "transactions.timeout_ms=1000", "--set", "transactions.check_interval_ms=2000",
         "--set", f"tls.cert={tls.cert}", "--set", f"tls.key={tls.key}",
+        "--set", "tls.client_certs=required", "--set", f"tls.client_ca={tls.ca}",
         "--set", f"access.key_file={access['key_file']}",
         "--set", f"access.first_user_file={access['first_user_file']}",
     )  # fmt: skip
@@ -100,20 +104,20 @@ def of_users(tmp_path: Path) -> Iterator[tuple[str, Path]]:
             client.access.set_rights(name, rights_of(*entries))
         for topic in "TX":
             client.admin.create_topic(topic, 2)
-    yield listen, tls.ca
+    yield listen, tls
     assert node.stop() == 0
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_the_classic_client_signs(
-    tmp_path: Path, of_users: tuple[str, Path], version: str, tls: bool
+    tmp_path: Path, of_users: tuple[str, Tls], version: str, tls: bool
 ) -> None:
-    listen, authority = of_users
+    listen, certified = of_users
     options: tuple[str, ...] = ()
     if tls:
         file = tmp_path / "tls.properties"
-        file.write_text(TLS.format(authority=authority))
+        file.write_text(TLS.format(tls=certified))
         options = ("-Dtls.enable=true", f"-Dtls.config.file={file}")
     users = [word for name in RIGHTS for word in (name, f"{name}'s password")]
     command = classic(tmp_path, "RemotingUsers.java", version, *options)
