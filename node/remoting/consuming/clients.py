@@ -33,6 +33,7 @@ class Clients:
         self._members = members
         self._locks = QueueLocks()
         self._numbers = 0  # of the requests to clients
+        self._seen = sight.version  # of users and rights, when members were looked at
 
     def heartbeat(self, peer: Peer, request: Command) -> Begun:
         """HEART_BEAT: notes the client; its groups are made where they do not exist yet.
@@ -95,7 +96,8 @@ class Clients:
     def expire(self) -> None:
         """Let go of clients that send no heartbeats, or may not consume any more."""
         self._tell_of(self._members.expire(self._core.times.mono_ms()))
-        if self._sight.is_limited:
+        if self._seen != self._sight.version:
+            self._seen = self._sight.version
             self._tell_of(self._members.dismiss(self._sight.may_consume))
         self._locks.expire(self._core.times.mono_ms())
 

@@ -33,6 +33,11 @@ class Sight:
         """Whether there are users."""
         return self.guard is not None
 
+    @property
+    def version(self) -> int:
+        """Grows with each change of users and rights; 0 where there are none."""
+        return self.guard.version if self.guard is not None else 0
+
     # -- the user whose request is served in this task -----------------------------------------
 
     def may_read(self, topic: str) -> bool:
