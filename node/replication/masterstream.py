@@ -14,16 +14,15 @@ from duolog._background import Background, report
 
 from ha import masterevents
 from ha.frames import BODY_BYTES_MAX, KIND_AT, BadFrame, Hello, Kind, decode
-from ha.master import Master
 from node.grpcoptions import replication_port
 from node.grpcserver import serve
+from node.replication.coldloader import ColdLoader
 from node.replication.keyproof import Answer, Unproven
 from node.replication.outgoing import Outgoing
 from node.replication.roles import Connection, Replication
 from node.replication.stream import HA_METHOD, PROOF_SECONDS
 from node.tls import Tls
 from store.clocks import MonoMs
-from store.mappedfile import MappedFile
 
 Frames = AsyncIterator[bytes]
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -36,8 +35,6 @@ log = structlog.get_logger("duolog.ha")
 CONNECTIONS_MAX = 256
 LAST_WRITE_SECONDS = 1.0
 _BROKEN = (ConnectionError, asyncio.InvalidStateError)  # also raised for a call that is over
-COLD_BYTES = 32 << 20  # slaves further behind may need pages that are not in memory
-LOAD_BYTES = 8 << 20
 
 
 class ReplicationService:
@@ -223,7 +220,7 @@ class _Sender:
         """broken: is told why it ended by itself. threads: load what is not in memory."""
         self._master, self._number = connection
         self._mono_ms = mono_ms
-        self._pages = _ColdLoader(threads, self._number)
+        self._pages = ColdLoader(threads)
         self._outgoing = Outgoing(write, self._next_frame, broken)
         self._loading: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -249,7 +246,9 @@ class _Sender:
                 return None  # it wakes this sender
             self._loading.result()
             self._loading = None
-        loading = self._pages.load(self._master)
+        session = self._master.sessions.get(self._number)
+        log_ = self._master.store.log
+        loading = None if session is None else self._pages.load(log_, session.sent)
         if loading is not None:
             self._loading = loading
             loading.add_done_callback(lambda _: self.wake())
@@ -272,48 +271,3 @@ class _Sender:
     def _ring(self) -> None:
         self._timer = None
         self.wake()
-
-
-class _ColdLoader:
-    """Loads the next pages for a lagging slave in a thread, so that the event loop never waits for
-    them.
-
-    While one range is sent, the next one is loaded.
-    """
-
-    def __init__(self, threads: Executor, number: int) -> None:
-        self._threads = threads
-        self._number = number
-        self._loaded = 0
-        self._next: asyncio.Future[None] | None = None
-
-    def load(self, master: Master) -> "asyncio.Future[None] | None":
-        """What to wait for before the next bytes are sent; None where they are in memory.
-
-        The stretch after them is begun with.
-        """
-        session = master.sessions.get(self._number)
-        if session is None or session.sent + COLD_BYTES > master.store.log.max_offset:
-            return None
-        if session.sent < self._loaded:
-            return None
-        if self._next is None or session.sent > self._loaded:
-            self._loaded = session.sent
-            self._next = self._start(master)
-        under_way = self._next
-        self._loaded += LOAD_BYTES
-        self._next = self._start(master)
-        return under_way
-
-    def _start(self, master: Master) -> "asyncio.Future[None]":
-        mapped = master.store.log.queue.find(self._loaded)
-        loop = asyncio.get_running_loop()
-        if mapped is None:
-            done: asyncio.Future[None] = loop.create_future()
-            done.set_result(None)
-            return done
-        return loop.run_in_executor(self._threads, _load, mapped, self._loaded - mapped.start)
-
-
-def _load(mapped: MappedFile, start: int) -> None:
-    mapped.file.load(start, LOAD_BYTES)
