@@ -1,7 +1,7 @@
 """The broker: creates, starts and stops the parts of a node."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 from duolog import _errors as sdk
@@ -22,6 +22,7 @@ from node.core.admission import Admission
 from node.core.clientmeasures import ClientMeasures
 from node.core.core import Core
 from node.core.metadatalog import MetadataLog
+from node.core.rocketmqslave import RocketmqSlave
 from node.core.throttle import Throttle
 from node.core.traffic import Traffic
 from node.core.untaken import Untaken
@@ -95,6 +96,8 @@ class Broker:
         self.frames_keys: FramesKeys = SharedKey()
         # Members of a group by RocketMQ's remoting protocol; set by what serves it.
         self.remoting_members: Callable[[str], int] = lambda group: 0
+        # Slaves of RocketMQ that copy the log; set by what serves them.
+        self.rocketmq_slaves: Callable[[], Sequence[RocketmqSlave]] = tuple
         self.admission = Admission(self.store, self.replication, self.metadata, config.limits)
         self.log.connect(self.replication, self.admission.refused_put)
         self.metadata.refused = self.admission.change

@@ -278,6 +278,29 @@ class SlaveStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class RocketmqSlaveStatus:
+    """A broker of RocketMQ that copies a master's log. No put waits for it.
+
+    Attributes:
+        address: HOST:PORT that it connects from.
+        state: HANDSHAKE, TRANSFER, or SUSPEND where it is refused.
+        since_ms: when it connected, or was first refused, by the node's wall clock.
+        received_offset: log offset up to which it says that it has the log.
+        lag_bytes: what it lacks of what is confirmed.
+        lag_ms: how long ago it lacked nothing.
+        reason: why it is refused; empty where it is not.
+    """
+
+    address: str
+    state: str
+    since_ms: int
+    received_offset: int = 0
+    lag_bytes: int = 0
+    lag_ms: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicationStatus:
     """How a node takes part in the replication of its group.
 
@@ -308,6 +331,8 @@ class ReplicationStatus:
         masterships: the newest confirmed ones of the log, oldest first.
         refusal: master: why its role and replicas allow no puts now; a full disk and an error are
             in a node's flags and fence_reason. Empty: they do, or it is of an older version.
+        rocketmq_slaves: brokers of RocketMQ that copy its log, and addresses that it refused in the
+            last minute.
     """
 
     group: str = ""
@@ -335,6 +360,7 @@ class ReplicationStatus:
     log_epochs: tuple[LogEpoch, ...] = ()
     masterships: tuple[Mastership, ...] = ()
     refusal: str = ""
+    rocketmq_slaves: tuple[RocketmqSlaveStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from duolog._descriptions import (
     Quota,
     ReplicaRoute,
     ReplicationStatus,
+    RocketmqSlaveStatus,
     Route,
     SlaveStatus,
     TopicDescription,
@@ -236,6 +237,18 @@ def _replication(status: wire.ReplicationStatus) -> ReplicationStatus:
             for row in status.masterships
         ),
         refusal=status.refusal,
+        rocketmq_slaves=tuple(
+            RocketmqSlaveStatus(
+                address=row.address,
+                state=row.state,
+                since_ms=row.since_ms,
+                received_offset=row.received_offset,
+                lag_bytes=row.lag_bytes,
+                lag_ms=row.lag_ms,
+                reason=row.reason,
+            )
+            for row in status.rocketmq_slaves
+        ),
     )
 
 

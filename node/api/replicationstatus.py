@@ -46,6 +46,16 @@ def replication_status(broker: Broker) -> wire.ReplicationStatus:
         status.lag_ms = slave.lag_ms(now)
         status.truncated_bytes = slave.truncated_bytes
         status.resets = slave.resets
+    for follower in broker.rocketmq_slaves():
+        status.rocketmq_slaves.add(
+            address=follower.address,
+            state=follower.state.value,
+            since_ms=follower.since_ms,
+            received_offset=follower.received,
+            lag_bytes=follower.lag_bytes,
+            lag_ms=follower.lag_ms,
+            reason=follower.reason,
+        )
     role = master or slave
     if role is not None:
         confirmed = broker.log.confirm_offset

@@ -20,7 +20,7 @@ from node.inspection.masterships import led
 from node.inspection.times import iso
 
 if TYPE_CHECKING:
-    from duolog import Admin, ClusterStatus, Mastership, NodeStatus
+    from duolog import Admin, ClusterStatus, Mastership, NodeStatus, RocketmqSlaveStatus
 
     from node.inspection.masterships import Led
 
@@ -100,10 +100,34 @@ def _led_row(group: str, one: "Mastership", told: "Led", as_json: bool) -> dict[
 
 def show(found: "ClusterStatus", as_json: bool, clear: bool) -> None:
     """Print the nodes; on a terminal, --watch overwrites the previous output."""
-    rows = [row_of(found.cluster, node) for node in found.nodes]
+    rows = [row for node in found.nodes for row in rows_of(found.cluster, node)]
     if clear and sys.stdout.isatty() and not as_json:
         sys.stdout.write("\x1b[H\x1b[2J")
     print_rows(rows, list(rows[0]) if rows else ["node"], as_json)
+
+
+def rows_of(cluster: str, node: "NodeStatus") -> list[dict[str, object]]:
+    """One node, and the brokers of RocketMQ that copy its log."""
+    row = row_of(cluster, node)
+    return [row, *(_copy_row(row, one) for one in node.replication.rocketmq_slaves)]
+
+
+def _copy_row(master: dict[str, object], copy: "RocketmqSlaveStatus") -> dict[str, object]:
+    """A broker of RocketMQ as a row beside its master's."""
+    return {
+        **dict.fromkeys(master),
+        "cluster": master["cluster"],
+        "group": master["group"],
+        "node": copy.address,
+        "role": "ROCKETMQ_SLAVE",
+        "endpoint": "",
+        "max_offset": copy.received_offset,
+        "lag_bytes": copy.lag_bytes,
+        "lag_seconds": round(copy.lag_ms / 1000, 3),
+        "in_sync": "",
+        "state": copy.state,
+        "reason": copy.reason or f"since {iso(copy.since_ms)}",
+    }
 
 
 def row_of(cluster: str, node: "NodeStatus") -> dict[str, object]:

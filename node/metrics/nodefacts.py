@@ -11,6 +11,7 @@ from ha.progress import ConnectionState
 from ha.slave import Slave
 from node.api.replicationstatus import replication_status
 from node.broker import Broker
+from node.core.rocketmqslave import RocketmqSlave
 from node.metrics.samples import Bundle, Samples
 from node.quotas.quota import LIMITS_OF
 
@@ -95,6 +96,7 @@ class NodeFacts:
                 if row.state == ConnectionState.TRANSFER.value:
                     node.add("duolog_replication_lag_bytes", row.lag_bytes, row.name)
                     node.add("duolog_replication_lag_seconds", row.lag_ms / 1000, row.name)
+            self._copies(node)
         elif broker.replication.slave is not None:
             self._copy(node, broker.replication.slave)
         if broker.failover is not None:
@@ -103,6 +105,18 @@ class NodeFacts:
             node.add("duolog_lease_seconds", status.lease_seconds)
             node.add("duolog_lease_renewal_seconds_max", status.renewal_ms_max / 1000)
             node.add("duolog_drained", broker.node.name in broker.failover.machine.view.drained)
+
+    def _copies(self, node: Bundle) -> None:
+        """Brokers of RocketMQ that copy the log: by address, as their ports are new each time."""
+        copies: dict[str, list[RocketmqSlave]] = {}
+        for row in self._broker.rocketmq_slaves():
+            if row.state is ConnectionState.TRANSFER:
+                copies.setdefault(row.host, []).append(row)
+        for host, rows in copies.items():
+            node.add("duolog_rocketmq_slaves", len(rows), host)
+            node.add("duolog_rocketmq_slave_lag_bytes", max(row.lag_bytes for row in rows), host)
+            behind_ms = max(row.lag_ms for row in rows)
+            node.add("duolog_rocketmq_slave_lag_seconds", behind_ms / 1000, host)
 
     def _copy(self, node: Bundle, slave: Slave) -> None:
         """How far this node is behind. Before it followed a master, it does not know the bytes."""

@@ -19,6 +19,7 @@ SCOPES: dict[str, tuple[str, ...]] = {
 # Where a metric appears, if not on every node.
 MASTER, AUTO, SLAVES, CLIENTS, CERTIFIED = "master", "auto", "slaves", "clients", "certified"
 TRACED, MEASURED, AUDITED, REMOTING = "traced", "measured", "audited", "remoting"
+COPIED = "copied"
 WHERE = {
     MASTER: "Of a master.",
     AUTO: "Of a node whose role is elected.",
@@ -28,6 +29,7 @@ WHERE = {
     AUDITED: "Of a node with `audit.file` or `audit.topic`.",
     MEASURED: "Of a node with `rocketmq.client_metrics`.",
     TRACED: "Of a node with `traces.endpoint`.",
+    COPIED: "Of a master with `rocketmq_slaves.listen`.",
     SLAVES: "Of a slave; of a master for each slave that follows it.",
 }
 
@@ -138,6 +140,27 @@ DUOLOG = (
         "bytes",
         "slave",
         SLAVES,
+    ),
+    _own(
+        "rocketmq_slaves",
+        "Brokers of RocketMQ that copy the master's log, by address.",
+        labels="address",
+        where=COPIED,
+    ),
+    _own(
+        "rocketmq_slave_lag_bytes",
+        "Bytes of what is confirmed that a broker of RocketMQ at that address does not have, of "
+        "several the largest.",
+        "bytes",
+        "address",
+        COPIED,
+    ),
+    _own(
+        "rocketmq_slave_lag_seconds",
+        "How long ago it had all that was confirmed; 0 while it has it.",
+        "seconds",
+        "address",
+        COPIED,
     ),
     _own(
         "replication_lag_seconds",

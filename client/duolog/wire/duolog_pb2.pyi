@@ -1171,7 +1171,7 @@ class LocalStore(_message.Message):
     def __init__(self, boot_id: _Optional[str] = ..., path: _Optional[str] = ..., device: _Optional[int] = ..., inode: _Optional[int] = ...) -> None: ...
 
 class ReplicationStatus(_message.Message):
-    __slots__ = ("group", "epoch", "push2slave_max_offset", "in_sync_replicas", "violations", "slaves", "state", "reason", "master", "master_offset", "lag_bytes", "lag_ms", "truncated_bytes", "resets", "role", "sync_state_set", "elections", "lease_left_ms", "discarded", "log_epochs", "lease_seconds", "lease_asked_seconds", "refusal", "renewal_ms_max", "masterships")
+    __slots__ = ("group", "epoch", "push2slave_max_offset", "in_sync_replicas", "violations", "slaves", "state", "reason", "master", "master_offset", "lag_bytes", "lag_ms", "truncated_bytes", "resets", "role", "sync_state_set", "elections", "lease_left_ms", "discarded", "log_epochs", "lease_seconds", "lease_asked_seconds", "refusal", "renewal_ms_max", "masterships", "rocketmq_slaves")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PUSH2SLAVE_MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -1197,6 +1197,7 @@ class ReplicationStatus(_message.Message):
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     RENEWAL_MS_MAX_FIELD_NUMBER: _ClassVar[int]
     MASTERSHIPS_FIELD_NUMBER: _ClassVar[int]
+    ROCKETMQ_SLAVES_FIELD_NUMBER: _ClassVar[int]
     group: str
     epoch: int
     push2slave_max_offset: int
@@ -1222,7 +1223,26 @@ class ReplicationStatus(_message.Message):
     refusal: str
     renewal_ms_max: int
     masterships: _containers.RepeatedCompositeFieldContainer[Mastership]
-    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., push2slave_max_offset: _Optional[int] = ..., in_sync_replicas: _Optional[int] = ..., violations: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[SlaveStatus, _Mapping]]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., master: _Optional[str] = ..., master_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ..., truncated_bytes: _Optional[int] = ..., resets: _Optional[int] = ..., role: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[str]] = ..., elections: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., discarded: _Optional[_Iterable[str]] = ..., log_epochs: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ..., lease_seconds: _Optional[int] = ..., lease_asked_seconds: _Optional[int] = ..., refusal: _Optional[str] = ..., renewal_ms_max: _Optional[int] = ..., masterships: _Optional[_Iterable[_Union[Mastership, _Mapping]]] = ...) -> None: ...
+    rocketmq_slaves: _containers.RepeatedCompositeFieldContainer[RocketmqSlaveStatus]
+    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., push2slave_max_offset: _Optional[int] = ..., in_sync_replicas: _Optional[int] = ..., violations: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[SlaveStatus, _Mapping]]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., master: _Optional[str] = ..., master_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ..., truncated_bytes: _Optional[int] = ..., resets: _Optional[int] = ..., role: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[str]] = ..., elections: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., discarded: _Optional[_Iterable[str]] = ..., log_epochs: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ..., lease_seconds: _Optional[int] = ..., lease_asked_seconds: _Optional[int] = ..., refusal: _Optional[str] = ..., renewal_ms_max: _Optional[int] = ..., masterships: _Optional[_Iterable[_Union[Mastership, _Mapping]]] = ..., rocketmq_slaves: _Optional[_Iterable[_Union[RocketmqSlaveStatus, _Mapping]]] = ...) -> None: ...
+
+class RocketmqSlaveStatus(_message.Message):
+    __slots__ = ("address", "state", "since_ms", "received_offset", "lag_bytes", "lag_ms", "reason")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    state: str
+    since_ms: int
+    received_offset: int
+    lag_bytes: int
+    lag_ms: int
+    reason: str
+    def __init__(self, address: _Optional[str] = ..., state: _Optional[str] = ..., since_ms: _Optional[int] = ..., received_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Mastership(_message.Message):
     __slots__ = ("epoch", "master", "begin_ms", "cause", "unled_ms")
