@@ -14,7 +14,8 @@ _NOT_FOR_OTHERS = stat.S_IWGRP | stat.S_IRWXO  # a group may read, as of mounted
 
 def cautions(config: Config) -> list[str]:
     """What is not safe, each with what to do. Files are looked at, and may be gone."""
-    return [*_plain_ports(config), *_key_files(config), *_audit(config)]
+    found = _plain_ports(config), _rocketmq_slaves(config), _key_files(config), _audit(config)
+    return [text for texts in found for text in texts]
 
 
 def untimely(config: Config, now: datetime) -> list[str]:
@@ -64,6 +65,16 @@ def _remoting(config: Config) -> Iterator[str]:
         yield (
             f"remoting.listen = {address}: it takes requests without TLS, and who can read a "
             "signed one on its way can send it again: set tls.only, or listen on loopback"
+        )
+
+
+def _rocketmq_slaves(config: Config) -> Iterator[str]:
+    listen: str = config.rocketmq_slaves.listen
+    if _is_reached(listen):
+        yield (
+            f"rocketmq_slaves.listen = {listen}: RocketMQ's protocol has no TLS and no passwords, "
+            "so whoever has an allowed address, or can read along on the network, can read all "
+            "messages: listen where only the slaves are"
         )
 
 

@@ -7,6 +7,7 @@ ignored (Kubernetes sets DUOLOG_SERVICE_HOST for a service named duolog).
 
 import dataclasses
 import difflib
+import ipaddress
 import os
 import re
 import socket
@@ -56,6 +57,7 @@ SECTIONS = (
     "console",
     "traces",
     "ha",
+    "rocketmq_slaves",
     "registry",
     "store",
 )
@@ -94,13 +96,25 @@ def _listed(value: object) -> object:
     )
 
 
+def _networks(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        try:
+            ipaddress.ip_network(value)
+        except ValueError as error:
+            raise ValueError(f"{value!r} is no address and no network: {error}") from None
+    return values
+
+
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
 Rules = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Networks = Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_networks)]
 _FIELD = r"\s*(\$\.)?[^\s,.=]+(\.[^\s,.=]+)*\s*"
 MASK_RULE = rf"[^=]*[^\s=][^=]*={_FIELD}(,{_FIELD})*"  # TOPIC=hidden, TOPIC=FIELD[,FIELD...]
 PROTOBUF_RULE = r"[^=]*[^\s=][^=]*=.*\S.*:[^:]*[^\s:][^:]*"  # TOPIC=FILE:TYPE
 EndpointOrEmpty = Annotated[str, AfterValidator(_endpoint_or_empty)]
 AUTO_PORT = "auto"
+# Brokers and clients of RocketMQ reach a second port of a broker by that of the first.
+FAST_PORT = -2
 
 
 class NodeSection(_Section):
@@ -543,6 +557,47 @@ class HaSection(HaOptions, HaAddresses):
     """Replication: its addresses, then its options."""
 
 
+class RocketmqSlavesSection(_Section):
+    """Brokers of RocketMQ that copy this node's log as slaves."""
+
+    listen: EndpointOrEmpty = Field(
+        "",
+        description="HOST:PORT where a master serves them (haListenPort), with the same port on "
+        "all nodes of a group; empty: nowhere",
+    )
+    allow: Networks = Field(
+        (),
+        description="addresses from which the log may be copied, and networks as `10.0.0.0/24`; "
+        "with `listen` at least one, as RocketMQ's protocol has neither users nor TLS",
+    )
+    advertise: EndpointOrEmpty = Field(
+        "",
+        description="HOST:PORT at which they reach `listen`; empty: its port on the host of "
+        "`node.advertise`",
+    )
+
+    def allows(self, host: str) -> bool:
+        """Whether the log may be copied from an address, as sockets name it."""
+        try:
+            address = ipaddress.ip_address(host.partition("%")[0])
+        except ValueError:
+            return False
+        mapped = getattr(address, "ipv4_mapped", None)
+        return any((mapped or address) in ipaddress.ip_network(one) for one in self.allow)
+
+    def check(self) -> None:
+        """Raise ConfigError if keys contradict each other."""
+        if self.listen and not self.allow:
+            raise ConfigError(
+                "rocketmq_slaves.listen needs rocketmq_slaves.allow, the addresses of the slaves: "
+                "whoever reaches that port gets all messages"
+            )
+        if not self.listen and (self.allow or self.advertise):
+            raise ConfigError(
+                "rocketmq_slaves.allow and rocketmq_slaves.advertise need rocketmq_slaves.listen"
+            )
+
+
 class RegistrySection(_Section):
     """The etcd cluster in which nodes elect their masters (broker_role AUTO)."""
 
@@ -597,6 +652,7 @@ class Config(_Section):
     console: ConsoleSection = ConsoleSection()
     traces: TracesSection = TracesSection()
     ha: HaSection = HaSection()
+    rocketmq_slaves: RocketmqSlavesSection = RocketmqSlavesSection()
     registry: RegistrySection = RegistrySection()
     store: StoreOptions = StoreOptions()
 
@@ -662,6 +718,7 @@ class Config(_Section):
         if self.remoting.advertise and not self.remoting.listen:
             raise ConfigError("remoting.advertise needs remoting.listen")
         self.tls.check(others=self.metrics.tls or self.console.tls or self.remoting_has_tls)
+        self.rocketmq_slaves.check()
         self._check_ports()
         role = self.store.broker_role
         if role is BrokerRole.SLAVE and not self.ha.master:
@@ -686,6 +743,22 @@ class Config(_Section):
         if registry is not None:
             _check_files("registry.tls_*", registry.files)
 
+    @property
+    def remoting_fast_address(self) -> str:
+        """HOST:PORT where brokers of RocketMQ ask for topics (fastListenPort); empty: nowhere.
+
+        Their slaves ask their master so. Raises ConfigError where there is no such port.
+        """
+        if not (self.rocketmq_slaves.listen and self.remoting.listen):
+            return ""
+        host, _, port = self.remoting.listen.rpartition(":")
+        if int(port) + FAST_PORT <= 0:
+            raise ConfigError(
+                f"remoting.listen = {self.remoting.listen}: RocketMQ's slaves ask for topics at "
+                "the port two below: choose a port from 3 on"
+            )
+        return f"{host}:{int(port) + FAST_PORT}"
+
     def _check_ports(self) -> None:
         serves_slaves = self.store.broker_role is not BrokerRole.SLAVE
         ports = {
@@ -694,6 +767,8 @@ class Config(_Section):
             "tls.listen": self.tls.listen,
             "ha.listen": self.ha.listen if serves_slaves else "",
             "remoting.listen": self.remoting.listen,
+            "the port two below remoting.listen": self.remoting_fast_address,
+            "rocketmq_slaves.listen": self.rocketmq_slaves.listen,
             "metrics.listen": self.metrics.listen,
             "console.listen": self.console.listen,
         }

@@ -45,9 +45,11 @@ from store.record import Host
 from store.status import BrokerRole
 
 if TYPE_CHECKING:
+    from node.hawire.server import SlavesServer
     from node.metrics.remotingfacts import Ports
     from node.metrics.server import MetricsServer
     from node.remoting.port.server import RemotingServer
+    from node.remoting.replicas.registration import SlavesPort
     from node.remoting.service import RemotingService
     from node.rocketmq.service import MessagingService
     from node.traces.exporting import SpanExport
@@ -97,6 +99,11 @@ def _add_port(
         raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}")
 
 
+def _reserve(address: str) -> ReservedPort | None:
+    """The port at HOST:PORT; None for no address. Raises ListenError."""
+    return ReservedPort(address) if address else None
+
+
 async def _stop(server: grpc.aio.Server) -> None:
     await server.stop(GRACE_SECONDS)
 
@@ -122,6 +129,7 @@ class Node:
         self._guard: Guard | None = None
         self.remoting: RemotingServer | None = None
         self._remoting_service: RemotingService | None = None
+        self.rocketmq_slaves: SlavesServer | None = None
         self.metrics: MetricsServer | None = None
         self.console: ConsoleProcess | None = None
         self._spans: SpanExport | None = None
@@ -147,9 +155,15 @@ class Node:
             frames_port = self._reserve_frames()
             if frames_port is not None:
                 reserved.callback(frames_port.release)
-            remoting_port = self._reserve_remoting()
+            remoting_port = _reserve(self.config.remoting.listen)
             if remoting_port is not None:
                 reserved.callback(remoting_port.release)
+            fast_port = _reserve(self.config.remoting_fast_address)
+            if fast_port is not None:
+                reserved.callback(fast_port.release)
+            slaves_port = _reserve(self.config.rocketmq_slaves.listen)
+            if slaves_port is not None:
+                reserved.callback(slaves_port.release)
             metrics_port = self._reserve_metrics()
             if metrics_port is not None:
                 reserved.callback(metrics_port.release)
@@ -166,8 +180,10 @@ class Node:
                 if ha_port is not None:
                     await self._serve_slaves(ha_port)
                 await self._listen(client_port, tls_port, tls)
+                if slaves_port is not None:
+                    await self._serve_rocketmq_slaves(slaves_port)
                 if remoting_port is not None:
-                    await self._serve_remoting(remoting_port, tls)
+                    await self._serve_remoting(remoting_port, fast_port, tls)
                 if metrics_port is not None:
                     await self._serve_metrics(metrics_port, tls)
                 if console_port is not None:
@@ -198,11 +214,6 @@ class Node:
     def _reserve_frames(self) -> ReservedPort | None:
         """The port for frames; None for none. Raises ListenError."""
         address: str = self.config.node.frames_address
-        return ReservedPort(address) if address else None
-
-    def _reserve_remoting(self) -> ReservedPort | None:
-        """The port of RocketMQ's remoting protocol; None for none. Raises ListenError."""
-        address: str = self.config.remoting.listen
         return ReservedPort(address) if address else None
 
     def _reserve_metrics(self) -> ReservedPort | None:
@@ -295,7 +306,23 @@ class Node:
         broker.frames_port, broker.frames_secured = frames.port, context is not None
         log.info("taking frames", listen=f"{reserved.host}:{frames.port}")
 
-    async def _serve_remoting(self, reserved: ReservedPort, tls: ClientTls | None) -> None:
+    async def _serve_rocketmq_slaves(self, reserved: ReservedPort) -> None:
+        """Have RocketMQ's slaves copy the log. Raises ListenError."""
+        from node.hawire.server import SlavesServer  # others do not need it
+
+        broker = self.broker
+        assert broker is not None, "recovered"
+        self.rocketmq_slaves = SlavesServer(broker, self.config.rocketmq_slaves)
+        try:
+            await self.rocketmq_slaves.start(reserved.host, reserved.port)
+        except OSError:
+            raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
+        allowed = list(self.config.rocketmq_slaves.allow)
+        log.info("serving slaves of RocketMQ", listen=reserved.address, allowed=allowed)
+
+    async def _serve_remoting(
+        self, reserved: ReservedPort, fast: ReservedPort | None, tls: ClientTls | None
+    ) -> None:
         """Serve RocketMQ's remoting protocol. Raises ListenError."""
         from node.remoting.guarding.door import door_of  # others do not need it
         from node.remoting.port.server import RemotingServer, Secured
@@ -303,11 +330,11 @@ class Node:
 
         broker, section = self.broker, self.config.remoting
         assert broker is not None, "recovered"
-        host = broker.advertised.rpartition(":")[0]
-        advertised = section.advertise or f"{host}:{reserved.port}"
+        advertised = section.advertise or self._reached_at(reserved.port)
         timed = bool(self.config.metrics.listen)
         door = door_of(broker, self.config.rocketmq, self._access, self._guard)
-        service = self._remoting_service = RemotingService(broker, advertised, timed, door)
+        service = RemotingService(broker, advertised, timed, door, self._slaves_port())
+        self._remoting_service = service
         service.start()
         self.remoting = RemotingServer(service, self.config.limits, broker.give_up)
         secured = None
@@ -317,7 +344,27 @@ class Node:
             await self.remoting.start(reserved.host, reserved.port, secured)
         except OSError:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
+        if fast is not None:
+            try:
+                await self.remoting.listen_also(fast.host, fast.port)
+            except OSError:
+                raise ListenError(f"cannot listen on {fast.address}: {IN_USE}") from None
         log.info("serving the remoting protocol", listen=reserved.address, advertised=advertised)
+
+    def _reached_at(self, port: int) -> str:
+        """HOST:PORT of another port of this node, where `node.advertise` is reached."""
+        assert self.broker is not None, "recovered"
+        return f"{self.broker.advertised.rpartition(':')[0]}:{port}"
+
+    def _slaves_port(self) -> "SlavesPort | None":
+        """Where RocketMQ's slaves copy the log, for those that register here."""
+        if self.rocketmq_slaves is None:
+            return None
+        from node.remoting.replicas.registration import SlavesPort
+
+        section = self.config.rocketmq_slaves
+        advertised: str = section.advertise or self._reached_at(self.rocketmq_slaves.port)
+        return SlavesPort(section, advertised)
 
     async def _serve_metrics(self, reserved: ReservedPort, tls: ClientTls | None) -> None:
         """Answer Prometheus. Raises ListenError."""
@@ -504,6 +551,8 @@ class Node:
             await self.failover.stop()
         if self._replication is not None:
             await self._replication.stop()
+        if self.rocketmq_slaves is not None:
+            await self.rocketmq_slaves.stop()
         if self.rocketmq is not None:
             await self.rocketmq.stop()
         if self.remoting is not None:

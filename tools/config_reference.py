@@ -36,6 +36,8 @@ ABOUT = {
     "traces": "Spans for OpenTelemetry ([tracing](tracing.md)).",
     "registry": "The etcd cluster in which nodes elect their masters (`store.broker_role = AUTO`).",
     "ha": "Replication. Sizes are in bytes, times in ms. `store.broker_role` sets a node's role.",
+    "rocketmq_slaves": "Brokers of RocketMQ that copy this node's log as slaves "
+    "([slaves of RocketMQ](rocketmq-slaves.md)). Without `listen` there are none.",
     "store": "The storage engine. Keys are RocketMQ's names in snake_case. Sizes are in bytes, "
     "times in ms, `file_reserved_time` in hours, ratios in percent.",
 }

@@ -59,14 +59,19 @@ class Routes:
         """The nodes of the group: the master, where one is known, and the others."""
         broker = self._broker
         found: dict[int, str] = {}
-        master = self._advertised
-        if broker.replication.not_master():
-            master = self._reached_at(broker.replication.master_endpoint[0])
+        master = self.master
         if master:
             found[MASTER_ID] = master
         others = {self._advertised, *map(self._reached_at, self._replicas())} - {master, ""}
         found.update(enumerate(sorted(others), MASTER_ID + 1))
         return BrokerAddresses(broker.node.cluster, broker.group, found)
+
+    @property
+    def master(self) -> str:
+        """HOST:PORT of the master's remoting port; empty where none is known."""
+        if self._broker.replication.not_master():
+            return self._reached_at(self._broker.replication.master_endpoint[0])
+        return self._advertised
 
     def _replicas(self) -> list[str]:
         """Client endpoints of the registered nodes of the group."""

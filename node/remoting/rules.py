@@ -154,6 +154,10 @@ RULES: dict[int, Rule] = {
     RequestCode.CHECK_CLIENT_CONFIG: Rule(_check),
     RequestCode.GET_ROUTEINFO_BY_TOPIC: Rule(_route),
     RequestCode.GET_BROKER_CLUSTER_INFO: Rule(_of_cluster(Action.GET)),
+    RequestCode.GET_ALL_TOPIC_CONFIG: Rule(_of_cluster(Action.GET)),
+    RequestCode.GET_ALL_CONSUMER_OFFSET: Rule(_of_cluster(Action.GET)),
+    RequestCode.GET_ALL_DELAY_OFFSET: Rule(_of_cluster(Action.GET)),
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Rule(_of_cluster(Action.GET)),
 }
 
 __all__ = ["RULES", "SUPERS_ONLY", "sends"]

@@ -25,6 +25,8 @@ from node.remoting.producing.sending import Sending
 from node.remoting.producing.transactions import Transactions
 from node.remoting.queries import Queries
 from node.remoting.refusals import refusal
+from node.remoting.replicas.registration import Registration, SlavesPort
+from node.remoting.replicas.tables import TABLES, Tables
 from node.remoting.routes import Routes
 
 EXPIRE_SECONDS = 10.0
@@ -45,10 +47,16 @@ class RemotingService:
     """
 
     def __init__(
-        self, broker: Broker, advertised: str, timed: bool = False, door: Door | None = None
+        self,
+        broker: Broker,
+        advertised: str,
+        timed: bool = False,
+        door: Door | None = None,
+        slaves: SlavesPort | None = None,
     ) -> None:
         """advertised: HOST:PORT for clients. timed: whether metrics are wanted. door: None where
-        anybody may do everything.
+        anybody may do everything. slaves: where RocketMQ's copy the log; None: nowhere, and what
+        they ask for is refused.
         """
         self._broker = broker
         self._door = door
@@ -91,9 +99,20 @@ class RemotingService:
             RequestCode.GET_ROUTEINFO_BY_TOPIC: lambda _, request: routes.route(request),
             RequestCode.GET_BROKER_CLUSTER_INFO: lambda _, request: routes.cluster(request),
         }
-        if door is not None:
-            wrap = door.guard.wrap
-            self._handlers = {code: wrap(code, one) for code, one in self._handlers.items()}
+        self._handlers = {code: self._guarded(code, one) for code, one in self._handlers.items()}
+        if slaves is not None:
+            self._serve_slaves(Registration(broker, routes, slaves), Tables(broker), slaves)
+
+    def _guarded(self, code: int, handler: Handler) -> Handler:
+        return handler if self._door is None else self._door.guard.wrap(code, handler)
+
+    def _serve_slaves(self, registration: Registration, tables: Tables, port: SlavesPort) -> None:
+        """What brokers of RocketMQ ask for, which do not sign: their addresses are allowed."""
+        self._handlers[RequestCode.REGISTER_BROKER] = registration.register
+        self._handlers[RequestCode.UNREGISTER_BROKER] = registration.unregister
+        for code in TABLES:
+            guarded = self._guarded(code, lambda _, request: tables.table(request))
+            self._handlers[code] = port.open_to_slaves(guarded, tables.table)
 
     def start(self) -> None:
         """Start storing commits, and letting go of silent clients."""

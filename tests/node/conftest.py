@@ -45,6 +45,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
         frames_listen: str = "auto",
         tls: Any = None,
         remoting: Any = None,
+        rocketmq_slaves: Any = None,
         **store: Any,
     ) -> Node:
         config = Config.model_validate(
@@ -61,6 +62,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
                 "limits": limits or {},
                 "rocketmq": rocketmq or {},
                 "remoting": remoting or {},
+                "rocketmq_slaves": rocketmq_slaves or {},
                 "metrics": metrics or {},
                 "traces": traces or {},
                 "access": access or {},

@@ -18,6 +18,25 @@ class RouteRequest:
     accept_standard_json_only: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RegisterRequest:
+    """REGISTER_BROKER and UNREGISTER_BROKER."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Long
+    ha_server_addr: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterResponse:
+    """REGISTER_BROKER: where a slave copies the log, and where it asks for the rest."""
+
+    ha_server_addr: str
+    master_addr: str
+
+
 # -- producing -------------------------------------------------------------------------------------
 
 
@@ -263,6 +282,12 @@ REQUESTS: dict[RequestCode, type] = {
     RequestCode.CHECK_CLIENT_CONFIG: NoFields,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: RouteRequest,
     RequestCode.GET_BROKER_CLUSTER_INFO: NoFields,
+    RequestCode.REGISTER_BROKER: RegisterRequest,
+    RequestCode.UNREGISTER_BROKER: RegisterRequest,
+    RequestCode.GET_ALL_TOPIC_CONFIG: NoFields,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: NoFields,
+    RequestCode.GET_ALL_DELAY_OFFSET: NoFields,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: NoFields,
 }
 
 
@@ -291,6 +316,8 @@ __all__ = [
     "QueryRequest",
     "QueryResponse",
     "QueueRequest",
+    "RegisterRequest",
+    "RegisterResponse",
     "RouteRequest",
     "SearchOffsetRequest",
     "SendBackRequest",

@@ -51,8 +51,9 @@ class RemotingServer:
                 "remoting: too many connections", address=address, reason=reason
             ),
         )
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._handshakes: Handshakes | None = None
+        self._made: Callable[[], asyncio.Protocol] = self._connection
         frame_bytes_max = min(limits.request_bytes_max, FRAME_BYTES_MAX)
         self._terms = Terms(
             desk,
@@ -79,14 +80,21 @@ class RemotingServer:
 
     async def start(self, host: str, port: int, tls: Secured | None = None) -> None:
         """Listen; with port 0 on a free one. tls: None for plain text alone. Raises OSError."""
-        made = self._connection
         if tls is not None:
             self._handshakes = Handshakes(tls.context)
-            made = self._doorways(self._handshakes, tls.only)
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(made, host.strip("[]") or None, port)
-        self.port = self._server.sockets[0].getsockname()[1]
+            self._made = self._doorways(self._handshakes, tls.only)
+        self.port = await self._listen(host, port)
         self._ticking.start(self._connections.tick())
+
+    async def listen_also(self, host: str, port: int) -> None:
+        """Serve the same at a second port, after `start`. Raises OSError."""
+        await self._listen(host, port)
+
+    async def _listen(self, host: str, port: int) -> int:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self._made, host.strip("[]") or None, port)
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
 
     def _connection(self) -> asyncio.Protocol:
         return Connection(self._terms, self._connections.joined)
@@ -97,8 +105,8 @@ class RemotingServer:
 
     async def stop(self, grace: float) -> None:
         """Serve no more requests, let those under way end for so many seconds, close."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         if self._handshakes is not None:
             await self._handshakes.stop()
         await self._connections.stop(grace, self._calls)

@@ -1,0 +1,272 @@
+"""A node that serves slaves of RocketMQ: its port, its role, and what operators see."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import duolog
+import pytest
+
+from demo.ports import free_endpoint
+from ha.progress import ConnectionState
+from node.hawire import connection, follower, server
+from node.hawire.frames import REPORT
+from node.hawire.server import SlavesServer
+from node.server import Node
+from tests.node.conftest import SMALL_STORE, StartNode
+from tests.node.hawire.slave import Copy, Slave, connected
+from tests.node.replicas import Elected, broker_of, log_bytes, until
+from tests.scraping import scraped
+
+SEGMENT = int(SMALL_STORE["mapped_file_size_commit_log"])
+METRICS = {"listen": "127.0.0.1:0"}
+OURS = {"listen": "127.0.0.1:0", "allow": ["127.0.0.1", "127.0.1.0/24"]}
+
+
+def port_of(node: Node) -> SlavesServer:
+    assert node.rocketmq_slaves is not None
+    return node.rocketmq_slaves
+
+
+async def send(node: Node, count: int = 100, size: int = 1000) -> None:
+    address = f"127.0.0.1:{node.port}"
+    async with duolog.Client(address, timeout=10) as client, client.producer() as producer:
+        for _ in range(count // 50):
+            await producer.send_batch("T", [b"x" * size] * 50)
+
+
+@pytest.fixture
+async def node(start_node: StartNode) -> Node:
+    made = await start_node(rocketmq_slaves=OURS)
+    async with duolog.Client(f"127.0.0.1:{made.port}", timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+    return made
+
+
+@pytest.fixture
+async def slave(node: Node) -> AsyncIterator[Slave]:
+    """One that is empty."""
+    async with connected(port_of(node).port, Copy(SEGMENT)) as made:
+        yield made
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times of seconds pass in tenths."""
+    monkeypatch.setattr(connection, "HOLD_MS", 200)
+    monkeypatch.setattr(server, "TICK_SECONDS", 0.02)
+
+
+async def same(node: Node, slave: Slave) -> None:
+    """The slave has all that the node has."""
+    end = broker_of(node).store.log.max_offset
+    await slave.has(end)
+    assert bytes(slave.copy.data) == log_bytes(node)
+
+
+async def test_a_slave_gets_the_log_and_what_is_stored_later(node: Node, slave: Slave) -> None:
+    await send(node, 1500)
+    slave.say(0)
+    await same(node, slave)
+    assert slave.copy.end > SEGMENT
+    await send(node, 1500)
+    await same(node, slave)
+    assert slave.copy.end > 2 * SEGMENT
+
+
+async def test_its_reports_may_come_in_parts(node: Node, slave: Slave) -> None:
+    for byte in REPORT.pack(0):
+        assert slave.frames == []
+        slave.write(bytes([byte]))
+        await asyncio.sleep(0)
+    await same(node, slave)
+
+
+async def test_status_and_metrics_show_it(start_node: StartNode) -> None:
+    node = await start_node(rocketmq_slaves=OURS, metrics=METRICS)
+    async with connected(port_of(node).port, Copy(SEGMENT)) as slave:
+        slave.say(0)
+        await same(node, slave)
+        await until(lambda: broker_of(node).rocketmq_slaves()[0].received == slave.copy.end)
+        async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+            (row,) = (await client.admin.node_status()).replication.rocketmq_slaves
+        assert row.address.startswith("127.0.0.1:")
+        assert (row.state, row.lag_bytes, row.lag_ms, row.reason) == ("TRANSFER", 0, 0, "")
+        assert row.received_offset == broker_of(node).store.log.max_offset
+        assert 0 <= broker_of(node).times.wall_ms() - row.since_ms < 60_000
+        assert node.metrics is not None
+        found = await scraped(node.metrics.port)
+        assert found.value("duolog_rocketmq_slaves", address="127.0.0.1") == 1
+        assert found.value("duolog_rocketmq_slave_lag_bytes", address="127.0.0.1") == 0
+        assert found.value("duolog_rocketmq_slave_lag_seconds", address="127.0.0.1") == 0
+    await until(lambda: list(broker_of(node).rocketmq_slaves()) == [])
+
+
+async def test_a_slave_counts_for_no_put(start_node: StartNode) -> None:
+    """A SYNC_MASTER waits for a slave of its own; this one has the log, and is none."""
+    node = await start_node(
+        rocketmq_slaves=OURS,
+        ha={"listen": free_endpoint(), "slave_timeout": 50},
+        broker_role="SYNC_MASTER",
+    )
+    master = broker_of(node).replication.master
+    assert master is not None
+    async with connected(port_of(node).port, Copy(SEGMENT)) as slave:
+        slave.say(0)
+        await until(lambda: port_of(node).following == 1)
+        async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+            with pytest.raises(duolog.DuologError):
+                await client.admin.create_topic("T", 1)
+        assert (master.in_sync(), master.rows(broker_of(node).times.mono_ms())) == (1, [])
+        store = broker_of(node).store
+        assert store.confirm_offset < store.log.max_offset
+        assert slave.copy.end <= store.confirm_offset, "and gets nothing that is not confirmed"
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_an_address_that_is_not_allowed_gets_nothing(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        async with connected(port_of(node).port, Copy(SEGMENT), "127.0.0.2") as slave:
+            slave.say(0)
+            await slave.is_closed()
+            assert slave.frames == []
+    (row,) = broker_of(node).rocketmq_slaves()
+    assert row.address.startswith("127.0.0.2:")
+    assert (row.state, row.reason) == (ConnectionState.SUSPEND, connection.NOT_ALLOWED)
+    said = [line for line in capsys.readouterr().out.splitlines() if "is refused" in line]
+    assert len(said) <= 1, "once for an address"
+
+
+async def test_an_allowed_network(node: Node) -> None:
+    async with connected(port_of(node).port, Copy(SEGMENT), "127.0.1.7") as slave:
+        slave.say(0)
+        await same(node, slave)
+
+
+async def test_a_refused_connection_is_held_for_a_while(node: Node) -> None:
+    """RocketMQ 4's slaves connect again at once after its end."""
+    async with connected(port_of(node).port, Copy(SEGMENT), "127.0.0.2") as slave:
+        await until(lambda: len(broker_of(node).rocketmq_slaves()) == 1)
+        await asyncio.sleep(0.3)
+        assert not slave.ended.is_set()
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_strangers_keep_no_slave_out(node: Node) -> None:
+    port, writers = port_of(node).port, []
+    for _ in range(server.CONNECTIONS_MAX + 8):
+        _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+        writers.append(writer)
+    async with connected(port, Copy(SEGMENT)) as slave:
+        slave.say(0)
+        await same(node, slave)
+    assert len(broker_of(node).rocketmq_slaves()) <= 2
+    for writer in writers:
+        writer.close()
+
+
+async def test_so_many_slaves_and_no_more(node: Node) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        opened = [connected(port_of(node).port, Copy(SEGMENT)) for _ in range(17)]
+        slaves = [await one.__aenter__() for one in opened]
+        await slaves[-1].is_closed()
+        for one in slaves[:-1]:
+            one.say(0)
+            tasks.create_task(same(node, one))
+    for made in opened:
+        await made.__aexit__(None, None, None)
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_a_slave_that_is_ahead_is_refused_and_shown(node: Node) -> None:
+    end = broker_of(node).store.log.max_offset
+    for _ in range(2):
+        async with connected(port_of(node).port, Copy(SEGMENT)) as slave:
+            slave.say(end + 100)
+            await slave.is_closed()
+            assert slave.frames == []
+    (row,) = broker_of(node).rocketmq_slaves()
+    assert row.state is ConnectionState.SUSPEND
+    assert f"it ends at {end + 100}, beyond the end of this log" in row.reason
+    async with connected(port_of(node).port, Copy(SEGMENT)) as slave:
+        slave.say(0)
+        await same(node, slave)
+        (row,) = broker_of(node).rocketmq_slaves()
+        assert row.state is ConnectionState.TRANSFER, "forgotten once it follows"
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_nonsense_is_refused(node: Node, slave: Slave) -> None:
+    slave.say(-5)
+    await slave.is_closed()
+    assert "at offset -5" in broker_of(node).rocketmq_slaves()[0].reason
+
+
+async def test_a_silent_slave_is_let_go(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "HOUSEKEEPING_MS", 300)
+    async with connected(port_of(node).port, Copy(SEGMENT)) as slave:
+        await slave.is_closed()
+        assert slave.frames == []
+
+
+async def test_a_slave_that_takes_nothing_holds_up_nobody(node: Node) -> None:
+    port = port_of(node).port
+    async with connected(port, Copy(SEGMENT)) as slow, connected(port, Copy(SEGMENT)) as slave:
+        slow.reading.clear()
+        slow.say(0)
+        slave.say(0)
+        for _ in range(10):
+            await send(node, 2000)
+        await same(node, slave)
+        buffered = [
+            one._transport.get_write_buffer_size()
+            for one in port_of(node)._open
+            if one._transport is not None
+        ]
+        assert max(buffered) <= connection.UNWRITTEN_BYTES + (300 << 10)
+        assert slow.copy.end <= 1 << 16, "one read that was under way"
+        slow.reading.set()
+        await same(node, slow)
+
+
+async def test_a_node_that_stops_being_the_master_sends_nothing_more(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    elected = await Elected.start(start_node, tmp_path, rocketmq_slaves=OURS)
+    old = elected.the_master()
+    copy = Copy(SEGMENT)
+    async with duolog.Client(elected.endpoints, timeout=40) as client:
+        await client.admin.create_topic("T", 1)
+        await send(old, 1500)
+        async with connected(port_of(old).port, copy) as slave:
+            slave.say(0)
+            await until(lambda: copy.end > SEGMENT)
+            new = await elected.switch(client)
+            await slave.is_closed()
+        store = broker_of(new).store
+        async with connected(port_of(new).port, copy) as slave:
+            slave.say(copy.end)
+            await until(lambda: copy.end == store.confirm_offset == store.log.max_offset)
+            assert bytes(copy.data) == log_bytes(new), "the next master goes on where it is"
+    async with connected(port_of(old).port, Copy(SEGMENT)) as slave:
+        slave.say(copy.end)
+        await until(lambda: "is a slave" in "".join(r.reason for r in port_of(old).rows()))
+
+
+async def test_a_port_in_use_is_told(start_node: StartNode, node: Node) -> None:
+    taken = f"127.0.0.1:{port_of(node).port}"
+    with pytest.raises(Exception, match=f"cannot listen on {taken}"):
+        await start_node(
+            data=Path(node.config.node.data).parent / "other",
+            rocketmq_slaves={**OURS, "listen": taken},
+        )
+
+
+async def test_a_stopped_node_lets_its_slaves_go(start_node: StartNode, node: Node) -> None:
+    async with connected(port_of(node).port, Copy(SEGMENT)) as slave:
+        slave.say(0)
+        await same(node, slave)
+        await node.stop()
+        await slave.is_closed()

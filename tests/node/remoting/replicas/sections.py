@@ -1,0 +1,14 @@
+"""Sections of a node that RocketMQ's slaves can copy."""
+
+from typing import Any
+
+from bench.peers.rocketmq import broker_port
+from demo.ports import free_endpoint
+
+
+def slaves() -> dict[str, Any]:
+    """With addresses of its own; the port two below the remoting port is free as well."""
+    return {
+        "remoting": {"listen": f"127.0.0.1:{broker_port()}"},
+        "rocketmq_slaves": {"listen": free_endpoint(), "allow": ["127.0.0.1"]},
+    }
