@@ -9,6 +9,7 @@ from bench.peers.clients.program import read
 from bench.peers.peer import ClientProgram, Facts, PeerFailed, Server, Work
 from demo.childprocess import ChildProcess
 from demo.ports import free_ports
+from node.config import FAST_PORT
 
 MODULES = ("broker", "namesrv", "client", "tools")
 CLIENT = Path(__file__).parent / "clients" / "RocketClient.java"
@@ -28,7 +29,7 @@ HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=2g")
 SMALL_HEAP = ("-Xms128m", "-Xmx128m")
 # Beside listenPort, a broker listens at the one two below, and for its slaves at the one above
 # (4.9 whatever haListenPort says).
-FAST_PORT, LINK_PORT = -2, 1
+LINK_PORT = 1
 PORT_TRIES = 20
 
 
@@ -61,7 +62,7 @@ class _Broker:
     master: str = ""  # HOST:PORT that a slave copies from
 
 
-def _broker_port() -> int:
+def broker_port() -> int:
     """A port whose companions are free as well. Raises PeerFailed."""
     for _ in range(PORT_TRIES):
         given = set(free_ports(LINK_PORT - FAST_PORT + 1))
@@ -122,34 +123,34 @@ class RocketMq:
 
     def prepare(self) -> dict[str, str]:
         """Jars from Maven Central; the client is compiled against them. Raises Unavailable."""
-        maven.compiled(CLIENT, self._jars())
+        maven.compiled(CLIENT, self.jars())
         return {"rocketmq": self.version, "java": maven.java_version()}
 
-    def _jars(self) -> Path:
+    def jars(self) -> Path:
+        """The folder with its jars. Raises Unavailable."""
         group = "org.apache.rocketmq:rocketmq-"
         artifacts = [f"{group}{module}:{self.version}" for module in MODULES]
         return maven.jars(f"rocketmq-{self.version}", artifacts)
 
     def servers(self, root: Path, replicated: bool) -> Brokers:
         """A name server and one broker, or two."""
-        jars = self._jars()
-        names, port = free_ports(1)[0], _broker_port()
+        jars = self.jars()
+        names, port = free_ports(1)[0], broker_port()
         address = f"127.0.0.1:{names}"
         configuration = root / "namesrv.conf"
         configuration.write_text(f"listenPort={names}\nbindAddress=127.0.0.1\n")
-        processes = [
-            _server(root, jars, "namesrv.NamesrvStartup", ["-c", str(configuration)], SMALL_HEAP)
-        ]
+        words = ["-c", str(configuration)]
+        processes = [server_process(root, jars, "namesrv.NamesrvStartup", words, SMALL_HEAP)]
         role = "SYNC_MASTER" if replicated else "ASYNC_MASTER"
         brokers = [_Broker("master", role, 0, port)]
         if replicated:
             link = f"127.0.0.1:{port + LINK_PORT}"
-            brokers.append(_Broker("slave", "SLAVE", 1, _broker_port(), link))
+            brokers.append(_Broker("slave", "SLAVE", 1, broker_port(), link))
         for broker in brokers:
             configuration = root / f"{broker.name}.conf"
             configuration.write_text(self._properties(root, broker, address))
             words = ["-c", str(configuration), "-n", address]
-            process = _server(root, jars, "broker.BrokerStartup", words, HEAP)
+            process = server_process(root, jars, "broker.BrokerStartup", words, HEAP)
             # A slave that registers before its master has topics of which nobody may write any.
             process.endpoint = f"127.0.0.1:{broker.port}"
             processes.append(process)
@@ -185,7 +186,9 @@ class RocketMq:
         return "".join(f"{key}={value}\n" for key, value in rows.items())
 
 
-def _server(root: Path, jars: Path, main: str, words: Sequence[str], heap: Sequence[str]) -> Server:
+def server_process(
+    root: Path, jars: Path, main: str, words: Sequence[str], heap: Sequence[str]
+) -> Server:
     """A server of RocketMQ; each has a home of its own for its logs."""
     name = Path(words[1]).stem
     home = root / f"home-{name}"

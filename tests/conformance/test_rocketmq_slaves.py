@@ -1,0 +1,235 @@
+"""Real brokers of RocketMQ copy a node's log as slaves, and go on without it as masters."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import duolog.sync
+import pytest
+
+from bench.peers.peer import Server, Unavailable
+from bench.peers.rocketmq import RocketMq
+from bench.peers.rocketmqbroker import RocketmqBroker, digests, name_server
+from tests.conformance.conftest import SMALL
+from tests.conformance.test_other_clients import outcome
+from tests.conformance.test_remoting import classic
+from tests.node.remoting.replicas.sections import slaves
+from tests.process.support import NodeProcess
+
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(400)]
+
+SEGMENT = 1 << 20
+QUEUES = 4
+WAIT_SECONDS = 90.0
+
+
+def jars_of(version: str) -> Path:
+    """The folder with a version's jars; skips where they cannot be had."""
+    try:
+        return RocketMq(version).jars()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
+def start_node(data: Path) -> tuple[NodeProcess, str]:
+    """A node with small segments, and the address of its remoting port."""
+    how = slaves()
+    flags = [f"{section}.{key}" for section in how for key in how[section]]
+    values = [value for section in how.values() for value in section.values()]
+    words = [
+        word
+        for flag, value in zip(flags, values, strict=True)
+        for word in ("--set", f"{flag}={';'.join(value) if isinstance(value, list) else value}")
+    ]
+    size = ("--set", f"store.mapped_file_size_commit_log={SEGMENT}")
+    small = ("--set", f"store.max_message_size={SEGMENT // 2}")
+    node = NodeProcess(data, *SMALL, *size, *small, *words)
+    node.start()
+    return node, how["remoting"]["listen"]
+
+
+class Producing(threading.Thread):
+    """Sends messages of all sizes until it is told to stop; a send is repeated until it is
+    acknowledged.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(daemon=True)
+        self._endpoint = endpoint
+        self._enough = threading.Event()
+        self.acknowledged: list[str] = []
+        self.failed = ""
+
+    def run(self) -> None:
+        try:
+            with (
+                duolog.sync.Client(self._endpoint, timeout=60) as client,
+                client.producer() as producer,
+            ):
+                while not self._enough.is_set():
+                    self._send(producer)
+                    time.sleep(0.05)
+        except Exception as error:  # told by the test
+            self.failed = repr(error)
+
+    def _send(self, producer: duolog.sync.Producer) -> None:
+        number = len(self.acknowledged)
+        names = [f"m{number + k:06d}" for k in range(20)]
+        filler = "x" * (number * 7 % 2500)
+        producer.send_batch("T", [f"{name} {filler}".encode() for name in names])
+        self.acknowledged += names
+
+    def end(self) -> list[str]:
+        """Send no more; what was acknowledged."""
+        self._enough.set()
+        self.join(90)
+        assert not self.failed
+        return self.acknowledged
+
+
+def copy_row(node: NodeProcess) -> Any:
+    """The broker that copies the node's log, as its status shows it; None for nobody."""
+    with duolog.sync.Client(node.endpoint, timeout=60) as client:
+        rows = client.admin.node_status().replication.rocketmq_slaves
+    assert len(rows) <= 1, rows
+    return rows[0] if rows else None
+
+
+def end_of(node: NodeProcess) -> int:
+    """Where its log ends."""
+    with duolog.sync.Client(node.endpoint, timeout=60) as client:
+        return client.admin.node_status().max_offset
+
+
+def is_near(node: NodeProcess) -> bool:
+    """Whether a broker follows closely."""
+    row = copy_row(node)
+    return row is not None and row.state == "TRANSFER" and row.lag_bytes < SEGMENT
+
+
+def has_all(node: NodeProcess) -> bool:
+    """Whether a broker has all that the node has."""
+    with duolog.sync.Client(node.endpoint, timeout=60) as client:
+        status = client.admin.node_status()
+    rows = status.replication.rocketmq_slaves
+    return [row.received_offset for row in rows] == [status.max_offset]
+
+
+def make_tables(node: NodeProcess) -> None:
+    """Topics, a group, and an offset that it committed."""
+    with duolog.sync.Client(node.endpoint, timeout=15) as client:
+        client.admin.create_topic("T", QUEUES)
+        client.admin.create_topic("Empty", 1)
+        client.admin.put_group("committed", retry_times=3)
+        with client.producer() as producer:
+            producer.send_batch("Empty", [b"a", b"b"])
+        client.admin.reset_group("committed", "Empty", offset=1)
+
+
+def tables_have_come(broker: RocketmqBroker) -> bool:
+    topics = broker.table("topics.json").get("topicConfigTable", {})
+    groups = broker.table("subscriptionGroup.json").get("subscriptionGroupTable", {})
+    offsets = broker.table("consumerOffset.json").get("offsetTable", {})
+    return (
+        topics.get("T", {}).get("writeQueueNums") == QUEUES
+        and groups.get("committed", {}).get("retryMaxTimes") == 3
+        and offsets.get("Empty@committed") == {"0": 1}
+        and (broker.store / "config" / "delayOffset.json").exists()
+    )
+
+
+def assert_same_log(node: NodeProcess, broker: RocketmqBroker, end: int) -> int:
+    """Every full segment has the same bytes in both; how many there are."""
+    ours, theirs = (digests(root / "commitlog") for root in (node.data, broker.store))
+    full = [name for name in ours if int(name) + SEGMENT <= end]
+    assert {name: ours[name] for name in full} == {name: theirs.get(name) for name in full}
+    return len(full)
+
+
+def hash_of(names: list[str]) -> str:
+    return hashlib.sha256(" ".join(sorted(names)).encode()).hexdigest()
+
+
+def end(server: Server | NodeProcess) -> None:
+    if server.running:
+        server.stop()
+
+
+def test_a_slave_follows_through_kills_and_becomes_a_master(tmp_path: Path) -> None:
+    jars = jars_of("4.9.7")
+    with ExitStack() as stack:
+        node, remoting = start_node(tmp_path / "data")
+        stack.callback(end, node)
+        make_tables(node)
+        broker = RocketmqBroker(tmp_path / "broker", jars, SEGMENT)
+
+        def start_slave() -> Server:
+            # Its first report comes after one interval: with 5 s, each kill would take so long.
+            made = broker.server("SLAVE", 1, remoting, haSendHeartbeatInterval=500)
+            stack.callback(end, made)
+            made.start()
+            return made
+
+        slave = start_slave()
+        producing = Producing(node.endpoint)
+        producing.start()
+        for _ in range(2):
+            until(lambda: is_near(node), "the slave follows")
+            slave.kill()
+            slave = start_slave()
+            time.sleep(1)
+            node.kill()
+            node.start()
+        until(lambda: is_near(node), "the slave follows")
+        acknowledged = producing.end()
+        until(lambda: has_all(node), "the slave has everything")
+        until(lambda: tables_have_come(broker), "topics, groups and offsets have come")
+        last = end_of(node)
+        assert node.stop() == 0
+        slave.stop()
+        assert assert_same_log(node, broker, last) >= 3
+
+        names, address = name_server(tmp_path / "names", jars)
+        stack.callback(end, names)
+        names.start()
+        names.wait_listening(address)
+        master = broker.server("ASYNC_MASTER", 0, address)
+        stack.callback(end, master)
+        master.start()
+        master.wait_listening(f"127.0.0.1:{broker.port}")
+        words = classic(tmp_path, "ReadAll.java", "4.9.7")
+        found = outcome(*words, address, "T", "readers", str(len(acknowledged)))
+        assert found["different"] == len(set(acknowledged)) == len(acknowledged)
+        assert (found["came"], found["hash"]) == (found["different"], hash_of(acknowledged))
+
+
+def test_a_slave_of_rocketmq_5_copies_the_same_bytes(tmp_path: Path) -> None:
+    jars = jars_of("5.3.3")
+    with ExitStack() as stack:
+        node, remoting = start_node(tmp_path / "data")
+        stack.callback(end, node)
+        make_tables(node)
+        with duolog.sync.Client(node.endpoint, timeout=60) as client, client.producer() as producer:
+            for number in range(40):
+                producer.send_batch("T", [b"x" * (number * 100 + 1)] * 20)
+        broker = RocketmqBroker(tmp_path / "broker", jars, SEGMENT)
+        slave = broker.server("SLAVE", 1, remoting)
+        stack.callback(end, slave)
+        slave.start()
+        until(lambda: has_all(node), "the slave has everything")
+        until(lambda: tables_have_come(broker), "topics, groups and offsets have come")
+        last = end_of(node)
+        assert node.stop() == 0
+        slave.stop()
+        assert assert_same_log(node, broker, last) >= 1
