@@ -140,10 +140,12 @@ class Connection(asyncio.Protocol):
             offset = self._reader.feed(data)
             if offset is None:
                 return
-            why = self._terms.not_master()
+            followed, why = self.follows, self._terms.not_master()
+            if why and followed:
+                self.abort(why)
+                return
             if why:
                 raise CannotFollow(why)
-            followed = self.follows
             self._follower.heard(offset, self._terms.mono_ms())
         except (BadStream, CannotFollow) as refusal:
             self.refuse(str(refusal))

@@ -232,8 +232,9 @@ async def test_a_slave_that_takes_nothing_holds_up_nobody(node: Node) -> None:
 
 
 async def test_a_node_that_stops_being_the_master_sends_nothing_more(
-    start_node: StartNode, tmp_path: Path
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(follower, "HOUSEKEEPING_MS", 10**9)  # it is not let go for its silence
     elected = await Elected.start(start_node, tmp_path, rocketmq_slaves=OURS)
     old = elected.the_master()
     copy = Copy(SEGMENT)
@@ -245,6 +246,8 @@ async def test_a_node_that_stops_being_the_master_sends_nothing_more(
             await until(lambda: copy.end > SEGMENT)
             new = await elected.switch(client)
             await slave.is_closed()
+            assert port_of(old).rows() == [], "nobody was refused"
+            assert copy.end <= broker_of(new).replication.history.entries[-1].start
         store = broker_of(new).store
         async with connected(port_of(new).port, copy) as slave:
             slave.say(copy.end)
