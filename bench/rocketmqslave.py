@@ -27,7 +27,7 @@ from bench.peers.rocketmqbroker import INDEX_ENTRIES, INDEX_SLOTS, RocketmqBroke
 from demo.childnode import ChildNode
 from demo.ports import free_endpoint
 from node.hawire.frames import HEAD, REPORT
-from node.remoting.calling import connect
+from node.remoting.calling import Calling, CallRefused, connect
 
 SEGMENT = 1 << 30
 PIECE_BYTES = 256 << 10
@@ -48,14 +48,22 @@ def fill(node: ChildNode, mebibytes: int) -> int:
         return client.admin.node_status().max_offset
 
 
+async def _end_of(broker: Calling) -> int:
+    """Where a broker's log ends; 0 for an empty one, of which RocketMQ tells nothing."""
+    try:
+        answer = await broker.call(BROKER_RUNTIME_INFO)
+    except CallRefused:
+        return 0
+    return int(json.loads(answer.body)["table"]["commitLogMaxOffset"])
+
+
 async def copied(address: str, end: int) -> float:
     """Seconds from the first byte to the last one that a broker says that it has."""
     broker = await connect(address)
     until, began, first = time.monotonic() + WAIT_SECONDS, 0.0, 0
     try:
         while time.monotonic() < until:
-            answer = await broker.call(BROKER_RUNTIME_INFO)
-            has = int(json.loads(answer.body)["table"]["commitLogMaxOffset"])
+            has = await _end_of(broker)
             if has and not began:
                 began, first = time.monotonic(), has
             if has >= end:

@@ -86,7 +86,7 @@ class Follower:
         size = len(piece.data)
         if not size:
             return None
-        frame = HEAD.pack(session.sent, size) + piece.data.tobytes()
+        frame = b"".join((HEAD.pack(session.sent, size), piece.data.data))
         session.sent += size
         self._until = piece.until
         session.rate.sent(size, now_ms)

@@ -24,8 +24,8 @@ from store.kernels import scan
 from store.kernels.jit import EMPTY_I64, EMPTY_U8, I64, U8
 from store.messagestore import MessageStore
 
-PIECE_BYTES = 256 << 10  # of small records
-PIECE_RECORDS = 1024
+PIECE_BYTES = 1 << 20  # of records that are smaller
+PIECE_RECORDS = 4096
 EMPTY_IT = "empty its store directory to have it copy this log anew"
 
 
