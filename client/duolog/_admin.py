@@ -563,12 +563,15 @@ class Admin:
         )
         return int(answers[0].queue_offset)
 
-    async def commit(self, group: str, offsets: Mapping[tuple[str, str, int], int]) -> None:
+    async def commit(
+        self, group: str, offsets: Mapping[tuple[str, str, int], int], *, forward: bool = False
+    ) -> None:
         """Commit offsets of a consumer group that has no members: the next ones to read.
 
         Args:
             group: the consumer group; made if there is none.
             offsets: by topic, replica group and queue id.
+            forward: an offset below the committed one changes nothing; the group may have members.
 
         Raises:
             UnknownTopic, BadRequest.
@@ -577,6 +580,7 @@ class Admin:
         for name in sorted({replica_group for _, replica_group, _ in offsets}):
             request = wire.CommitRequest(
                 group=group,
+                forward=forward,
                 offsets=[
                     wire.QueueOffset(topic=topic, queue_id=queue_id, offset=offset)
                     for (topic, replica_group, queue_id), offset in sorted(offsets.items())

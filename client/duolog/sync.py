@@ -748,9 +748,11 @@ class Admin:
             self._admin.offset_at_size(topic, queue_id, queue_offset, size, group=group)
         )
 
-    def commit(self, group: str, offsets: Mapping[tuple[str, str, int], int]) -> None:
+    def commit(
+        self, group: str, offsets: Mapping[tuple[str, str, int], int], *, forward: bool = False
+    ) -> None:
         """Commit offsets of a group without members."""
-        self._loop.run(self._admin.commit(group, offsets))
+        self._loop.run(self._admin.commit(group, offsets, forward=forward))
 
     def node_status(self) -> NodeStatus:
         """Status of the node."""
