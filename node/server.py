@@ -32,6 +32,7 @@ from node.clienttls import ClientTls
 from node.config import Config, ConfigError
 from node.consoleprocess import ConsoleOptions, ConsoleProcess
 from node.election.failover import Candidate, FailoverService
+from node.following.state import check_served
 from node.frames.server import FramesServer
 from node.grpcoptions import client_port
 from node.grpcserver import serve as grpc_server
@@ -231,6 +232,7 @@ class Node:
         limits = self.config.limits
         server = grpc_server(client_port(limits), limits.polls_max + SHORT_CALLS_MAX)
         disk = OsDisk(self.config.node.data)
+        check_served(disk, str(self.config.node.data))
         broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))
         access = self._access = access_of(
             self.config.access,

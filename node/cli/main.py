@@ -38,6 +38,11 @@ _NOUNS = {
     "cluster": _Noun("Show the cluster, switch and drain nodes.", "node.cli.cluster"),
     "doctor": _Noun("Say what is wrong with a cluster, and what to do.", "node.cli.doctor"),
     "console": _Noun("Serve the console: the cluster in a browser.", "node.cli.console"),
+    "migrate": _Noun(
+        "Move a broker of RocketMQ here while it works.",
+        "node.cli.migrate",
+        more=("node.cli.migrateafter",),
+    ),
     "store": _Noun("Inspect a store directory offline.", "node.cli.store"),
     "bench": _Noun("Measure produce, consume and recovery.", "demo.commands.bench"),
     "pipeline": _Noun(

@@ -17,6 +17,7 @@ from node.cli.output import (
     print_facts,
     run,
 )
+from node.cli.settings import Setting, settings_of
 from node.inspection.times import iso
 
 if TYPE_CHECKING:
@@ -48,10 +49,7 @@ def start(
         str | None, typer.Option(help="HOST:PORT of the console, a cluster in a browser.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file (default ./duolog.toml).")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="SECTION.KEY=VALUE: set a config key (repeatable)."),
-    ] = None,
+    set_: Annotated[list[str] | None, Setting] = None,
     json_logs: Annotated[bool, typer.Option("--json", help="Write the log as JSON lines.")] = False,
 ) -> None:
     """Run a node in the foreground until SIGTERM or SIGINT."""
@@ -62,13 +60,7 @@ def start(
     poll_channels_in_one_thread()
     from node.config import ConfigError, load
 
-    flags: dict[str, dict[str, object]] = {}
-    for text in set_ or []:
-        where, separator, value = text.partition("=")
-        section, dot, key = where.partition(".")
-        if not separator or not dot:
-            fail(f"--set {text!r} is not SECTION.KEY=VALUE", "duolog config show")
-        flags.setdefault(section, {})[key] = value
+    flags = settings_of(set_ or [])
     if data is not None:
         flags.setdefault("node", {})["data"] = data
     given = {

@@ -1,0 +1,1 @@
+"""The broker that is followed: its calls, its tables, its cluster."""

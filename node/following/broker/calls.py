@@ -1,0 +1,104 @@
+"""Calls to a broker of RocketMQ that is followed: what it is, and what it keeps beside its log.
+
+Rules: one connection, made by the first call that needs it, and anew after it broke; a broker is
+changed by `change` alone. Bodies are checked before anything is taken from them.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from node.remoting.calling import Calling, Sign, connect
+from node.remoting.codec import fastjson
+from node.remoting.codec.codes import RequestCode
+from node.remoting.codec.errors import BadRequest
+
+BODY_SECONDS = 20.0  # for the tables of a large cluster
+
+
+class BadAnswer(ConnectionError):
+    """A broker answered something else than a broker of RocketMQ does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """How a broker stands: log offsets [first, end), and its version as it writes it."""
+
+    first: int
+    end: int
+    version: str
+
+
+class OldBroker:
+    """One broker."""
+
+    def __init__(
+        self, address: str, sign: Sign | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """address: HOST:PORT. sign: adds to a request what says who sends it."""
+        self.address = address
+        self._sign = sign
+        self._tls = tls
+        self._calling: Calling | None = None
+        self._connecting = asyncio.Lock()
+
+    async def runtime(self) -> Runtime:
+        """Raises CallRefused, OSError, TimeoutError, as all calls do."""
+        body = await self._body(RequestCode.GET_BROKER_RUNTIME_INFO)
+        match _parsed(body, self.address):
+            case {"table": dict() as table}:
+                return Runtime(
+                    max(0, _number(table.get("commitLogMinOffset"), self.address)),
+                    max(0, _number(table.get("commitLogMaxOffset"), self.address)),
+                    str(table.get("brokerVersionDesc", "")),
+                )
+        raise BadAnswer(f"{self.address} does not say where its log ends")
+
+    async def settings(self) -> dict[str, str]:
+        """Its configuration, by RocketMQ's names."""
+        body = await self._body(RequestCode.GET_BROKER_CONFIG)
+        rows = (line.partition("=") for line in body.decode(errors="replace").splitlines())
+        return {key.strip(): value.strip() for key, separator, value in rows if separator}
+
+    async def table(self, code: RequestCode) -> bytes:
+        """A table as it writes it."""
+        return await self._body(code)
+
+    async def change(self, settings: Mapping[str, str]) -> None:
+        """Change settings while it runs; it writes them into its configuration file as well."""
+        text = "".join(f"{key}={value}\n" for key, value in settings.items())
+        calling = await self._connected()
+        await calling.call(RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._calling is not None:
+            self._calling.close()
+
+    async def _body(self, code: RequestCode) -> bytes:
+        calling = await self._connected()
+        return (await calling.call(code, seconds=BODY_SECONDS)).body
+
+    async def _connected(self) -> Calling:
+        async with self._connecting:
+            if self._calling is None or not self._calling.is_open:
+                self._calling = await connect(self.address, self._sign, self._tls)
+            return self._calling
+
+
+def _parsed(body: bytes, address: str) -> fastjson.Value:
+    try:
+        return fastjson.loads(body)
+    except BadRequest as error:
+        raise BadAnswer(f"{address}: {error}") from None
+
+
+def _number(value: object, address: str) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        raise BadAnswer(f"{address} says {value!r} where a number is expected") from None
+
+
+__all__ = ["BadAnswer", "OldBroker", "Runtime"]

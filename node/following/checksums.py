@@ -1,0 +1,27 @@
+"""Checksums of the segments of a log, to be compared with those of the broker's own files."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+READ_BYTES = 1 << 20
+
+
+def checksums_of(directory: Path, cut: int) -> Iterator[tuple[str, str]]:
+    """Name and SHA-256 of every full segment that was copied. Raises OSError.
+
+    cut: where the copied part of the log ends; negative: it is still being copied.
+    """
+    paths = sorted(path for path in (directory / "commitlog").iterdir() if path.name.isdecimal())
+    for path in paths:
+        end = int(path.name) + path.stat().st_size
+        if path == paths[-1] if cut < 0 else end > cut:
+            continue
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while data := file.read(READ_BYTES):
+                digest.update(data)
+        yield path.name, digest.hexdigest()
+
+
+__all__ = ["checksums_of"]

@@ -1,0 +1,234 @@
+"""The cut-over: the broker stores nothing more, the copy has all of it, and becomes duolog's own.
+
+| step | durable then | if it fails |
+|------|--------------|-------------|
+| catch up | | nothing was changed |
+| freeze: the broker is made a slave that is read only | CUTTING, its settings | they are set back |
+| settle: both logs end at one offset, seen twice | | the same |
+| take the tables a last time, sync the log | log and tables | the same |
+| promote | PROMOTED | |
+
+What stops writers is the role: a broker of RocketMQ asks for its own role at every put, while its
+`brokerPermission` (and what a name server is told) only changes routes, which producers read every
+30 s. Reading goes on, `slaveReadEnable` sees to that: consumers may finish what is there.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from node.following.broker.calls import OldBroker
+from node.following.follower import Follower
+from node.following.state import State
+from node.remoting.calling import CallRefused
+
+PERMISSION = {"brokerPermission": "4"}  # to read
+FROZEN = {"brokerRole": "SLAVE", "slaveReadEnable": "true", **PERMISSION}
+CLOSE_BYTES = 4 << 20  # so much is copied in a moment
+_FAILURES = (OSError, TimeoutError, CallRefused)
+
+
+class CutoverFailed(Exception):
+    """Nothing was promoted; the text says why, and how the broker was left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the steps of a cut-over may take, in seconds.
+
+    producers: given to producers, who read their routes anew, before the broker refuses messages;
+    where other brokers have the same topics, none of their sends fails then.
+    """
+
+    catch_up: float = 600.0
+    producers: float = 0.0
+    settle: float = 30.0
+    pause: float = 1.0
+
+
+async def give_back(broker: OldBroker, saved: Mapping[str, str]) -> None:
+    """Have the broker store messages again, if it was told not to.
+
+    Raises CallRefused, OSError, TimeoutError.
+    """
+    if saved:
+        await broker.change(saved)
+
+
+class Cutover:
+    """One attempt, by a follower that is open."""
+
+    def __init__(self, follower: Follower, say: Callable[[str], None], patience: Patience) -> None:
+        """say: told each step as it is done."""
+        self._follower = follower
+        self._say = say
+        self._patience = patience
+
+    async def run(self) -> int:
+        """Cut over; the offset at which duolog's own log begins. Raises CutoverFailed."""
+        follower = self._follower
+        try:
+            await self._catch_up()
+            saved = await self._settings()
+            follower.becomes(State.CUTTING, saved=saved)
+        except _FAILURES as error:
+            raise CutoverFailed(f"{_text(error)}; nothing was changed") from error
+        try:
+            await self._freeze()
+            end = await self._complete()
+        except BaseException as error:
+            await self._go_back(saved, error)
+        return self._promoted(end)
+
+    async def join(self, cut: int) -> int:
+        """Promote one more copy at the offset of another one's cut-over; the broker is not changed.
+
+        So all replicas of a group begin with the same bytes. Raises CutoverFailed.
+        """
+        follower = self._follower
+        if follower.following.saved:
+            raise CutoverFailed("its own cut-over is under way: first `duolog migrate abort`")
+        try:
+            await self._catch_up()
+            follower.becomes(State.CUTTING, saved={})
+            try:
+                self._check_frozen(await follower.broker.settings())
+                end = await self._complete()
+                if end != cut:
+                    raise ConnectionError(f"the logs end at {end}, the other copy was cut at {cut}")
+            except BaseException:
+                follower.becomes(State.FOLLOWING)
+                raise
+        except _FAILURES as error:
+            raise CutoverFailed(f"{_text(error)}; nothing was changed") from error
+        return self._promoted(end)
+
+    def _promoted(self, end: int) -> int:
+        self._follower.becomes(State.PROMOTED, cut=end)
+        self._say(f"promoted: the log is duolog's own from offset {end} on")
+        return end
+
+    # -- the steps -----------------------------------------------------------------------------
+
+    async def _catch_up(self) -> None:
+        follower, seconds = self._follower, self._patience.catch_up
+
+        async def close() -> bool:
+            await follower.ask()
+            return not follower.reason and follower.behind_bytes <= CLOSE_BYTES
+
+        await self._until(
+            close,
+            seconds,
+            lambda: (
+                f"the copy is {follower.behind_bytes} bytes behind after {seconds:g} s "
+                f"{follower.reason}".rstrip()
+            ),
+        )
+        self._say(f"caught up: {follower.behind_bytes} bytes behind")
+
+    async def _settings(self) -> dict[str, str]:
+        """What the broker is to be told if this fails."""
+        if self._follower.following.saved:  # of an attempt that did not come to its end
+            return dict(self._follower.following.saved)
+        found = await self._follower.broker.settings()
+        missing = [key for key in FROZEN if not found.get(key)]
+        if missing:
+            raise ConnectionError(f"the broker does not say its {', '.join(missing)}")
+        if found["brokerRole"] == "SLAVE":
+            raise ConnectionError(
+                "the broker is a slave: cut over from its master. If another copy was promoted "
+                "already, give --join OFFSET"
+            )
+        return {key: found[key] for key in FROZEN}
+
+    async def _freeze(self) -> None:
+        broker, seconds = self._follower.broker, self._patience.producers
+        if seconds:
+            await broker.change(PERMISSION)
+            self._say(f"routes permit reading alone: waiting {seconds:g} s for producers to go")
+            await asyncio.sleep(seconds)
+        await broker.change(FROZEN)
+        self._check_frozen(await broker.settings())
+        self._say("the broker stores no more messages")
+
+    @staticmethod
+    def _check_frozen(found: Mapping[str, str]) -> None:
+        wrong = [f"{key}={found.get(key)}" for key in FROZEN if found.get(key) != FROZEN[key]]
+        if wrong:
+            raise ConnectionError(f"the broker stores messages still: it says {', '.join(wrong)}")
+
+    async def _complete(self) -> int:
+        """The end of both logs, once everything up to there is here, and on disk."""
+        end = await self._settled()
+        await self._follower.take_tables()
+        await self._follower.made_durable(end)
+        await self._still(end)
+        return end
+
+    async def _settled(self) -> int:
+        """The end of both logs, once it was the same twice."""
+        follower, before = self._follower, [-1]
+
+        async def same() -> bool:
+            end = (await follower.ask()).end
+            same = end == follower.end == before[0]
+            before[0] = end
+            return same
+
+        await self._until(
+            same,
+            self._patience.settle,
+            lambda: (
+                f"the broker's log ends at {before[0]}, the copy at {follower.end} "
+                f"{follower.reason}".rstrip()
+            ),
+        )
+        self._say(f"both logs end at offset {follower.end}")
+        return follower.end
+
+    async def _still(self, end: int) -> None:
+        """Neither log grew meanwhile."""
+        found = (await self._follower.ask()).end
+        if not found == end == self._follower.end:
+            raise ConnectionError(f"the broker's log went on to {found} after it ended at {end}")
+        tables = self._follower.tables
+        self._say(
+            f"tables taken: {len(tables.topics)} topics, {len(tables.groups)} groups, offsets of "
+            f"{len(tables.offsets)} topics and groups, {len(tables.delay_offsets)} delay levels"
+        )
+
+    async def _until(
+        self, done: Callable[[], Awaitable[bool]], seconds: float, late: Callable[[], str]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while not await done():
+            if self._follower.failed.done():
+                raise ConnectionError(str(self._follower.failed.exception()))
+            if loop.time() >= deadline:
+                raise TimeoutError(late())
+            await asyncio.sleep(self._patience.pause)
+
+    async def _go_back(self, saved: Mapping[str, str], error: BaseException) -> NoReturn:
+        """Have the broker go on. Raises CutoverFailed."""
+        follower = self._follower
+        try:
+            await give_back(follower.broker, saved)
+            follower.becomes(State.FOLLOWING, saved={})
+        except _FAILURES as another:
+            settings = ", ".join(f"{key}={value}" for key, value in saved.items())
+            raise CutoverFailed(
+                f"{_text(error)}; and the broker could not be told to store messages again "
+                f"({_text(another)}): run `duolog migrate abort`, or set {settings} in its "
+                "configuration and restart it"
+            ) from error
+        raise CutoverFailed(f"{_text(error)}; the broker stores messages again") from error
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+__all__ = ["FROZEN", "Cutover", "CutoverFailed", "Patience", "give_back"]

@@ -1,0 +1,116 @@
+"""What a directory is while it follows a broker of RocketMQ, in a file of it.
+
+| state | means | next |
+|-------|-------|------|
+| FOLLOWING | the broker's log is copied | STOPPED, CUTTING |
+| STOPPED | it cannot be copied any further; `reason` says why | FOLLOWING |
+| CUTTING | the broker is told to store nothing; `saved` undoes that | FOLLOWING, PROMOTED |
+| PROMOTED | its log is duolog's own from `cut` on | |
+
+Rules: every change is durable before anything is done because of it. A directory without the file
+follows nobody. One that follows is served by no node, and one that was promoted follows no more.
+"""
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from store import jsontext
+from store.disk import Disk
+from store.errors import BadStoreDirectory, BadStoreFile
+
+PATH = "config/following.json"
+_REPLICA = "config/replica.json"  # of a node
+
+
+class State(enum.StrEnum):
+    """See the module."""
+
+    FOLLOWING = "FOLLOWING"
+    STOPPED = "STOPPED"
+    CUTTING = "CUTTING"
+    PROMOTED = "PROMOTED"
+
+
+_NEXT = {
+    State.FOLLOWING: (State.FOLLOWING, State.STOPPED, State.CUTTING),
+    State.STOPPED: (State.FOLLOWING, State.STOPPED),
+    State.CUTTING: (State.CUTTING, State.FOLLOWING, State.PROMOTED),
+    State.PROMOTED: (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """Whom a directory follows, and how that stands.
+
+    broker, ha: HOST:PORT for calls, and for the log. name: the broker's. cut: where the log ended
+    at promotion; -1 before. saved: settings of the broker that a cut-over has changed.
+    """
+
+    broker: str
+    ha: str
+    name: str
+    state: State = State.FOLLOWING
+    reason: str = ""
+    cut: int = -1
+    saved: Mapping[str, str] = field(default_factory=dict)
+
+    def becomes(self, state: State, **changes: object) -> "Following":
+        """The next state; the reason is that of the change, empty where it has none."""
+        assert state in _NEXT[self.state], f"{self.state} does not become {state}"
+        return replace(self, **{"state": state, "reason": "", **changes})  # type: ignore[arg-type]
+
+
+def load(disk: Disk) -> Following | None:
+    """Read the file, None if there is none. Raises BadStoreFile, OSError."""
+    if disk.size(PATH) < 0:
+        return None
+    try:
+        row = json.loads(disk.read(PATH))
+        row["state"] = State(row["state"])
+        row["saved"] = {str(key): str(value) for key, value in row["saved"].items()}
+        return Following(**row)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadStoreFile(PATH, str(error)) from error
+
+
+def save(disk: Disk, following: Following) -> Following:
+    """Replace the file, atomically and durably. Raises OSError."""
+    text = json.dumps({**asdict(following), "saved": dict(following.saved)}, indent=2)
+    jsontext.replace(disk, PATH, text.encode(), backup=False)
+    return following
+
+
+def check_served(disk: Disk, directory: str) -> None:
+    """Raise BadStoreDirectory where a directory follows: no node serves it."""
+    following = load(disk)
+    if following is not None and following.state is not State.PROMOTED:
+        raise BadStoreDirectory(
+            directory,
+            f"follows broker {following.name} at {following.broker} ({following.state}): a node "
+            "serves it after `duolog migrate cutover`",
+        )
+
+
+def check_follows(disk: Disk, directory: str) -> Following | None:
+    """What a directory follows; None for an empty one, which may begin to.
+
+    Raises BadStoreDirectory for any other, BadStoreFile, OSError.
+    """
+    following = load(disk)
+    if following is not None and following.state is State.PROMOTED:
+        raise BadStoreDirectory(
+            directory,
+            f"was promoted at offset {following.cut}: its log goes on by itself, and follows "
+            f"{following.name} no more. To follow again, begin with an empty directory",
+        )
+    if following is None and (disk.look("commitlog").names or disk.size(_REPLICA) >= 0):
+        raise BadStoreDirectory(
+            directory, "holds a log that no broker was followed for: follow into an empty directory"
+        )
+    return following
+
+
+__all__ = ["PATH", "Following", "State", "check_follows", "check_served", "load", "save"]

@@ -1,0 +1,59 @@
+"""What a broker's configuration must be for its log to be copied, and where it is reached."""
+
+from collections.abc import Mapping
+
+from node.following.copying import CannotFollow
+from node.following.state import Following
+from store.options import StoreOptions
+
+_SEGMENT = "mappedFileSizeCommitLog"
+# Logs of another form, and a port on which another protocol is spoken.
+_FOREIGN = {
+    "enableDLegerCommitLog": "its log is DLedger's, with another form of records",
+    "enableControllerMode": "its HA port speaks the protocol of controllers",
+}
+
+
+def check_settings(settings: Mapping[str, str], options: StoreOptions) -> None:
+    """Raise CannotFollow unless a broker's log can be copied into a store with these options."""
+    for key, why in _FOREIGN.items():
+        if settings.get(key) == "true":
+            raise CannotFollow(f"the broker has {key}=true: {why}")
+    theirs, ours = settings.get(_SEGMENT, ""), options.mapped_file_size_commit_log
+    if theirs != str(ours):
+        raise CannotFollow(
+            f"the broker's segments have {theirs or 'an unknown number of'} bytes "
+            f"({_SEGMENT}), this store's {ours}: set store.mapped_file_size_commit_log to the same"
+        )
+
+
+def check_name(settings: Mapping[str, str], group: str) -> None:
+    """Raise CannotFollow unless a node's replica group has the broker's name."""
+    name = settings.get("brokerName", "")
+    if name != group:
+        raise CannotFollow(
+            f"the broker's name is {name!r}, the replica group's {group!r}: set node.group to the "
+            "same. Clients know their queues, and where they are in them, by this name"
+        )
+
+
+def check_same(settings: Mapping[str, str], following: Following) -> None:
+    """Raise CannotFollow unless a broker is the one that was followed so far."""
+    name = settings.get("brokerName", "")
+    if name != following.name:
+        raise CannotFollow(f"{following.broker} is broker {name!r}, not {following.name!r}")
+
+
+def following_of(settings: Mapping[str, str], broker: str, ha: str) -> Following:
+    """What a new directory follows. Raises CannotFollow.
+
+    ha: HOST:PORT of the log; empty for the broker's host and its haListenPort.
+    """
+    host = broker.rpartition(":")[0]
+    port = settings.get("haListenPort", "")
+    if not ha and not port.isdecimal():
+        raise CannotFollow("the broker does not say its haListenPort: give --ha HOST:PORT")
+    return Following(broker, ha or f"{host}:{port}", settings.get("brokerName", ""))
+
+
+__all__ = ["check_name", "check_same", "check_settings", "following_of"]

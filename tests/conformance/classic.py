@@ -1,0 +1,147 @@
+"""A producer and a consumer of the classic protocol that may be sent to another broker."""
+
+import asyncio
+import time
+from collections import Counter
+from contextlib import suppress
+
+from node.remoting.calling import Calling, CallRefused, connect
+from node.remoting.codec.codes import RequestCode
+from tests.node.remoting.client import LETTERS, records
+
+TOPIC, GROUP, QUEUES = "T", "g", 4
+CREATE_TOPIC = 17
+PACE_SECONDS = 0.002  # between two messages
+AWAY = (CallRefused, OSError, TimeoutError)
+
+
+async def create_topic(address: str) -> None:
+    """As an administrator does."""
+    calling = await connect(address)
+    await calling.call(
+        CREATE_TOPIC,
+        {
+            "topic": TOPIC,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(QUEUES),
+            "writeQueueNums": str(QUEUES),
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        },
+    )
+    calling.close()
+
+
+async def send(calling: Calling, body: bytes, properties: str = "", sysflag: int = 0) -> None:
+    """One message, into the queue that its body chooses. Raises one of AWAY."""
+    fields = {
+        "producerGroup": "p",
+        "topic": TOPIC,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": str(sum(body) % QUEUES),
+        "sysFlag": str(sysflag),
+        "bornTimestamp": str(int(time.time() * 1000)),
+        "flag": "0",
+        "properties": properties,
+        "reconsumeTimes": "0",
+    }
+    short = {LETTERS[name]: value for name, value in fields.items()}
+    await calling.call(RequestCode.SEND_MESSAGE_V2, short, body, seconds=3)
+
+
+class _Mover:
+    """Has a connection to where it was sent last."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._calling: Calling | None = None
+        self._to = ""
+
+    async def calling(self) -> Calling:
+        if self._calling is None or not self._calling.is_open or self._to != self.address:
+            if self._calling is not None:
+                self._calling.close()
+            self._to = self.address
+            self._calling = await connect(self._to)
+        return self._calling
+
+
+class Producer(_Mover):
+    """Sends numbered messages. acknowledged: their bodies; gap: longest time without one."""
+
+    def __init__(self, address: str, size: int) -> None:
+        super().__init__(address)
+        self.acknowledged: list[bytes] = []
+        self.gap = 0.0
+        self._size = size
+
+    async def run(self) -> None:
+        number, last = 0, time.monotonic()
+        while True:
+            number += 1  # a message whose fate is not known is not sent again
+            body = b"%08d-" % number + b"x" * (number * 37 % self._size)
+            try:
+                await send(await self.calling(), body)
+            except AWAY:
+                await asyncio.sleep(0.02)
+                continue
+            await asyncio.sleep(PACE_SECONDS)
+            self.acknowledged.append(body)
+            self.gap = max(self.gap, time.monotonic() - last)
+            last = time.monotonic()
+
+
+class Consumer(_Mover):
+    """Reads all queues, and commits what it read. bodies: how often each came.
+
+    As RocketMQ's consumers do, it asks a broker once where it is, and then knows it by itself.
+    """
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.bodies: Counter[bytes] = Counter()
+        self._places: dict[tuple[str, int], int] = {}
+
+    async def run(self) -> None:
+        while True:
+            calling = None
+            with suppress(*AWAY):
+                calling = await self.calling()
+                for queue in range(QUEUES):
+                    await self._read(calling, queue)
+            await asyncio.sleep(0.02 if calling is not None else 0.1)
+
+    async def _read(self, calling: Calling, queue: int) -> None:
+        place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue)}
+        known = self._to, queue
+        if known not in self._places:
+            self._places[known] = await self._committed(calling, place)
+        more = {
+            "queueOffset": str(self._places[known]),
+            "maxMsgNums": "32",
+            "sysFlag": "4",  # the subscription is in the request
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
+        try:
+            answer = await calling.call(RequestCode.PULL_MESSAGE, {**place, **more})
+        except CallRefused:
+            return  # nothing new
+        self.bodies.update(record.body for record in records(answer.body))
+        self._places[known] = int(answer.fields["nextBeginOffset"])
+        committed = {**place, "commitOffset": answer.fields["nextBeginOffset"]}
+        await calling.call(RequestCode.UPDATE_CONSUMER_OFFSET, committed)
+
+    @staticmethod
+    async def _committed(calling: Calling, place: dict[str, str]) -> int:
+        try:
+            found = await calling.call(RequestCode.QUERY_CONSUMER_OFFSET, place)
+        except CallRefused:
+            return 0  # none is committed yet
+        return int(found.fields["offset"])

@@ -1,0 +1,199 @@
+"""One move of a real broker while it is written to and read, with kills on the way."""
+
+import asyncio
+import json
+import random
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from demo.childprocess import ChildProcess
+from demo.ports import free_endpoint
+from node.remoting.calling import connect
+from tests.conformance.brokers import Cluster, cluster
+from tests.conformance.classic import AWAY, Consumer, Producer, create_topic, send
+from tests.process.support import SMALL_FILES, NodeProcess, environment, run_cli
+
+SEGMENT = 1 << 20
+LEVELS = "1s 4s 12s"
+SIZES = (
+    *SMALL_FILES,
+    "--set", f"store.mapped_file_size_commit_log={SEGMENT}",
+    "--set", f"store.message_delay_level={LEVELS}",
+)  # fmt: skip
+BODY_BYTES = 4000
+WAIT_SECONDS = 60.0
+HALF = "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01H1\x02"
+LATE = "DELAY\x013\x02UNIQ_KEY\x01L1\x02"  # due after the cut-over
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What came of it. missing, twice: acknowledged messages that consumers got not at all, or more
+    than once. same: both logs have the same bytes up to the cut.
+    """
+
+    cut: int
+    acknowledged: int
+    missing: int
+    twice: int
+    same: bool
+    gap_seconds: float
+    status: dict[str, object]
+    plan: list[dict[str, object]]
+
+
+async def until(done: Callable[[], bool]) -> None:
+    """Wait for what follows from events."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not done():
+            await asyncio.sleep(0.02)
+
+
+def bytes_of(directory: Path, end: int) -> bytes:
+    """The bytes of a log's segments."""
+    files = sorted(file for file in directory.iterdir() if file.name.isdecimal())
+    return b"".join(file.read_bytes() for file in files)[:end]
+
+
+def program(data: Path, *words: str) -> ChildProcess:
+    """`duolog migrate ...` as a process."""
+    command = [sys.executable, "-m", "node.cli.main", "migrate", *words, "--data", str(data)]
+    log = data.parent / f"{words[0]}.log"
+    return ChildProcess(words[0], [*command, *SIZES], log, environment=environment())
+
+
+class Move:
+    """A broker, a node to be, and clients of whichever of them stores messages."""
+
+    def __init__(self, root: Path, version: str, messages: int) -> None:
+        """messages: sent between two kills."""
+        self.made: Cluster = cluster(
+            root, version, mappedFileSizeCommitLog=SEGMENT, messageDelayLevel=LEVELS
+        )
+        self.data = root / "data"
+        self.listen = free_endpoint()
+        self.node = NodeProcess(self.data, *SIZES, "--set", f"remoting.listen={self.listen}")
+        self.producer = Producer(self.made.address, BODY_BYTES)
+        self.consumer = Consumer(self.made.address)
+        self._messages = messages
+
+    async def run(self, seed: int | None = None) -> Moved:
+        """Move it; everything is stopped at the end. seed: kills the cut-over, too."""
+        made = self.made
+        for server in (made.names, made.broker):
+            server.start()
+        try:
+            await asyncio.to_thread(made.broker.wait_listening, made.address)
+            await self._retried(lambda: create_topic(made.address))
+            async with asyncio.TaskGroup() as tasks:
+                work = [tasks.create_task(one.run()) for one in (self.producer, self.consumer)]
+                moved = await self._move(seed)
+                await until(lambda: self.consumer.bodies.keys() >= self._expected())
+                for task in work:
+                    task.cancel()
+            return moved
+        finally:
+            for process in (self.node, made.broker, made.names):
+                await asyncio.to_thread(process.stop)
+
+    def _expected(self) -> set[bytes]:
+        return {*self.producer.acknowledged, b"late"}
+
+    async def _move(self, seed: int | None) -> Moved:
+        made, data = self.made, self.data
+        plan = json.loads(await self.cli("plan", made.name_server, *SIZES, "--json"))
+        await self._copy_under_fire()
+        calling = await connect(made.address)
+        await send(calling, b"half", HALF, 4)
+        await send(calling, b"late", LATE)
+        calling.close()
+        promoted = seed is not None and await self._kill_a_cutover(random.Random(seed))
+        if not promoted:
+            await self.cli("cutover", "--data", str(data), *SIZES, "--yes")
+        words = ["status", "--data", str(data), "--checksums", "--json"]
+        status = json.loads(await self.cli(*words))
+        end = status["cut"]
+        same = bytes_of(data / "commitlog", end) == bytes_of(made.store / "commitlog", end)
+        await asyncio.to_thread(self.node.start)
+        stored = len(self.producer.acknowledged)
+        self.producer.address = self.listen
+        await self.cli("offsets", "--broker", made.address, "--endpoints", self.node.endpoint)
+        self.consumer.address = self.listen
+        await until(lambda: len(self.producer.acknowledged) > stored + self._messages)
+        await until(lambda: self.consumer.bodies.keys() >= self._expected())
+        bodies = self.consumer.bodies
+        same = same and (
+            bytes_of(data / "commitlog", end) == bytes_of(made.store / "commitlog", end)
+        )
+        return Moved(
+            end,
+            len(self.producer.acknowledged),
+            sum(body not in bodies for body in self._expected()),
+            sum(times > 1 for times in bodies.values()),
+            same,
+            self.producer.gap,
+            status,
+            plan,
+        )
+
+    async def _copy_under_fire(self) -> None:
+        """Follow, and kill either side on the way; the follower is stopped at the end."""
+        follower = program(self.data, "follow", "--broker", self.made.address)
+        await asyncio.to_thread(follower.start)
+        await until((self.data / "commitlog").exists)
+        await self._grown()
+        await asyncio.to_thread(follower.kill)
+        await self._grown()
+        await asyncio.to_thread(follower.start)
+        await self._grown()
+        await asyncio.to_thread(self.made.broker.kill)
+        await asyncio.to_thread(self.made.broker.start)
+        await self._grown()
+        async with asyncio.timeout(WAIT_SECONDS):
+            while (found := await self._status()).get("problems") or not found.get("tables_read"):
+                await asyncio.sleep(0.2)
+        assert found["state"] == "FOLLOWING", found
+        assert await asyncio.to_thread(follower.stop) == 0, follower.log_tail()
+
+    async def _kill_a_cutover(self, chance: random.Random) -> bool:
+        """Kill it at any time, and end it, or not; whether it had promoted the copy."""
+        cutover = program(self.data, "cutover", "--yes")
+        await asyncio.to_thread(cutover.start)
+        await asyncio.sleep(chance.uniform(0.5, 4.0))
+        if cutover.running:
+            await asyncio.to_thread(cutover.kill)
+        if (await self._status())["state"] == "PROMOTED":
+            return True
+        if chance.random() < 0.5:
+            await self.cli("abort", "--data", str(self.data), *SIZES)
+            await self._grown()
+        return False
+
+    async def _grown(self) -> None:
+        end = len(self.producer.acknowledged) + self._messages
+        await until(lambda: len(self.producer.acknowledged) >= end)
+
+    async def _status(self) -> dict[str, object]:
+        words = ["migrate", "status", "--data", str(self.data), "--json"]
+        done = await asyncio.to_thread(run_cli, *words)
+        found: dict[str, object] = json.loads(done.stdout or "{}")
+        return found
+
+    async def _retried(self, work: Callable[[], object]) -> None:
+        """A broker listens before it can be asked."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                with suppress(*AWAY):
+                    await work()  # type: ignore[misc]
+                    return
+                await asyncio.sleep(0.1)
+
+    @staticmethod
+    async def cli(*words: str) -> str:
+        """Run `duolog migrate ...`; what it prints."""
+        done = await asyncio.to_thread(run_cli, "migrate", *words, timeout=90)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout

@@ -1,0 +1,131 @@
+"""`duolog migrate`: what it prints of directories and brokers, and its exit status."""
+
+import asyncio
+import hashlib
+import json
+from pathlib import Path
+
+import duolog
+import pytest
+from typer.testing import CliRunner, Result
+
+from node.cli import migrateafter  # noqa: F401 - it adds commands
+from node.cli.migrate import app
+from node.clocks import wall_ms
+from node.following import state as states
+from node.following import status as live
+from node.following.state import Following, State
+from store.osdisk import OsDisk
+from tests.node.conftest import StartNode
+
+MADE = Following("10.0.0.1:10911", "10.0.0.1:10912", "broker-a")
+
+
+def _run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def _live(directory: Path, reason: str = "", age_ms: int = 0) -> None:
+    now = wall_ms()
+    found = live.Status(now - age_ms, reason, 90, 80, 70, 100, 10, 2500, 3, 2, 5, now)
+    live.write(directory, found)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    states.save(OsDisk(tmp_path), MADE)
+    return tmp_path
+
+
+def test_a_directory_that_follows_says_how_far_it_is(directory: Path) -> None:
+    _live(directory)
+    done = _run("status", "--data", str(directory), "--json")
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)
+    assert found["state"] == "FOLLOWING"
+    assert (found["process"], found["behind_bytes"], found["behind_seconds"]) == (
+        "running",
+        10,
+        2.5,
+    )
+    assert found["problems"] == []
+
+
+@pytest.mark.parametrize(("reason", "age_ms"), [("refused", 0), ("", 60_000)])
+def test_what_does_not_follow_now_is_a_problem(directory: Path, reason: str, age_ms: int) -> None:
+    _live(directory, reason, age_ms)
+    assert _run("status", "--data", str(directory)).exit_code == 2
+
+
+def test_a_directory_that_was_stopped_says_why(directory: Path) -> None:
+    states.save(OsDisk(directory), MADE.becomes(State.STOPPED, reason="another log"))
+    done = _run("status", "--data", str(directory), "--json")
+    assert done.exit_code == 2
+    assert json.loads(done.stdout)["problems"] == ["another log"]
+
+
+def test_a_directory_that_was_promoted_is_well(directory: Path) -> None:
+    promoted = MADE.becomes(State.CUTTING).becomes(State.PROMOTED, cut=96)
+    states.save(OsDisk(directory), promoted)
+    log = directory / "commitlog"
+    log.mkdir()
+    for start in (0, 48, 96):
+        (log / f"{start:020d}").write_bytes(b"%d" % start * 24)
+    (log / f"{96:020d}").write_bytes(b"x" * 48)
+    (log / f"{0:020d}").write_bytes(b"y" * 48)
+    (log / f"{48:020d}").write_bytes(b"z" * 48)
+    done = _run("status", "--data", str(directory), "--checksums", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["segments"] == [
+        f"{hashlib.sha256(b'y' * 48).hexdigest()}  {0:020d}",
+        f"{hashlib.sha256(b'z' * 48).hexdigest()}  {48:020d}",
+    ], "what came after the cut is duolog's own"
+
+
+def test_a_directory_that_follows_nobody_is_told(tmp_path: Path) -> None:
+    done = _run("status", "--data", str(tmp_path))
+    assert done.exit_code == 1
+    assert "follows nobody" in done.output
+
+
+@pytest.mark.parametrize("command", ["abort", "cutover"])
+def test_only_what_follows_is_cut_over(tmp_path: Path, command: str) -> None:
+    more = ["--yes"] if command == "cutover" else []
+    done = _run(command, "--data", str(tmp_path / "none"), *more)
+    assert done.exit_code == 1
+    assert "give --broker" in done.output
+
+
+def test_offsets_come_from_one_place(tmp_path: Path) -> None:
+    for words in ([], ["--broker", "a:1", "--file", str(tmp_path)]):
+        done = _run("offsets", *words)
+        assert done.exit_code == 2
+        assert "one of --broker and --file" in done.output
+
+
+async def test_late_offsets_are_carried_over_and_none_goes_back(
+    tmp_path: Path, start_node: StartNode
+) -> None:
+    node = await start_node()
+    endpoint = f"127.0.0.1:{node.port}"
+    late = tmp_path / "consumerOffset.json"
+    async with duolog.Client(endpoint, timeout=10) as client:
+        await client.admin.create_topic("T", 2)
+        async with client.producer() as producer:
+            for queue in (0, 1):
+                await producer.send_batch("T", [b"x"] * 9, queue_id=queue)
+        await client.admin.commit("g", {("T", "broker-a", 0): 5, ("T", "broker-a", 1): 5})
+        late.write_text('{"offsetTable":{"T@g":{0:7,1:3},"T@h":{0:1},"gone@g":{0:1}}}')
+        words = ("offsets", "--file", str(late), "--endpoints", endpoint, "--json")
+        rows = [
+            {"group": "g", "topic": "T", "queue": 0, "offset": 7},
+            {"group": "h", "topic": "T", "queue": 0, "offset": 1},
+        ]
+        for more, moved in ((["--dry-run"], rows), ([], rows), ([], [])):
+            done = await asyncio.to_thread(_run, *words, *more)
+            assert json.loads(done.stdout) == moved
+        queues = (await client.admin.group("g")).queues
+        assert [queue.committed for queue in queues if queue.topic == "T"] == [7, 5]
+        await client.admin.commit("g", {("T", "broker-a", 0): 1}, forward=True)
+        queues = (await client.admin.group("g")).queues
+        assert [queue.committed for queue in queues if queue.topic == "T"] == [7, 5]

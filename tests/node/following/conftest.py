@@ -1,0 +1,75 @@
+"""A directory that follows a hand-written master."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from node.config import Config
+from node.following.broker.calls import OldBroker
+from node.following.follower import Follower, store_of
+from node.following.state import Following
+from store.osdisk import OsDisk
+from tests.node.following.master import HandMaster, written
+from tests.support import SMALL
+
+WAIT_SECONDS = 60.0
+
+
+async def until(done: Callable[[], bool]) -> None:
+    """Wait for what follows from events; a machine with many guests stands still for long."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not done():
+            await asyncio.sleep(0.002)
+
+
+@pytest.fixture(scope="session")
+def log(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """More than three segments."""
+    return written(tmp_path_factory.mktemp("log"), 120)
+
+
+def config_of(data: Path, group: str = "broker-a") -> Config:
+    """Of the node to be."""
+    store = {name: getattr(SMALL, name) for name in SMALL.__slots__}
+    node = {"data": data, "group": group}
+    return Config.model_validate({"node": node, "store": store})
+
+
+def sizes() -> dict[str, int]:
+    """Of the files, for a node that is started on a copy."""
+    names = (
+        "mapped_file_size_commit_log",
+        "mapped_file_size_consume_queue",
+        "max_hash_slot_num",
+        "max_index_num",
+        "max_message_size",
+    )
+    return {name: getattr(SMALL, name) for name in names}
+
+
+Opened = Callable[..., AbstractAsyncContextManager[Follower]]
+
+
+@pytest.fixture
+def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """Opens the follower of a master."""
+    monkeypatch.setattr("node.following.follower.PAUSE_SECONDS_MIN", 0.01)
+    monkeypatch.setattr("node.following.follower.PAUSE_SECONDS_MAX", 0.01)
+    monkeypatch.setattr("node.following.follower.TABLES_SECONDS", 0.05)
+
+    @asynccontextmanager
+    async def opened(master: HandMaster) -> AsyncIterator[Follower]:
+        following = Following(master.address, master.ha, "broker-a")
+        store = store_of(config_of(tmp_path / "copy"), OsDisk(tmp_path / "copy"))
+        follower = Follower(store, OldBroker(master.address), following)
+        await follower.open()
+        follower.begin()
+        try:
+            yield follower
+        finally:
+            await follower.close()
+
+    return opened

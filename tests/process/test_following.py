@@ -1,0 +1,60 @@
+"""`duolog migrate follow` as a process that is killed: what it copied stays, and it goes on."""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from demo.childprocess import ChildProcess
+from node.following import state as states
+from node.following.state import State
+from store.osdisk import OsDisk
+from tests.node.following.conftest import until
+from tests.node.following.master import HandMaster, copied, serving, written
+from tests.process.support import environment
+from tests.support import SMALL
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+KILLS = 3
+SIZES = (
+    "mapped_file_size_commit_log",
+    "mapped_file_size_consume_queue",
+    "max_hash_slot_num",
+    "max_index_num",
+    "max_message_size",
+)
+
+
+def _follower(data: Path, broker: str) -> ChildProcess:
+    sizes = [word for name in SIZES for word in ("--set", f"store.{name}={getattr(SMALL, name)}")]
+    words = ["migrate", "follow", "--data", str(data), "--broker", broker, *sizes]
+    command = [sys.executable, "-m", "node.cli.main", *words]
+    return ChildProcess("follower", command, data.parent / "log", environment=environment())
+
+
+async def test_a_follower_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    log = written(tmp_path / "made", 400)
+    data = tmp_path / "copy"
+    async with serving(HandMaster(b"", frame_bytes=500, pause=0.001)) as master:
+        follower = _follower(data, master.address)
+        loop = asyncio.get_running_loop()
+        for kill in range(KILLS):
+            known = master.reports[-1] if master.reports else 0
+            await loop.run_in_executor(None, follower.start)
+            await master.grow(log[len(master.log) : len(log) * (kill + 1) // (KILLS + 1)])
+            await until(lambda known=known: master.reports[-1:] > [known + 2000])  # type: ignore[misc]
+            await loop.run_in_executor(None, follower.kill)
+            master.drop()
+        await master.grow(log[len(master.log) :])
+        await loop.run_in_executor(None, follower.start)
+        await until(lambda: master.reports[-1:] == [len(log)])
+        follower.signal(signal.SIGTERM)
+        assert await loop.run_in_executor(None, follower.stop) == 0
+        assert len(master.asked) == KILLS + 1
+    assert copied(data, len(log)) == log
+    found = states.load(OsDisk(data))
+    assert found is not None
+    assert found.state is State.FOLLOWING
