@@ -38,6 +38,7 @@ def environment() -> Environment:
         percent=words.percent,
         rate=words.rate,
         size=words.size,
+        told_apart=words.told_apart,
     )
     return made
 

@@ -1,10 +1,15 @@
 """Numbers and texts as people read them: grouped, with units. Pure."""
 
 import shlex
+import unicodedata
 
 THIN = "\u202f"  # a narrow space that does not break
 _SIZES = ("B", "KB", "MB", "GB", "TB", "PB")
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+_LATIN = "LATIN"
+_ALIKE = {_LATIN, "ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GREEK", "LISU"}
+_TOLD = 8  # letters of one text
+KEPT = "\n\t"  # of the characters that are not seen, those that people type
 
 
 def number(value: int) -> str:
@@ -75,9 +80,41 @@ def spaced(name: str) -> str:
     return "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip().capitalize()
 
 
+def told_apart(text: str) -> str:
+    """A text. Where it mixes scripts whose letters look alike: with the code points of those that
+    are not Latin, as bоss (о U+043E).
+    """
+    if text.isascii():
+        return text
+    scripts = {letter: unicodedata.name(letter, "").partition(" ")[0] for letter in text}
+    if len(_ALIKE.intersection(scripts.values())) < 2:
+        return text
+    others = [letter for letter, script in scripts.items() if script in _ALIKE - {_LATIN}]
+    return f"{text} ({', '.join(f'{one} U+{ord(one):04X}' for one in others[:_TOLD])})"
+
+
 def command(*words: str) -> str:
-    """A command of duolog as one types it into a shell, whatever its words are."""
-    return shlex.join(("duolog", *words))
+    """A command of duolog as one types it into a shell, whatever its words are.
+
+    What producers send may be a word of it: characters that a terminal or a shell would obey, or
+    that are not seen, are escaped, as bash and zsh read them.
+    """
+    return " ".join(("duolog", *map(_quoted, words)))
+
+
+def _quoted(word: str) -> str:
+    if all(one.isprintable() or one in KEPT for one in word):
+        return shlex.quote(word)
+    return f"$'{''.join(map(_escaped, word))}'"
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x80 else f"\\U{code:08x}"
 
 
 __all__ = [
@@ -92,4 +129,5 @@ __all__ = [
     "sentence",
     "size",
     "spaced",
+    "told_apart",
 ]

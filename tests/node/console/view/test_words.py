@@ -1,6 +1,7 @@
 """Numbers and texts of the console."""
 
 import shlex
+import subprocess
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from node.console.view.words import (
     sentence,
     size,
     spaced,
+    told_apart,
 )
 
 
@@ -81,4 +83,44 @@ def test_words() -> None:
 
 @given(st.lists(st.text(min_size=1)))
 def test_a_command_has_its_words_whatever_they_are(words: list[str]) -> None:
-    assert shlex.split(command(*words)) == ["duolog", *words]
+    if all(one.isprintable() or one in "\n\t" for word in words for one in word):
+        assert shlex.split(command(*words)) == ["duolog", *words]
+    assert all(one.isprintable() or one in "\n\t" for one in command(*words))
+
+
+def test_a_shell_reads_the_words_of_a_command_and_obeys_none() -> None:
+    words = [
+        "k\x03\nrm x\n",
+        "\x1b[201~",
+        "a\u202eb",
+        "it's \\ $HOME `id`\x7f",
+        "\U000e0001",
+        "a\nb",
+    ]
+    script = f"duolog() {{ printf '%s\\0' \"$@\"; }}; {command(*words)}"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
+    )
+    assert done.stdout.decode().split("\0") == [*words, ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("boss", "boss"),
+        ("Jörg ß", "Jörg ß"),
+        ("山田 taro", "山田 taro"),
+        ("иван", "иван"),
+        ("bоss", "bоss (о U+043E)"),
+        ("аlιсе", "аlιсе (а U+0430, ι U+03B9, с U+0441, е U+0435)"),
+        ("сοп", "сοп (с U+0441, ο U+03BF, п U+043F)"),
+        ("x\ud800\ufdd0", "x\ud800\ufdd0"),
+        ("", ""),
+    ],
+)
+def test_letters_that_look_like_others_are_told(text: str, shown: str) -> None:
+    assert told_apart(text) == shown
+
+
+def test_few_of_them_are_told() -> None:
+    assert told_apart("x" + "абвгдежзийк").count("U+") == 8
