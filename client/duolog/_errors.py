@@ -208,4 +208,6 @@ def error_of(failure: grpc.RpcError) -> DuologError:
             if isinstance(found, Throttled):
                 found.retry_after_ms = int(trailing.get(RETRY_KEY, "0"))
             return found
+    if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
+        text = f"this node does not know the call: it is of another version, or not duolog ({text})"
     return _BY_CODE.get(failure.code(), DuologError)(text)

@@ -211,3 +211,12 @@ def test_a_connection_broken_in_the_middle_of_a_write_is_retried(code: grpc.Stat
         code, grpc.aio.Metadata(), grpc.aio.Metadata(), "Internal error from Core"
     )
     assert isinstance(error_of(failure), duolog.Unavailable)
+
+
+def test_a_node_that_does_not_know_a_call_is_of_another_version() -> None:
+    failure = grpc.aio.AioRpcError(
+        grpc.StatusCode.UNIMPLEMENTED, grpc.aio.Metadata(), grpc.aio.Metadata(), "Method not found!"
+    )
+    error = error_of(failure)
+    assert isinstance(error, duolog.BadRequest)
+    assert str(error).startswith("this node does not know the call: it is of another version")
