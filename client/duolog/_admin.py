@@ -518,12 +518,19 @@ class Admin:
             begin_time=begin_ms,
             end_time=end_ms,
         )
-        several = len(await self._router.groups(self._timeout)) > 1
+        names = await self._router.groups(self._timeout)
+        several = len(names) > 1
+        group_of = {self._router.connection(name): name for name in names}
+
+        async def ask(connection: Connection, left: float) -> list[FoundMessage]:
+            answer = await connection.messages.Find(request, timeout=left)
+            group = group_of.get(connection, "")
+            return [fromwire.message_of(row, group) for row in answer.messages]
+
         answers = await self._everywhere(
-            lambda connection, left: connection.messages.Find(request, timeout=left),
-            (NoSuchMessage if unique_key or message_id else UnknownTopic) if several else None,
+            ask, (NoSuchMessage if unique_key or message_id else UnknownTopic) if several else None
         )
-        found = [fromwire.message_of(row) for answer in answers for row in answer.messages]
+        found = [row for answer in answers for row in answer]
         return sorted(found, key=lambda each: each.store_time_ms)[:count] if several else found
 
     async def offset_at_time(

@@ -203,6 +203,7 @@ class FoundMessage:
         born_host: ADDRESS:PORT of the producer.
         body: as sent.
         properties: all of them, the well-known ones (TAGS, KEYS, UNIQ_KEY ...) too.
+        group: the replica group of the queue; empty where it is not known.
     """
 
     topic: str
@@ -218,6 +219,7 @@ class FoundMessage:
     born_host: str
     body: bytes
     properties: Mapping[str, str]
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)

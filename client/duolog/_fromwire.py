@@ -138,8 +138,8 @@ def quota_of(reply: wire.QuotaReply) -> Quota:
     )
 
 
-def message_of(found: wire.FoundMessage) -> FoundMessage:
-    """A message that was looked up."""
+def message_of(found: wire.FoundMessage, group: str) -> FoundMessage:
+    """A message that was looked up in a replica group."""
     return FoundMessage(
         topic=found.topic,
         queue_id=found.queue_id,
@@ -154,6 +154,7 @@ def message_of(found: wire.FoundMessage) -> FoundMessage:
         born_host=found.born_host,
         body=found.body,
         properties=dict(found.properties),
+        group=group,
     )
 
 

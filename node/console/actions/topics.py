@@ -60,8 +60,8 @@ async def _ask_alter(visit: Visit) -> Shown:
         words += ["--lite-ttl", minutes]
     return Question(
         f"Alter topic {topic}",
-        f"It has {counted(known.queues, 'queue')}, and can get more, never fewer: messages of a "
-        "key may then go to another one than before.",
+        f"It has {counted(known.queues, 'queue')}, and can get more, never fewer. Messages of a "
+        "key may then go to another queue than before.",
         "Alter",
         fields,
         command=command(*words),

@@ -51,6 +51,8 @@ def _sentence(page: AuditPage, search: AuditSearch) -> str:
     if not page.kept:
         return UNKEPT
     which = "" if search.place or search.before_ms is not None else "newest "
+    if not (page.rows or search.filters):
+        return f"No {'earlier ' if not which else ''}entries."
     if not search.filters:
         return f"The {which}{counted(len(page.rows), 'entry')}."
     of = f"among the {which}{number(page.scanned)} looked at"

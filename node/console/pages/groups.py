@@ -67,7 +67,7 @@ async def group(visit: Visit) -> Shown:
         "rows": rows,
         "hidden": max(0, len(found.queues) - LIVE_ROWS_MAX),
     }
-    return Shown("group.html", name, facts, command("group", "explain", name))
+    return Shown("group.html", f"Group {name}", facts, command("group", "explain", name))
 
 
 def _furthest_behind(queue: GroupQueue) -> tuple[int, str, str, int]:
@@ -77,7 +77,8 @@ def _furthest_behind(queue: GroupQueue) -> tuple[int, str, str, int]:
 def sentence(group: GroupDescription) -> str:
     """How far a group is, in words."""
     row = row_of(group)
-    readers = f" {counted(row.members, 'SDK consumer')} connected."
+    are = "is" if row.members == 1 else "are"
+    readers = f" {counted(row.members, 'SDK consumer')} {are} connected."
     if not row.members:
         readers = " No SDK consumer is connected."
     if not row.queues:
@@ -87,7 +88,7 @@ def sentence(group: GroupDescription) -> str:
         return f"It has consumed all of {counted(row.queues, 'queue')}.{readers}"
     oldest = f", the oldest of {duration(row.lag_ms)} ago" if row.lag_ms else ""
     return (
-        f"{number(row.lag_messages)} messages behind on {number(behind)} of "
+        f"{counted(row.lag_messages, 'message')} behind on {number(behind)} of "
         f"{counted(row.queues, 'queue')}{oldest}.{readers}"
     )
 

@@ -46,9 +46,10 @@ def list_place(visit: Visit) -> ListPlace:
 def listing(pattern: str, at: ListPlace, page: Page[Any], noun: str) -> Mapping[str, object]:
     """What the template of a list shows. pattern: the address of the list."""
     matching = f" whose names contain “{at.contains}”" if at.contains else ""
+    count = counted(page.total, noun) if page.total else f"No {noun}s"
     query: dict[str, object] = {"q": at.contains}
     return {
-        "sentence": f"{counted(page.total, noun)}{matching}.",
+        "sentence": f"{count}{matching}.",
         "rows": page.rows,
         "q": at.contains,
         "pages": Pages(

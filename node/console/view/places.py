@@ -3,7 +3,7 @@
 from duolog import BadRequest
 
 from node.console.view.words import THIN
-from node.inspection.messages.places import OFFSET_MAX, QUEUE_ID_MAX
+from node.inspection.messages.places import OFFSET_MAX, QUEUE_ID_MAX, place_of
 from node.inspection.times import BadTime, time_of
 
 
@@ -17,6 +17,14 @@ def queue_offset(value: str) -> tuple[int, int]:
     return int(queue), int(offset)
 
 
+def queue_place(value: str) -> tuple[str | None, int, int]:
+    """QUEUE/OFFSET, with its replica group before it where that is named. Raises BadRequest."""
+    if value.count("/") < 2:
+        return None, *queue_offset(value)
+    found = place_of(value.replace(THIN, ""))
+    return found.replica_group, found.queue_id, found.offset
+
+
 def time_ms(value: str) -> int:
     """A time, 0 for an empty text. Raises BadRequest."""
     try:
@@ -25,4 +33,4 @@ def time_ms(value: str) -> int:
         raise BadRequest(str(error)) from None
 
 
-__all__ = ["queue_offset", "time_ms"]
+__all__ = ["queue_offset", "queue_place", "time_ms"]

@@ -44,7 +44,7 @@ async def dead(visit: Visit) -> Shown:
     at = place_of(query["at"]) if query.get("at") else None
     page = await letters_page(visit.client, name, at, ROWS)
     again = await sent_until(visit.client, name)
-    told = f"{counted(page.total, 'dead letter')}."
+    told = f"{counted(page.total, 'dead letter')}." if page.total else "No dead letter is kept."
     if page.letters and (page.previous or page.next):
         last = page.first + len(page.letters) - 1
         told = f"{told[:-1]}; {number(page.first)} to {number(last)} are shown."

@@ -13,7 +13,7 @@ from node.console.pages.messages.ways import (
     WAYS,
     Wanted,
 )
-from node.console.view.places import queue_offset, time_ms
+from node.console.view.places import queue_place, time_ms
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import counted
 from node.inspection.messages.finding import by_time
@@ -51,15 +51,15 @@ async def _found(visit: Visit, wanted: Wanted) -> list[Row]:
             for one in await by_time(client, topic, begin, 0, ROWS)
         ]
     if wanted.by == OFFSET:
-        queue_id, offset = queue_offset(value)
-        batch = await client.pull(topic, queue_id, offset, max_messages=ROWS)
+        group, queue_id, offset = queue_place(value)
+        batch = await client.pull(topic, queue_id, offset, max_messages=ROWS, group=group)
         return [message_row(visit.seeing, one, one.group) for one in batch]
     how = {KEY: "key", UNIQUE_KEY: "unique_key", MESSAGE_ID: "message_id"}[wanted.by]
     try:
         found = await client.admin.find(topic, count=ROWS, **{how: value})  # type: ignore[arg-type]
     except NoSuchMessage:
         return []
-    return [message_row(visit.seeing, one) for one in found]
+    return [message_row(visit.seeing, one, one.group) for one in found]
 
 
 __all__ = ["messages"]

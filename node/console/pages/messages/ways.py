@@ -41,7 +41,10 @@ WAYS = {
         "The id that the node gave the message: 32 characters. It needs no topic.",
     ),
     OFFSET: Way(
-        "queue and offset", "3/8812", "QUEUE/OFFSET: messages of that queue from there on."
+        "queue and offset",
+        "3/8812",
+        "QUEUE/OFFSET: messages of that queue from there on. REPLICA-GROUP/QUEUE/OFFSET where "
+        "several replica groups have the topic.",
     ),
     TIME: Way(
         "time",
