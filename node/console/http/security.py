@@ -1,11 +1,11 @@
 """What every request to the console must satisfy, and what every answer says to the browser.
 
 Rules: a page runs only scripts of the console itself, and none that a message, a topic's name or a
-tag could bring; no other site may show it in a frame; a request that changes something comes from
-a page of the console. On loopback the console is asked for by a name of loopback: any other name
-is one that some site chose, to reach it from its own pages (DNS rebinding). Behind a proxy it is
-told the origins under which browsers see it: then it answers to these alone, and no header of a
-proxy says which they are.
+tag could bring; no other site may show it in a frame, or load it in any way but by a link that is
+followed; a request that changes something comes from a page of the console. On loopback the
+console is asked for by a name of loopback: any other name is one that some site chose, to reach it
+from its own pages (DNS rebinding). Behind a proxy it is told the origins under which browsers see
+it: then it answers to these alone, and no header of a proxy says which they are.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
@@ -41,6 +41,9 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 READING = ("GET", "HEAD")
+CROSS_SITE = "cross-site"
+OTHERS = (CROSS_SITE, "same-site")  # a site has all ports of its host
+LINK = ("navigate", "document")
 
 
 class Protected:
@@ -77,6 +80,8 @@ class Protected:
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
         host = headers.get("host", "")
+        if {"content-length", "transfer-encoding"} <= headers.keys():
+            return "The request has two lengths."  # a proxy may have taken the other one
         if self._origins:
             return self._wrong_behind_proxy(scope["method"], headers)
         name = _host_of(host)
@@ -84,15 +89,13 @@ class Protected:
             return "The request names no valid host."
         if self._loopback_only and not is_loopback(name):
             return f"This console answers only to names of loopback, not to {name}."
-        if scope["method"] in READING:
-            return ""
-        return _foreign(headers, {f"{scope['scheme']}://{host}"})
+        return _not_own(scope["method"], headers, {f"{scope['scheme']}://{host}"})
 
     def _wrong_behind_proxy(self, method: str, headers: Mapping[str, str]) -> str:
         host = headers.get("host", "")
         if not any(_origin(origin, host) in self._origins for origin in self._origins):
             return "This console answers only to the names in its `url`: see the proxy's Host."
-        return "" if method in READING else _foreign(headers, self._origins)
+        return _not_own(method, headers, self._origins)
 
 
 def _origin(like: str, host: str) -> str:
@@ -103,11 +106,17 @@ def _origin(like: str, host: str) -> str:
         return ""
 
 
-def _foreign(headers: Mapping[str, str], own: Collection[str]) -> str:
-    """Why a change is refused; empty where it comes from a page of one of these origins."""
-    origin = headers.get("origin", "")
-    found = origin in own if origin else headers.get("sec-fetch-site") == "same-origin"
-    return "" if found else "The request does not come from a page of this console."
+def _not_own(method: str, headers: Mapping[str, str], own: Collection[str]) -> str:
+    """Why what another site asks for is refused; empty: a page of these origins asks, or a viewer
+    who follows a link.
+    """
+    site = headers.get("sec-fetch-site", "")  # old browsers, and those over plain HTTP, say nothing
+    if method not in READING:
+        origin = headers.get("origin", "")
+        found = origin in own if origin else site == "same-origin"
+        return "" if found else "The request does not come from a page of this console."
+    followed = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == LINK
+    return "" if site not in OTHERS or followed else "Other sites can link to this console only."
 
 
 def is_loopback(host: str) -> bool:
@@ -134,9 +143,10 @@ async def _refuse(why: str, send: Send) -> None:
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
     ]
     await send({"type": "http.response.start", "status": 403, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-__all__ = ["HEADERS", "Protected", "is_loopback"]
+__all__ = ["CROSS_SITE", "HEADERS", "Protected", "is_loopback"]

@@ -83,6 +83,32 @@ async def test_a_change_comes_from_a_page_of_the_console(
     assert await status("POST", {"host": "localhost:1", **headers}) == expected
 
 
+@pytest.mark.parametrize(
+    ("site", "mode", "dest", "expected"),
+    [
+        ("none", "navigate", "document", 200),
+        ("same-origin", "cors", "empty", 200),
+        ("same-origin", "navigate", "document", 200),
+        ("cross-site", "navigate", "document", 200),
+        ("same-site", "navigate", "document", 200),
+        ("cross-site", "no-cors", "image", 403),
+        ("cross-site", "cors", "empty", 403),
+        ("same-site", "cors", "empty", 403),
+        ("same-site", "no-cors", "script", 403),
+        ("cross-site", "navigate", "iframe", 403),
+        ("cross-site", "navigate", "object", 403),
+    ],
+)
+async def test_other_sites_load_no_page_but_link_to_it(
+    site: str, mode: str, dest: str, expected: int
+) -> None:
+    """Where there are no users, any page that its viewer opens could begin searches."""
+    names = {"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": dest}
+    for method in ("GET", "HEAD"):
+        assert await status(method, {"host": "localhost:1", **names}) == expected
+        assert await behind_proxy(method, {"host": "console.example.org", **names}) == expected
+
+
 OWN = ("https://console.example.org", "https://other.example:8443")
 
 
