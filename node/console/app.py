@@ -112,6 +112,7 @@ class Console:
             lifespan=self._life,
             exception_handlers={404: self.looks.nowhere},
         )
+        made.router.redirect_slashes = False  # it names this console as its Host and port say
         settings = self._settings
         return Protected(made, loopback_only=settings.loopback, origins=settings.origins)
 
@@ -126,7 +127,8 @@ class Console:
         for path, download in DOWNLOADS.items():
             yield Route(path, partial(self._downloads.file, download), methods=["GET"])
         for path, action in ACTIONS.items():
-            yield Route(path, partial(self.looks.page, action.ask), methods=["GET"])
+            ask = partial(self.looks.page, action.ask, followed=False)
+            yield Route(path, ask, methods=["GET"])
             yield Route(path, partial(self._changes.act, action), methods=["POST"])
 
     @asynccontextmanager

@@ -25,6 +25,7 @@ async def _again(visit: Visit, form: Mapping[str, str]) -> Done:
     return Done("The search began again.", f"{MESSAGES}?{search_of(visit.query)}")
 
 
-STOP, AGAIN = Action(_ask_stop, _stop), Action(_ask_again, _again)
+STOP = Action(_ask_stop, _stop, repeatable=True)
+AGAIN = Action(_ask_again, _again, repeatable=True)
 
 __all__ = ["AGAIN", "STOP"]

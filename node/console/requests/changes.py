@@ -1,25 +1,28 @@
 """Forms that change something: an action is done, or undone.
 
 Rules: nothing changes before the form has proved that it comes from a page of this session. An
-action ends in a redirect to a page that shows its result, so that a reload does not repeat it. An
-action is undone once at most.
+action ends in a redirect to a page that shows its result, so that a reload does not repeat it; a
+form that comes again gets that result again. An action is undone once at most.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from duolog import BadRequest, DuologError, Unauthenticated
+from duolog import BadRequest, DuologError, ResultUnknown, Unauthenticated
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from node.console.http.forms import fields_of
 from node.console.requests import errors
-from node.console.requests.answers import html
+from node.console.requests.answers import html, location_of
 from node.console.requests.guarding import guarded
+from node.console.sessions.forms import FormIsOver, Told
 from node.console.sessions.sessions import Session
 from node.console.sessions.viewers import Viewers
 from node.console.view.addresses import LOGIN, own_path
 from node.console.view.visits import FORM_BYTES, Action, Done
+
+Do = Callable[[Session, Mapping[str, str]], Awaitable[Told]]
 
 
 class Changes:
@@ -31,27 +34,32 @@ class Changes:
     async def act(self, action: Action, request: Request) -> Response:
         """Do an action, and go on at the page that shows it."""
 
-        async def do(session: Session, form: Mapping[str, str]) -> Done:
-            return await action.do(self._viewers.visit(session, request), form)
+        async def do(session: Session, form: Mapping[str, str]) -> Told:
+            done = await action.do(self._viewers.visit(session, request), form)
+            return Told(done, session.offer(done.undo) if done.undo is not None else "")
 
-        return await self._change(request, do, action.form_bytes)
+        return await self._change(request, do, action.form_bytes, repeatable=action.repeatable)
 
     async def undo(self, request: Request) -> Response:
         """Undo an action."""
 
-        async def do(session: Session, form: Mapping[str, str]) -> Done:
-            undo = session.undos.pop(form.get("undo", ""), None)
+        async def do(session: Session, form: Mapping[str, str]) -> Told:
+            undo = session.undos.get(form["once"])
             if undo is None:
                 raise BadRequest("this can no longer be undone")
-            return Done(await undo.run(session.client), own_path(form.get("next", "")))
+            done = Done(await undo.run(session.client), own_path(form.get("next", "")))
+            session.undos.pop(form["once"], None)
+            return Told(done)
 
         return await self._change(request, do)
 
     async def _change(
         self,
         request: Request,
-        do: Callable[[Session, Mapping[str, str]], Awaitable[Done]],
+        do: Do,
         form_bytes: int = FORM_BYTES,
+        *,
+        repeatable: bool = False,
     ) -> Response:
         session = self._viewers.session_of(request)
         if session is None:
@@ -60,17 +68,30 @@ class Changes:
             _check_length(request, form_bytes)
             form = await fields_of(request, form_bytes)
             if not session.proves(form.get("form", "")):
-                raise BadRequest("this form is of another session: open the page again")
+                raise FormIsOver("this form is of another session: open the page again")
+            work = partial(self._guarded, partial(do, session, form), session, request)
             with session.looking():
-                work = partial(do, session, form)
-                done = await guarded(work, session, request, self._viewers)
+                if repeatable:
+                    told = await work()
+                else:
+                    told = await session.forms.once(form.get("once", ""), work)
         except Unauthenticated:
             return RedirectResponse(LOGIN, 303)
         except DuologError as error:
-            shown = errors.page_of(error, ())  # a page that follows would show the form again
+            again = location_of(request) if isinstance(error, FormIsOver) else ""
+            shown = errors.page_of(error, (), again)  # one that follows would show the form again
             return html(shown, request, session, errors.status_of(error))
-        session.told = done
-        return RedirectResponse(done.location, 303)
+        session.told = told
+        return RedirectResponse(told.done.location, 303)
+
+    async def _guarded(
+        self, work: Callable[[], Awaitable[Told]], session: Session, request: Request
+    ) -> Told:
+        """As `guarded`; what is broken off may have been done. Raises ResultUnknown then."""
+        try:
+            return await guarded(work, session, request, self._viewers)
+        except errors.TookTooLong as error:
+            raise ResultUnknown(f"{error}: it may or may not have been done") from None
 
 
 def _check_length(request: Request, most: int) -> None:

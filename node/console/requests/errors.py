@@ -12,13 +12,14 @@ from duolog import (
     DuologError,
     NoPermission,
     NoSuchMessage,
+    Timeout,
     TopicExists,
     UnknownGroup,
     UnknownTopic,
 )
 
 from node.console.view.visits import Shown
-from node.console.view.words import sentence, spaced
+from node.console.view.words import sentence, spaced, told_apart
 
 UNAVAILABLE = 503
 TEMPLATE = "error.html"
@@ -26,6 +27,10 @@ TEMPLATE = "error.html"
 
 class Defect(DuologError):
     """A page failed because of a bug."""
+
+
+class TookTooLong(Timeout):
+    """The nodes did not answer all that a page asks in its time."""
 
 
 _STATUS: Mapping[type[DuologError], int] = {
@@ -46,20 +51,23 @@ def status_of(error: DuologError) -> int:
     return next(found, UNAVAILABLE)
 
 
-def page_of(error: DuologError, endpoints: Sequence[str]) -> Shown:
-    """The page of an error. endpoints: named where the nodes may be out of reach."""
+def page_of(error: DuologError, endpoints: Sequence[str], again: str = "") -> Shown:
+    """The page of an error. endpoints: named where the nodes may be out of reach. again: the page
+    to open again; empty: none.
+    """
     unavailable = status_of(error) == UNAVAILABLE
     facts = {
-        "sentence": sentence(str(error)),
+        "sentence": sentence(told_apart(str(error))),
         "alarm": unavailable,
         "endpoints": endpoints if unavailable else (),
+        "again": again,
     }
     return Shown(TEMPLATE, spaced(type(error).__name__), facts)
 
 
-def refusal(title: str, told: str) -> Shown:
-    """A page that says why there is no other one."""
-    return Shown(TEMPLATE, title, {"sentence": told, "endpoints": ()})
+def refusal(title: str, told: str, again: str = "") -> Shown:
+    """A page that says why there is no other one. again: see `page_of`."""
+    return Shown(TEMPLATE, title, {"sentence": told, "endpoints": (), "again": again})
 
 
-__all__ = ["UNAVAILABLE", "Defect", "page_of", "refusal", "status_of"]
+__all__ = ["UNAVAILABLE", "Defect", "TookTooLong", "page_of", "refusal", "status_of"]

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import structlog
-from duolog import DuologError, Timeout, Unauthenticated
+from duolog import DuologError, Unauthenticated
 from starlette.requests import Request
 
-from node.console.requests.errors import Defect
+from node.console.requests.errors import Defect, TookTooLong
 from node.console.sessions.sessions import Session
 from node.console.sessions.viewers import Viewers
 
@@ -35,7 +35,7 @@ async def guarded(
     except DuologError:
         raise
     except TimeoutError:
-        raise Timeout(f"the nodes did not answer within {PAGE_SECONDS:.0f} s") from None
+        raise TookTooLong(f"the nodes did not answer within {PAGE_SECONDS:.0f} s") from None
     except Exception as error:
         if viewers.lasts(session):  # or else its client is closed
             log.error("a page of the console failed", path=raw_path(request), exc_info=error)

@@ -38,8 +38,11 @@ class Logins:
         self._asking = asyncio.Semaphore(LOGINS_MAX)
 
     async def page(self, request: Request) -> Response:
-        """The form."""
-        return self._form(request, "", own_path(request.query_params.get("next", "")))
+        """The form; where its user is logged in already, the page that was asked for."""
+        wanted = own_path(request.query_params.get("next", ""))
+        if "next" in request.query_params and self._viewers.logged_in(request) is not None:
+            return RedirectResponse(wanted, 303)
+        return self._form(request, "", wanted)
 
     async def log_in(self, request: Request) -> Response:
         """Begin a session, and go on at the page that was asked for."""

@@ -32,9 +32,9 @@ class Looks:
         self._viewers = viewers
         self.streams = 0
 
-    async def page(self, page: Page, request: Request) -> Response:
-        """A page, or its stream where the browser asks for events."""
-        follows = EVENTS in request.headers.get("accept", "")
+    async def page(self, page: Page, request: Request, *, followed: bool = True) -> Response:
+        """A page, or its stream where the browser asks for events. followed: it may have one."""
+        follows = followed and EVENTS in request.headers.get("accept", "")
         session = self._viewers.session_of(request, used=not follows)
         if session is None:
             return Response(OVER, media_type=EVENTS) if follows else to_login(request)

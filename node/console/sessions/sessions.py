@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from duolog import Busy, Client
 
 from node.console.searches.running import Room, Searches
+from node.console.sessions.forms import Forms, Told
 from node.console.view.rates import Rates
-from node.console.view.visits import Done, Undo
+from node.console.view.visits import Undo
 
 IDLE_SECONDS = 30 * 60.0
 AGE_SECONDS = 12 * 3600.0
@@ -32,7 +33,7 @@ MakeClient = Callable[[str, str], Client]  # user and password; raises DuologErr
 @dataclass(slots=True)
 class Session:
     """One browser of one user. user: empty where the nodes have no users. form: proves that a form
-    comes from a page of this session.
+    comes from a page of this session. undos: by the names of the forms that ask for them.
     """
 
     user: str
@@ -42,7 +43,8 @@ class Session:
     form: str = field(default_factory=lambda: secrets.token_urlsafe(18))
     rates: Rates = field(default_factory=Rates)
     searches: Searches = field(default_factory=Searches)
-    told: Done | None = None  # what was done last, until it is shown
+    told: Told | None = None  # what was done last, until it is shown
+    forms: Forms = field(default_factory=Forms)
     undos: dict[str, Undo] = field(default_factory=dict)
     looks_max: int = LOOKS_MAX
     looks: int = 0
@@ -60,10 +62,10 @@ class Session:
             self.looks -= 1
 
     def offer(self, undo: Undo) -> str:
-        """Keep how an action is undone; its name."""
+        """Keep how an action is undone; the name of the form that does it."""
         while len(self.undos) >= UNDOS_MAX:
             del self.undos[next(iter(self.undos))]
-        name = secrets.token_urlsafe(9)
+        name = self.forms.show()
         self.undos[name] = undo
         return name
 
@@ -98,9 +100,9 @@ class Sessions:
             )
             raise Busy(told)
         cookie, now = secrets.token_urlsafe(32), self._seconds()
-        self._sessions[_digest(cookie)] = Session(
-            user, client, now, now, searches=Searches(self.room)
-        )
+        searches, forms = Searches(self.room), Forms(self._seconds)
+        made = Session(user, client, now, now, searches=searches, forms=forms)
+        self._sessions[_digest(cookie)] = made
         return cookie
 
     def get(self, cookie: str) -> Session | None:

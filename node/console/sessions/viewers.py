@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from node.console.searches.running import Searches
+from node.console.sessions.forms import Forms
 from node.console.sessions.sessions import LOOKS_MAX, MakeClient, Session, Sessions
 from node.console.settings import Settings
 from node.console.view.visits import Visit
@@ -100,7 +101,10 @@ class Viewers:
         if self._nobody is None:
             now, looks_max = self.seconds(), STREAMS_MAX + LOOKS_MAX
             client, searches = self.client_of("", ""), Searches(self.sessions.room)
-            self._nobody = Session("", client, now, now, searches=searches, looks_max=looks_max)
+            forms = Forms(self.seconds)
+            self._nobody = Session(
+                "", client, now, now, searches=searches, forms=forms, looks_max=looks_max
+            )
         return self._nobody
 
 

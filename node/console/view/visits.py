@@ -92,12 +92,13 @@ class Action:
     """ask: a page that says what it would do, and has the form. do: does it, as the form says.
 
     Both raise duolog's errors; BadRequest for a form that is not filled in. form_bytes: of its form
-    at most.
+    at most. repeatable: a form may come again, which does no more than once.
     """
 
     ask: Page
     do: Callable[[Visit, Mapping[str, str]], Awaitable[Done]]
     form_bytes: int = FORM_BYTES
+    repeatable: bool = False
 
 
 __all__ = [

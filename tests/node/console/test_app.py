@@ -349,4 +349,4 @@ async def test_live_pages_tell_what_changed(
 
 
 def failed(error: duolog.DuologError) -> Shown:
-    return Shown("error.html", "gone", {"sentence": str(error), "endpoints": ()})
+    return Shown("error.html", "gone", {"sentence": str(error), "endpoints": (), "again": ""})

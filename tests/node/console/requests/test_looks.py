@@ -16,6 +16,7 @@ from node.console import app as module
 from node.console.app import Console
 from node.console.requests import guarding, logins
 from node.console.sessions import viewers
+from node.console.sessions.forms import Told
 from node.console.sessions.sessions import IDLE_SECONDS
 from node.console.sessions.viewers import cookie_of
 from node.console.settings import Settings
@@ -84,7 +85,7 @@ class Looks:
         found = self.work()
         if found is not None:
             await found
-        return Shown("error.html", "seen", {"sentence": "secret", "endpoints": ()})
+        return Shown("error.html", "seen", {"sentence": "secret", "endpoints": (), "again": ""})
 
 
 @asynccontextmanager
@@ -229,6 +230,38 @@ async def test_a_login_goes_on_at_a_name_with_signs_of_its_own(
         assert answer.headers["location"] == expected
 
 
+async def test_a_link_on_another_site_asks_once_more_before_a_login(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cookie, which is of this site alone, comes with the second request."""
+    follows = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    follows["sec-fetch-dest"] = "document"
+    async with looked(monkeypatch, Looks(), path="/topics/{topic}") as (_, at):
+        cookie = at.cookies[COOKIE]
+        at.cookies.clear()
+        answer = await at.get("/topics/%25RETRY%25ab?q=%26", headers=follows)
+        login = "/login?next=%2Ftopics%2F%2525RETRY%2525ab%3Fq%3D%2526"
+        assert (answer.status_code, answer.headers["refresh"]) == (200, f"0; url={login}")
+        assert "secret" not in answer.text
+        assert "Log in as" in (await at.get(login)).text
+        at.cookies.set(COOKIE, cookie)
+        answer = await at.get(login)
+        assert (answer.status_code, answer.headers["location"]) == (
+            303,
+            "/topics/%25RETRY%25ab?q=%26",
+        )
+        answer = await at.get("/login?next=%2F%2Fevil.example")
+        assert answer.headers["location"] == "/"
+
+
+async def test_a_path_with_a_slash_behind_it_is_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A redirect would name a scheme and a host, of which a proxy may have others."""
+    async with looked(monkeypatch, Looks(), path="/topics") as (_, at):
+        for path in ("/topics/", "/login/", "//evil.example/", "/%2F/evil.example/"):
+            answer = await at.get(path)
+            assert (answer.status_code, answer.headers.get("location")) == (404, None)
+
+
 async def test_an_undo_leads_back_to_a_name_with_signs_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -238,7 +271,8 @@ async def test_an_undo_leads_back_to_a_name_with_signs_of_its_own(
     async with looked(monkeypatch, Looks(), path="/groups/{group}") as (console, at):
         session = console.sessions.peek(at.cookies[COOKIE])
         assert session is not None
-        session.told = Done("done", "/", Undo("Undo", run))
+        undo = Undo("Undo", run)
+        session.told = Told(Done("done", "/", undo), session.offer(undo))
         page = (await at.get("/groups/%2541")).text
         assert 'name="next" value="/groups/%2541"' in page
         fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]+)"', page))

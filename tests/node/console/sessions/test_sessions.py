@@ -8,6 +8,7 @@ import pytest
 
 from node.console.sessions import sessions as module
 from node.console.sessions.sessions import AGE_SECONDS, IDLE_SECONDS, Sessions
+from node.console.view.visits import Undo
 
 
 class Clock:
@@ -130,6 +131,15 @@ async def test_a_user_takes_no_sessions_of_others(monkeypatch: pytest.MonkeyPatc
     third = await sessions.add("a", client())
     assert sessions.get(second) is None
     assert None not in (sessions.get(first), sessions.get(third), sessions.get(other))
+
+
+async def test_few_actions_can_be_undone() -> None:
+    async def run(client: duolog.Client) -> str:
+        return "undone"
+
+    session = module.Session("a", client(), 0.0, 0.0)
+    names = [session.offer(Undo("Undo", run)) for _ in range(module.UNDOS_MAX + 1)]
+    assert list(session.undos) == names[1:]
 
 
 def test_a_session_is_shown_few_pages_at_a_time() -> None:
