@@ -8,12 +8,13 @@ from duolog._admin import Admin
 from duolog._client import runtime_of
 from duolog._router import Router
 
-from node.console.actions.asking import Question, confirmed
+from node.console.actions.asking import Field, Question, confirmed, whole_number
 from node.console.view.addresses import CLUSTER
 from node.console.view.visits import Action, Done, Shown, Visit
 from node.console.view.words import command
 
 ORDER_SECONDS = 10.0
+EPOCH_MAX = (1 << 63) - 1
 
 
 async def _group_of(visit: Visit) -> GroupRoute:
@@ -40,11 +41,14 @@ async def _master(visit: Visit, group: GroupRoute) -> AsyncIterator[Admin]:
 
 async def _ask_switch(visit: Visit) -> Shown:
     group, node = await _group_of(visit), visit.path["node"]
+    if node == group.master:
+        raise BadRequest(f"{node} leads already")
     leads = f"{group.master} leads epoch {group.epoch}. " if group.master else ""
     return Question(
         f"Make {node} the master",
         f"{leads}{node} takes over; sends pause for some milliseconds, and nothing is lost.",
         "Switch",
+        (Field("epoch", "", str(group.epoch), hidden=True),),
         type_to_confirm=node,
         command=command("cluster", "failover", node),
     ).shown()
@@ -53,8 +57,9 @@ async def _ask_switch(visit: Visit) -> Shown:
 async def _switch(visit: Visit, form: Mapping[str, str]) -> Done:
     group, node = await _group_of(visit), visit.path["node"]
     confirmed(form, node)
+    epoch = whole_number(form, "epoch", 1, EPOCH_MAX)  # that the form was shown of
     async with _master(visit, group) as admin:
-        await admin.failover(node, epoch=group.epoch)
+        await admin.failover(node, epoch=epoch)
     return Done(f"{node} is taking over.", CLUSTER)
 
 
