@@ -1,22 +1,26 @@
-"""A real browser before the console of a real node. What one module's tests share lives as long as
-they do.
+"""A real browser before the console of real nodes.
+
+The cluster lives from the first test of this folder to the last: tests that change what it holds
+have topics and groups of their own.
 """
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import duolog.sync
 import pytest
 
 from tests.browser.chromium import need_chromium
-from tests.browser.site import Site, fill
+from tests.browser.site import Cluster
 from tests.browser.window import Window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 Open = Callable[..., Window]
+FOLDER = Path(__file__).parent
+running: list[Cluster] = []
 
 
 @pytest.fixture(scope="module")
@@ -38,26 +42,53 @@ def browser() -> Iterator["Browser"]:
 
 
 @pytest.fixture(scope="module")
-def site(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A node without users, with some topics, groups and messages."""
-    node = Site(tmp_path_factory.mktemp("site") / "node-a")
-    node.start()
-    try:
-        with duolog.sync.Client(node.endpoint, timeout=30) as client:
-            fill(client)
-        yield node
-    finally:
-        node.stop()
+def site(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """The cluster: three nodes and one, with users, topics, groups and messages."""
+    if not running:
+        made = Cluster(tmp_path_factory.mktemp("site"))
+        running.append(made)  # it is stopped also where its start fails
+        made.start()
+    return running[0]
+
+
+def stop_cluster() -> None:
+    """Stop it where it runs."""
+    while running:
+        running.pop().stop()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After the last test of this folder, other tests have the machine."""
+    if nextitem is None or FOLDER not in nextitem.path.parents:
+        stop_cluster()
+
+
+def pytest_sessionfinish() -> None:
+    """A run that is broken off leaves no process behind."""
+    stop_cluster()
 
 
 @pytest.fixture
 def open_window(browser: "Browser") -> Iterator[Open]:
-    """Opens a tab at a console, each in a profile of its own; none of them may complain."""
+    """Opens a tab at a console, each in a profile of its own; none of them may complain.
+
+    At the cluster's console a super user is logged in, if not told otherwise.
+    """
     contexts, windows = [], []
 
-    def opened(url: str, *, zone: str = "UTC") -> Window:
-        context = browser.new_context(base_url=url, timezone_id=zone, locale="en-GB")
+    def opened(
+        url: str, *, zone: str = "UTC", logged_in: bool = True, scripts: bool = True
+    ) -> Window:
+        context = browser.new_context(
+            base_url=url, timezone_id=zone, locale="en-GB", java_script_enabled=scripts
+        )
         contexts.append(context)
+        for cluster in running:
+            if logged_in and cluster.url == url:
+                name, value = cluster.cookie
+                context.add_cookies(
+                    [{"name": name, "value": value, "url": url, "sameSite": "Strict"}]
+                )
         windows.append(Window(context.new_page()))
         return windows[-1]
 

@@ -3,12 +3,12 @@
 import pytest
 
 from tests.browser.conftest import Open
-from tests.browser.site import Site
+from tests.browser.site import Cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
 
-def test_a_topic_is_created_and_deleted(site: Site, open_window: Open) -> None:
+def test_a_topic_is_created_and_deleted(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     page = window.page
     window.open("/topics")
@@ -40,7 +40,7 @@ def test_a_topic_is_created_and_deleted(site: Site, open_window: Open) -> None:
     window.complaints.clear()
 
 
-def test_a_reset_is_previewed_and_taken_back(site: Site, open_window: Open) -> None:
+def test_a_reset_is_previewed_and_taken_back(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     page = window.page
     window.open("/groups/billing")

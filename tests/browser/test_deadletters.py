@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.browser.conftest import Open
-from tests.browser.site import HOSTILE, LETTERS, Site
+from tests.browser.site import HOSTILE, LETTERS, Cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
 
-def test_some_of_a_page_are_selected_and_sent_again(site: Site, open_window: Open) -> None:
+def test_some_of_a_page_are_selected_and_sent_again(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     page = window.page
     window.open("/groups/shipping")
@@ -24,19 +24,19 @@ def test_some_of_a_page_are_selected_and_sent_again(site: Site, open_window: Ope
     page.get_by_role("button", name="Redeliver selected").click()
     window.shows(f"{LETTERS - 51} dead letters to 1 topic")
     row = page.get_by_role("region", name="Preview").get_by_role("row").nth(1)
-    assert row.inner_text().split() == ["parcels-late", str(LETTERS - 51), "yes"]
+    assert row.inner_text().split() == ["parcels-lost", str(LETTERS - 51), "yes"]
     page.get_by_label("Type shipping to confirm").fill("shipping")
     page.get_by_role("button", name="Redeliver").click()
     page.wait_for_url(f"{site.url}/groups/shipping/dead")
     assert page.locator(".told").inner_text() == f"{LETTERS - 51} dead letters sent again."
-    window.open(f"/messages?topic=parcels-late&by=key&value=parcel-{LETTERS - 1}")
+    window.open(f"/messages?topic=parcels-lost&by=key&value=parcel-{LETTERS - 1}")
     window.shows("2 messages found.")
-    window.open(f"/topics/parcels-late/0/{LETTERS}")
+    window.open(f"/topics/parcels-lost/0/{LETTERS}")
     assert "shipping/broker-a/0/51" in page.locator("main").inner_text()
 
 
 def test_a_selection_and_all_are_kept_as_files(
-    site: Site, open_window: Open, tmp_path: Path
+    site: Cluster, open_window: Open, tmp_path: Path
 ) -> None:
     window = open_window(site.url)
     page = window.page

@@ -1,20 +1,19 @@
 """Delayed messages in a browser: pages, the path of one, and its recall."""
 
-import duolog.sync
 import pytest
 
 from tests.browser.conftest import Open
-from tests.browser.site import DELAYED, Site
+from tests.browser.site import DELAYED, Cluster
 from tests.browser.test_hostile import ELEMENTS
 from tests.browser.test_pages import NARROW, WIDE, violations
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
 
-def test_one_is_found_and_recalled(site: Site, open_window: Open) -> None:
+def test_one_is_found_and_recalled(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     page = window.page
-    with duolog.sync.Client(site.endpoint, timeout=30) as client:
+    with site.client() as client:
         window.until(lambda: client.admin.delayed_page().waiting == DELAYED + 1)
         window.open("/")
         page.get_by_role("link", name="Waiting").click()

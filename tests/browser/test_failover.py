@@ -13,7 +13,7 @@ from demo.childprocess import ChildProcess
 from demo.ports import free_endpoint
 from demo.registryserver import RegistryServer
 from tests.browser.conftest import Open
-from tests.browser.test_pages import ELECTED, NARROW, WIDE, check_page, violations
+from tests.browser.test_pages import NARROW, WIDE, violations
 from tests.browser.window import Window
 from tests.process.support import NodeProcess, environment
 
@@ -108,20 +108,6 @@ def unled_seconds(window: Window) -> float:
     return float(lengths[-1][1]) * UNITS[lengths[-1][2]]
 
 
-def test_pages_of_nodes_are_accessible(
-    nodes: dict[str, NodeProcess], console: str, open_window: Open
-) -> None:
-    window = open_window(console)
-    window.open("/")
-    window.until(lambda: leader(window))
-    for path in ELECTED.values():
-        for name in NAMES:
-            if "switch" not in path or name != leader(window):
-                check_page(window, path.format(node=name))
-                window.open("/")
-                window.until(lambda: leader(window))
-
-
 def test_a_failover_is_told_while_it_happens(
     nodes: dict[str, NodeProcess], console: str, open_window: Open
 ) -> None:
@@ -130,6 +116,8 @@ def test_a_failover_is_told_while_it_happens(
     window.until(lambda: leader(window))
     first = leader(window)
     title = window.page.locator("h1").element_handle()
+    before = open_window(console)  # its form is of the old master's time
+    before.open("/topics/orders/send")
     began = time.monotonic()
     nodes[first].kill()
     window.wait("document.querySelector('.sentence').classList.contains('alarm')")
@@ -163,6 +151,13 @@ def test_a_failover_is_told_while_it_happens(
     assert violations(window) == []
     window.picture("failover")
     check_line(window)
+    before.page.get_by_label("Body").fill("sent with a node away")
+    before.page.get_by_label("Type orders to confirm").fill("orders")
+    before.page.get_by_role("button", name="Send").click()
+    before.page.wait_for_url("**/topics/orders/0/0?group=*")
+    assert "Stored as orders/0@0." in before.page.locator(".told").inner_text()
+    before.open("/topics")
+    before.shows("1 topic.")
     nodes[first].start()
     window.until(lambda: told.search(window.sentence) and leader(window))
     assert leader(window) != first

@@ -1,19 +1,18 @@
 """Half messages in a browser: pages, and decisions that are typed twice."""
 
-import duolog.sync
 import pytest
 
 from tests.browser.conftest import Open
-from tests.browser.site import HALVES, Site
+from tests.browser.site import HALVES, Cluster
 from tests.browser.test_pages import NARROW, WIDE, violations
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
 
-def test_one_is_committed_and_one_rolled_back(site: Site, open_window: Open) -> None:
+def test_one_is_committed_and_one_rolled_back(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     page = window.page
-    with duolog.sync.Client(site.endpoint, timeout=30) as client:
+    with site.client() as client:
         window.until(lambda: client.admin.halves_page().waiting == HALVES)
         before = len(client.pull("parcels-late", 0, 0))
         window.open("/waiting")

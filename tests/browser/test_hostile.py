@@ -3,7 +3,7 @@
 import pytest
 
 from tests.browser.conftest import Open
-from tests.browser.site import HOSTILE, Site
+from tests.browser.site import HOSTILE, Cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
@@ -13,7 +13,7 @@ ELEMENTS = "document.querySelectorAll('main script, main img, main svg').length"
 @pytest.mark.parametrize(
     "path", ["/messages?topic=hostile&by=time", "/topics/hostile/0/0", "/groups/shipping/dead"]
 )
-def test_a_message_is_text(site: Site, open_window: Open, path: str) -> None:
+def test_a_message_is_text(site: Cluster, open_window: Open, path: str) -> None:
     window = open_window(site.url)
     window.open(path)
     assert HOSTILE in window.page.locator("main").inner_text()
@@ -21,7 +21,7 @@ def test_a_message_is_text(site: Site, open_window: Open, path: str) -> None:
     assert window.ask("window.hit") is None
 
 
-def test_a_search_is_text(site: Site, open_window: Open) -> None:
+def test_a_search_is_text(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/topics")
     window.page.locator("#q").fill(HOSTILE)
@@ -30,7 +30,7 @@ def test_a_search_is_text(site: Site, open_window: Open) -> None:
     assert window.ask("window.hit") is None
 
 
-def test_a_page_would_not_run_a_script_of_its_own(site: Site, open_window: Open) -> None:
+def test_a_page_would_not_run_a_script_of_its_own(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/topics")
     window.ask(

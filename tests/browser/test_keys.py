@@ -1,10 +1,9 @@
 """What keys do, and the dialog that tells."""
 
-import duolog.sync
 import pytest
 
 from tests.browser.conftest import Open
-from tests.browser.site import Site
+from tests.browser.site import Cluster, create
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
@@ -16,7 +15,7 @@ pytestmark = [pytest.mark.process, pytest.mark.browser]
         *(("w", "/waiting"), ("d", "/doctor")),
     ],
 )
-def test_g_and_a_letter_go_to_a_page(site: Site, open_window: Open, key: str, path: str) -> None:
+def test_g_and_a_letter_go_to_a_page(site: Cluster, open_window: Open, key: str, path: str) -> None:
     window = open_window(site.url)
     window.open("/messages" if path != "/messages" else "/topics")
     window.page.keyboard.press("g")
@@ -25,7 +24,7 @@ def test_g_and_a_letter_go_to_a_page(site: Site, open_window: Open, key: str, pa
 
 
 def test_a_slash_goes_to_the_search_and_letters_in_it_are_letters(
-    site: Site, open_window: Open
+    site: Cluster, open_window: Open
 ) -> None:
     window = open_window(site.url)
     window.open("/topics")
@@ -36,7 +35,7 @@ def test_a_slash_goes_to_the_search_and_letters_in_it_are_letters(
     window.shows("“gt/?”")
 
 
-def test_a_question_mark_shows_the_keys(site: Site, open_window: Open) -> None:
+def test_a_question_mark_shows_the_keys(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/groups")
     dialog = window.page.get_by_role("dialog", name="Keys")
@@ -51,7 +50,7 @@ def test_a_question_mark_shows_the_keys(site: Site, open_window: Open) -> None:
     assert window.page.url == f"{site.url}/groups"
 
 
-def test_the_keys_are_all_listed(site: Site, open_window: Open) -> None:
+def test_the_keys_are_all_listed(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/groups")
     window.page.keyboard.press("?")
@@ -62,7 +61,7 @@ def test_the_keys_are_all_listed(site: Site, open_window: Open) -> None:
     assert len(set(letters)) == len(letters)
 
 
-def test_the_first_key_skips_to_the_content(site: Site, open_window: Open) -> None:
+def test_the_first_key_skips_to_the_content(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/groups")
     window.page.keyboard.press("Tab")
@@ -79,7 +78,7 @@ OUTLINE = "getComputedStyle(document.activeElement).outlineStyle"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_focus_is_visible_everywhere(site: Site, open_window: Open, scheme: str) -> None:
+def test_the_focus_is_visible_everywhere(site: Cluster, open_window: Open, scheme: str) -> None:
     window = open_window(site.url)
     window.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     window.open("/topics")
@@ -91,9 +90,9 @@ def test_the_focus_is_visible_everywhere(site: Site, open_window: Open, scheme: 
     assert seen == 20
 
 
-def test_the_focus_stays_with_its_row_when_rows_move(site: Site, open_window: Open) -> None:
-    with duolog.sync.Client(site.endpoint) as client, client.producer() as producer:
-        client.admin.create_topic("moving", 2)
+def test_the_focus_stays_with_its_row_when_rows_move(site: Cluster, open_window: Open) -> None:
+    with site.client() as client, client.producer() as producer:
+        create(client, "moving", 2)
         producer.send_batch("moving", [b"x"] * 3, queue_id=0)
         client.admin.commit("mover", {("moving", "broker-a", 0): 0, ("moving", "broker-a", 1): 0})
         window = open_window(site.url)

@@ -3,11 +3,10 @@
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-import duolog.sync
 import pytest
 
 from tests.browser.conftest import Open
-from tests.browser.site import Site
+from tests.browser.site import OTHER_GROUP, Cluster
 from tests.browser.test_pages import violations
 from tests.browser.window import Window
 
@@ -31,13 +30,13 @@ def follow(window: Window) -> None:
     window.wait(IDLE)
 
 
-def test_the_cluster_changes_in_place(site: Site, open_window: Open) -> None:
+def test_the_cluster_changes_in_place(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     follow(window)
     window.ask(
         "void (window.kept = [...document.querySelectorAll('h1, h2, tbody th, .flow, td, svg')])"
     )
-    with duolog.sync.Client(site.endpoint) as client, client.producer() as producer:
+    with site.client() as client, client.producer() as producer:
         for burst in BURSTS:
             producer.send_batch("sensor-000", [b"x"] * burst)
             window.wait(f"!({IDLE})")
@@ -50,20 +49,21 @@ def test_the_cluster_changes_in_place(site: Site, open_window: Open) -> None:
     assert window.ask("window.shifts") == []
 
 
-def test_a_topic_and_a_group_tell_what_is_sent(site: Site, open_window: Open) -> None:
+def test_a_topic_and_a_group_tell_what_is_sent(site: Cluster, open_window: Open) -> None:
+    """Both lie in two replica groups."""
     topic, group = open_window(site.url), open_window(site.url)
-    topic.open("/topics/orders")
-    group.open("/groups/billing")
-    was = topic.sentence
-    with duolog.sync.Client(site.endpoint) as client, client.producer() as producer:
-        producer.send("orders", b"{}", queue_id=0)
-    topic.wait(f"document.querySelector('.sentence').textContent !== {was!r}")
-    assert topic.sentence == "21 messages are kept in 2 queues."
-    group.shows("20 messages behind")
+    topic.open("/topics/wide")
+    group.open("/groups/spreading")
+    assert topic.sentence == "8 messages are kept in 4 queues in 2 replica groups."
+    group.shows("4 messages behind on 4 of 4 queues")
+    with site.client() as client, client.producer() as producer:
+        producer.send("wide", b"{}", queue_id=0, group=OTHER_GROUP)
+    topic.shows("9 messages are kept")
+    group.shows("5 messages behind")
     assert topic.ask("window.shifts") == []
 
 
-def test_a_group_tells_which_queue_is_stuck(site: Site, open_window: Open) -> None:
+def test_a_group_tells_which_queue_is_stuck(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/groups/billing")
     window.shows("Nobody has committed anything in orders/")
@@ -75,7 +75,7 @@ def test_a_group_tells_which_queue_is_stuck(site: Site, open_window: Open) -> No
 
 
 def test_the_list_of_topics_tells_rates_and_stays_with_the_search(
-    site: Site, open_window: Open
+    site: Cluster, open_window: Open
 ) -> None:
     window = open_window(site.url)
     window.open("/topics")
@@ -84,7 +84,7 @@ def test_the_list_of_topics_tells_rates_and_stays_with_the_search(
     box.press_sequentially("sensor-01")
     window.shows("10 topics whose names contain “sensor-01”.")
     row = window.page.locator("#list tbody tr").nth(2).locator("td")
-    with duolog.sync.Client(site.endpoint) as client, client.producer() as producer:
+    with site.client() as client, client.producer() as producer:
         producer.send_batch("sensor-012", [b"x"] * 50)
         window.until(lambda: row.nth(2).inner_text() == "50")
         window.until(lambda: row.nth(3).inner_text() == "0/s")
@@ -100,7 +100,7 @@ def test_the_list_of_topics_tells_rates_and_stays_with_the_search(
     assert window.ask("window.shifts") == []
 
 
-def test_a_hidden_tab_does_not_follow(site: Site, open_window: Open) -> None:
+def test_a_hidden_tab_does_not_follow(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     follow(window)
     assert len(window.streams) == 1
@@ -110,7 +110,7 @@ def test_a_hidden_tab_does_not_follow(site: Site, open_window: Open) -> None:
     window.until(lambda: len(window.streams) == 1)
 
 
-def test_a_page_that_is_gone_back_to_follows_again(site: Site, open_window: Open) -> None:
+def test_a_page_that_is_gone_back_to_follows_again(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     follow(window)
     window.open("/topics")
@@ -120,7 +120,7 @@ def test_a_page_that_is_gone_back_to_follows_again(site: Site, open_window: Open
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
-def test_times_are_of_the_browsers_zone(site: Site, open_window: Open, zone: str) -> None:
+def test_times_are_of_the_browsers_zone(site: Cluster, open_window: Open, zone: str) -> None:
     window = open_window(site.url, zone=zone)
     window.open("/topics/orders/1/3")
     shown = window.page.locator("time").first

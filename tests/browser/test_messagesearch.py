@@ -2,34 +2,35 @@
 
 from collections.abc import Iterator
 
-import duolog.sync
 import pytest
 
 from tests.browser.conftest import Open
-from tests.browser.site import HOSTILE, Site
+from tests.browser.site import HOSTILE, Cluster, create
 from tests.browser.test_pages import NARROW, WIDE, violations
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
 ROWS = "document.querySelectorAll('#list tbody tr').length"
-LONG = 150  # messages of a large topic
+LONG = 100  # messages of a large topic
 SIZE = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def large(site: Site) -> Iterator[None]:
+def large(site: Cluster) -> Iterator[None]:
     """A topic whose search takes seconds: reads are paced."""
-    with duolog.sync.Client(site.endpoint, timeout=60) as client:
-        client.admin.create_topic("large", 2)
+    with site.client() as client:
+        create(client, "large", 2)
         with client.producer() as producer:
             for n in range(LONG):
                 producer.send("large", b"needle %d " % n + bytes(SIZE), queue_id=n % 2)
     yield
-    with duolog.sync.Client(site.endpoint, timeout=60) as client:
+    with site.client() as client:
         client.admin.delete_topic("large")
 
 
-def test_messages_are_found_by_a_text_and_the_link_is_shared(site: Site, open_window: Open) -> None:
+def test_messages_are_found_by_a_text_and_the_link_is_shared(
+    site: Cluster, open_window: Open
+) -> None:
     window = open_window(site.url)
     page = window.page
     window.open("/topics/orders")
@@ -47,7 +48,7 @@ def test_messages_are_found_by_a_text_and_the_link_is_shared(site: Site, open_wi
     assert shared.ask("document.querySelector('progress').position") == 1
 
 
-def test_the_range_is_asked_for_where_it_is_used(site: Site, open_window: Open) -> None:
+def test_the_range_is_asked_for_where_it_is_used(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/messages")
     since = window.page.get_by_label("from", exact=True)
@@ -64,7 +65,7 @@ def test_the_range_is_asked_for_where_it_is_used(site: Site, open_window: Open) 
     assert "since" not in window.page.url
 
 
-def test_what_is_wrong_is_said(site: Site, open_window: Open) -> None:
+def test_what_is_wrong_is_said(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/messages?topic=orders&by=sql&value=a+%3E")
     assert "expected" in window.sentence or "SQL92" in window.sentence
@@ -73,7 +74,7 @@ def test_what_is_wrong_is_said(site: Site, open_window: Open) -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_results_come_while_it_goes_on_and_it_is_stopped(site: Site, open_window: Open) -> None:
+def test_results_come_while_it_goes_on_and_it_is_stopped(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/messages?topic=large&by=text&value=needle&order=oldest")
     window.shows("found so far")
@@ -92,11 +93,11 @@ def test_results_come_while_it_goes_on_and_it_is_stopped(site: Site, open_window
         "Object.defineProperty(document, 'hidden', {value: true, configurable: true}),"
         "void document.dispatchEvent(new Event('visibilitychange'))"
     )
-    window.shows("150 messages found among")
+    window.shows(f"{LONG} messages found among")
     window.until(lambda: not window.streams)
 
 
-def test_a_search_is_accessible_and_its_results_are_text(site: Site, open_window: Open) -> None:
+def test_a_search_is_accessible_and_its_results_are_text(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     for width, height in (WIDE, NARROW):
         window.page.set_viewport_size({"width": width, "height": height})

@@ -4,22 +4,15 @@ A page that app.py has and no address here leads to fails a test.
 """
 
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-import duolog.sync
 import pytest
 
 from node.console.app import ACTIONS
 from node.console.app import PAGES as SERVED
 from node.console.view import addresses as at
 from tests.browser.conftest import Open
-from tests.browser.site import HOSTILE, Site, fill
+from tests.browser.site import MEMBERS, Cluster
 from tests.browser.window import Window
-from tests.keyfiles import access_files
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
@@ -29,10 +22,12 @@ PAGES = {
     at.DOCTOR: "/doctor",
     at.TOPICS: "/topics?q=sensor-00",
     at.TOPIC: "/topics/orders",
+    f"{at.TOPIC} wide": "/topics/wide",
     at.TAIL: "/topics/orders/tail",
     at.MESSAGE: "/topics/orders/1/3",
     at.GROUPS: "/groups",
     at.GROUP: "/groups/billing",
+    f"{at.GROUP} wide": "/groups/spreading",
     at.DEAD: "/groups/shipping/dead",
     at.MESSAGES: "/messages",
     f"{at.MESSAGES} searched": "/messages?topic=orders&by=text&value=order-1007&since=",
@@ -62,17 +57,12 @@ LINKED = {
     at.DELAYED_RECALL: ("/waiting?topic=parcels-late", "Recall"),
     at.HALF_DECIDE: ("/waiting/half?topic=parcels-late", "Commit"),
 }
-# Where nodes elect their master (test_failover.py).
+# Of each node that elects its master.
 ELECTED = {
     at.NODE_SWITCH: "/nodes/broker-a/{node}/switch",
     at.NODE_DRAIN: "/nodes/broker-a/{node}/drain",
     at.NODE_UNDRAIN: "/nodes/broker-a/{node}/undrain",
 }
-RIGHTS = """
-{"policies": [{"policyType": "Custom", "entries": [
-  {"resource": "Topic:ord*", "actions": ["Sub"], "sourceIps": ["10.0.0.0/8"], "decision": "Allow"},
-  {"resource": "Group:*", "actions": ["All"], "decision": "Deny"}]}]}
-"""
 UNNAMED = """
 [...document.querySelectorAll("table")].filter((table) => {
   const label = document.getElementById(table.getAttribute("aria-labelledby"));
@@ -114,37 +104,6 @@ def check_page(window: Window, path: str, name: str = "") -> None:
     assert window.complaints == []
 
 
-@pytest.fixture(scope="module")
-def guarded(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A node with users and an audit log, and something on each page."""
-    directory = tmp_path_factory.mktemp("pages")
-    files = access_files(directory, "pw")
-    flags = [word for key, value in files.items() for word in ("--set", f"access.{key}={value}")]
-    node = Site(directory / "node-a", *flags, "--set", "audit.topic=true")
-    node.start(user="root", password="pw")
-    with duolog.sync.Client(node.endpoint, user="root", password="pw", timeout=30) as client:
-        client.access.create_user("boss", "pw-of-boss", is_super=True)
-    with duolog.sync.Client(node.endpoint, user="boss", password="pw-of-boss") as client:
-        client.access.create_user("alice", "pw-of-alice")
-        client.access.set_rights("alice", RIGHTS)
-        fill(client)
-        try:
-            client.admin.create_topic(HOSTILE)  # the audit log quotes it
-        except duolog.DuologError:
-            pass
-    yield node
-    node.stop()
-
-
-def log_in(window: Window) -> None:
-    """As a super user."""
-    window.open("/login")
-    window.page.get_by_label("User").fill("boss")
-    window.page.get_by_label("Password").fill("pw-of-boss")
-    window.page.get_by_role("button", name="Log in").click()
-    window.page.locator(".who").wait_for()
-
-
 def test_every_page_is_walked() -> None:
     known = {name.partition(" ")[0] for name in PAGES} | LINKED.keys() | ELECTED.keys()
     assert known == SERVED.keys() | ACTIONS.keys()
@@ -152,18 +111,16 @@ def test_every_page_is_walked() -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_opens_without_complaints_and_is_accessible(
-    guarded: Site, open_window: Open, name: str
+    site: Cluster, open_window: Open, name: str
 ) -> None:
-    window = open_window(guarded.url)
-    log_in(window)
+    window = open_window(site.url)
     check_page(window, PAGES[name], "-".join(re.findall(r"\w+", name)) or "cluster")
     assert window.ask("window.hit") is None
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_a_page_behind_a_link_is_accessible(guarded: Site, open_window: Open, name: str) -> None:
-    window = open_window(guarded.url)
-    log_in(window)
+def test_a_page_behind_a_link_is_accessible(site: Cluster, open_window: Open, name: str) -> None:
+    window = open_window(site.url)
     path, text = LINKED[name]
     window.open(path)
     named = re.compile(f"^{text} ")
@@ -173,11 +130,21 @@ def test_a_page_behind_a_link_is_accessible(guarded: Site, open_window: Open, na
     assert window.ask("window.hit") is None
 
 
-def test_the_login_is_accessible(guarded: Site, open_window: Open) -> None:
-    check_page(open_window(guarded.url), "/login", "login")
+@pytest.mark.parametrize("name", ELECTED)
+def test_a_page_of_each_node_is_accessible(site: Cluster, open_window: Open, name: str) -> None:
+    window = open_window(site.url)
+    with site.client() as client:
+        masters = [group.master for group in client.admin.route().groups]
+    for node in MEMBERS:
+        if name != at.NODE_SWITCH or node not in masters:
+            check_page(window, ELECTED[name].format(node=node))
 
 
-def test_an_unknown_page_says_so(site: Site, open_window: Open) -> None:
+def test_the_login_is_accessible(site: Cluster, open_window: Open) -> None:
+    check_page(open_window(site.url, logged_in=False), "/login", "login")
+
+
+def test_an_unknown_page_says_so(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/nowhere")
     assert window.sentence == "There is no such page."
@@ -186,7 +153,7 @@ def test_an_unknown_page_says_so(site: Site, open_window: Open) -> None:
     assert "404" in window.complaints.pop()
 
 
-def test_axe_would_find_something(site: Site, open_window: Open) -> None:
+def test_axe_would_find_something(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/create/topic")
     window.ask("document.querySelectorAll('label').forEach((label) => label.remove())")

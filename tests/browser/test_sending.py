@@ -1,16 +1,15 @@
 """Messages are sent and sent again with a browser, as they were written."""
 
-import duolog.sync
 import pytest
 
 from tests.browser.conftest import Open
-from tests.browser.site import HOSTILE, Site
+from tests.browser.site import HOSTILE, Cluster
 from tests.browser.test_pages import NARROW, WIDE, violations
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
 
-def test_a_message_is_sent_and_its_page_follows(site: Site, open_window: Open) -> None:
+def test_a_message_is_sent_and_its_page_follows(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     page = window.page
     window.open("/topics/sensor-100")
@@ -24,7 +23,7 @@ def test_a_message_is_sent_and_its_page_follows(site: Site, open_window: Open) -
     assert "Stored as sensor-100/0@0. Its unique key is" in page.locator(".told").inner_text()
     assert page.locator(".told code").inner_text().startswith("duolog msg send sensor-100 'first")
     assert page.locator("pre").first.inner_text() == "first\nsecond <b>ü</b>"
-    with duolog.sync.Client(site.endpoint) as client:
+    with site.client() as client:
         (sent,) = client.pull("sensor-100", 0, 0)
     assert sent.body == "first\nsecond <b>ü</b>".encode()
     assert (sent.properties["a"], sent.properties["b"]) == ("1", "2")
@@ -39,9 +38,9 @@ def test_a_message_is_sent_and_its_page_follows(site: Site, open_window: Open) -
     ],
 )
 def test_a_message_is_sent_again_unchanged(
-    site: Site, open_window: Open, topic: str, body: bytes
+    site: Cluster, open_window: Open, topic: str, body: bytes
 ) -> None:
-    with duolog.sync.Client(site.endpoint) as client, client.producer() as producer:
+    with site.client() as client, client.producer() as producer:
         producer.send(topic, body, keys=["k"], tags="t", properties={"note": HOSTILE})
     window = open_window(site.url)
     page = window.page
@@ -52,13 +51,13 @@ def test_a_message_is_sent_again_unchanged(
     page.get_by_role("button", name="Send").click()
     page.wait_for_url(f"**/topics/{topic}/0/1?group=*")
     assert window.ask("window.hit") is None
-    with duolog.sync.Client(site.endpoint) as client:
+    with site.client() as client:
         first, copy = client.pull(topic, 0, 0)
     assert copy.body == first.body == body
     assert copy.properties["note"] == HOSTILE
 
 
-def test_what_is_wrong_is_said_and_what_was_typed_is_kept(site: Site, open_window: Open) -> None:
+def test_what_is_wrong_is_said_and_what_was_typed_is_kept(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     page = window.page
     window.open("/topics/sensor-104/send")
@@ -73,7 +72,7 @@ def test_what_is_wrong_is_said_and_what_was_typed_is_kept(site: Site, open_windo
 
 
 @pytest.mark.parametrize("path", ["/topics/orders/send", "/topics/orders/0/0/again"])
-def test_the_forms_are_accessible(site: Site, open_window: Open, path: str) -> None:
+def test_the_forms_are_accessible(site: Cluster, open_window: Open, path: str) -> None:
     window = open_window(site.url)
     for width, height in (WIDE, NARROW):
         window.page.set_viewport_size({"width": width, "height": height})
