@@ -250,6 +250,25 @@ async def test_a_session_ends_with_its_user(start_node: StartNode, tmp_path: Pat
         assert (await at.get("/topics")).status_code == 303
 
 
+async def test_a_login_takes_no_cookie_that_somebody_chose_and_ends_the_session_before(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    node = await start_node(access=access_files(tmp_path, "pw"))
+    root = {"user": "root", "password": "pw"}
+    async with browser(f"127.0.0.1:{node.port}", loopback=False) as at:
+        at.cookies.set(COOKIE, "chosen", domain="localhost.local", path="/")
+        cookies = ["chosen"]
+        for _ in range(2):
+            assert (await at.post("/login", data=root, headers=ORIGIN)).status_code == 303
+            cookies.append(at.cookies[COOKIE])
+        await read(at, "/topics")
+        assert len(set(cookies)) == 3
+        for over in cookies[:2]:
+            at.cookies.clear()
+            at.cookies.set(COOKIE, over)
+            assert (await at.get("/topics")).status_code == 303
+
+
 async def test_failed_logins_have_to_wait(start_node: StartNode, tmp_path: Path) -> None:
     node = await start_node(access=access_files(tmp_path, "pw"))
     async with browser(f"127.0.0.1:{node.port}", loopback=False) as at:
