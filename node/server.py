@@ -128,6 +128,7 @@ class Node:
         self._frames: FramesServer | None = None
         self._access: Access | None = None
         self._guard: Guard | None = None
+        self._native = Methods()
         self.remoting: RemotingServer | None = None
         self._remoting_service: RemotingService | None = None
         self.rocketmq_slaves: SlavesServer | None = None
@@ -248,6 +249,7 @@ class Node:
         if self.config.metrics.listen:
             native = timed_methods(native, broker.core.traffic.calls)
         door = FramesDoor(broker.frames_keys, broker.appends, guard, broker.core.throttle)
+        self._native = native
         frames = FramesServer(door, broker.log.answered, limits, broker.give_up, native.by_path)
         others = Methods()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, others.as_server())
@@ -335,8 +337,9 @@ class Node:
         advertised = section.advertise or self._reached_at(reserved.port)
         timed = bool(self.config.metrics.listen)
         door = door_of(broker, self.config.rocketmq, self._access, self._guard)
-        service = RemotingService(broker, advertised, timed, door, self._slaves_port())
-        self._remoting_service = service
+        service = self._remoting_service = RemotingService(
+            broker, advertised, self._native.by_path, timed, door, self._slaves_port()
+        )
         service.start()
         self.remoting = RemotingServer(service, self.config.limits, broker.give_up)
         secured = None

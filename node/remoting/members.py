@@ -18,6 +18,16 @@ SILENT_MS = 120_000  # RocketMQ's: then a client is gone
 MEMBERS_MAX = 10_000  # of one group
 
 
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who is at the other end of a connection, as its last heartbeat said."""
+
+    client_id: str
+    language: str
+    version: int
+    heard_ms: MonoMs
+
+
 @dataclass(slots=True)
 class Member:
     """A client in a group. user: who sent its last heartbeat; None where there are no users."""
@@ -39,6 +49,8 @@ class Members:
         self._groups_of: dict[Peer, set[str]] = {}  # so that one that ends need not be searched for
         self._producers: dict[str, dict[Peer, Principal | None]] = {}
         self._producer_groups: dict[Peer, frozenset[str]] = {}
+        self._clients: dict[Peer, Client] = {}  # until their connections end
+        self._reads: dict[str, dict[str, Subscription]] = {}  # until a group changes
 
     def beat(
         self, peer: Peer, heartbeat: Heartbeat, mono_ms: MonoMs, user: Principal | None = None
@@ -47,6 +59,9 @@ class Members:
 
         A group that has too many members stays as it is. user: who sent it.
         """
+        self._clients[peer] = Client(
+            heartbeat.client_id, heartbeat.language, heartbeat.version, mono_ms
+        )
         self._produces(peer, frozenset(heartbeat.producers), user)
         changed = set()
         for data in heartbeat.consumers:
@@ -56,6 +71,7 @@ class Members:
                 continue
             if known is None or (known.client_id, known.data) != (heartbeat.client_id, data):
                 changed.add(data.group)
+                self._reads.pop(data.group, None)
             members[peer] = Member(heartbeat.client_id, data, mono_ms, user)
             self._groups_of.setdefault(peer, set()).add(data.group)
         return changed
@@ -87,6 +103,7 @@ class Members:
         members = self._groups.get(group, {})
         if members.pop(peer, None) is None:
             return False
+        self._reads.pop(group, None)
         if not members:
             del self._groups[group]
         groups = self._groups_of[peer]
@@ -98,6 +115,7 @@ class Members:
     def gone(self, peer: Peer) -> set[str]:
         """A connection ended; the consumer groups that its client was in."""
         self._produces(peer, frozenset())
+        self._clients.pop(peer, None)
         return {group for group in list(self._groups_of.get(peer, ())) if self.leave(peer, group)}
 
     def expire(self, mono_ms: MonoMs) -> set[str]:
@@ -128,6 +146,38 @@ class Members:
         """The connections of a group's clients, and their users."""
         return [(peer, member.user) for peer, member in self._groups.get(group, {}).items()]
 
+    def of(self, group: str) -> dict[Peer, Member]:
+        """The members of a group, by their connections."""
+        return dict(self._groups.get(group, {}))
+
+    def client(self, peer: Peer) -> Client | None:
+        """Who is at the other end of a connection; None before its first heartbeat."""
+        return self._clients.get(peer)
+
+    def groups(self) -> list[str]:
+        """The consumer groups that have members."""
+        return list(self._groups)
+
+    def producer_groups(self) -> list[str]:
+        """The producer groups that have members."""
+        return list(self._producers)
+
+    def reads(self, group: str) -> dict[str, Subscription]:
+        """What the members of a group read, by topic: the newest of their subscriptions."""
+        known = self._reads.get(group)
+        if known is None and group in self._groups:
+            known = self._reads[group] = self._read(group)
+        return known or {}
+
+    def _read(self, group: str) -> dict[str, Subscription]:
+        found: dict[str, Subscription] = {}
+        for member in self._groups.get(group, {}).values():
+            for one in member.data.subscriptions:
+                known = found.get(one.topic)
+                if known is None or known.version < one.version:
+                    found[one.topic] = one
+        return found
+
     def subscription(self, peer: Peer, group: str, topic: str) -> Subscription | None:
         """What a client reads of a topic as a member of a group; None where it does not."""
         member = self._groups.get(group, {}).get(peer)
@@ -139,4 +189,4 @@ class Members:
         return sum(map(len, self._groups.values()))
 
 
-__all__ = ["Members"]
+__all__ = ["Client", "Member", "Members"]

@@ -33,6 +33,7 @@ PUT_CODES: dict[PutMessageStatus, ResponseCode] = {
 _CODES: tuple[tuple[type[Exception], ResponseCode], ...] = (
     (BadRequest, ResponseCode.SYSTEM_ERROR),
     (sdk.UnknownTopic, ResponseCode.TOPIC_NOT_EXIST),
+    (sdk.UnknownGroup, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
     (sdk.NoPermission, ResponseCode.NO_PERMISSION),
     (sdk.Unauthenticated, ResponseCode.NO_PERMISSION),  # as RocketMQ 5
     (sdk.NoSuchMessage, ResponseCode.QUERY_NOT_FOUND),
@@ -61,4 +62,4 @@ def put_code(status: PutMessageStatus) -> ResponseCode:
     return PUT_CODES.get(status, ResponseCode.SYSTEM_ERROR)
 
 
-__all__ = ["Refused", "put_code", "refusal"]
+__all__ = ["REMARK_CHARACTERS_MAX", "Refused", "put_code", "refusal"]

@@ -1,6 +1,7 @@
 """Routes: this node answers as a name server of its replica group, and as its broker."""
 
 from duolog import _errors as sdk
+from duolog._message import RETRY_PREFIX
 
 from node.broker import Broker
 from node.remoting.codec.command import Command
@@ -49,6 +50,8 @@ class Routes:
         config = broker.metadata.topics.get(topic)
         if config is not None:
             return TopicQueues(broker.group, config.queues, config.perm, config.sysflag)
+        if retried_group(broker, topic):
+            return TopicQueues(broker.group, 1, PERM_READ | PERM_WRITE)
         if topic == DEFAULT_TOPIC and broker.limits.auto_create_topic:
             perm = PERM_READ | PERM_WRITE | PERM_INHERIT
             return TopicQueues(broker.group, broker.limits.default_topic_queues, perm)
@@ -86,4 +89,14 @@ class Routes:
         return f"{endpoint.rpartition(':')[0]}:{self._port}"
 
 
-__all__ = ["DEFAULT_TOPIC", "Routes"]
+def retried_group(broker: Broker, topic: str) -> str:
+    """The group whose retry topic a name is, before anything had to be delivered again; or none.
+
+    Tools find a group by the route of this topic.
+    """
+    group = topic.removeprefix(RETRY_PREFIX)
+    known = group != topic and broker.metadata.has_group(group)
+    return group if known and topic not in broker.metadata.topics else ""
+
+
+__all__ = ["DEFAULT_TOPIC", "Routes", "retried_group"]

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -10,7 +10,10 @@ from duolog._background import Background
 
 from node.broker import Broker
 from node.core.calltimes import RPC_BOUNDS, CallTimes
+from node.methods import Handler as MethodHandler
 from node.quotas.quotas import Who
+from node.remoting.administration.refused import unsupported
+from node.remoting.administration.table import Administration
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.consuming.clients import Clients
@@ -50,13 +53,14 @@ class RemotingService:
         self,
         broker: Broker,
         advertised: str,
+        methods: Mapping[str, MethodHandler],
         timed: bool = False,
         door: Door | None = None,
         slaves: SlavesPort | None = None,
     ) -> None:
-        """advertised: HOST:PORT for clients. timed: whether metrics are wanted. door: None where
-        anybody may do everything. slaves: where RocketMQ's copy the log; None: nowhere, and what
-        they ask for is refused.
+        """advertised: HOST:PORT for clients. methods: of the native API, by path, for tools. timed:
+        whether metrics are wanted. door: None where anybody may do everything. slaves: where
+        RocketMQ's copy the log; None: nowhere, and what they alone ask for is refused.
         """
         self._broker = broker
         self._door = door
@@ -99,6 +103,8 @@ class RemotingService:
             RequestCode.GET_ROUTEINFO_BY_TOPIC: lambda _, request: routes.route(request),
             RequestCode.GET_BROKER_CLUSTER_INFO: lambda _, request: routes.cluster(request),
         }
+        self._administration = Administration(broker, self.members, methods, advertised)
+        self._handlers.update(self._administration.handlers)
         self._handlers = {code: self._guarded(code, one) for code, one in self._handlers.items()}
         if slaves is not None:
             self._serve_slaves(Registration(broker, routes, slaves), Tables(broker), slaves)
@@ -132,6 +138,7 @@ class RemotingService:
         while True:
             await asyncio.sleep(EXPIRE_SECONDS)
             self._clients.expire()
+            self._administration.tick()
 
     # -- connections ---------------------------------------------------------------------------
 
@@ -162,8 +169,7 @@ class RemotingService:
         """The answer, or what makes it. Raises what `refusal` has answers for."""
         handler = self._handlers.get(request.code)
         if handler is None:
-            remark = f" request type {request.code} not supported"
-            return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+            return unsupported(request)
         if not self._is_timed:
             return handler(peer, request)
         return self._timed(handler, peer, request)

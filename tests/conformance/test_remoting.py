@@ -48,18 +48,23 @@ DEPENDENCY = """
 """
 
 
-def pom(version: str) -> str:
-    """The client, and what signs, where that is not a part of it."""
-    artifacts = ["rocketmq-client", *(["rocketmq-acl"] if version.startswith("4.") else [])]
-    rows = (DEPENDENCY.format(artifact=artifact, version=version) for artifact in artifacts)
+def pom(version: str, artifact: str) -> str:
+    """The client or what is built on it, and what signs, where that is not a part of it."""
+    artifacts = [artifact, *(["rocketmq-acl"] if version.startswith("4.") else [])]
+    rows = (DEPENDENCY.format(artifact=one, version=version) for one in artifacts)
     return POM.format(dependencies="".join(rows)).strip()
 
 
-def classic(home: Path, program: str, version: str, *options: str) -> list[str]:
-    """The command that runs a program with a version of the client. options: of Java."""
+def classic(
+    home: Path, program: str, version: str, *options: str, artifact: str = "rocketmq-client"
+) -> list[str]:
+    """The command that runs a program with a version of the client, or of what is built on it.
+
+    options: of Java.
+    """
     need("java", "mvn")
     copy = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-    (home / "pom.xml").write_text(pom(version))
+    (home / "pom.xml").write_text(pom(version, artifact))
     fetch("mvn", "-q", copy, "-DoutputDirectory=lib", cwd=home)
     path = f"{home}/lib/*"
     return ["java", f"-Duser.home={home}", *options, "-cp", path, str(PROGRAMS / program)]

@@ -265,4 +265,14 @@ def _decoded(text: bytes) -> str:
         raise BadFrame("a binary header has a text that is not UTF-8") from None
 
 
-__all__ = ["HEADER_BYTES_MAX", "ONEWAY", "RESPONSE", "VERSION", "Command", "Serialization", "read"]
+__all__ = [
+    "HEADER_BYTES_MAX",
+    "LANGUAGES",
+    "ONEWAY",
+    "OTHER",
+    "RESPONSE",
+    "VERSION",
+    "Command",
+    "Serialization",
+    "read",
+]

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from node.remoting.codec.adminheaders import ADMIN_REQUESTS, WITHOUT_FIELDS
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.fields import Int, Long, read_header
 
@@ -288,6 +289,9 @@ REQUESTS: dict[RequestCode, type] = {
     RequestCode.GET_ALL_CONSUMER_OFFSET: NoFields,
     RequestCode.GET_ALL_DELAY_OFFSET: NoFields,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: NoFields,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: MembersRequest,
+    **ADMIN_REQUESTS,
+    **dict.fromkeys(WITHOUT_FIELDS, NoFields),
 }
 
 

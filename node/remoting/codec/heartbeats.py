@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from node.remoting.codec.command import OTHER
 from node.remoting.codec.errors import BadRequest
 
 GROUPS_MAX = 1024  # of one client
@@ -18,6 +19,14 @@ EXPRESSION_CHARACTERS_MAX = 16 << 10
 TAG, SQL = "TAG", "SQL92"
 _MODELS = ("BROADCASTING", "CLUSTERING")
 _TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
+_BEGINS = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +41,24 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerData:
-    """A client as a member of a consumer group."""
+    """A client as a member of a consumer group. begins: where, if the group has no offset."""
 
     group: str
     broadcasting: bool
     pushes: bool
     subscriptions: tuple[Subscription, ...]
+    begins: str = _BEGINS[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A client and its groups."""
+    """A client and its groups. language, version: as its request's header has them."""
 
     client_id: str
     producers: tuple[str, ...]
     consumers: tuple[ConsumerData, ...]
+    language: str = OTHER
+    version: int = 0
 
 
 def read_heartbeat(body: bytes) -> Heartbeat:
@@ -82,6 +94,7 @@ def _consumer(found: dict[str, Any]) -> ConsumerData:
         _enum(found.get("messageModel"), _MODELS, "CLUSTERING") == "BROADCASTING",
         _enum(found.get("consumeType"), _TYPES, "CONSUME_PASSIVELY") == "CONSUME_PASSIVELY",
         tuple(_subscription(read_object(row, "a subscription")) for row in rows),
+        _enum(found.get("consumeFromWhere"), _BEGINS, _BEGINS[0]),
     )
 
 

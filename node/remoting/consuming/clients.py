@@ -1,12 +1,14 @@
 """Clients: their heartbeats, their groups, what they send back, and what they are told."""
 
+from dataclasses import replace
+
 from duolog import _errors as sdk
 
 from node.access.gate import PRINCIPAL
 from node.broker import Broker
 from node.pop.retrytopics import group_retry_topic
 from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import ONEWAY, Command
+from node.remoting.codec.command import LANGUAGES, ONEWAY, OTHER, Command
 from node.remoting.codec.fields import read_header, write_header
 from node.remoting.codec.headers import MembersRequest, SendBackRequest, UnregisterRequest
 from node.remoting.codec.heartbeats import ConsumerData, member_list, read_check, read_heartbeat
@@ -41,7 +43,10 @@ class Clients:
         In this order: what it reads already goes on while no group can be made. It is noted at
         once: a request that follows it finds, or removes, the member.
         """
-        heartbeat = read_heartbeat(request.body)
+        language = request.language if request.language in LANGUAGES else OTHER
+        heartbeat = replace(
+            read_heartbeat(request.body), language=language, version=request.version
+        )
         for data in heartbeat.consumers:
             check_group(data.group)
         now, user = self._core.times.mono_ms(), PRINCIPAL.get()

@@ -7,7 +7,7 @@ Answers come in the order in which they are made: clients know them by their num
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import structlog
@@ -18,6 +18,7 @@ from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadFrame
 from node.remoting.codec.frames import FrameReader
+from node.remoting.port.asked import Asked
 from node.remoting.port.desk import Desk
 from node.tls import common_name
 from store.record import Host
@@ -65,6 +66,7 @@ class Connection(asyncio.Protocol):
         self._deaf = False  # the client takes no answers
         self._calls: dict[asyncio.Task[None], bool] = {}  # and whether each waits for messages
         self._when_taken: list[Callable[[], None]] = []
+        self._asked = Asked()
         self._idle = self._stalled = 0  # ticks
         self._arrived = 0  # bytes, since the last tick
 
@@ -109,6 +111,7 @@ class Connection(asyncio.Protocol):
         self._lost = True
         self._terms.budget.give(self._taken)
         self._taken = 0
+        self._asked.end()
         self.end_calls()
         if self._admitted:
             self._terms.desk.left(self)
@@ -145,7 +148,9 @@ class Connection(asyncio.Protocol):
             request = self._reader.next()
             if request is None:
                 return
-            if not request.is_response:  # nobody waits for those of clients
+            if request.is_response:
+                self._asked.answered(request)
+            else:
                 self._serve(request)
 
     def _count_held(self) -> None:
@@ -225,6 +230,14 @@ class Connection(asyncio.Protocol):
             return False
         self._write(command)
         return True
+
+    async def ask(self, command: Command, seconds: float) -> Command:
+        """Send a request and wait for its answer. Raises Busy, ConnectionError, TimeoutError."""
+        with self._asked.one() as (number, answered):
+            if not self.tell(replace(command, opaque=number)):
+                raise ConnectionError(f"{self.name} takes no requests")
+            async with asyncio.timeout(seconds):
+                return await answered
 
     def pause_writing(self) -> None:
         """See asyncio."""

@@ -27,6 +27,13 @@ class Peer(Protocol):
     def tell(self, command: Command) -> bool:
         """Send a request that nobody answers; False where the client takes nothing."""
 
+    async def ask(self, command: Command, seconds: float) -> Command:
+        """Send a request and wait for its answer, for so many seconds.
+
+        Raises Busy where too many wait, ConnectionError where the client takes nothing or goes,
+        TimeoutError.
+        """
+
     def after_answer(self, callback: Callable[[], None]) -> None:
         """Call this once the client has taken the answer that is made now, or is gone."""
 

@@ -84,6 +84,10 @@ class Remoting:
         """Send a request that has no answer."""
         self.begin(code, fields, body, flag=ONEWAY)
 
+    def reply(self, request: Command, code: int = 0, body: bytes = b"", remark: str = "") -> None:
+        """Answer a request of the node."""
+        self._writer.write(request.answer(code, remark, body=body).frame())
+
     def write(self, data: bytes) -> None:
         """Send bytes."""
         self._writer.write(data)
@@ -119,13 +123,19 @@ class Remoting:
         return await self.ask(RequestCode.SEND_MESSAGE_V2, short, body)
 
     async def beat(
-        self, client_id: str, group: str, topic: str, tags: str = "*", version: int = 1
+        self,
+        client_id: str,
+        group: str,
+        topic: str,
+        tags: str = "*",
+        version: int = 1,
+        **more: Any,
     ) -> Command:
-        """HEART_BEAT of a member of a group."""
+        """HEART_BEAT of a member of a group. more: of the request."""
         row = {"topic": topic, "subString": tags, "subVersion": version, "expressionType": "TAG"}
         data = {"groupName": group, "subscriptionDataSet": [row]}
         body = json.dumps({"clientID": client_id, "consumerDataSet": [data]}).encode()
-        return await self.ask(RequestCode.HEART_BEAT, body=body)
+        return await self.ask(RequestCode.HEART_BEAT, body=body, **more)
 
     def pull(
         self, group: str, topic: str, offset: int, wait_ms: int = 0, **more: Any

@@ -115,3 +115,19 @@ async def test_a_send_during_a_switch_is_answered_such_that_clients_retry(group:
         master = group.the_master()
         async with connected(master) as following:
             assert (await following.send("T", b"next")).code == ResponseCode.SUCCESS
+
+
+async def test_tools_may_ask_every_node_of_a_group_to_delete_a_topic(group: Elected) -> None:
+    delete, make = RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.UPDATE_AND_CREATE_TOPIC
+    fields = {"topic": "N", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    master = group.the_master()
+    async with AsyncExitStack() as stack:
+        clients = {node: await stack.enter_async_context(connected(node)) for node in group.nodes}
+        for node, remoting in clients.items():
+            if node is not master:
+                refused = await remoting.ask(make, fields)
+                assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert (await clients[master].ask(make, fields)).code == ResponseCode.SUCCESS
+        for node in sorted(group.nodes, key=lambda node: node is master):  # the slaves first
+            assert (await clients[node].ask(delete, {"topic": "N"})).code == ResponseCode.SUCCESS
+        await until(lambda: all("N" not in broker_of(node).metadata.topics for node in group.nodes))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from node.access.gate import Principal
 from node.remoting.codec.command import Command
-from node.remoting.codec.heartbeats import ConsumerData, Heartbeat
+from node.remoting.codec.heartbeats import ConsumerData, Heartbeat, Subscription
 from node.remoting.members import SILENT_MS, Members
 from store.clocks import MonoMs
 from store.record import Host
@@ -21,6 +21,9 @@ class Client:
 
     def tell(self, command: Command) -> bool:
         return False
+
+    async def ask(self, command: Command, seconds: float) -> Command:
+        raise ConnectionError
 
     def after_answer(self, callback: Callable[[], None]) -> None:
         pass
@@ -68,3 +71,25 @@ def test_a_client_that_leaves_a_group_of_producers_stays_its_users_in_the_others
     members.produces_no_more(one, "p")
     assert members.producers("p") == []
     assert members.producers("q") == [(one, user)]
+
+
+def reading(version: int, *topics: str) -> Heartbeat:
+    found = tuple(Subscription(topic, f"tag{version}", version=version) for topic in topics)
+    return Heartbeat("c", (), (ConsumerData("g", False, True, found),))
+
+
+def test_a_group_reads_what_the_newest_subscriptions_of_its_members_say() -> None:
+    members, one, other = Members(), Client("one"), Client("other")
+    assert members.reads("g") == {}
+    members.beat(one, reading(2, "T", "U"), MonoMs(0))
+    members.beat(other, reading(1, "T", "V"), MonoMs(0))
+    found = {topic: sub.expression for topic, sub in members.reads("g").items()}
+    assert found == {"T": "tag2", "U": "tag2", "V": "tag1"}
+    members.beat(other, reading(3, "T"), MonoMs(0))
+    found = {topic: sub.expression for topic, sub in members.reads("g").items()}
+    assert found == {"T": "tag3", "U": "tag2"}
+    members.leave(one, "g")
+    assert set(members.reads("g")) == {"T"}
+    members.gone(other)
+    assert members.reads("g") == {}
+    assert members.client(other) is None

@@ -1,0 +1,1 @@
+"""Administration: what mqadmin, the dashboard and the exporter ask for."""

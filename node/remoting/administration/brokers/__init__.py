@@ -1,0 +1,1 @@
+"""The broker itself: its state, its statistics, its configuration and its files."""

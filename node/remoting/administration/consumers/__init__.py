@@ -1,0 +1,1 @@
+"""Consumers: who is connected, how far groups are, and what tools ask of clients."""

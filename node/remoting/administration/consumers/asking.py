@@ -1,0 +1,142 @@
+"""Questions of tools that clients answer: their state, and whether they can process a message.
+
+The node passes them on, and the answers back. A client that does not answer in time is told of.
+"""
+
+import asyncio
+
+from duolog import _errors as sdk
+
+from node.broker import Broker
+from node.remoting.administration.bodies import dumps
+from node.remoting.codec.adminheaders import (
+    ConsumeDirectlyRequest,
+    ConsumerStatusRequest,
+    RunningInfoRequest,
+)
+from node.remoting.codec.codes import RequestCode, ResponseCode
+from node.remoting.codec.command import Command
+from node.remoting.codec.errors import BadRequest
+from node.remoting.codec.fastjson import Key, MessageQueue, Value, loads
+from node.remoting.codec.fields import read_header, write_header
+from node.remoting.members import Members
+from node.remoting.places import message_at
+from node.remoting.port.desk import Peer
+from node.remoting.refusals import REMARK_CHARACTERS_MAX, Refused
+from store.record import parse_message_id
+
+ASK_SECONDS = 10.0  # RocketMQ's
+STATUS_SECONDS = 5.0
+CLIENTS_MAX = 100  # that are asked for one answer
+STATUS_BYTES_MAX = 1 << 20  # of one client's
+CODE_MAX = (1 << 15) - 1  # that every form of a header can tell
+
+
+class Asking:
+    """Passes questions on."""
+
+    def __init__(self, broker: Broker, members: Members) -> None:
+        self._broker = broker
+        self._members = members
+
+    async def running_info(self, request: Command) -> Command:
+        """GET_CONSUMER_RUNNING_INFO. Raises Refused, Busy."""
+        header = read_header(RunningInfoRequest, request.fields)
+        peer = self._member(header.consumer_group, header.client_id)
+        asked = Command(RequestCode.GET_CONSUMER_RUNNING_INFO, fields=write_header(header))
+        return await self._passed_on(request, peer, asked)
+
+    async def consume(self, request: Command) -> Command:
+        """CONSUME_MESSAGE_DIRECTLY: a client processes a message, whatever its group has done.
+
+        Raises as `message_at`, Refused, Busy.
+        """
+        header = read_header(ConsumeDirectlyRequest, request.fields)
+        peer = self._member(header.consumer_group, header.client_id)
+        _, offset = parse_message_id(header.msg_id)
+        record = await message_at(self._broker, offset)
+        memory = self._broker.store.log.get_data(record.physical_offset)
+        fields = {**write_header(header), "brokerName": self._broker.group}
+        code, body = RequestCode.CONSUME_MESSAGE_DIRECTLY, memory[: record.size].tobytes()
+        return await self._passed_on(request, peer, Command(code, 0, fields, body))
+
+    async def status(self, request: Command) -> Command:
+        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the offsets that clients have reached.
+
+        Raises Refused where there is no such client.
+        """
+        header = read_header(ConsumerStatusRequest, request.fields)
+        members = {
+            member.client_id: peer
+            for peer, member in self._members.of(header.group).items()
+            if header.client_addr in ("", member.client_id)
+        }
+        if not members:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"No Any Consumer online in the consumer group: [{header.group[:255]}]",
+            )
+        if len(members) > CLIENTS_MAX:
+            raise BadRequest(
+                f"group {header.group} has {len(members)} clients, at most {CLIENTS_MAX} are "
+                "asked at once: name one of them"
+            )
+        asked = Command(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields=write_header(header))
+        async with asyncio.TaskGroup() as tasks:
+            answers = {
+                client_id: tasks.create_task(self._reached(peer, asked))
+                for client_id, peer in members.items()
+            }
+        table = {client_id: one.result() for client_id, one in answers.items()}
+        return request.answer(0, body=dumps({"consumerTable": table}))
+
+    async def _reached(self, peer: Peer, asked: Command) -> dict[Key, Value] | None:
+        """The offsets of one client; None where it does not tell them."""
+        try:
+            answer = await peer.ask(asked, STATUS_SECONDS)
+            if answer.code or len(answer.body) > STATUS_BYTES_MAX:
+                return None
+            return _queue_table(answer.body)
+        except (TimeoutError, ConnectionError, sdk.Busy, BadRequest):
+            return None
+
+    def _member(self, group: str, client_id: str) -> Peer:
+        for peer, member in self._members.of(group).items():
+            if member.client_id == client_id:
+                return peer
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"The Consumer <{group[:255]}> <{client_id[:255]}> not online",
+        )
+
+    async def _passed_on(self, request: Command, peer: Peer, asked: Command) -> Command:
+        answer = await self._answer(peer, asked)
+        code = answer.code if 0 <= answer.code <= CODE_MAX else ResponseCode.SYSTEM_ERROR
+        return request.answer(code, answer.remark[:REMARK_CHARACTERS_MAX], body=answer.body)
+
+    @staticmethod
+    async def _answer(peer: Peer, asked: Command) -> Command:
+        try:
+            return await peer.ask(asked, ASK_SECONDS)
+        except TimeoutError:
+            raise Refused(
+                ResponseCode.CONSUME_MSG_TIMEOUT,
+                f"the client at {peer.name} did not answer within {ASK_SECONDS:g} s",
+            ) from None
+        except ConnectionError as error:
+            raise sdk.Busy(f"the client at {peer.name} cannot be asked: {error}") from None
+
+
+def _queue_table(body: bytes) -> dict[Key, Value]:
+    """The offsets that a GetConsumerStatusBody names. Raises BadRequest."""
+    found = loads(body)
+    table = found.get("messageQueueTable") if isinstance(found, dict) else None
+    rows = table.items() if isinstance(table, dict) else ()
+    return {
+        key: offset
+        for key, offset in rows
+        if isinstance(key, MessageQueue) and isinstance(offset, int)
+    }
+
+
+__all__ = ["Asking"]

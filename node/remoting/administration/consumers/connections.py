@@ -1,0 +1,93 @@
+"""Who is connected by the remoting protocol, as consumers and as producers."""
+
+import json
+from collections.abc import Iterable, Iterator
+
+from node.core.slices import Slices
+from node.engine.storetimes import StoreTimes
+from node.remoting.administration.bodies import dumps, row_list, subscription_row
+from node.remoting.codec.adminheaders import ProducersRequest
+from node.remoting.codec.codes import ResponseCode
+from node.remoting.codec.command import Command
+from node.remoting.codec.fastjson import Value
+from node.remoting.codec.fields import read_header
+from node.remoting.codec.headers import MembersRequest
+from node.remoting.members import Members
+from node.remoting.port.desk import Peer
+from node.remoting.refusals import Refused
+
+
+class Connections:
+    """Tells of the connections of groups."""
+
+    def __init__(self, times: StoreTimes, members: Members) -> None:
+        self._times = times
+        self._members = members
+
+    async def consumers(self, request: Command) -> Command:
+        """GET_CONSUMER_CONNECTION_LIST. Raises Refused."""
+        group = read_header(MembersRequest, request.fields).consumer_group
+        members = self._members.of(group)
+        if not members:
+            raise Refused(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                f"the consumer group[{group[:255]}] not online by the remoting protocol",
+            )
+        data = next(iter(members.values())).data
+        reads = self._members.reads(group)
+        others = dumps(
+            {
+                "consumeFromWhere": data.begins,
+                "consumeType": "CONSUME_PASSIVELY" if data.pushes else "CONSUME_ACTIVELY",
+                "messageModel": "BROADCASTING" if data.broadcasting else "CLUSTERING",
+                "subscriptionTable": {topic: subscription_row(one) for topic, one in reads.items()},
+            }
+        ).decode()
+        rows = await row_list(self._rows(members), Slices())
+        return request.answer(0, body=f'{{"connectionSet":{rows},{others[1:]}'.encode())
+
+    async def producers(self, request: Command) -> Command:
+        """GET_PRODUCER_CONNECTION_LIST. Raises Refused."""
+        group = read_header(ProducersRequest, request.fields).producer_group
+        peers = self._members.producers(group)
+        if not peers:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group[:255]}] not exist")
+        rows = await row_list(self._rows(peers), Slices())
+        return request.answer(0, body=f'{{"connectionSet":{rows}}}'.encode())
+
+    async def all_producers(self, request: Command) -> Command:
+        """GET_ALL_PRODUCER_INFO."""
+        slices, parts = Slices(), list[str]()
+        for group in self._members.producer_groups():
+            rows = await row_list(self._producers(self._members.producers(group)), slices)
+            parts.append(f"{json.dumps(group)}:{rows}")
+        return request.answer(0, body=f'{{"data":{{{",".join(parts)}}}}}'.encode())
+
+    def _rows(self, peers: Iterable[Peer]) -> Iterator[dict[str, Value]]:
+        """As Connection. A client that left meanwhile is left out."""
+        for peer in peers:
+            client = self._members.client(peer)
+            if client is not None:
+                yield {
+                    "clientAddr": peer.name,
+                    "clientId": client.client_id,
+                    "language": client.language,
+                    "version": client.version,
+                }
+
+    def _producers(self, peers: Iterable[Peer]) -> Iterator[dict[str, Value]]:
+        """As ProducerInfo. The time is that of the last heartbeat."""
+        behind_ms = self._times.wall_ms() - self._times.mono_ms()
+        for peer in peers:
+            client = self._members.client(peer)
+            if client is not None:
+                yield {
+                    "clientId": client.client_id,
+                    "language": client.language,
+                    "lastUpdateTimestamp": behind_ms + client.heard_ms,
+                    "remoteIP": peer.name,
+                    "version": client.version,
+                }
+
+
+__all__ = ["Connections"]

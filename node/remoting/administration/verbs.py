@@ -1,0 +1,118 @@
+"""The native API's methods, called for a client of the remoting protocol.
+
+So a tool of RocketMQ meets the checks, the guard and the audit log that every other client meets.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+from duolog import _errors as sdk
+from duolog.wire import duolog_pb2 as wire
+
+from node.access.gate import PRINCIPAL, Principal
+from node.methods import Handler
+from node.remoting.port.desk import Peer
+
+PREFIX = "/duolog.v1."
+Trailing = Iterable[tuple[str, str]]
+
+
+class Verbs:
+    """Methods that change or describe topics and groups. All raise DuologError."""
+
+    def __init__(self, methods: Mapping[str, Handler]) -> None:
+        """methods: those of the native API, by path, with what guards and notes them."""
+        self._methods = methods
+
+    async def create_topic(self, peer: Peer, request: wire.TopicRequest) -> wire.TopicReply:
+        """Admin/CreateTopic."""
+        return cast(wire.TopicReply, await self._call(peer, "Admin/CreateTopic", request))
+
+    async def alter_topic(self, peer: Peer, request: wire.TopicRequest) -> wire.TopicReply:
+        """Admin/AlterTopic."""
+        return cast(wire.TopicReply, await self._call(peer, "Admin/AlterTopic", request))
+
+    async def delete_topic(self, peer: Peer, topic: str) -> None:
+        """Admin/DeleteTopic."""
+        await self._call(peer, "Admin/DeleteTopic", wire.DeleteTopicRequest(topic=topic))
+
+    async def topic(self, peer: Peer, topic: str) -> wire.TopicReply | None:
+        """Admin/ListTopics of one; None where it does not exist."""
+        reply = await self._call(peer, "Admin/ListTopics", wire.ListTopicsRequest(topics=[topic]))
+        return cast(wire.ListTopicsReply, reply).topics[0] if reply.topics else None
+
+    async def put_group(self, peer: Peer, request: wire.PutGroupRequest) -> None:
+        """Admin/PutGroup."""
+        await self._call(peer, "Admin/PutGroup", request)
+
+    async def delete_group(self, peer: Peer, group: str) -> None:
+        """Admin/DeleteGroup."""
+        await self._call(peer, "Admin/DeleteGroup", wire.DeleteGroupRequest(group=group))
+
+    async def group(self, peer: Peer, group: str) -> wire.GroupDescription:
+        """Admin/DescribeGroup."""
+        reply = await self._call(
+            peer, "Admin/DescribeGroup", wire.DescribeGroupRequest(group=group)
+        )
+        return cast(wire.GroupDescription, reply)
+
+    async def groups(self, peer: Peer, after: str, limit: int) -> wire.ListGroupsReply:
+        """Admin/ListGroups, a page of it."""
+        request = wire.ListGroupsRequest(after=after, limit=limit)
+        return cast(wire.ListGroupsReply, await self._call(peer, "Admin/ListGroups", request))
+
+    async def reset_group(self, peer: Peer, request: wire.ResetGroupRequest) -> wire.OffsetsReply:
+        """Admin/ResetGroup."""
+        return cast(wire.OffsetsReply, await self._call(peer, "Admin/ResetGroup", request))
+
+    async def commit(self, peer: Peer, request: wire.CommitRequest) -> None:
+        """Groups/Commit."""
+        await self._call(peer, "Groups/Commit", request)
+
+    async def _call(self, peer: Peer, method: str, request: Any) -> Any:
+        return await self._methods[PREFIX + method].unary_unary(request, _Call(peer))
+
+
+class _Call:
+    """The context of a call: who makes it, and how it ends."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def peer(self) -> str:
+        """The client's address as gRPC names it."""
+        host = self._peer.host
+        if ":" in host.address:
+            return f"ipv6:%5B{host.address}%5D:{host.port}"
+        return f"ipv4:{host.address}:{host.port}"
+
+    @property
+    def principal(self) -> Principal | None:
+        """Whose request it is; None where the node has no users."""
+        return PRINCIPAL.get()
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        """None: the connection's requests say who sends them."""
+        return ()
+
+    def auth_context(self) -> dict[str, Iterable[bytes]]:
+        """Nothing, as for frames."""
+        return {}
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call this once the client has taken the answer, or is gone."""
+        self._peer.after_answer(lambda: callback(self))
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing: Trailing = ()
+    ) -> None:
+        """End the call. Raises the error that ended it."""
+        nothing = grpc.aio.Metadata()
+        raise sdk.error_of(
+            grpc.aio.AioRpcError(code, nothing, grpc.aio.Metadata(*trailing), details)
+        )
+
+
+__all__ = ["Verbs"]

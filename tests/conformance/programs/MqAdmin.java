@@ -1,0 +1,70 @@
+// RocketMQ's mqadmin: a producer and a consumer are connected, then sub-commands run, one after the other.
+// Arguments: HOST:PORT of a name server, and a file of command lines, whose words are separated by tabs.
+// Prints each line behind "##### ", and what the sub-command prints. @UNIQUE_ID, @OFFSET_ID and @CLIENT stand for
+// the ids of a message and of the consumer.
+
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Paths;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+
+public class MqAdmin {
+    static final int MESSAGES = 10;
+
+    public static void main(String[] arguments) throws Exception {
+        PrintStream out =
+            new PrintStream(new FileOutputStream(FileDescriptor.out), true, "UTF-8");
+        System.setOut(out);
+        System.setErr(out);
+        DefaultMQProducer producer = new DefaultMQProducer("P");
+        producer.setNamesrvAddr(arguments[0]);
+        producer.setHeartbeatBrokerInterval(500);
+        producer.start();
+        CountDownLatch consumed = new CountDownLatch(MESSAGES);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("C");
+        consumer.setNamesrvAddr(arguments[0]);
+        consumer.setHeartbeatBrokerInterval(500);
+        consumer.setPersistConsumerOffsetInterval(500);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe("T", "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(one -> consumed.countDown());
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        SendResult first = null;
+        for (int k = 0; k < MESSAGES; k++) {
+            Message made = new Message("T", "red", "key" + k, ("body" + k).getBytes(StandardCharsets.UTF_8));
+            SendResult sent = producer.send(made);
+            first = first == null ? sent : first;
+        }
+        if (!consumed.await(60, TimeUnit.SECONDS)) {
+            throw new IllegalStateException("messages were not consumed");
+        }
+        Thread.sleep(2000); // for heartbeats and the commit of offsets
+        String client = consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId();
+        for (String line : Files.readAllLines(Paths.get(arguments[1]))) {
+            line = line.replace("@UNIQUE_ID", first.getMsgId())
+                .replace("@OFFSET_ID", first.getOffsetMsgId())
+                .replace("@CLIENT", client);
+            out.println("##### " + line);
+            MQAdminStartup.main(line.split("\t"));
+            out.flush();
+        }
+        out.println("##### end");
+        out.flush();
+        System.exit(0);
+    }
+}
