@@ -1,14 +1,21 @@
 """Messages by their places in the log, which clients name in ids and in what they send back."""
 
+import ipaddress
+import zlib
+
 from duolog import _errors as sdk
 
 from node.access.rules import NO_SUCH_ID
 from node.broker import Broker
 from node.remoting.guarding.sight import Sight
 from store.errors import StoreError
+from store.kernels.encode import RECORD_CRC_BYTES, RECORD_CRC_NAME
 from store.metadata import is_reserved_topic
 from store.offsets import PhyOffset
-from store.record import Record
+from store.record import BORN_HOST_V6, STORE_HOST_V6, Host, Record
+
+_SYSFLAG_AT, _BORN_HOST_AT = 36, 48
+_SEAL = RECORD_CRC_NAME.tobytes()
 
 
 async def message_for(sight: Sight, broker: Broker, offset: int) -> Record:
@@ -44,4 +51,39 @@ async def message_at(broker: Broker, offset: int) -> Record:
     return record
 
 
-__all__ = ["message_at", "message_for"]
+def reached_at(advertised: str, store_host: Host) -> Host:
+    """Where ids of messages lead, for clients of this protocol: to the port that serves it.
+
+    advertised: HOST:PORT of that port. store_host: of the records, whose address stands for a name.
+    """
+    host, _, port = advertised.rpartition(":")
+    try:
+        address = str(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        address = store_host.address
+    return Host(address, int(port))
+
+
+def led_to(record: bytes, host: Host) -> bytes:
+    """A record whose store host is another: clients make its id of it, and go there with the id.
+
+    As it is where the address would be of another length.
+    """
+    flags = int.from_bytes(record[_SYSFLAG_AT : _SYSFLAG_AT + 4], "big")
+    begin = _BORN_HOST_AT + (20 if flags & BORN_HOST_V6 else 8) + 8  # the store time is between
+    packed = host.packed()
+    if len(packed) != (20 if flags & STORE_HOST_V6 else 8):
+        return record
+    return _sealed(record[:begin] + packed + record[begin + len(packed) :])
+
+
+def _sealed(record: bytes) -> bytes:
+    """With the CRC over all its bytes, if it has one."""
+    rest = len(record) - RECORD_CRC_BYTES
+    if not record.startswith(_SEAL, rest):
+        return record
+    digits = f"{zlib.crc32(record[:rest]):010d}"[::-1]  # the least significant first
+    return record[: rest + len(_SEAL)] + digits.encode() + record[-1:]
+
+
+__all__ = ["led_to", "message_at", "message_for", "reached_at"]

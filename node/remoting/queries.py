@@ -7,10 +7,10 @@ from node.remoting.codec.command import Command
 from node.remoting.codec.fields import read_header, write_header
 from node.remoting.codec.headers import QueryRequest, QueryResponse, ViewRequest
 from node.remoting.guarding.sight import Sight
-from node.remoting.places import message_for
+from node.remoting.places import led_to, message_for
 from node.remoting.port.desk import Peer
 from node.remoting.refusals import Refused
-from store.record import Record
+from store.record import Host, Record
 
 MESSAGES_MAX = 64
 BYTES_MAX = 4 << 20  # of the records in one answer, which has one at least
@@ -19,9 +19,11 @@ BYTES_MAX = 4 << 20  # of the records in one answer, which has one at least
 class Queries:
     """Finds messages."""
 
-    def __init__(self, broker: Broker, sight: Sight) -> None:
+    def __init__(self, broker: Broker, sight: Sight, host: Host) -> None:
+        """host: where clients look a message up by the id that they make of its record."""
         self._broker = broker
         self._sight = sight
+        self._host = host
 
     async def view(self, peer: Peer, request: Command) -> Command:
         """VIEW_MESSAGE_BY_ID. Raises as `message_for`."""
@@ -56,16 +58,15 @@ class Queries:
         found: list[Record],
         fields: dict[str, str] | None = None,
     ) -> Command:
-        """The records as the log has them, as many as there is room for."""
+        """The records as the log has them but for their hosts, as many as there is room for."""
         untaken, address = self._broker.untaken, Who.at("", peer.host.address).address
         room = min(BYTES_MAX, await untaken.some_room(address))
         parts: list[bytes] = []
         for record in found:
             if parts and record.size > room:
                 break
-            parts.append(
-                self._broker.store.log.get_data(record.physical_offset)[: record.size].tobytes()
-            )
+            memory = self._broker.store.log.get_data(record.physical_offset)
+            parts.append(led_to(memory[: record.size].tobytes(), self._host))
             room -= record.size
         size = sum(map(len, parts))
         untaken.take(address, size)

@@ -23,6 +23,7 @@ from node.remoting.guarding.door import Door
 from node.remoting.guarding.guard import Handler
 from node.remoting.guarding.sight import Sight
 from node.remoting.members import Members
+from node.remoting.places import reached_at
 from node.remoting.port.desk import Begun, Peer
 from node.remoting.producing.sending import Sending
 from node.remoting.producing.transactions import Transactions
@@ -73,10 +74,11 @@ class RemotingService:
         offsets = Offsets(broker, self._commits)
         self._clients = clients = Clients(broker, self.members, sight)
         self._running = Background(broker.give_up)
-        sending = Sending(broker, sight)
+        host = reached_at(advertised, broker.store.store_host)
+        sending = Sending(broker, sight, host)
         pulling = Pulling(broker, self.members, offsets)
         self._transactions = transactions = Transactions(broker, self.members, sight)
-        queries = Queries(broker, sight)
+        queries = Queries(broker, sight, host)
         routes = Routes(broker, advertised)
         self._handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE: sending.send,

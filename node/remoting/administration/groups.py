@@ -20,6 +20,7 @@ from node.remoting.port.desk import Peer
 from node.remoting.refusals import Refused
 from store.metadata import new_group
 
+GROUPS_AT_ONCE = 1000  # of one list
 INT_MAX = (1 << 31) - 1
 # Settings of a group that the native API does not name; they are kept as they are set.
 _TRUTHS = (
@@ -42,16 +43,28 @@ class Groups:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP. Raises as Admin/PutGroup, BadRequest."""
         if len(request.body) > JSON_BYTES_MAX:
             raise BadRequest(f"a body of {len(request.body)} bytes is no group")
-        config = loads(request.body)
-        if not isinstance(config, dict):
-            raise BadRequest("the settings of a group are no JSON object")
-        wanted = _wanted(config)
-        others = _others(config)
+        await self._put(peer, *_settings(loads(request.body)))
+        return request.answer(0)
+
+    async def put_all(self, peer: Peer, request: Command) -> Command:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: as `put`, up to the first that is refused."""
+        if len(request.body) > JSON_BYTES_MAX:
+            raise BadRequest(f"a body of {len(request.body)} bytes is no list of groups")
+        body = loads(request.body)
+        rows = body.get("groupConfigList") if isinstance(body, dict) else None
+        if not isinstance(rows, list) or len(rows) > GROUPS_AT_ONCE:
+            raise BadRequest(f"groupConfigList is no list of at most {GROUPS_AT_ONCE} groups")
+        for wanted, others in [_settings(row) for row in rows]:
+            await self._put(peer, wanted, others)
+        return request.answer(0)
+
+    async def _put(
+        self, peer: Peer, wanted: wire.PutGroupRequest, others: dict[str, bool | int]
+    ) -> None:
         await self._verbs.put_group(peer, wanted)
         row = self._broker.metadata.tables.groups.get(wanted.group, new_group(wanted.group))
         if any(row.get(name) != value for name, value in others.items()):
             await self._broker.metadata.put_group({**row, **others})
-        return request.answer(0)
 
     async def delete(self, peer: Peer, request: Command) -> Command:
         """DELETE_SUBSCRIPTIONGROUP. Raises as Admin/DeleteGroup; an unknown one is no error."""
@@ -70,6 +83,13 @@ class Groups:
         if row is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return request.answer(0, body=dumps(row))
+
+
+def _settings(config: Value) -> tuple[wire.PutGroupRequest, dict[str, bool | int]]:
+    """What a SubscriptionGroupConfig sets: by the native API, and others. Raises BadRequest."""
+    if not isinstance(config, dict):
+        raise BadRequest("the settings of a group are no JSON object")
+    return _wanted(config), _others(config)
 
 
 def _wanted(config: Mapping[Key, Value]) -> wire.PutGroupRequest:

@@ -9,6 +9,7 @@ from node.quotas.quotas import Who
 from node.remoting.administration import namespace
 from node.remoting.administration.brokers.configuration import Configuration
 from node.remoting.administration.brokers.files import Files
+from node.remoting.administration.brokers.replicas import Replicas
 from node.remoting.administration.brokers.runtime import Runtime
 from node.remoting.administration.brokers.statistics import Statistics
 from node.remoting.administration.consumers.asking import Asking
@@ -39,6 +40,7 @@ LISTS = (
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
     RequestCode.GET_TOPICS_BY_CLUSTER,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER,
 )
 Serve = Callable[[Peer, Command], Begun]
 
@@ -57,8 +59,9 @@ class Administration:
         self._untaken = broker.untaken
         self._turns = asyncio.Semaphore(LISTS_AT_ONCE)
         verbs = Verbs(methods)
-        topics, groups = Topics(broker, members, verbs), Groups(broker, verbs)
         self._statistics = statistics = Statistics(broker)
+        topics = Topics(broker, members, verbs, statistics)
+        groups = Groups(broker, verbs)
         progress = Progress(broker, members, verbs, statistics)
         resets = Resets(broker, members, verbs)
         connections = Connections(broker.times, members)
@@ -66,8 +69,10 @@ class Administration:
         runtime = Runtime(broker, statistics)
         configuration = Configuration(broker, advertised)
         files = Files(broker, members)
+        replicas = Replicas(broker, verbs)
         served: dict[RequestCode, Serve] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: topics.put,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.put_all,
             RequestCode.DELETE_TOPIC_IN_BROKER: topics.delete,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: lambda _, request: topics.forget(request),
             RequestCode.GET_TOPIC_STATS_INFO: topics.stats,
@@ -82,6 +87,7 @@ class Administration:
             ),
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: lambda _, request: topics.readers(request),
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.put,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: groups.put_all,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: groups.delete,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: lambda _, request: groups.config(request),
             RequestCode.GET_CONSUME_STATS: progress.of_group,
@@ -98,12 +104,18 @@ class Administration:
             RequestCode.GET_ALL_PRODUCER_INFO: lambda _, request: connections.all_producers(
                 request
             ),
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: lambda _, request: topics.read_by(request),
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: lambda _, request: connections.subscription(
+                request
+            ),
             RequestCode.GET_CONSUMER_RUNNING_INFO: lambda _, request: asking.running_info(request),
             RequestCode.CONSUME_MESSAGE_DIRECTLY: lambda _, request: asking.consume(request),
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: lambda _, request: asking.status(
                 request
             ),
             RequestCode.GET_BROKER_RUNTIME_INFO: lambda _, request: runtime.info(request),
+            RequestCode.GET_BROKER_HA_STATUS: replicas.status,
+            RequestCode.GET_BROKER_EPOCH_CACHE: replicas.epochs,
             RequestCode.VIEW_BROKER_STATS_DATA: lambda _, request: statistics.view(request),
             RequestCode.GET_BROKER_CONFIG: lambda _, request: configuration.of_broker(request),
             RequestCode.GET_NAMESRV_CONFIG: lambda _, request: configuration.of_name_server(

@@ -1,41 +1,68 @@
 """Topics: created, altered, deleted, listed and described."""
 
+from collections.abc import Mapping
+
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
 from node.broker import Broker
 from node.core.slices import Slices
 from node.remoting.administration.bodies import QueueRows, dumps, name_list
-from node.remoting.administration.names import groups_of, topic_names
+from node.remoting.administration.brokers.statistics import Statistics
+from node.remoting.administration.names import groups_of, topic_names, topics_of
 from node.remoting.administration.verbs import Verbs
-from node.remoting.codec.adminheaders import ClusterRequest, CreateTopicRequest, TopicRequest
+from node.remoting.codec.adminheaders import (
+    ClusterRequest,
+    CreateTopicRequest,
+    GroupRequest,
+    TopicRequest,
+)
 from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.fields import read_header
+from node.remoting.codec.heartbeats import read_list, read_name, read_object, read_text
 from node.remoting.members import Members
 from node.remoting.port.desk import Peer
 from node.remoting.routes import retried_group
-from store.metadata import LITE_EXPIRATION, is_reserved_topic
+from store.metadata import LITE_EXPIRATION, PERM_READ, PERM_WRITE, is_reserved_topic
 
 MESSAGE_TYPE = "message.type"
+TOPICS_AT_ONCE = 1000  # of one list
 
 
 class Topics:
     """Serves requests about topics."""
 
-    def __init__(self, broker: Broker, members: Members, verbs: Verbs) -> None:
+    def __init__(
+        self, broker: Broker, members: Members, verbs: Verbs, statistics: Statistics
+    ) -> None:
         self._broker = broker
         self._members = members
         self._verbs = verbs
+        self._statistics = statistics
 
     async def put(self, peer: Peer, request: Command) -> Command:
         """UPDATE_AND_CREATE_TOPIC. Raises as Admin/CreateTopic and Admin/AlterTopic, BadRequest."""
-        header = read_header(CreateTopicRequest, request.fields)
+        await self._put(peer, read_header(CreateTopicRequest, request.fields))
+        return request.answer(0)
+
+    async def put_all(self, peer: Peer, request: Command) -> Command:
+        """UPDATE_AND_CREATE_TOPIC_LIST: one after the other, up to the first that is refused.
+
+        Raises as `put`.
+        """
+        body = read_object(read_text(request.body), "a list of topics")
+        rows = read_list(body.get("topicConfigList"), "topicConfigList", TOPICS_AT_ONCE)
+        headers = [_header(read_object(row, "a topic")) for row in rows]
+        for header in headers:
+            await self._put(peer, header)
+        return request.answer(0)
+
+    async def _put(self, peer: Peer, header: CreateTopicRequest) -> None:
         wanted = _wanted(header)
         await self._broker.log.caught_up()
         known = self._broker.metadata.exists(header.topic)
         await (self._verbs.alter_topic if known else self._verbs.create_topic)(peer, wanted)
-        return request.answer(0)
 
     async def delete(self, peer: Peer, request: Command) -> Command:
         """DELETE_TOPIC_IN_BROKER. Raises as Admin/DeleteTopic.
@@ -81,7 +108,8 @@ class Topics:
             rows.add(topic, 0, lastUpdateTimestamp=0, maxOffset=0, minOffset=0)
         else:
             raise sdk.UnknownTopic(f"topic[{topic[:200]}] not exist")
-        return request.answer(0, body=dumps({"offsetTable": rows.rows}))
+        tps = self._statistics.topic_tps(topic)
+        return request.answer(0, body=dumps({"offsetTable": rows.rows, "topicPutTps": tps}))
 
     async def config(self, request: Command) -> Command:
         """GET_TOPIC_CONFIG. Raises UnknownTopic, NotMaster."""
@@ -133,6 +161,46 @@ class Topics:
         slices = Slices()
         found = await groups_of(self._broker, self._members, topic, slices)
         return request.answer(0, body=await name_list("groupList", sorted(found), slices))
+
+    async def read_by(self, request: Command) -> Command:
+        """QUERY_TOPICS_BY_CONSUMER: the topics in which a group has offsets. Raises NotMaster."""
+        group = read_header(GroupRequest, request.fields).group
+        await self._broker.log.caught_up()
+        slices = Slices()
+        found = await topics_of(self._broker, group, slices)
+        return request.answer(0, body=await name_list("topicList", sorted(found), slices))
+
+
+def _header(row: Mapping[str, object]) -> CreateTopicRequest:
+    """A TopicConfig of a list, as a request for it alone. Raises BadRequest."""
+    numbers = [
+        _number(row, name, default)
+        for name, default in (
+            ("readQueueNums", 0),
+            ("writeQueueNums", 0),
+            ("perm", PERM_READ | PERM_WRITE),
+            ("topicSysFlag", 0),
+        )
+    ]
+    read, write, perm, flag = numbers
+    attributes = read_object(row.get("attributes") or {}, "attributes")
+    words = ",".join(f"{name}={value}" for name, value in attributes.items())
+    return CreateTopicRequest(
+        read_name(row.get("topicName"), "topicName"),
+        read,
+        write,
+        perm,
+        topic_sys_flag=flag,
+        order=row.get("order") is True,
+        attributes=words,
+    )
+
+
+def _number(row: Mapping[str, object], name: str, default: int) -> int:
+    value = row.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadRequest(f"{name} of a topic is no number")
+    return value
 
 
 def _wanted(header: CreateTopicRequest) -> wire.TopicRequest:

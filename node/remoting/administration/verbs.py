@@ -71,6 +71,11 @@ class Verbs:
         """Groups/Commit."""
         await self._call(peer, "Groups/Commit", request)
 
+    async def node(self, peer: Peer) -> wire.NodeStatusReply:
+        """Admin/NodeStatus."""
+        reply = await self._call(peer, "Admin/NodeStatus", wire.NodeStatusRequest())
+        return cast(wire.NodeStatusReply, reply)
+
     async def _call(self, peer: Peer, method: str, request: Any) -> Any:
         return await self._methods[PREFIX + method].unary_unary(request, _Call(peer))
 

@@ -60,7 +60,7 @@ class DeleteGroupRequest:
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """GET_SUBSCRIPTIONGROUP_CONFIG."""
+    """GET_SUBSCRIPTIONGROUP_CONFIG, QUERY_TOPICS_BY_CONSUMER."""
 
     group: str
 
@@ -81,8 +81,8 @@ class BrokerConsumeStatsRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class TimeSpanRequest:
-    """QUERY_CONSUME_TIME_SPAN."""
+class GroupTopicRequest:
+    """QUERY_CONSUME_TIME_SPAN, QUERY_SUBSCRIPTION_BY_CONSUMER."""
 
     topic: str
     group: str
@@ -204,7 +204,7 @@ ADMIN_REQUESTS: dict[RequestCode, type] = {
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: ConsumerStatusRequest,
     RequestCode.GET_TOPICS_BY_CLUSTER: ClusterRequest,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: TopicRequest,
-    RequestCode.QUERY_CONSUME_TIME_SPAN: TimeSpanRequest,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: GroupTopicRequest,
     RequestCode.GET_CONSUMER_RUNNING_INFO: RunningInfoRequest,
     RequestCode.CONSUME_MESSAGE_DIRECTLY: ConsumeDirectlyRequest,
     RequestCode.CLONE_GROUP_OFFSET: CloneOffsetRequest,
@@ -212,6 +212,8 @@ ADMIN_REQUESTS: dict[RequestCode, type] = {
     RequestCode.GET_BROKER_CONSUME_STATS: BrokerConsumeStatsRequest,
     RequestCode.QUERY_CONSUME_QUEUE: ConsumeQueueRequest,
     RequestCode.RESUME_CHECK_HALF_MESSAGE: ResumeCheckRequest,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: GroupRequest,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: GroupTopicRequest,
     RequestCode.GET_TOPIC_CONFIG: TopicRequest,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: GroupRequest,
 }
@@ -219,6 +221,10 @@ WITHOUT_FIELDS = (
     RequestCode.GET_BROKER_CONFIG,
     RequestCode.GET_BROKER_RUNTIME_INFO,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,  # its body has them
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.GET_BROKER_HA_STATUS,
+    RequestCode.GET_BROKER_EPOCH_CACHE,
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
@@ -241,6 +247,7 @@ __all__ = [
     "CreateTopicRequest",
     "DeleteGroupRequest",
     "GroupRequest",
+    "GroupTopicRequest",
     "KeyValueRequest",
     "NamespaceRequest",
     "ProducersRequest",
@@ -248,6 +255,5 @@ __all__ = [
     "ResumeCheckRequest",
     "RunningInfoRequest",
     "StatsRequest",
-    "TimeSpanRequest",
     "TopicRequest",
 ]

@@ -35,7 +35,7 @@ from store.columns import Columns
 from store.kernels.jit import I64
 from store.messagestore import PutBatch, PutResult
 from store.metadata import PERM_WRITE, TopicConfig, is_closed_topic
-from store.record import COMPRESSED, offset_message_id
+from store.record import COMPRESSED, Host, offset_message_id
 from store.status import PutMessageStatus
 
 PATIENCE_MS = 1000  # of a refusal while the group is changing its master; clients wait for 3 s
@@ -73,9 +73,11 @@ class _Put:
 class Sending:
     """Stores what producers send."""
 
-    def __init__(self, broker: Broker, sight: Sight) -> None:
+    def __init__(self, broker: Broker, sight: Sight, host: Host) -> None:
+        """host: where clients look a message up by the id that an answer tells."""
         self._broker = broker
         self._sight = sight
+        self._host = host
         self._core = broker.core
         self._log = broker.log
         self._turn = count()
@@ -279,7 +281,7 @@ class Sending:
         if result.status is not PutMessageStatus.PUT_OK:
             self._core.traffic.failures.add(result.status.value, 1)
         where = SendResponse(
-            offset_message_id(self._broker.store.store_host, result.physical_offset),
+            offset_message_id(self._host, result.physical_offset),
             told.queue_id,
             result.queue_offset,
         )

@@ -1,7 +1,7 @@
 // RocketMQ's mqadmin: a producer and a consumer are connected, then sub-commands run, one after the other.
 // Arguments: HOST:PORT of a name server, and a file of command lines, whose words are separated by tabs.
 // Prints each line behind "##### ", and what the sub-command prints. @UNIQUE_ID, @OFFSET_ID and @CLIENT stand for
-// the ids of a message and of the consumer.
+// the ids of a message and of the consumer; @help lists the sub-commands, @ext makes other calls.
 
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
@@ -18,10 +18,30 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 public class MqAdmin {
     static final int MESSAGES = 10;
+
+    // Calls of the dashboard and the exporter that no sub-command makes, or none in this way.
+    static void calls(String server, String client, String id) throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(10_000);
+        admin.setNamesrvAddr(server);
+        admin.setInstanceName("ext");
+        admin.start();
+        System.out.println("spans " + admin.queryConsumeTimeSpan("T", "C").size());
+        System.out.println("reached " + admin.getConsumeStatus("T", "C", client).get(client).size());
+        System.out.println("topics " + admin.fetchTopicsByCLuster("DefaultCluster").getTopicList().contains("T"));
+        System.out.println("clusters " + admin.getTopicClusterList("T"));
+        System.out.println("puts " + admin.viewBrokerStatsData(server, "TOPIC_PUT_NUMS", "T").getStatsDay().getSum());
+        System.out.println("gets " + admin.viewBrokerStatsData(server, "GROUP_GET_NUMS", "T@C").getStatsDay().getSum());
+        System.out.println("boot " + admin.fetchBrokerRuntimeStats(server).getTable().get("bootTimestamp"));
+        System.out.println("direct " + admin.consumeMessageDirectly("C", client, "T", id).getConsumeResult());
+        System.out.println("readers " + admin.queryTopicConsumeByWho("T").getGroupList());
+        System.out.println("producers " + admin.getAllProducerInfo(server).getData().keySet());
+        admin.shutdown();
+    }
 
     public static void main(String[] arguments) throws Exception {
         PrintStream out =
@@ -60,7 +80,13 @@ public class MqAdmin {
                 .replace("@OFFSET_ID", first.getOffsetMsgId())
                 .replace("@CLIENT", client);
             out.println("##### " + line);
-            MQAdminStartup.main(line.split("\t"));
+            if (line.startsWith("@ext")) {
+                calls(arguments[0], client, first.getMsgId());
+            } else if (line.startsWith("@help")) {
+                MQAdminStartup.main(new String[0]);
+            } else {
+                MQAdminStartup.main(line.split("\t"));
+            }
             out.flush();
         }
         out.println("##### end");

@@ -131,3 +131,22 @@ async def test_tools_may_ask_every_node_of_a_group_to_delete_a_topic(group: Elec
         for node in sorted(group.nodes, key=lambda node: node is master):  # the slaves first
             assert (await clients[node].ask(delete, {"topic": "N"})).code == ResponseCode.SUCCESS
         await until(lambda: all("N" not in broker_of(node).metadata.topics for node in group.nodes))
+
+
+async def test_tools_see_slaves_and_epochs(group: Elected) -> None:
+    status, cache = RequestCode.GET_BROKER_HA_STATUS, RequestCode.GET_BROKER_EPOCH_CACHE
+    master = group.the_master()
+    slave = next(node for node in group.nodes if node is not master)
+    async with connected(master) as first, connected(slave) as second:
+        found = json.loads((await first.ask(status)).body)
+        assert (found["master"], found["inSyncSlaveNums"]) == (True, 2)
+        assert len(found["haConnectionInfo"]) == 2
+        assert all(row["inSync"] for row in found["haConnectionInfo"])
+        followed = json.loads((await second.ask(status)).body)
+        assert (followed["master"], followed["haConnectionInfo"]) == (False, [])
+        assert followed["haClientRuntimeInfo"]["masterAddr"]
+        epochs = json.loads((await first.ask(cache)).body)
+        assert (epochs["brokerName"], epochs["brokerId"]) == ("broker-a", 0)
+        assert epochs["epochList"][0]["startOffset"] == 0
+        assert epochs["epochList"][-1]["endOffset"] == (1 << 63) - 1
+        assert json.loads((await second.ask(cache)).body)["brokerId"] == 1

@@ -4,13 +4,17 @@ import json
 
 import pytest
 
+from demo.ports import free_endpoint
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.locks import LockBatch, QueueName, read_locks
 from node.remoting.consuming.locks import LOCK_MS, QueueLocks
+from node.remoting.places import led_to, reached_at
 from node.server import Node
 from store.clocks import MonoMs
 from store.offsets import QueueOffset
-from tests.node.remoting.client import Remoting, records
+from store.record import Host, RecordHeader
+from tests.node.conftest import StartNode
+from tests.node.remoting.client import Remoting, connected, records
 from tests.node.remoting.forged import forged
 
 # -- queries -----------------------------------------------------------------------------------
@@ -56,6 +60,43 @@ async def test_a_message_is_found_by_its_place(node: Node, remoting: Remoting) -
     fields = {"offset": note.physical_offset}
     refused = await remoting.ask(RequestCode.VIEW_MESSAGE_BY_ID, fields)
     assert refused.code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+async def test_ids_of_messages_lead_to_the_remoting_port(
+    start_node: StartNode, sealed: bool
+) -> None:
+    node = await start_node(remoting={"listen": free_endpoint()}, enabled_append_prop_crc=sealed)
+    assert node.broker is not None
+    assert node.remoting is not None
+    async with connected(node) as remoting:
+        node.broker.metadata.auto_create("T", 1)
+        sent = await remoting.send("T", b"one", "KEYS\x01a\x02UNIQ_KEY\x01ID1")
+        place = {"offset": int(sent.fields["msgId"][16:], 16)}
+        found = records((await remoting.ask(RequestCode.VIEW_MESSAGE_BY_ID, place)).body)
+        assert found[0].message_id == sent.fields["msgId"]
+        assert (found[0].store_host.address, found[0].store_host.port) == (
+            "127.0.0.1", node.remoting.port,
+        )  # fmt: skip
+        assert ("__CRC32#" in found[0].properties) is sealed
+
+
+def test_a_host_of_another_length_stays() -> None:
+    record = RecordHeader("T", 0, 0, 0).packed()
+    assert led_to(record, Host("fe80::1", 1)) == record
+    assert led_to(record, Host("10.0.0.7", 1)) != record
+
+
+@pytest.mark.parametrize(
+    ("advertised", "host"),
+    [
+        ("10.0.0.7:9876", Host("10.0.0.7", 9876)),
+        ("[fe80::1]:9876", Host("fe80::1", 9876)),
+        ("broker.example:9876", Host("10.0.0.9", 9876)),
+    ],
+)
+def test_where_ids_lead_follows_from_what_is_advertised(advertised: str, host: Host) -> None:
+    assert reached_at(advertised, Host("10.0.0.9", 8081)) == host
 
 
 async def test_the_age_of_a_queue_is_told(remoting: Remoting) -> None:

@@ -15,7 +15,7 @@ from node.remoting.codec.messages import BatchMessage, write_batch
 from node.server import Node
 from store.messagestore import PutBatch, PutResult
 from store.offsets import QueueOffset
-from store.record import Record
+from store.record import Record, parse_message_id
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import LETTERS, Remoting, connected
@@ -42,7 +42,9 @@ async def test_a_message_is_stored_as_it_was_sent(node: Node, form: Serializatio
     assert (sent.fields["queueId"], sent.fields["queueOffset"]) == ("2", "0")
     assert sent.fields["MSG_REGION"] == "DefaultRegion"
     record = await stored(node, "T", 2)
-    assert sent.fields["msgId"] == record.message_id
+    assert sent.fields["msgId"][16:] == record.message_id[16:]
+    assert node.remoting is not None
+    assert parse_message_id(sent.fields["msgId"])[0].port == node.remoting.port
     assert (record.body, record.flag) == (b"hello", 5)
     assert properties_of(record) == {"K": "v", "TAGS": "red"}
     assert record.born_time == 1_700_000_000_000

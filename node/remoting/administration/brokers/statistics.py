@@ -85,6 +85,13 @@ class Statistics:
             return 0.0
         return self._totals.growth(("GROUP_GET_NUMS", key), total, MINUTE, self._now()).rate
 
+    def topic_tps(self, topic: str) -> float:
+        """Messages of a topic that clients send, per second."""
+        total = self._received(topic, lambda flow: flow.messages)
+        if total is None:
+            return 0.0
+        return self._totals.growth(("TOPIC_PUT_NUMS", topic), total, MINUTE, self._now()).rate
+
     def rates(self, name: str, total: float) -> str:
         """A total of the broker, per second: over 10 s, a minute and 10 minutes."""
         now = self._now()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from node.core.slices import Slices
 from node.engine.storetimes import StoreTimes
 from node.remoting.administration.bodies import dumps, row_list, subscription_row
-from node.remoting.codec.adminheaders import ProducersRequest
+from node.remoting.codec.adminheaders import GroupTopicRequest, ProducersRequest
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.fastjson import Value
@@ -45,6 +45,15 @@ class Connections:
         ).decode()
         rows = await row_list(self._rows(members), Slices())
         return request.answer(0, body=f'{{"connectionSet":{rows},{others[1:]}'.encode())
+
+    def subscription(self, request: Command) -> Command:
+        """QUERY_SUBSCRIPTION_BY_CONSUMER: none where no member reads the topic."""
+        header = read_header(GroupTopicRequest, request.fields)
+        body: dict[str, Value] = {"group": header.group, "topic": header.topic}
+        found = self._members.reads(header.group).get(header.topic)
+        if found is not None:
+            body["subscriptionData"] = subscription_row(found)
+        return request.answer(0, body=dumps(body))
 
     async def producers(self, request: Command) -> Command:
         """GET_PRODUCER_CONNECTION_LIST. Raises Refused."""

@@ -15,7 +15,7 @@ from node.remoting.codec.adminheaders import (
     BrokerConsumeStatsRequest,
     CloneOffsetRequest,
     ConsumeStatsRequest,
-    TimeSpanRequest,
+    GroupTopicRequest,
 )
 from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadRequest
@@ -145,7 +145,7 @@ class Progress:
 
     async def time_spans(self, peer: Peer, request: Command) -> Command:
         """QUERY_CONSUME_TIME_SPAN: wall-clock ms. Raises as Admin/ListTopics, UnknownTopic."""
-        header = read_header(TimeSpanRequest, request.fields)
+        header = read_header(GroupTopicRequest, request.fields)
         found = await self._verbs.topic(peer, header.topic)
         if found is None:
             raise sdk.UnknownTopic(f"topic[{header.topic[:200]}] not exist")

@@ -124,6 +124,11 @@ async def test_the_configuration_is_told_and_not_set(node: Node, remoting: Remot
         (205, "duolog cluster failover"),
         (329, "store.delete_when"),
         (513, "static topics"),
+        (902, "start and stop its process"),
+        (1002, "the nodes elect their master"),
+        (2003, "cold data"),
+        (3001, "AUTH_CREATE_USER: users and rights"),
+        (3010, "AUTH_LIST_ACL: users and rights"),
         (999, "request type 999 not supported"),
     ],
 )

@@ -69,3 +69,18 @@ async def test_settings_that_are_none_are_refused(
     assert remark
     assert node.broker is not None
     assert not node.broker.metadata.has_group("g")
+
+
+async def test_a_list_of_groups_is_made(node: Node, remoting: Remoting) -> None:
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+    rows = [{"groupName": "g", "retryMaxTimes": 1}, {"groupName": "h", "consumeEnable": False}]
+    await told(remoting, code, json.dumps({"groupConfigList": rows}).encode())
+    assert (await told(remoting, CONFIG, group="g"))["retryMaxTimes"] == 1
+    assert (await told(remoting, CONFIG, group="h"))["consumeEnable"] is False
+    for wrong in ([1], [{}], [{"groupName": "i"}, {"groupName": "j", "brokerId": -1}], {}, "x"):
+        body = json.dumps({"groupConfigList": wrong}).encode()
+        assert (await refused(remoting, code, body))[0] == ResponseCode.SYSTEM_ERROR
+    too_long = await refused(remoting, code, b" " * (2 << 20))
+    assert too_long[0] == ResponseCode.SYSTEM_ERROR
+    assert node.broker is not None
+    assert not node.broker.metadata.has_group("i"), "a list is checked before anything is done"

@@ -16,7 +16,7 @@ RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 ALL: dict[str, Any] = {"topic": "T", "group": "g", "isForce": "true"}
 
 
-async def offsets(node: Node, group: str = "g") -> list[int]:
+async def offsets(node: Node, group: str = "g") -> list[int | None]:
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
         found = await client.admin.group(group)
     return [one.committed for one in found.queues if one.topic == "T"]

@@ -28,8 +28,8 @@ async def test_a_topic_is_made_and_altered_by_the_native_verbs(
     await told(remoting, PUT, **FIELDS, attributes="+message.type=FIFO")
     await told(remoting, PUT, **{**FIELDS, "readQueueNums": 9, "writeQueueNums": 9, "perm": 4})
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        found = await client.admin.topic("N")
-    assert (len(found.queues), found.perm, found.message_type) == (9, 4, "FIFO")
+        (found,) = await client.admin.topics(["N"])
+    assert (found.queues, found.perm, found.message_type) == (9, 4, "FIFO")
     code, remark = await refused(remoting, PUT, **FIELDS)
     assert code == ResponseCode.SYSTEM_ERROR
     assert "the number can grow, not shrink" in remark
@@ -164,3 +164,43 @@ async def test_changes_are_in_the_audit_log(start_node: StartNode, tmp_path: Pat
     )  # fmt: skip
     assert made["request"] == {"topic": "N", "queues": 8, "perm": 6}
     assert (failed["method"], failed["decision"]) == ("Admin/AlterTopic", "failed")
+
+
+async def test_a_list_of_topics_is_made(node: Node, remoting: Remoting) -> None:
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
+    rows = [
+        {"topicName": "A", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6},
+        {"topicName": "B", "readQueueNums": 3, "writeQueueNums": 3,
+         "attributes": {"+message.type": "DELAY"}},
+    ]  # fmt: skip
+    await told(remoting, code, json.dumps({"topicConfigList": rows}).encode())
+    assert node.broker is not None
+    topics = node.broker.metadata.topics
+    assert (topics["A"].queues, topics["B"].queues, topics["B"].message_type) == (2, 3, "DELAY")
+    for wrong in (
+        [{"topicName": "C", "readQueueNums": "2", "writeQueueNums": 2}], [{"topicName": 7}], [1],
+        [{"topicName": "C", "readQueueNums": 1, "writeQueueNums": 1, "attributes": [1]}],
+        [{"topicName": "C", "readQueueNums": 1, "writeQueueNums": 2}], [{}] * 1001, {}, "x",
+    ):  # fmt: skip
+        body = json.dumps({"topicConfigList": wrong}).encode()
+        assert (await refused(remoting, code, body))[0] == ResponseCode.SYSTEM_ERROR
+    assert "C" not in topics
+
+
+async def test_what_a_group_reads(node: Node, remoting: Remoting) -> None:
+    topics, one = RequestCode.QUERY_TOPICS_BY_CONSUMER, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
+    assert await told(remoting, topics, group="g") == {"topicList": []}
+    assert await told(remoting, one, group="g", topic="T") == {"group": "g", "topic": "T"}
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.reset_group("g", "T", duolog.Start.EARLIEST)
+    await remoting.beat("c", "g", "T", "a || b")
+    assert await told(remoting, topics, group="g") == {"topicList": ["T"]}
+    found = await told(remoting, one, group="g", topic="T")
+    assert found["subscriptionData"]["tagsSet"] == ["a", "b"]
+
+
+async def test_the_rate_of_a_topic(remoting: Remoting) -> None:
+    code = RequestCode.GET_TOPIC_STATS_INFO
+    assert (await told(remoting, code, topic="T"))["topicPutTps"] == 0.0
+    await remoting.send("T", b"one")
+    assert (await told(remoting, code, topic="T"))["topicPutTps"] > 0

@@ -1,0 +1,251 @@
+"""RocketMQ's mqadmin, of 4.9.7 and 5.3.3: it shows what the node knows, and why it is refused.
+
+docs/mqadmin.md lists all sub-commands.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import duolog.sync
+import pytest
+
+from demo.ports import free_endpoint
+from node.remoting.codec.codes import RequestCode
+from tests.conformance.conftest import SMALL
+from tests.conformance.test_remoting import classic
+from tests.process.support import ROOT, NodeProcess
+
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(300)]
+
+VERSIONS = ("4.9.7", "5.3.3")
+PAGE = ROOT / "docs" / "mqadmin.md"
+FOUR, FIVE, BOTH = ("4",), ("5",), ("4", "5")
+SERVED = {code.value for code in RequestCode}
+SECONDS = 200
+REFUSED = "CODE: 3"
+LAST = ("topicList", "topicStatus -t T", "consumerProgress -g R")  # nothing is changed any more
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A command line, and what it has to print: regular expressions, each for a part of it.
+
+    versions: of mqadmin, by their first digits. needs: requests without which it cannot work.
+    """
+
+    line: str
+    shows: tuple[str, ...]
+    versions: tuple[str, ...] = BOTH
+    needs: tuple[int, ...] = ()
+
+
+def works(line: str, *shows: str, only: tuple[str, ...] = BOTH, needs: tuple[int, ...] = ()) -> Row:
+    return Row(line, shows, only, needs)
+
+
+def refused(line: str, reason: str, only: tuple[str, ...] = BOTH) -> Row:
+    return Row(line, (REFUSED, reason), only)
+
+
+NO_SUCH_SETTER = "edit the node's file"
+ROWS = (
+    # topics
+    works("updateTopic -c DefaultCluster -t N -r 6 -w 6 -p 6", "create topic to ADDRESS success"),
+    works("updateTopicPerm -c DefaultCluster -t N -p 4", "update topic perm from 6 to 4"),
+    works("topicStatus -t N", r"broker-a\s+5\s+0\s+0"),
+    works("topicRoute -t N", r'"perm":\s*4', r'"readQueueNums":\s*6'),
+    works("deleteTopic -c DefaultCluster -t N", "from cluster .* success", "from NameServer"),
+    works("topicList -c", r"DefaultCluster\s+T\s+C"),
+    works("topicRoute -t T", r'"brokerName":\s*"broker-a"', "ADDRESS"),
+    works("topicClusterList -t T", r"^DefaultCluster\s*$"),
+    works("allocateMQ -t T -i 10.0.0.1,10.0.0.2", "10.0.0.2"),
+    works("statsAll -t T", r"T\s+C\s+0\s"),
+    # groups
+    works("updateSubGroup -c DefaultCluster -g G -r 3", "create subscription group to ADDRESS"),
+    works("getConsumerConfig -g G", "retryMaxTimes.*3", only=FOUR, needs=(201,)),
+    works("getConsumerConfig -g G", "retryMaxTimes.*3", only=FIVE),
+    works("deleteSubGroup -c DefaultCluster -g G -r true", r"delete subscription group \[G\]"),
+    works("consumerProgress", r"^C\s+1\s+V\w+\s+PUSH\s+CLUSTERING\s+\d+\s+0", r"^R\s+0\s+OFFLINE"),
+    works("consumerProgress -g C", r"T\s+broker-a\s+0\s+(\d+)\s+\1\s", "Diff Total: 0"),
+    works("consumerConnection -g C", r"@CLIENT|\d+@\d+", "PASSIVELY", "CLUSTERING", r"T\s+.*\*"),
+    works("consumerStatus -g C", "Same subscription in the same group", "Rebalance OK"),
+    works("consumerStatus -g C -i @CLIENT", "#Consumer Properties#", "#Consumer Subscription#"),
+    works("producerConnection -g P -t T", r"JAVA"),
+    works("producer -b ADDRESS", r"producer group \(P\)"),
+    works("cloneGroupOffset -s C -d R -t T -o true", "clone group offset success"),
+    works("resetOffsetByTime -g R -t T -s 0 -f true", r"broker-a\s+0\s+0"),
+    works("skipAccumulatedMessage -g R -t T", r"broker-a\s+\d+\s+\d+"),
+    works("brokerConsumeStats -b ADDRESS", r"T\s+R\s+broker-a\s+0\s", "Diff Total: "),
+    works("queryCq -t T -q 0 -i 0 -c 5 -b ADDRESS -g C", "Queue data"),
+    # messages
+    works("sendMessage -t T -p hello -k kk -c tag", r"broker-a\s+\d+\s+SEND_OK"),
+    works("sendMsgStatus -b broker-a -s 128 -c 3", "SEND_OK"),
+    works("checkMsgSendRT -t T -a 3 -s 10", r"broker-a\s+\d+\s+true"),
+    works("queryMsgByKey -t T -k key1", r"[0-9A-F]{32}\s+\d\s+\d"),
+    works("queryMsgByUniqueKey -t T -i @UNIQUE_ID", "Topic:\s+T", "Keys:.*key0"),
+    works("queryMsgByUniqueKey -t T -i @UNIQUE_ID -g C -d @CLIENT", "CR_SUCCESS"),
+    works("queryMsgById -t T -i @OFFSET_ID", "Topic:\s+T", "Keys:.*key0"),
+    works("queryMsgByOffset -t T -b broker-a -i 0 -o 0", "Topic:\s+T"),
+    works("queryMsgTraceById -i @UNIQUE_ID", ""),
+    works("printMsg -t T", "MSGID: [0-9A-F]{32}.*BODY: body0"),
+    works("printMsgByQueue -t T -a broker-a -i 0 -p true -d true", "BODY: "),
+    works("consumeMessage -t T -g X -c 1", "MSGID: [0-9A-F]{32}"),
+    # the broker, and the name server
+    works("clusterList", r"DefaultCluster\s+broker-a\s+0\s+ADDRESS\s+V4_9_8"),
+    works("clusterList -m", r"DefaultCluster\s+broker-a\s+0\s+0\s+\d+\s+\d+"),
+    works("brokerStatus -b ADDRESS", r"putMessageTimesTotal\s+: \d\d", r"brokerVersionDesc\s+: V4"),
+    works("getBrokerConfig -b ADDRESS", r"brokerName\s+=\s+broker-a"),
+    works("getNamesrvConfig", r"listenPort\s+=\s+PORT"),
+    works("cleanExpiredCQ -c DefaultCluster", "success"),
+    works("cleanUnusedTopic -c DefaultCluster", "success"),
+    works("deleteKvConfig -s NS -k K", "delete kv config from namespace success"),
+    works("exportConfigs -c DefaultCluster -f HOME", "export HOME/configs.json success"),
+    works("exportMetadata -c DefaultCluster -f HOME", "success", needs=(21, 201)),
+    works("exportMetrics -c DefaultCluster -f HOME", "metrics.json success", needs=(21, 201)),
+    works("haStatus -b ADDRESS", "InSyncSlaveNums:0|InSyncSlaveNums: 0", only=FIVE),
+    works("getBrokerEpoch -b broker-a", "epoch", only=FIVE),
+    works(
+        "@ext", "spans 4", "reached 4", "topics true", r"clusters \[DefaultCluster\]",
+        r"puts 1\d", r"gets 1\d", r"boot 1\d+", "direct CR_SUCCESS", r"readers \[.*C.*\]",
+        r"producers \[.*P.*\]",
+    ),
+    # refused
+    refused("deleteExpiredCommitLog -c DefaultCluster", "store.delete_when"),
+    refused("updateKvConfig -s NS -k K -v V", "no key-value configuration"),
+    refused("wipeWritePerm -b broker-a", "duolog cluster failover"),
+    refused("addWritePerm -b broker-a", "duolog cluster failover"),
+    refused("updateOrderConf -t T -m put -v broker-a:4", "no key-value configuration"),
+    refused("updateBrokerConfig -b ADDRESS -k fileReservedTime -v 1", NO_SUCH_SETTER),
+    refused("updateNamesrvConfig -k a -v b", NO_SUCH_SETTER),
+    refused("updateAclConfig -b ADDRESS -a user -s password", "duolog acl", FOUR),
+    refused("deleteAclConfig -b ADDRESS -a user", "duolog acl", FOUR),
+    refused("clusterAclConfigVersion -b ADDRESS", "duolog acl", FOUR),
+    refused("updateGlobalWhiteAddr -b ADDRESS -g 10.0.0.1", "duolog acl", FOUR),
+    refused("getAclConfig -b ADDRESS", "duolog acl", FOUR),
+)  # fmt: skip
+
+
+def outputs(text: str) -> dict[str, str]:
+    """What each command line printed."""
+    found = {}
+    for part in text.split("##### ")[1:]:
+        line, _, rest = part.partition("\n")
+        found[line.replace("\t", " ")] = rest
+    return found
+
+
+def listed(page: str) -> dict[str, dict[str, str]]:
+    """The sub-commands of the page: what it says of each, by version."""
+    found = {}
+    for line in page.splitlines():
+        row = re.match(r"\| `(\w+)` \| (\w+|-) \| (\w+|-) \|", line)
+        if row:
+            found[row[1]] = {"4": row[2], "5": row[3]}
+    return found
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[tuple[NodeProcess, str]]:
+    """A node with topics and a group that has offsets, and its remoting port."""
+    listen = free_endpoint()
+    made = NodeProcess(tmp_path / "data", *SMALL, "--set", f"remoting.listen={listen}")
+    made.start()
+    with duolog.sync.Client(made.endpoint, timeout=15) as client:
+        client.admin.create_topic("T", 4)
+        client.admin.create_topic("broker-a", 1)  # sendMsgStatus sends there
+        client.admin.reset_group("R", "T", duolog.Start.EARLIEST)
+    yield made, listen
+    assert made.stop() == 0
+
+
+def run(home: Path, version: str, address: str, lines: list[str]) -> dict[str, str]:
+    """What mqadmin of a version prints for command lines, in one process."""
+    command = classic(home, "MqAdmin.java", version, "rocketmq-tools")
+    (home / "conf").mkdir()
+    (home / "conf" / "logback_tools.xml").write_text("<configuration/>\n")  # 4.9 needs one
+    file = home / "lines"
+    named = (f"{line} -n {address}" for line in lines)
+    file.write_text("\n".join("\t".join(line.split()) for line in named))
+    command[1:1] = [f"-Drocketmq.home.dir={home}", f"-Duser.home={home}"]
+    done = subprocess.run(
+        [*command, address, str(file)],
+        cwd=home, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert "##### end" in done.stdout, (done.stdout + done.stderr)[-3000:]
+    found = outputs(done.stdout)
+    return {line: found[f"{line} -n {address}"] for line in lines}
+
+
+def filled(text: str, address: str, home: Path) -> str:
+    """A command line with the places of this run."""
+    return text.replace("ADDRESS", address).replace("HOME", str(home))
+
+
+def pattern(text: str, address: str, home: Path) -> str:
+    port = address.rpartition(":")[2]
+    places = {"ADDRESS": re.escape(address), "HOME": re.escape(str(home)), "PORT": port}
+    for name, place in places.items():
+        text = text.replace(name, place)
+    return text
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_mqadmin_shows_what_the_node_knows(
+    tmp_path: Path, node: tuple[NodeProcess, str], version: str
+) -> None:
+    made, address = node
+    major = version[0]
+    rows = [row for row in ROWS if major in row.versions and set(row.needs) <= SERVED]
+    lines = ["@help", *(filled(row.line, address, tmp_path) for row in rows), *LAST]
+    shown = run(tmp_path, version, address, lines)
+    wrong = [
+        f"{row.line}: no {part!r} in {shown[filled(row.line, address, tmp_path)][:2000]}"
+        for row in rows
+        for part in row.shows
+        if not re.search(
+            pattern(part, address, tmp_path),
+            shown[filled(row.line, address, tmp_path)],
+            re.MULTILINE | re.DOTALL,
+        )
+    ]
+    assert not wrong, "\n".join(wrong)
+    _check_state(made, shown)
+    page = listed(PAGE.read_text())
+    names = set(re.findall(r"^   (\w+)", shown["@help"], re.MULTILINE))
+    assert names == {name for name, by in page.items() if by[major] != "-"}
+    for row in rows:
+        name = row.line.split()[0]
+        if name in page:
+            says = "refused" if row.shows[0] == REFUSED else "works"
+            assert page[name][major] == says, row.line
+
+
+def _check_state(made: NodeProcess, shown: dict[str, str]) -> None:
+    """What the last lines show is what the node knows."""
+    with duolog.sync.Client(made.endpoint, timeout=15) as client:
+        topics = {one.topic: one for one in client.admin.topics()}
+        groups = {one.group: one for one in client.admin.groups()}
+    names = {word for word in shown["topicList"].split() if word}
+    assert names == topics.keys() | {f"%RETRY%{group}" for group in groups}
+    queues = {
+        (int(queue), int(low), int(high))
+        for queue, low, high in re.findall(
+            r"^broker-a\s+(\d)\s+(\d+)\s+(\d+)", shown["topicStatus -t T"], re.MULTILINE
+        )
+    }
+    assert queues == {(q.queue_id, q.min_offset, q.max_offset) for q in topics["T"].stats}
+    progress = {
+        tuple(map(int, row))
+        for row in re.findall(
+            r"^T\s+broker-a\s+(\d)\s+(\d+)\s+(\d+)", shown["consumerProgress -g R"], re.MULTILINE
+        )
+    }
+    assert progress == {
+        (q.queue_id, q.max_offset, q.committed) for q in groups["R"].queues if q.topic == "T"
+    }
+    lag = re.search(r"Diff Total: (\d+)", shown["consumerProgress -g R"])
+    assert lag is not None
+    assert int(lag[1]) == sum(queue.lag_messages for queue in groups["R"].queues)
