@@ -3,15 +3,19 @@
 docs/mqadmin.md lists all sub-commands.
 """
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import duolog.sync
 import pytest
 
+from bench.peers.peer import Server, Unavailable
+from bench.peers.rocketmq import RocketMq
 from demo.ports import free_endpoint
 from node.remoting.codec.codes import RequestCode
 from tests.conformance.conftest import SMALL
@@ -64,9 +68,10 @@ ROWS = (
     works("allocateMQ -t T -i 10.0.0.1,10.0.0.2", "10.0.0.2"),
     works("statsAll -t T", r"T\s+C\s+0\s"),
     # groups
+    works("updateSubGroupList -b ADDRESS -f HOME/groups", "success", only=FIVE),
+    works("updateTopicList -b ADDRESS -f HOME/topics", "success", only=FIVE),
     works("updateSubGroup -c DefaultCluster -g G -r 3", "create subscription group to ADDRESS"),
-    works("getConsumerConfig -g G", "retryMaxTimes.*3", only=FOUR, needs=(201,)),
-    works("getConsumerConfig -g G", "retryMaxTimes.*3", only=FIVE),
+    works("getConsumerConfig -g G", "retryMaxTimes.*3", needs=(201,)),
     works("deleteSubGroup -c DefaultCluster -g G -r true", r"delete subscription group \[G\]"),
     works("consumerProgress", r"^C\s+1\s+V\w+\s+PUSH\s+CLUSTERING\s+\d+\s+0", r"^R\s+0\s+OFFLINE"),
     works("consumerProgress -g C", r"T\s+broker-a\s+0\s+(\d+)\s+\1\s", "Diff Total: 0"),
@@ -85,10 +90,10 @@ ROWS = (
     works("sendMsgStatus -b broker-a -s 128 -c 3", "SEND_OK"),
     works("checkMsgSendRT -t T -a 3 -s 10", r"broker-a\s+\d+\s+true"),
     works("queryMsgByKey -t T -k key1", r"[0-9A-F]{32}\s+\d\s+\d"),
-    works("queryMsgByUniqueKey -t T -i @UNIQUE_ID", "Topic:\s+T", "Keys:.*key0"),
-    works("queryMsgByUniqueKey -t T -i @UNIQUE_ID -g C -d @CLIENT", "CR_SUCCESS"),
-    works("queryMsgById -t T -i @OFFSET_ID", "Topic:\s+T", "Keys:.*key0"),
-    works("queryMsgByOffset -t T -b broker-a -i 0 -o 0", "Topic:\s+T"),
+    works("queryMsgByUniqueKey -t T -i @UNIQUE_ID", r"Topic:\s+T", "Keys:.*key0"),
+    works("queryMsgById -i @OFFSET_ID", r"Topic:\s+T", "Keys:.*key0", only=FOUR),
+    works("queryMsgById -i @OFFSET_ID -t T", r"Topic:\s+T", "Keys:.*key0", only=FIVE),
+    works("queryMsgByOffset -t T -b broker-a -i 0 -o 0", r"Topic:\s+T"),
     works("queryMsgTraceById -i @UNIQUE_ID", ""),
     works("printMsg -t T", "MSGID: [0-9A-F]{32}.*BODY: body0"),
     works("printMsgByQueue -t T -a broker-a -i 0 -p true -d true", "BODY: "),
@@ -105,7 +110,7 @@ ROWS = (
     works("exportConfigs -c DefaultCluster -f HOME", "export HOME/configs.json success"),
     works("exportMetadata -c DefaultCluster -f HOME", "success", needs=(21, 201)),
     works("exportMetrics -c DefaultCluster -f HOME", "metrics.json success", needs=(21, 201)),
-    works("haStatus -b ADDRESS", "InSyncSlaveNums:0|InSyncSlaveNums: 0", only=FIVE),
+    works("haStatus -b ADDRESS", r"#MasterAddr\s+ADDRESS", r"#InSyncSlaveNum\s+0", only=FIVE),
     works("getBrokerEpoch -b broker-a", "epoch", only=FIVE),
     works(
         "@ext", "spans 4", "reached 4", "topics true", r"clusters \[DefaultCluster\]",
@@ -125,6 +130,17 @@ ROWS = (
     refused("clusterAclConfigVersion -b ADDRESS", "duolog acl", FOUR),
     refused("updateGlobalWhiteAddr -b ADDRESS -g 10.0.0.1", "duolog acl", FOUR),
     refused("getAclConfig -b ADDRESS", "duolog acl", FOUR),
+    refused("listUser -b ADDRESS", "duolog user", FIVE),
+    refused("createUser -b ADDRESS -u user -p password", "duolog user", FIVE),
+    refused("getUser -b ADDRESS -u user", "duolog user", FIVE),
+    refused("listAcl -b ADDRESS", "duolog acl", FIVE),
+    refused("getAcl -b ADDRESS -s User:user", "duolog acl", FIVE),
+    refused("getControllerMetaData -a ADDRESS", "elect their master", FIVE),
+    refused("getControllerConfig -a ADDRESS", "elect their master", FIVE),
+    refused("getColdDataFlowCtrInfo -b ADDRESS", "duolog quota", FIVE),
+    refused("resetMasterFlushOffset -b ADDRESS -o 1", "elect their master", FIVE),
+    refused("addBroker -c ADDRESS -b /x", "start and stop its process", FIVE),
+    refused("setConsumeMode -b ADDRESS -t T -g C -m POP", "request type 401", FIVE),
 )  # fmt: skip
 
 
@@ -166,6 +182,9 @@ def run(home: Path, version: str, address: str, lines: list[str]) -> dict[str, s
     command = classic(home, "MqAdmin.java", version, "rocketmq-tools")
     (home / "conf").mkdir()
     (home / "conf" / "logback_tools.xml").write_text("<configuration/>\n")  # 4.9 needs one
+    topics = [{"topicName": "L", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}]
+    (home / "topics").write_text(json.dumps(topics))
+    (home / "groups").write_text(json.dumps([{"groupName": "L", "retryMaxTimes": 4}]))
     file = home / "lines"
     named = (f"{line} -n {address}" for line in lines)
     file.write_text("\n".join("\t".join(line.split()) for line in named))
@@ -249,3 +268,68 @@ def _check_state(made: NodeProcess, shown: dict[str, str]) -> None:
     lag = re.search(r"Diff Total: (\d+)", shown["consumerProgress -g R"])
     assert lag is not None
     assert int(lag[1]) == sum(queue.lag_messages for queue in groups["R"].queues)
+
+
+# -- a broker of RocketMQ --------------------------------------------------------------------------
+
+SHAPES = (
+    "clusterList",
+    "clusterList -m",
+    "topicRoute -t T",
+    "topicStatus -t T",
+    "statsAll -t T",
+    "consumerProgress -g C",
+    "consumerConnection -g C",
+    "producerConnection -g P -t T",
+    "brokerConsumeStats -b ADDRESS",
+    "brokerStatus -b ADDRESS",
+)
+# What a node has no words for: docs/mqadmin.md says so.
+LEFT_OUT = {"putLatency99", "putLatency999"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How an output looks. heads: the titles of its tables; names: of rows `name : value`."""
+
+    heads: list[list[str]]
+    names: set[str]
+
+    @staticmethod
+    def of(text: str) -> "Shape":
+        lines = [line for line in text.splitlines() if line.strip()]
+        heads = [line.split("#")[1:] for line in lines if line.startswith("#")]
+        found = (re.match(r"\s*\"?(\w+)\"?\s*:", line) for line in lines)
+        return Shape([[one.strip() for one in head] for head in heads], {m[1] for m in found if m})
+
+
+def test_the_output_looks_as_with_a_broker_of_rocketmq(
+    tmp_path: Path, node: tuple[NodeProcess, str]
+) -> None:
+    peer = RocketMq("4.9.7")
+    try:
+        peer.prepare()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    broker = theirs / "broker"
+    for folder in (theirs, ours, broker):
+        folder.mkdir()
+    _, address = node
+    with ExitStack() as stack:
+        brokers = peer.servers(broker, replicated=False)
+        for process in brokers.processes:
+            assert isinstance(process, Server)
+            stack.callback(process.stop)
+            process.start()
+            if process.endpoint:
+                process.wait_listening(process.endpoint)
+                lines = [line.replace("ADDRESS", process.endpoint) for line in SHAPES]
+        expected = run(theirs, "4.9.7", brokers.address, lines)
+    wanted = [Shape.of(expected[line]) for line in lines]
+    lines = [line.replace("ADDRESS", address) for line in SHAPES]
+    shown = run(ours, "4.9.7", address, lines)
+    for line, shape in zip(lines, wanted, strict=True):
+        found = Shape.of(shown[line])
+        assert found.heads == shape.heads, line
+        assert shape.names - found.names <= LEFT_OUT, line

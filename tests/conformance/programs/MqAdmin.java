@@ -56,7 +56,6 @@ public class MqAdmin {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("C");
         consumer.setNamesrvAddr(arguments[0]);
         consumer.setHeartbeatBrokerInterval(500);
-        consumer.setPersistConsumerOffsetInterval(500);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe("T", "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
@@ -73,13 +72,15 @@ public class MqAdmin {
         if (!consumed.await(60, TimeUnit.SECONDS)) {
             throw new IllegalStateException("messages were not consumed");
         }
-        Thread.sleep(2000); // for heartbeats and the commit of offsets
+        Thread.sleep(700); // until the last listener has returned, and heartbeats were sent
+        consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
+        Thread.sleep(700); // until the offsets are stored
         String client = consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId();
-        for (String line : Files.readAllLines(Paths.get(arguments[1]))) {
-            line = line.replace("@UNIQUE_ID", first.getMsgId())
+        for (String given : Files.readAllLines(Paths.get(arguments[1]))) {
+            out.println("##### " + given);
+            String line = given.replace("@UNIQUE_ID", first.getMsgId())
                 .replace("@OFFSET_ID", first.getOffsetMsgId())
                 .replace("@CLIENT", client);
-            out.println("##### " + line);
             if (line.startsWith("@ext")) {
                 calls(arguments[0], client, first.getMsgId());
             } else if (line.startsWith("@help")) {

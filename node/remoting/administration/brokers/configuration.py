@@ -10,6 +10,7 @@ from enum import Enum
 from node.broker import Broker
 from node.remoting.administration.bodies import camel, dumps, properties_text
 from node.remoting.codec.command import Command
+from store.metadata import TRACE_TOPIC
 from store.status import BrokerRole
 
 
@@ -24,7 +25,7 @@ class Configuration:
     def of_broker(self, request: Command) -> Command:
         """GET_BROKER_CONFIG: properties under RocketMQ's names."""
         version = dumps({"counter": 0, "timestamp": self._broker.started_ms}).decode()
-        body = properties_text(sorted(self._broker_rows()))
+        body = properties_text(sorted(dict(self._broker_rows()).items()))
         return request.answer(0, fields={"version": version}, body=body)
 
     def of_name_server(self, request: Command) -> Command:
@@ -46,12 +47,17 @@ class Configuration:
         yield "brokerName", broker.group
         yield "brokerRole", broker.store.role.name
         yield "defaultTopicQueueNums", broker.limits.default_topic_queues
+        yield "filterServerNums", 0
         yield "inSyncReplicas", broker.replication.options.in_sync_replicas
         yield "listenPort", self._port
+        yield "msgTraceTopicName", TRACE_TOPIC
         yield "namesrvAddr", f"{self._host}:{self._port}"
         yield "slaveReadEnable", broker.replication.options.slave_read_enable
         yield "storePathRootDir", broker.node.data
+        yield "traceOn", True
+        yield "traceTopicEnable", TRACE_TOPIC in broker.metadata.topics
         yield "transactionCheckMax", broker.transactions.checks_max
+        yield "useTLS", False
 
 
 __all__ = ["Configuration"]

@@ -41,7 +41,7 @@ class Files:
             {"eval": False, "physicOffset": offset, "physicSize": size, "tagsCode": code}
             for offset, size, code in table.T.tolist()
         ]
-        body: dict[str, Value] = {
+        body: dict[str, object] = {
             "maxQueueIndex": high,
             "minQueueIndex": low,
             "queueData": rows,

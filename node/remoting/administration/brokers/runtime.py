@@ -69,7 +69,7 @@ class Runtime:
     def _node(self) -> Iterator[tuple[str, object]]:
         broker = self._broker
         yield "bootTimestamp", broker.started_ms
-        yield "brokerActive", not broker.replication.not_master()
+        yield "brokerActive", str(not broker.replication.not_master()).lower()
         yield "brokerVersion", VERSION
         yield "brokerVersionDesc", VERSION_NAME
         yield "duologVersion", __version__

@@ -49,7 +49,7 @@ class Connections:
     def subscription(self, request: Command) -> Command:
         """QUERY_SUBSCRIPTION_BY_CONSUMER: none where no member reads the topic."""
         header = read_header(GroupTopicRequest, request.fields)
-        body: dict[str, Value] = {"group": header.group, "topic": header.topic}
+        body: dict[str, object] = {"group": header.group, "topic": header.topic}
         found = self._members.reads(header.group).get(header.topic)
         if found is not None:
             body["subscriptionData"] = subscription_row(found)

@@ -1,7 +1,5 @@
 """How far consumer groups are in the topics that they read."""
 
-import json
-
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
@@ -114,9 +112,8 @@ class Progress:
             after = page.next
             if not after:
                 break
-        address = json.dumps(self._broker.advertised).encode()
-        body = b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":0}'
-        return request.answer(0, body=body % (address, b",".join(parts), total))
+        body = b'{"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":0}'
+        return request.answer(0, body=body % (b",".join(parts), total))
 
     def _group_text(self, group: wire.GroupDescription, ordered: bool) -> tuple[bytes, int]:
         """A row of ConsumeStatsList, and how many messages the group is behind."""

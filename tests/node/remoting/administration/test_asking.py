@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.node.remoting.client import Remoting, connected, records
 INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
 DIRECTLY = RequestCode.CONSUME_MESSAGE_DIRECTLY
 STATUS = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-ASKED = {"consumerGroup": "g", "clientId": "c1"}
+ASKED: dict[str, Any] = {"consumerGroup": "g", "clientId": "c1"}
 
 
 @pytest.fixture

@@ -55,6 +55,7 @@ async def test_the_exporter_can_parse_the_state_of_a_broker(remoting: Remoting) 
         assert re.fullmatch(r"\[[^ \]]+\]:[0-9]+", word)
     assert re.fullmatch("[0-9]+,[0-9]+", table["scheduleMessageOffset_1"])
     assert (table["brokerVersion"], table["brokerVersionDesc"]) == ("409", "V4_9_8")
+    assert table["brokerActive"] == "true"
 
 
 async def test_days_begin_at_midnight(
@@ -94,8 +95,8 @@ async def test_statistics(node: Node, remoting: Remoting, name: str, key: str, t
     found = await told(remoting, STATS, statsName=name, statsKey=key)
     assert found["statsDay"]["sum"] == found["statsMinute"]["sum"] == total
     assert found["statsMinute"]["tps"] > 0
-    for wrong in ({"statsName": name, "statsKey": "U"}, {"statsName": "X", "statsKey": key}):
-        code, remark = await refused(remoting, STATS, **wrong)
+    for wrong in ((name, "U"), ("X", key)):
+        code, remark = await refused(remoting, STATS, statsName=wrong[0], statsKey=wrong[1])
         assert code == ResponseCode.SYSTEM_ERROR
         assert "not exist" in remark
 

@@ -77,7 +77,9 @@ async def test_a_list_of_groups_is_made(node: Node, remoting: Remoting) -> None:
     await told(remoting, code, json.dumps({"groupConfigList": rows}).encode())
     assert (await told(remoting, CONFIG, group="g"))["retryMaxTimes"] == 1
     assert (await told(remoting, CONFIG, group="h"))["consumeEnable"] is False
-    for wrong in ([1], [{}], [{"groupName": "i"}, {"groupName": "j", "brokerId": -1}], {}, "x"):
+    half = [{"groupName": "i"}, {"groupName": "j", "brokerId": -1}]
+    wrongs: tuple[Any, ...] = ([1], [{}], half, {}, "x")
+    for wrong in wrongs:
         body = json.dumps({"groupConfigList": wrong}).encode()
         assert (await refused(remoting, code, body))[0] == ResponseCode.SYSTEM_ERROR
     too_long = await refused(remoting, code, b" " * (2 << 20))

@@ -1,5 +1,7 @@
 """How far groups are, as consumerProgress and the dashboard ask for it."""
 
+from typing import Any
+
 import duolog
 import pytest
 
@@ -117,7 +119,7 @@ async def test_entries_of_a_queue(remoting: Remoting) -> None:
     for body in (b"one", b"two", b"three"):
         await remoting.send("T", body, "TAGS\x01a")
     await remoting.beat("c", "g", "T", "a")
-    place = {"topic": "T", "queueId": 0}
+    place: dict[str, Any] = {"topic": "T", "queueId": 0}
     found = await told(remoting, code, **place, index=1, count=10, consumerGroup="g")
     assert (found["minQueueIndex"], found["maxQueueIndex"]) == (0, 3)
     assert len(found["queueData"]) == 2

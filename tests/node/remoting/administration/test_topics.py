@@ -111,14 +111,15 @@ async def test_a_group_is_found_by_its_retry_topic_before_there_is_one(
 
 async def test_topics_are_listed_by_cluster_and_by_kind(node: Node, remoting: Remoting) -> None:
     cluster = node.config.node.cluster
-    await remoting.send("T", b"later", "DELAY\x011")
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("RMQ_SYS_TRACE_TOPIC", 1)
     of_cluster = RequestCode.GET_TOPICS_BY_CLUSTER
     assert "T" in (await told(remoting, of_cluster, cluster=cluster))["topicList"]
     assert await told(remoting, of_cluster, cluster="other") == {"topicList": []}
     found = (await told(remoting, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS))["topicList"]
-    assert {cluster, "broker-a", "SCHEDULE_TOPIC_XXXX"} == set(found)
+    assert {cluster, "broker-a", "RMQ_SYS_TRACE_TOPIC"} == set(found)
     of_broker = await told(remoting, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
-    assert of_broker == {"topicList": ["SCHEDULE_TOPIC_XXXX"]}
+    assert of_broker == {"topicList": ["RMQ_SYS_TRACE_TOPIC"]}
 
 
 async def test_who_reads_a_topic(node: Node, remoting: Remoting) -> None:
@@ -177,11 +178,12 @@ async def test_a_list_of_topics_is_made(node: Node, remoting: Remoting) -> None:
     assert node.broker is not None
     topics = node.broker.metadata.topics
     assert (topics["A"].queues, topics["B"].queues, topics["B"].message_type) == (2, 3, "DELAY")
-    for wrong in (
+    wrongs: tuple[Any, ...] = (
         [{"topicName": "C", "readQueueNums": "2", "writeQueueNums": 2}], [{"topicName": 7}], [1],
         [{"topicName": "C", "readQueueNums": 1, "writeQueueNums": 1, "attributes": [1]}],
         [{"topicName": "C", "readQueueNums": 1, "writeQueueNums": 2}], [{}] * 1001, {}, "x",
-    ):  # fmt: skip
+    )  # fmt: skip
+    for wrong in wrongs:
         body = json.dumps({"topicConfigList": wrong}).encode()
         assert (await refused(remoting, code, body))[0] == ResponseCode.SYSTEM_ERROR
     assert "C" not in topics
