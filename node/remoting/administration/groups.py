@@ -65,6 +65,7 @@ class Groups:
         row = self._broker.metadata.tables.groups.get(wanted.group, new_group(wanted.group))
         if any(row.get(name) != value for name, value in others.items()):
             await self._broker.metadata.put_group({**row, **others})
+            self._verbs.note(peer, "Admin/PutGroup", f"Group:{wanted.group}", others)
 
     async def delete(self, peer: Peer, request: Command) -> Command:
         """DELETE_SUBSCRIPTIONGROUP. Raises as Admin/DeleteGroup; an unknown one is no error."""

@@ -58,7 +58,7 @@ class Administration:
         """methods: of the native API, by path. advertised: HOST:PORT of the remoting port."""
         self._untaken = broker.untaken
         self._turns = asyncio.Semaphore(LISTS_AT_ONCE)
-        verbs = Verbs(methods)
+        verbs = Verbs(methods, broker.audit)
         self._statistics = statistics = Statistics(broker)
         topics = Topics(broker, members, verbs, statistics)
         groups = Groups(broker, verbs)

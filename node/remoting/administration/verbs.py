@@ -11,8 +11,11 @@ import grpc.aio
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from node.access.gate import PRINCIPAL, Principal
+from node.access.gate import PRINCIPAL, Principal, name_of_caller
+from node.audit.auditlog import AuditLog
+from node.audit.entry import Decision, Entry
 from node.methods import Handler
+from node.quotas.quotas import Who
 from node.remoting.port.desk import Peer
 
 PREFIX = "/duolog.v1."
@@ -22,9 +25,10 @@ Trailing = Iterable[tuple[str, str]]
 class Verbs:
     """Methods that change or describe topics and groups. All raise DuologError."""
 
-    def __init__(self, methods: Mapping[str, Handler]) -> None:
+    def __init__(self, methods: Mapping[str, Handler], audit: AuditLog | None = None) -> None:
         """methods: those of the native API, by path, with what guards and notes them."""
         self._methods = methods
+        self._audit = audit
 
     async def create_topic(self, peer: Peer, request: wire.TopicRequest) -> wire.TopicReply:
         """Admin/CreateTopic."""
@@ -75,6 +79,14 @@ class Verbs:
         """Admin/NodeStatus."""
         reply = await self._call(peer, "Admin/NodeStatus", wire.NodeStatusRequest())
         return cast(wire.NodeStatusReply, reply)
+
+    def note(self, peer: Peer, method: str, resource: str, shown: Mapping[str, object]) -> None:
+        """Note in the audit log a change that is no method's, under the name of the nearest one."""
+        if self._audit is not None:
+            who, at = Who.at(name_of_caller(), peer.host.address), self._audit.wall_ms
+            self._audit.note(
+                Entry(at, *who, method, resource, Decision.ALLOWED, "by remoting", shown)
+            )
 
     async def _call(self, peer: Peer, method: str, request: Any) -> Any:
         return await self._methods[PREFIX + method].unary_unary(request, _Call(peer))

@@ -77,7 +77,7 @@ class ConsumeStatsRequest:
 class BrokerConsumeStatsRequest:
     """GET_BROKER_CONSUME_STATS. is_order: of ordered topics alone."""
 
-    is_order: bool = False
+    is_order: bool
 
 
 @dataclass(frozen=True, slots=True)

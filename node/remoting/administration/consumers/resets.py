@@ -45,6 +45,8 @@ class Resets:
             raise sdk.Busy(f"group {header.group} has members by other protocols: stop them first")
         if members:
             self._tell(list(members), header, wanted)
+            shown = {"group": header.group, "topic": header.topic, "time": header.timestamp}
+            self._verbs.note(peer, "Admin/ResetGroup", f"Group:{header.group}", shown)
         else:
             wanted = await self._store(peer, header, wanted)
         rows = {self._queue(header.topic, queue): offset for queue, offset in wanted.items()}
