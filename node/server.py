@@ -330,16 +330,15 @@ class Node:
         """Serve RocketMQ's remoting protocol. Raises ListenError."""
         from node.remoting.guarding.door import door_of  # others do not need it
         from node.remoting.port.server import RemotingServer, Secured
-        from node.remoting.service import RemotingService
+        from node.remoting.service import RemotingService, Surroundings
 
         broker, section = self.broker, self.config.remoting
         assert broker is not None, "recovered"
         advertised = section.advertise or self._reached_at(reserved.port)
         timed = bool(self.config.metrics.listen)
         door = door_of(broker, self.config.rocketmq, self._access, self._guard)
-        service = self._remoting_service = RemotingService(
-            broker, advertised, self._native.by_path, timed, door, self._slaves_port()
-        )
+        around = Surroundings(advertised, self._native.by_path, door, self._slaves_port())
+        service = self._remoting_service = RemotingService(broker, around, timed)
         service.start()
         self.remoting = RemotingServer(service, self.config.limits, broker.give_up)
         secured = None

@@ -21,6 +21,13 @@ from node.access.rules import (
     sees_group,
     sees_topic,
 )
+from node.remoting.codec.adminbodies import (
+    group_name,
+    read_group,
+    read_groups,
+    read_topics,
+    topic_name,
+)
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadRequest
@@ -28,7 +35,7 @@ from node.remoting.codec.headers import sent_fields
 from node.remoting.codec.heartbeats import read_check, read_heartbeat
 from node.remoting.codec.locks import read_locks
 from node.remoting.routes import DEFAULT_TOPIC
-from node.rights.resources import FOR_SUPERS, Action, Need, cluster
+from node.rights.resources import FOR_SUPERS, Action, Need, cluster, group
 
 NeedsOf = Callable[[Command, Facts], Needs]
 
@@ -70,6 +77,14 @@ def _sees(request: Command, facts: Facts) -> Needs:
 def _reads_as_group(request: Command, facts: Facts) -> Needs:
     group, topic = named(request, "consumerGroup"), named(request, "topic")
     return [*reads(topic, facts), group_sub(group)]
+
+
+def _of_topic(*actions: Action) -> NeedsOf:
+    return lambda request, facts: of_owners(named(request, "topic"), facts, *actions)
+
+
+def _of_group(field: str, *actions: Action) -> NeedsOf:
+    return lambda request, facts: (need(group(named(request, field)), *actions),)
 
 
 # -- single requests -------------------------------------------------------------------------------
@@ -129,6 +144,98 @@ def _route(request: Command, facts: Facts) -> Needs:
     return of_owners(topic, facts, Action.PUB, Action.SUB, Action.GET)
 
 
+# -- administration: what the native methods ask for as well is looked at there, too ---------------
+
+
+def _put_topics(request: Command, facts: Facts) -> Needs:
+    for row in read_topics(request.body):
+        yield from of_owners(topic_name(row), facts, *PUTS)
+
+
+def _put_group(request: Command, facts: Facts) -> Needs:
+    return (need(group(group_name(read_group(request.body))), *PUTS),)
+
+
+def _put_groups(request: Command, facts: Facts) -> Needs:
+    for row in read_groups(request.body):
+        yield need(group(group_name(row)), *PUTS)
+
+
+def _reset(request: Command, facts: Facts) -> Needs:
+    topic = of_owners(named(request, "topic"), facts, Action.GET)
+    return [need(group(named(request, "group")), Action.UPDATE), *topic]
+
+
+def _clone(request: Command, facts: Facts) -> Needs:
+    return (
+        need(group(named(request, "destGroup")), Action.UPDATE),
+        need(group(named(request, "srcGroup")), Action.GET),
+    )
+
+
+def _consumes_one(request: Command, facts: Facts) -> Needs:
+    return (group_sub(named(request, "consumerGroup")),)
+
+
+PUTS = (Action.CREATE, Action.UPDATE)
+OF_TOPICS = (
+    RequestCode.GET_TOPIC_STATS_INFO,
+    RequestCode.GET_TOPIC_CONFIG,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+    RequestCode.QUERY_CONSUME_TIME_SPAN,
+    RequestCode.QUERY_CONSUME_QUEUE,
+)
+OF_CLUSTER = (
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    RequestCode.GET_TOPICS_BY_CLUSTER,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST,
+    RequestCode.GET_ALL_PRODUCER_INFO,
+    RequestCode.GET_BROKER_CONFIG,
+    RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.VIEW_BROKER_STATS_DATA,
+    RequestCode.GET_BROKER_CONSUME_STATS,
+    RequestCode.GET_NAMESRV_CONFIG,
+    RequestCode.GET_KV_CONFIG,
+    RequestCode.GET_KVLIST_BY_NAMESPACE,
+    RequestCode.GET_BROKER_HA_STATUS,
+    RequestCode.GET_BROKER_EPOCH_CACHE,
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+)
+CHANGES_CLUSTER = (
+    RequestCode.DELETE_KV_CONFIG,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+    RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE,
+)
+ADMINISTRATION: dict[int, Rule] = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: Rule(_of_topic(*PUTS)),
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: Rule(_put_topics),
+    RequestCode.DELETE_TOPIC_IN_BROKER: Rule(_of_topic(Action.DELETE)),
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: Rule(_of_topic(Action.DELETE)),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Rule(_put_group),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Rule(_put_groups),
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: Rule(_of_group("groupName", Action.DELETE)),
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: Rule(_of_group("group", Action.GET)),
+    RequestCode.GET_CONSUME_STATS: Rule(_of_group("consumerGroup", Action.GET)),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: Rule(_of_group("consumerGroup", Action.GET)),
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: Rule(_of_group("group", Action.GET)),
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: Rule(_of_group("group", Action.GET)),
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Rule(
+        _of_group("group", Action.GET), again=True
+    ),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: Rule(_of_group("consumerGroup", Action.GET), again=True),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: Rule(_consumes_one, again=True),  # and may read it
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Rule(_reset),
+    RequestCode.CLONE_GROUP_OFFSET: Rule(_clone),
+    **dict.fromkeys(OF_TOPICS, Rule(_of_topic(Action.GET))),
+    **dict.fromkeys(OF_CLUSTER, Rule(_of_cluster(Action.GET))),
+    **dict.fromkeys(CHANGES_CLUSTER, Rule(_of_cluster(Action.UPDATE))),
+}
 SUPERS_ONLY = Rule(lambda request, facts: (FOR_SUPERS,))
 RULES: dict[int, Rule] = {
     RequestCode.SEND_MESSAGE: Rule(_send),
@@ -154,10 +261,7 @@ RULES: dict[int, Rule] = {
     RequestCode.CHECK_CLIENT_CONFIG: Rule(_check),
     RequestCode.GET_ROUTEINFO_BY_TOPIC: Rule(_route),
     RequestCode.GET_BROKER_CLUSTER_INFO: Rule(_of_cluster(Action.GET)),
-    RequestCode.GET_ALL_TOPIC_CONFIG: Rule(_of_cluster(Action.GET)),
-    RequestCode.GET_ALL_CONSUMER_OFFSET: Rule(_of_cluster(Action.GET)),
-    RequestCode.GET_ALL_DELAY_OFFSET: Rule(_of_cluster(Action.GET)),
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Rule(_of_cluster(Action.GET)),
+    **ADMINISTRATION,
 }
 
 __all__ = ["RULES", "SUPERS_ONLY", "sends"]

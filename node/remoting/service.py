@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -42,6 +43,24 @@ SUCCESS, FAILED = "success", "process_request_failed"
 _WAITING = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a node has around the service.
+
+    Attributes:
+        advertised: HOST:PORT for clients.
+        methods: of the native API, by path, for tools.
+        door: None where anybody may do everything.
+        slaves: where RocketMQ's copy the log; None: nowhere, and what they alone ask for is
+            refused.
+    """
+
+    advertised: str
+    methods: Mapping[str, MethodHandler]
+    door: Door | None = None
+    slaves: SlavesPort | None = None
+
+
 class RemotingService:
     """Serves requests of all connections.
 
@@ -50,21 +69,11 @@ class RemotingService:
         times: how long requests took, where that is measured.
     """
 
-    def __init__(
-        self,
-        broker: Broker,
-        advertised: str,
-        methods: Mapping[str, MethodHandler],
-        timed: bool = False,
-        door: Door | None = None,
-        slaves: SlavesPort | None = None,
-    ) -> None:
-        """advertised: HOST:PORT for clients. methods: of the native API, by path, for tools. timed:
-        whether metrics are wanted. door: None where anybody may do everything. slaves: where
-        RocketMQ's copy the log; None: nowhere, and what they alone ask for is refused.
-        """
+    def __init__(self, broker: Broker, around: Surroundings, timed: bool = False) -> None:
+        """timed: whether metrics are wanted."""
         self._broker = broker
-        self._door = door
+        self._door = door = around.door
+        advertised, slaves = around.advertised, around.slaves
         self._sight = sight = door.sight if door is not None else Sight()
         self._throttle = broker.core.throttle
         self.times: CallTimes[Key] = CallTimes(RPC_BOUNDS)
@@ -105,11 +114,16 @@ class RemotingService:
             RequestCode.GET_ROUTEINFO_BY_TOPIC: lambda _, request: routes.route(request),
             RequestCode.GET_BROKER_CLUSTER_INFO: lambda _, request: routes.cluster(request),
         }
-        self._administration = Administration(broker, self.members, methods, advertised)
-        self._handlers.update(self._administration.handlers)
+        self._administration = administration = Administration(
+            broker, self.members, around.methods, advertised, sight
+        )
+        self._handlers.update(administration.handlers)
+        tables = Tables(broker)
+        table = administration.bounded(lambda _, request: tables.table(request), is_list=True)
+        self._handlers.update(dict.fromkeys(TABLES, table))
         self._handlers = {code: self._guarded(code, one) for code, one in self._handlers.items()}
         if slaves is not None:
-            self._serve_slaves(Registration(broker, routes, slaves), Tables(broker), slaves)
+            self._serve_slaves(Registration(broker, routes, slaves), tables, slaves)
 
     def _guarded(self, code: int, handler: Handler) -> Handler:
         return handler if self._door is None else self._door.guard.wrap(code, handler)
@@ -119,8 +133,7 @@ class RemotingService:
         self._handlers[RequestCode.REGISTER_BROKER] = registration.register
         self._handlers[RequestCode.UNREGISTER_BROKER] = registration.unregister
         for code in TABLES:
-            guarded = self._guarded(code, lambda _, request: tables.table(request))
-            self._handlers[code] = port.open_to_slaves(guarded, tables.table)
+            self._handlers[code] = port.open_to_slaves(self._handlers[code], tables.table)
 
     def start(self) -> None:
         """Start storing commits, and letting go of silent clients."""
@@ -217,4 +230,4 @@ class RemotingService:
         self.times.note(key, 1000 * (perf_counter() - began))
 
 
-__all__ = ["RemotingService"]
+__all__ = ["RemotingService", "Surroundings"]

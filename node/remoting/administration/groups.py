@@ -9,18 +9,17 @@ from duolog.wire import duolog_pb2 as wire
 from node.broker import Broker
 from node.remoting.administration.bodies import dumps
 from node.remoting.administration.verbs import Verbs
+from node.remoting.codec.adminbodies import group_name, read_group, read_groups
 from node.remoting.codec.adminheaders import DeleteGroupRequest, GroupRequest
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.fastjson import Key, Value, loads
+from node.remoting.codec.fastjson import Key, Value
 from node.remoting.codec.fields import read_header
-from node.remoting.codec.heartbeats import JSON_BYTES_MAX, read_name
 from node.remoting.port.desk import Peer
 from node.remoting.refusals import Refused
 from store.metadata import new_group
 
-GROUPS_AT_ONCE = 1000  # of one list
 INT_MAX = (1 << 31) - 1
 # Settings of a group that the native API does not name; they are kept as they are set.
 _TRUTHS = (
@@ -41,20 +40,12 @@ class Groups:
 
     async def put(self, peer: Peer, request: Command) -> Command:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP. Raises as Admin/PutGroup, BadRequest."""
-        if len(request.body) > JSON_BYTES_MAX:
-            raise BadRequest(f"a body of {len(request.body)} bytes is no group")
-        await self._put(peer, *_settings(loads(request.body)))
+        await self._put(peer, *_settings(read_group(request.body)))
         return request.answer(0)
 
     async def put_all(self, peer: Peer, request: Command) -> Command:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: as `put`, up to the first that is refused."""
-        if len(request.body) > JSON_BYTES_MAX:
-            raise BadRequest(f"a body of {len(request.body)} bytes is no list of groups")
-        body = loads(request.body)
-        rows = body.get("groupConfigList") if isinstance(body, dict) else None
-        if not isinstance(rows, list) or len(rows) > GROUPS_AT_ONCE:
-            raise BadRequest(f"groupConfigList is no list of at most {GROUPS_AT_ONCE} groups")
-        for wanted, others in [_settings(row) for row in rows]:
+        for wanted, others in [_settings(row) for row in read_groups(request.body)]:
             await self._put(peer, wanted, others)
         return request.answer(0)
 
@@ -86,16 +77,14 @@ class Groups:
         return request.answer(0, body=dumps(row))
 
 
-def _settings(config: Value) -> tuple[wire.PutGroupRequest, dict[str, bool | int]]:
+def _settings(config: Mapping[Key, Value]) -> tuple[wire.PutGroupRequest, dict[str, bool | int]]:
     """What a SubscriptionGroupConfig sets: by the native API, and others. Raises BadRequest."""
-    if not isinstance(config, dict):
-        raise BadRequest("the settings of a group are no JSON object")
     return _wanted(config), _others(config)
 
 
 def _wanted(config: Mapping[Key, Value]) -> wire.PutGroupRequest:
     """What a SubscriptionGroupConfig sets. Raises BadRequest."""
-    request = wire.PutGroupRequest(group=read_name(config.get("groupName"), "groupName"))
+    request = wire.PutGroupRequest(group=group_name(config))
     if (orderly := _truth(config, "consumeMessageOrderly")) is not None:
         request.orderly = orderly
     if (times := _number(config, "retryMaxTimes")) is not None:

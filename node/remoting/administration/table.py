@@ -23,6 +23,7 @@ from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import HEADER_BYTES_MAX, Command
 from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.frames import FRAME_BYTES_MAX
+from node.remoting.guarding.sight import Sight
 from node.remoting.members import Members
 from node.remoting.port.desk import Begun, Peer
 
@@ -53,7 +54,12 @@ class Administration:
     """
 
     def __init__(
-        self, broker: Broker, members: Members, methods: Mapping[str, Handler], advertised: str
+        self,
+        broker: Broker,
+        members: Members,
+        methods: Mapping[str, Handler],
+        advertised: str,
+        sight: Sight,
     ) -> None:
         """methods: of the native API, by path. advertised: HOST:PORT of the remoting port."""
         self._untaken = broker.untaken
@@ -63,9 +69,9 @@ class Administration:
         topics = Topics(broker, members, verbs, statistics)
         groups = Groups(broker, verbs)
         progress = Progress(broker, members, verbs, statistics)
-        resets = Resets(broker, members, verbs)
+        resets = Resets(broker, members, verbs, sight)
         connections = Connections(broker.times, members)
-        asking = Asking(broker, members)
+        asking = Asking(broker, members, sight)
         runtime = Runtime(broker, statistics)
         configuration = Configuration(broker, advertised)
         files = Files(broker, members)
@@ -130,14 +136,14 @@ class Administration:
             RequestCode.GET_KVLIST_BY_NAMESPACE: lambda _, request: namespace.all_of(request),
         }
         self.handlers: dict[int, Serve] = {
-            code: self._bounded(serve, code in LISTS) for code, serve in served.items()
+            code: self.bounded(serve, code in LISTS) for code, serve in served.items()
         }
 
     def tick(self) -> None:
         """Now and then: keep the statistics of days."""
         self._statistics.tick()
 
-    def _bounded(self, serve: Serve, is_list: bool) -> Serve:
+    def bounded(self, serve: Serve, is_list: bool) -> Serve:
         """The same, whose answers fit a frame and count in the memory of answers."""
 
         make = self._list if is_list else self._one

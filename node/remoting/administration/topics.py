@@ -11,6 +11,7 @@ from node.remoting.administration.bodies import QueueRows, dumps, name_list
 from node.remoting.administration.brokers.statistics import Statistics
 from node.remoting.administration.names import groups_of, topic_names, topics_of
 from node.remoting.administration.verbs import Verbs
+from node.remoting.codec.adminbodies import read_topics, topic_name
 from node.remoting.codec.adminheaders import (
     ClusterRequest,
     CreateTopicRequest,
@@ -20,14 +21,13 @@ from node.remoting.codec.adminheaders import (
 from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.fields import read_header
-from node.remoting.codec.heartbeats import read_list, read_name, read_object, read_text
+from node.remoting.codec.heartbeats import read_object
 from node.remoting.members import Members
 from node.remoting.port.desk import Peer
 from node.remoting.routes import retried_group
 from store.metadata import LITE_EXPIRATION, PERM_READ, PERM_WRITE, is_reserved_topic
 
 MESSAGE_TYPE = "message.type"
-TOPICS_AT_ONCE = 1000  # of one list
 
 
 class Topics:
@@ -51,10 +51,7 @@ class Topics:
 
         Raises as `put`.
         """
-        body = read_object(read_text(request.body), "a list of topics")
-        rows = read_list(body.get("topicConfigList"), "topicConfigList", TOPICS_AT_ONCE)
-        headers = [_header(read_object(row, "a topic")) for row in rows]
-        for header in headers:
+        for header in [_header(row) for row in read_topics(request.body)]:
             await self._put(peer, header)
         return request.answer(0)
 
@@ -186,7 +183,7 @@ def _header(row: Mapping[str, object]) -> CreateTopicRequest:
     attributes = read_object(row.get("attributes") or {}, "attributes")
     words = ",".join(f"{name}={value}" for name, value in attributes.items())
     return CreateTopicRequest(
-        read_name(row.get("topicName"), "topicName"),
+        topic_name(row),
         read,
         write,
         perm,

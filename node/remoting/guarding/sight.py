@@ -54,6 +54,10 @@ class Sight:
         """A user may consume as a group, as far as the node knows."""
         return self._surely_may(user, _consumes, group)
 
+    def may_get(self, user: Principal | None, topic: str) -> bool:
+        """A user may read a topic, as far as the node knows."""
+        return self._surely_may(user, reads, topic)
+
     def may_decide(self, user: Principal | None, topic: str) -> bool:
         """A user may send to a topic, and so decide on its half messages."""
         return self._surely_may(user, sends, topic)

@@ -19,8 +19,9 @@ from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.fastjson import Key, MessageQueue, Value, loads
 from node.remoting.codec.fields import read_header, write_header
+from node.remoting.guarding.sight import Sight
 from node.remoting.members import Members
-from node.remoting.places import message_at
+from node.remoting.places import message_for
 from node.remoting.port.desk import Peer
 from node.remoting.refusals import REMARK_CHARACTERS_MAX, Refused
 from store.record import parse_message_id
@@ -35,8 +36,9 @@ CODE_MAX = (1 << 15) - 1  # that every form of a header can tell
 class Asking:
     """Passes questions on."""
 
-    def __init__(self, broker: Broker, members: Members) -> None:
+    def __init__(self, broker: Broker, members: Members, sight: Sight) -> None:
         self._broker = broker
+        self._sight = sight
         self._members = members
 
     async def running_info(self, request: Command) -> Command:
@@ -49,12 +51,13 @@ class Asking:
     async def consume(self, request: Command) -> Command:
         """CONSUME_MESSAGE_DIRECTLY: a client processes a message, whatever its group has done.
 
-        Raises as `message_at`, Refused, Busy.
+        Both the user who asks and that of the client may read it. Raises as `message_for`, Refused,
+        Busy.
         """
         header = read_header(ConsumeDirectlyRequest, request.fields)
-        peer = self._member(header.consumer_group, header.client_id)
         _, offset = parse_message_id(header.msg_id)
-        record = await message_at(self._broker, offset)
+        record = await message_for(self._sight, self._broker, offset)
+        peer = self._member(header.consumer_group, header.client_id, record.topic)
         memory = self._broker.store.log.get_data(record.physical_offset)
         fields = {**write_header(header), "brokerName": self._broker.group}
         code, body = RequestCode.CONSUME_MESSAGE_DIRECTLY, memory[: record.size].tobytes()
@@ -70,6 +73,7 @@ class Asking:
             member.client_id: peer
             for peer, member in self._members.of(header.group).items()
             if header.client_addr in ("", member.client_id)
+            and self._sight.may_consume(member.user, header.group)
         }
         if not members:
             raise Refused(
@@ -100,9 +104,12 @@ class Asking:
         except (TimeoutError, ConnectionError, sdk.Busy, BadRequest):
             return None
 
-    def _member(self, group: str, client_id: str) -> Peer:
+    def _member(self, group: str, client_id: str, topic: str = "") -> Peer:
+        """A client whose user may consume, and read a topic. Raises Refused."""
         for peer, member in self._members.of(group).items():
-            if member.client_id == client_id:
+            if member.client_id != client_id or not self._sight.may_consume(member.user, group):
+                continue
+            if not topic or self._sight.may_get(member.user, topic):
                 return peer
         raise Refused(
             ResponseCode.SYSTEM_ERROR,

@@ -58,7 +58,7 @@ class Connections:
     async def producers(self, request: Command) -> Command:
         """GET_PRODUCER_CONNECTION_LIST. Raises Refused."""
         group = read_header(ProducersRequest, request.fields).producer_group
-        peers = self._members.producers(group)
+        peers = self._producers_of(group)
         if not peers:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group[:255]}] not exist")
         rows = await row_list(self._rows(peers), Slices())
@@ -68,9 +68,12 @@ class Connections:
         """GET_ALL_PRODUCER_INFO."""
         slices, parts = Slices(), list[str]()
         for group in self._members.producer_groups():
-            rows = await row_list(self._producers(self._members.producers(group)), slices)
+            rows = await row_list(self._producers(self._producers_of(group)), slices)
             parts.append(f"{json.dumps(group)}:{rows}")
         return request.answer(0, body=f'{{"data":{{{",".join(parts)}}}}}'.encode())
+
+    def _producers_of(self, group: str) -> list[Peer]:
+        return [peer for peer, _ in self._members.producers(group)]
 
     def _rows(self, peers: Iterable[Peer]) -> Iterator[dict[str, Value]]:
         """As Connection. A client that left meanwhile is left out."""

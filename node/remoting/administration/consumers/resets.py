@@ -20,6 +20,7 @@ from node.remoting.codec.command import ONEWAY, Command
 from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.fastjson import MessageQueue
 from node.remoting.codec.fields import read_header, write_header
+from node.remoting.guarding.sight import Sight
 from node.remoting.members import Members
 from node.remoting.port.desk import Peer
 
@@ -29,7 +30,8 @@ CPP = "CPP"
 class Resets:
     """Serves INVOKE_BROKER_TO_RESET_OFFSET."""
 
-    def __init__(self, broker: Broker, members: Members, verbs: Verbs) -> None:
+    def __init__(self, broker: Broker, members: Members, verbs: Verbs, sight: Sight) -> None:
+        self._sight = sight
         self._broker = broker
         self._members = members
         self._verbs = verbs
@@ -44,7 +46,12 @@ class Resets:
         if members and self._broker.members(header.group) > len(self._members.ids(header.group)):
             raise sdk.Busy(f"group {header.group} has members by other protocols: stop them first")
         if members:
-            self._tell(list(members), header, wanted)
+            told = [
+                peer
+                for peer, member in members.items()
+                if self._sight.may_consume(member.user, header.group)
+            ]
+            self._tell(told, header, wanted)
             shown = {"group": header.group, "topic": header.topic, "time": header.timestamp}
             self._verbs.note(peer, "Admin/ResetGroup", f"Group:{header.group}", shown)
         else:

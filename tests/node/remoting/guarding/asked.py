@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any
 
 from node.remoting.calling import Sign
-from node.remoting.codec.codes import RequestCode
+from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.signatures import signed
+from node.remoting.replicas.tables import TABLES
 from node.server import Node
 from tests.node.remoting.client import LETTERS, Remoting
 from tests.node.replicas import broker_of
@@ -181,6 +182,170 @@ TABLE: dict[int, Row] = {
         lambda p: _command(RequestCode.GET_BROKER_CLUSTER_INFO), ("Get Cluster:DefaultCluster",)
     ),
 }
+
+
+_OF_CLUSTER_GET = ("Get Cluster:DefaultCluster",)
+_OF_CLUSTER_UPDATE = ("Update Cluster:DefaultCluster",)
+
+
+def _plain(code: int, needs: tuple[str, ...], **fields: Any) -> Row:
+    """A request that names nothing of others."""
+    return Row(lambda p: _command(code, **fields), needs)
+
+
+def _of_topic(code: int, action: str, **fields: Any) -> Row:
+    return Row(lambda p: _command(code, topic=p.topic, **fields), (f"{action} Topic:T",))
+
+
+def _of_group(code: int, action: str, field: str = "group", **fields: Any) -> Row:
+    return Row(lambda p: _command(code, **{field: p.group}, **fields), (f"{action} Group:g",))
+
+
+DELETES = (RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_SUBSCRIPTIONGROUP)
+NO_ID = "7F000001000000010000000000000000"
+ADMINISTRATION: dict[int, Row] = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: _of_topic(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        "Update",
+        readQueueNums=8,
+        writeQueueNums=8,
+        perm=6,
+    ),
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: Row(
+        lambda p: _command(
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+            {
+                "topicConfigList": [
+                    {"topicName": p.topic, "readQueueNums": 8, "writeQueueNums": 8, "perm": 6}
+                ]
+            },
+        ),
+        ("Update Topic:T",),
+    ),
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: _of_topic(RequestCode.DELETE_TOPIC_IN_NAMESRV, "Delete"),
+    RequestCode.DELETE_TOPIC_IN_BROKER: _of_topic(RequestCode.DELETE_TOPIC_IN_BROKER, "Delete"),
+    RequestCode.GET_TOPIC_STATS_INFO: _of_topic(RequestCode.GET_TOPIC_STATS_INFO, "Get"),
+    RequestCode.GET_TOPIC_CONFIG: _of_topic(RequestCode.GET_TOPIC_CONFIG, "Get"),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _of_topic(
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, "Get"
+    ),
+    RequestCode.QUERY_CONSUME_TIME_SPAN: _of_topic(
+        RequestCode.QUERY_CONSUME_TIME_SPAN, "Get", group="g"
+    ),
+    RequestCode.QUERY_CONSUME_QUEUE: _of_topic(
+        RequestCode.QUERY_CONSUME_QUEUE, "Get", queueId=0, index=0, count=1
+    ),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Row(
+        lambda p: _command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": p.group}),
+        ("Update Group:g",),
+    ),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Row(
+        lambda p: _command(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+            {"groupConfigList": [{"groupName": p.group}]},
+        ),
+        ("Update Group:g",),
+    ),
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: _of_group(
+        RequestCode.DELETE_SUBSCRIPTIONGROUP, "Delete", "groupName"
+    ),
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _of_group(
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, "Get"
+    ),
+    RequestCode.GET_CONSUME_STATS: _of_group(RequestCode.GET_CONSUME_STATS, "Get", "consumerGroup"),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _of_group(
+        RequestCode.GET_CONSUMER_CONNECTION_LIST, "Get", "consumerGroup"
+    ),
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: _of_group(RequestCode.QUERY_TOPICS_BY_CONSUMER, "Get"),
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _of_group(
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, "Get", topic="T"
+    ),
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _of_group(
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, "Get", topic="T", clientAddr="none"
+    ),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: _of_group(
+        RequestCode.GET_CONSUMER_RUNNING_INFO, "Get", "consumerGroup", clientId="none"
+    ),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: Row(
+        lambda p: _command(
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            consumerGroup=p.group,
+            clientId="none",
+            msgId=f"7F00000100000001{p.message:016X}",
+        ),
+        CONSUMES,
+        finds=True,
+    ),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Row(
+        lambda p: _command(
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            topic=p.topic,
+            group=p.group,
+            timestamp=0,
+            isForce="true",
+        ),
+        ("Update Group:g", "Get Topic:T"),
+    ),
+    RequestCode.CLONE_GROUP_OFFSET: Row(
+        lambda p: _command(
+            RequestCode.CLONE_GROUP_OFFSET, srcGroup=f"{p.group}2", destGroup=p.group
+        ),
+        ("Update Group:g", "Get Group:g2"),
+    ),
+    **{
+        code: _plain(code, _OF_CLUSTER_GET)
+        for code in (
+            *TABLES,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+            RequestCode.GET_ALL_PRODUCER_INFO,
+            RequestCode.GET_BROKER_CONFIG,
+            RequestCode.GET_BROKER_RUNTIME_INFO,
+            RequestCode.GET_NAMESRV_CONFIG,
+            RequestCode.GET_BROKER_HA_STATUS,
+            RequestCode.GET_BROKER_EPOCH_CACHE,
+        )
+    },
+    RequestCode.GET_TOPICS_BY_CLUSTER: _plain(
+        RequestCode.GET_TOPICS_BY_CLUSTER, _OF_CLUSTER_GET, cluster="DefaultCluster"
+    ),
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: _plain(
+        RequestCode.GET_PRODUCER_CONNECTION_LIST, _OF_CLUSTER_GET, producerGroup="p"
+    ),
+    RequestCode.VIEW_BROKER_STATS_DATA: _plain(
+        RequestCode.VIEW_BROKER_STATS_DATA,
+        _OF_CLUSTER_GET,
+        statsName="TOPIC_PUT_NUMS",
+        statsKey="T",
+    ),
+    RequestCode.GET_BROKER_CONSUME_STATS: _plain(
+        RequestCode.GET_BROKER_CONSUME_STATS, _OF_CLUSTER_GET, isOrder="false"
+    ),
+    RequestCode.GET_KV_CONFIG: _plain(
+        RequestCode.GET_KV_CONFIG, _OF_CLUSTER_GET, namespace="n", key="k"
+    ),
+    RequestCode.GET_KVLIST_BY_NAMESPACE: _plain(
+        RequestCode.GET_KVLIST_BY_NAMESPACE, _OF_CLUSTER_GET, namespace="n"
+    ),
+    RequestCode.DELETE_KV_CONFIG: _plain(
+        RequestCode.DELETE_KV_CONFIG, _OF_CLUSTER_UPDATE, namespace="n", key="k"
+    ),
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _plain(
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, _OF_CLUSTER_UPDATE
+    ),
+    RequestCode.CLEAN_UNUSED_TOPIC: _plain(RequestCode.CLEAN_UNUSED_TOPIC, _OF_CLUSTER_UPDATE),
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: _plain(
+        RequestCode.RESUME_CHECK_HALF_MESSAGE, _OF_CLUSTER_UPDATE, msgId=NO_ID
+    ),
+}
+TABLE.update(ADMINISTRATION)
+
+
+def is_refused(code: int, end: int) -> bool:
+    """Whether a request was answered as one that its user may not send."""
+    unfound = TABLE[code].finds and end == ResponseCode.QUERY_NOT_FOUND
+    return unfound or end == ResponseCode.NO_PERMISSION
 
 
 async def ask(client: Remoting, command: Command) -> Command:
