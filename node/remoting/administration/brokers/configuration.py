@@ -57,7 +57,6 @@ class Configuration:
         yield "traceOn", True
         yield "traceTopicEnable", TRACE_TOPIC in broker.metadata.topics
         yield "transactionCheckMax", broker.transactions.checks_max
-        yield "useTLS", False
 
 
 __all__ = ["Configuration"]

@@ -200,6 +200,41 @@ async def test_a_held_pull_looks_again_before_it_delivers(
     assert (found.code, found.body, found.fields) == (DENIED, b"", {})
 
 
+async def test_what_tools_ask_goes_to_clients_whose_users_may_read(
+    node: Node, users: Users, alice: Remoting
+) -> None:
+    await users.new("carol", *OF_T, "Get Group:g")
+    there = await places(node, alice)
+    await alice.beat("none", "g", "T")
+    directly = TABLE[RequestCode.CONSUME_MESSAGE_DIRECTLY].ask(there)
+    running = TABLE[RequestCode.GET_CONSUMER_RUNNING_INFO].ask(there)
+    async with connected(node, sign=signs("carol")) as carol:
+        answer = asyncio.ensure_future(ask(carol, directly))
+        while (asked := await alice.told.get()).code != directly.code:
+            pass
+        alice.reply(asked, body=b"{}")
+        assert (await answer).body == b"{}"
+        for rights in (("Sub Group:g",), ("Sub Topic:T",)):
+            await users.may("alice", *rights)
+            found = await ask(carol, directly)
+            assert "not online" in found.remark
+        assert "not online" in (await ask(carol, running)).remark
+    told = [alice.told.get_nowait().code for _ in range(alice.told.qsize())]
+    assert not {directly.code, running.code} & set(told)
+
+
+async def test_a_right_to_create_a_topic_is_none_to_alter_or_delete_it(
+    node: Node, users: Users
+) -> None:
+    await users.new("maker", "Create Topic:new")
+    fields = {"topic": "new", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    async with connected(node, sign=signs("maker")) as maker:
+        assert (await maker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code == 0
+        assert (await maker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code == DENIED
+        assert (await maker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, fields)).code == DENIED
+    assert "new" in broker_of(node).metadata.topics
+
+
 async def test_a_connection_that_ends_at_once_leaves_nothing_behind(node: Node) -> None:
     for _ in range(20):
         async with connected(node, sign=signs("alice")) as one:

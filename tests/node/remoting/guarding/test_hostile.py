@@ -41,7 +41,11 @@ async def hostile(remoting: Remoting, code: int) -> None:
 
 
 @pytest.mark.parametrize("code", TABLE)
-async def test_every_field_may_be_anything(node: Node, code: int) -> None:
+async def test_every_field_may_be_anything(
+    node: Node, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # This client answers nothing that it is asked.
+    monkeypatch.setattr("node.remoting.administration.consumers.asking.STATUS_SECONDS", 0.05)
     with structlog.testing.capture_logs() as logged:
         for name in ("all", "root"):
             async with connected(node, sign=signs(name)) as client:

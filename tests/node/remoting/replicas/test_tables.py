@@ -1,6 +1,7 @@
 """The tables that RocketMQ's slaves copy: their contents, and when their versions change."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import duolog
@@ -12,7 +13,9 @@ from node.remoting.replicas.tables import TABLES, version_of
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import Remoting, connected
+from tests.node.remoting.guarding.asked import signs
 from tests.node.remoting.replicas.sections import slaves
+from tests.node.rocketmq.users import Users, with_users
 
 TOPICS = RequestCode.GET_ALL_TOPIC_CONFIG
 OFFSETS = RequestCode.GET_ALL_CONSUMER_OFFSET
@@ -115,6 +118,22 @@ async def test_a_node_without_such_slaves_has_the_tables_for_tools(start_node: S
         for code in (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER):
             answer = await remoting.ask(code)
             assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+@pytest.mark.parametrize("allowed", ["127.0.0.1", "10.0.0.7"])
+async def test_where_there_are_users_allowed_slaves_alone_do_not_sign(
+    start_node: StartNode, tmp_path: Path, allowed: str
+) -> None:
+    how = slaves()
+    how["rocketmq_slaves"]["allow"] = [allowed]
+    node = await start_node(**how, access=with_users(tmp_path))
+    await Users(node).new("root", super=True)
+    await Users(node).new("tool", "Get Cluster:DefaultCluster")
+    expected = 0 if allowed == "127.0.0.1" else ResponseCode.NO_PERMISSION
+    async with connected(node) as unsigned, connected(node, sign=signs("tool")) as tool:
+        for code in TABLES:
+            assert (await unsigned.ask(code)).code == expected
+            assert (await tool.ask(code)).code == 0
 
 
 async def test_a_table_too_large_for_a_frame_is_an_error(
