@@ -189,7 +189,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
     @cache
     def command(version: str) -> list[str]:
         home = tmp_path_factory.mktemp("tools")
-        return classic(home, "MqAdmin.java", version, "rocketmq-tools")
+        return classic(home, "MqAdmin.java", version, artifact="rocketmq-tools")
 
     return command
 
