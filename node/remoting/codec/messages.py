@@ -37,7 +37,14 @@ class BatchMessage:
 
 def properties_text(text: str) -> bytes:
     """The properties of a header as records have them, without the last separator."""
-    return text.encode().rstrip(END)
+    return without_empty(text.encode().rstrip(END))
+
+
+def without_empty(text: bytes) -> bytes:
+    """Properties without those whose value is empty: RocketMQ reads no such ones."""
+    if PAIR + END not in text and not text.endswith(PAIR):
+        return text
+    return END.join(pair for pair in text.split(END) if not pair.endswith(PAIR))
 
 
 def property_of(text: bytes, name: bytes) -> str | None:
@@ -108,5 +115,6 @@ __all__ = [
     "property_of",
     "read_batch",
     "without",
+    "without_empty",
     "write_batch",
 ]

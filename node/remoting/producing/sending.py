@@ -26,7 +26,14 @@ from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.fields import write_header
 from node.remoting.codec.headers import SendRequest, SendResponse, read_send
-from node.remoting.codec.messages import END, properties_text, property_of, read_batch, without
+from node.remoting.codec.messages import (
+    END,
+    properties_text,
+    property_of,
+    read_batch,
+    without,
+    without_empty,
+)
 from node.remoting.guarding.sight import Sight
 from node.remoting.port.desk import Begun, Peer
 from node.remoting.refusals import Refused, put_code
@@ -210,7 +217,7 @@ class Sending:
                 raise Refused(
                     ResponseCode.MESSAGE_ILLEGAL, "a batch has delayed messages or half messages"
                 )
-            texts = (without(one.properties, *unsaid) for one in messages)
+            texts = (without(without_empty(one.properties), *unsaid) for one in messages)
             columns = Columns.of((one.body for one in messages), texts)
             flags = [one.flag for one in messages]
             flag = flags[0]

@@ -51,6 +51,12 @@ async def test_a_message_is_stored_as_it_was_sent(node: Node, form: Serializatio
     assert record.born_host.address == "127.0.0.1"
 
 
+async def test_empty_properties_are_no_error(node: Node, remoting: Remoting) -> None:
+    sent = await remoting.send("T", b"x", "KEYS\x01\x02TAGS\x01A\x02")  # of Apache Camel
+    assert sent.code == ResponseCode.SUCCESS
+    assert properties_of(await stored(node, "T")) == {"TAGS": "A"}
+
+
 async def test_the_long_names_say_the_same(node: Node, remoting: Remoting) -> None:
     fields = {
         "producerGroup": "p", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": 4,

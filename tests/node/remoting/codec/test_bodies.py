@@ -21,6 +21,7 @@ from node.remoting.codec.messages import (
     property_of,
     read_batch,
     without,
+    without_empty,
     write_batch,
 )
 from node.remoting.codec.routes import BrokerAddresses, TopicQueues, cluster_info, topic_route
@@ -74,6 +75,14 @@ def test_properties_are_found_and_left_out_by_their_whole_names() -> None:
     assert property_of(text, b"WAI") is None
     assert without(text, b"WAIT") == b"XDELAY\x01no\x02DELAY\x013"
     assert without(text, b"DELAY", b"WAIT") == b"XDELAY\x01no"
+
+
+def test_properties_without_a_value_are_left_out_as_rocketmq_does() -> None:
+    assert properties_text("KEYS\x01\x02TAGS\x01A\x02") == b"TAGS\x01A"
+    assert properties_text("TAGS\x01A\x02KEYS\x01") == b"TAGS\x01A"
+    assert properties_text("KEYS\x01") == b""
+    assert properties_text("A\x011\x02B\x01\x02C\x013") == b"A\x011\x02C\x013"
+    assert without_empty(b"no pair\x02A\x011") == b"no pair\x02A\x011"
 
 
 # As RocketMQ 4.9.8's Java client writes it.
