@@ -32,6 +32,7 @@ from store.record import Host
 
 log = structlog.get_logger("duolog.node")
 
+FRAMES_AT_ONCE = 32  # other than appends: each may begin a call; then others have their turn
 STRANGER_BYTES = 512  # where frames arrive before the greeting, which is short
 UNWRITTEN_BYTES = 1 << 20  # of answers in the transport, then nothing is read
 GREETING_TICKS = 5
@@ -163,6 +164,7 @@ class Connection(asyncio.BufferedProtocol):
     def _read(self) -> None:
         """Handle what has arrived whole, unless something is waited for."""
         reader, held = self._reader, self._held
+        others = 0
         try:
             while not held:
                 found = reader.next()
@@ -170,8 +172,12 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 if found.kind == Kind.APPEND and self._greeted:
                     self._append(found)
-                else:
-                    self._handle(found)
+                    continue
+                self._handle(found)
+                others += 1
+                if others == FRAMES_AT_ONCE:
+                    self._hold("turn")
+                    asyncio.get_running_loop().call_soon(self._release, "turn")
         except FrameError as problem:
             self._refuse(str(problem))
 
@@ -273,8 +279,9 @@ class Connection(asyncio.BufferedProtocol):
             await self._may_write.wait()
 
     def _write(self, data: bytes) -> None:
-        if not self._lost and self._transport is not None:
-            self._transport.write(data)
+        if self._lost or self._transport is None or self._transport.is_closing():
+            return  # asyncio logs each write to a connection that broke
+        self._transport.write(data)
 
     # -- appends -------------------------------------------------------------------------------
 

@@ -220,6 +220,35 @@ async def side() -> AsyncIterator[Side]:
     await made.calls.stop()
 
 
+async def test_others_have_their_turn_between_many_calls_that_arrive_at_once(side: Side) -> None:
+    connection, line = side.connect()
+    count = 2 * module.FRAMES_AT_ONCE + 5
+    send(connection, b"".join(frames.frame(Kind.PING, number=n) for n in range(count)))
+    answered = []
+    for most in (module.FRAMES_AT_ONCE, module.FRAMES_AT_ONCE, 5):
+        found = [frame.number for frame in line.take()]
+        assert len(found) == most
+        answered += found
+        assert line.reading == (most == 5)
+        await asyncio.sleep(0)
+    assert answered == list(range(count))
+
+
+async def test_appends_that_arrive_at_once_are_all_stored_at_once(side: Side) -> None:
+    connection, line = side.connect()
+    count = 2 * module.FRAMES_AT_ONCE + 5
+    send(connection, b"".join(an_append(number, b"b") for number in range(count)))
+    assert [frame.call for frame in line.take()] == list(range(count))
+    assert line.reading
+
+
+async def test_nothing_is_written_to_a_connection_that_broke(side: Side) -> None:
+    connection, line = side.connect()
+    line.closing = True
+    connection.go("the node is stopping")
+    assert line.take() == []
+
+
 # -- appends -------------------------------------------------------------------------------
 
 
