@@ -2,17 +2,20 @@
 
 Rules: a connection is one of its port once its handshake is done, within HANDSHAKE_SECONDS. Where
 too many are in progress, the oldest one of the address with the most of them ends: an address that
-only opens connections does not shut out others, and takes no file descriptors from them.
+only opens connections does not shut out others, and takes no memory and file descriptors from them.
 """
 
 import asyncio
 import ssl
 from collections import Counter
+from collections.abc import Callable
 
 from duolog._background import Background
 
+Served = asyncio.Protocol | asyncio.BufferedProtocol
 HANDSHAKES_MAX = 128
 HANDSHAKE_SECONDS = 10.0
+SHUTDOWN_SECONDS = 30.0
 
 
 class Unsecured(asyncio.Protocol):
@@ -28,13 +31,23 @@ class Unsecured(asyncio.Protocol):
 class Handshakes:
     """Those of a server."""
 
-    def __init__(self, context: ssl.SSLContext) -> None:
+    def __init__(self, context: ssl.SSLContext, shutdown_seconds: float = SHUTDOWN_SECONDS) -> None:
+        """shutdown_seconds: for the other side to take what was written, and the end of TLS."""
         self._context = context
+        self._shutdown_seconds = shutdown_seconds
         self._background = Background()
         self._pending: dict[Unsecured, asyncio.Transport] = {}  # the oldest first
 
     def __len__(self) -> int:
         return len(self._pending)
+
+    def of(self, made: Callable[..., Served]) -> Callable[..., "Handshake"]:
+        """What serves a new connection, until one of `made` does."""
+
+        def handshake(**named: object) -> Handshake:
+            return Handshake(self, made(**named))
+
+        return handshake
 
     async def stop(self) -> None:
         """End those in progress."""
@@ -73,6 +86,7 @@ class Handshakes:
                 self._context,
                 server_side=True,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=self._shutdown_seconds,
             )
         except OSError as error:
             # Anybody can send what is no TLS, or go away. The frames of the error hold it, and
@@ -86,9 +100,40 @@ class Handshakes:
             connection.done(secured)
 
 
+class Handshake(Unsecured):
+    """A connection before it is one, on a port where all of them begin with TLS."""
+
+    def __init__(self, handshakes: Handshakes, connection: Served) -> None:
+        self._handshakes = handshakes
+        self._connection = connection
+        self._early = b""  # that came with the end of the handshake
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connects."""
+        assert isinstance(transport, asyncio.Transport), "TCP has both directions"
+        peer = transport.get_extra_info("peername")
+        self.address = peer[0] if isinstance(peer, tuple) else ""
+        self._handshakes.begin(self, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """The client asks before the connection is known to be secured."""
+        self._early += data
+
+    def done(self, secured: asyncio.Transport) -> None:
+        """See Unsecured."""
+        if secured.is_closing():
+            return
+        secured.set_protocol(self._connection)
+        self._connection.connection_made(secured)
+        if self._early:
+            _feed(secured, self._early)
+
+
 def _feed(transport: asyncio.Transport, data: bytes) -> None:
     """Give a transport's protocol what was read before it was its protocol."""
     protocol = transport.get_protocol()
+    if isinstance(protocol, asyncio.Protocol) and not transport.is_closing():
+        protocol.data_received(data)
     while data and isinstance(protocol, asyncio.BufferedProtocol) and not transport.is_closing():
         room = memoryview(protocol.get_buffer(len(data)))
         size = min(len(room), len(data))

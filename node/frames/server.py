@@ -13,13 +13,13 @@ from duolog._frames import NUMBERS, Budget
 from node.config import LimitsSection
 from node.frames.connection import Connection, Terms
 from node.frames.door import Door
+from node.handshakes import Handshakes
 from node.methods import Handler
 from node.portconnections import PortConnections
 
 log = structlog.get_logger("duolog.node")
 
-HANDSHAKE_SECONDS = 5.0  # of TLS, before a connection begins
-SHUTDOWN_SECONDS = 2.0
+SHUTDOWN_SECONDS = 2.0  # of TLS
 HALVES = 8  # longest frames that all connections may hold while they have not arrived whole
 SHORT_CALLS_MAX = 1024  # of one connection, beside those that wait for messages
 # No call: as a stream, it would wait for MORE, which comes behind requests that it does not take.
@@ -59,6 +59,7 @@ class FramesServer:
             ),
         )
         self._server: asyncio.Server | None = None
+        self._handshakes: Handshakes | None = None
         self._terms = Terms(
             door,
             numbered(methods),
@@ -95,21 +96,23 @@ class FramesServer:
         """
         loop = asyncio.get_running_loop()
         self._terms = replace(self._terms, busy_poll=busy_poll(busy_poll_us))
-        self._server = await loop.create_server(
-            lambda: Connection(self._terms, self._connections.joined),
-            host.strip("[]") or None,
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS if tls is not None else None,
-            ssl_shutdown_timeout=SHUTDOWN_SECONDS if tls is not None else None,
-        )
+        made: Callable[[], asyncio.BaseProtocol] = self._connection
+        if tls is not None:
+            self._handshakes = Handshakes(tls, SHUTDOWN_SECONDS)
+            made = self._handshakes.of(self._connection)
+        self._server = await loop.create_server(made, host.strip("[]") or None, port)
         self.port = self._server.sockets[0].getsockname()[1]
         self._ticking.start(self._connections.tick())
+
+    def _connection(self) -> Connection:
+        return Connection(self._terms, self._connections.joined)
 
     async def stop(self, grace: float) -> None:
         """Take no more calls, let those under way end for so many seconds, close."""
         if self._server is not None:
             self._server.close()
+        if self._handshakes is not None:
+            await self._handshakes.stop()
         await self._connections.stop(grace, self._calls)
         await self._ticking.stop()
 

@@ -16,6 +16,8 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import Background, report, together
 
+from node.handshakes import Handshakes
+
 log = structlog.get_logger("duolog.node")
 
 T = TypeVar("T")
@@ -53,26 +55,30 @@ class Endpoint:
         self._open: set[asyncio.StreamWriter] = set()
         self._idle: dict[asyncio.StreamWriter, None] = {}  # whose requests have not come, by age
         self._server: asyncio.Server | None = None
+        self._handshakes: Handshakes | None = None
         self.port = 0
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen; with port 0 on a free one. tls: None for plain text. Raises OSError."""
-        self._server = await asyncio.start_server(
-            self._connected,
-            host.strip("[]") or None,
-            port,
-            limit=REQUEST_BYTES_MAX,
-            ssl=tls,
-            ssl_handshake_timeout=DEADLINE_SECONDS if tls is not None else None,
-            ssl_shutdown_timeout=DEADLINE_SECONDS if tls is not None else None,
-        )
+        loop = asyncio.get_running_loop()
+        made: Callable[[], asyncio.BaseProtocol] = self._connection
+        if tls is not None:
+            self._handshakes = Handshakes(tls, DEADLINE_SECONDS)
+            made = self._handshakes.of(self._connection)
+        self._server = await loop.create_server(made, host.strip("[]") or None, port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Close the port and end what is under way."""
         if self._server is not None:
             self._server.close()
+        if self._handshakes is not None:
+            await self._handshakes.stop()
         await self._connections.stop()
+
+    def _connection(self) -> asyncio.StreamReaderProtocol:
+        reader = asyncio.StreamReader(limit=REQUEST_BYTES_MAX)
+        return asyncio.StreamReaderProtocol(reader, self._connected)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= CONNECTIONS_MAX:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import uvicorn
 
 from node.console.http.connections import CONNECTIONS_MAX, Connection
-from node.console.http.handshakes import handshaking
 from node.console.http.security import App
 from node.handshakes import Handshakes
 
@@ -44,7 +43,7 @@ class Server(uvicorn.Server):
         config.load()
         self._handshakes = Handshakes(context) if context is not None else None
         if self._handshakes is not None:
-            made = handshaking(self._handshakes, Connection)
+            made = self._handshakes.of(Connection)
             config.http_protocol_class = made  # type: ignore[assignment]
         super().__init__(config)
 

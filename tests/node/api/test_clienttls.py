@@ -1,6 +1,7 @@
 """Ports of clients that speak TLS, over gRPC and over frames: certificates of both ends."""
 
 import asyncio
+import contextlib
 import shutil
 import ssl
 from pathlib import Path
@@ -208,7 +209,7 @@ async def test_beside_a_plain_port_frames_stay_plain_and_clients_with_tls_use_no
 async def test_a_connection_that_says_nothing_is_closed(
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.frames.server.HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr("node.handshakes.HANDSHAKE_SECONDS", 0.2)
     node = await secured.start()
     assert node._frames is not None
     reader, writer = await asyncio.open_connection("127.0.0.1", node._frames.port)
@@ -217,6 +218,24 @@ async def test_a_connection_that_says_nothing_is_closed(
     writer.close()
     await writer.wait_closed()
     assert node._frames.connections == 0
+
+
+async def test_connections_without_a_handshake_are_few_and_shut_nobody_out(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.handshakes.HANDSHAKES_MAX", 4)
+    node = await secured.start()
+    assert node._frames is not None
+    silent = [await asyncio.open_connection("127.0.0.1", node._frames.port) for _ in range(20)]
+    async with asyncio.timeout(5):
+        for reader, _ in silent[:16]:
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+    async with secured.client(node) as client:
+        await use(client)
+        assert over_frames(client)
+    for _, writer in silent:
+        writer.close()
 
 
 # -- certificates of clients -----------------------------------------------------------------------

@@ -14,7 +14,6 @@ import pytest
 from demo.certificates import Authority
 from node import handshakes as module
 from node.console.http import connections
-from node.console.http.handshakes import handshaking
 from node.console.http.serving import Server
 from node.handshakes import Handshakes
 from tests.node.console.http.test_connections import GET, app, connect, ended, reached
@@ -99,7 +98,7 @@ async def test_a_handshake_of_another_address_goes_on() -> None:
         def abort(self) -> None:
             aborted.append(self.name)
 
-    made = handshaking(handshakes, asyncio.Protocol)
+    made = handshakes.of(asyncio.Protocol)
     for number in range(module.HANDSHAKES_MAX + 3):
         name = "quiet" if number in (0, 40) else f"loud/{number}"
         made().connection_made(Transport(name))
