@@ -55,11 +55,29 @@ def _escaped(text: str) -> str:
     return _UNPRINTABLE.sub(escape, text)
 
 
+class _OfLibraries(logging.Handler):
+    """What libraries log, in the node's own lines: asyncio has one for each connection that breaks
+    in the middle of a write, and its peer decides how many there are.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, unless there are too many of them."""
+        log = structlog.get_logger("duolog.node")
+        log.warning(
+            "a library reports",
+            reason=f"{record.name}: {record.getMessage()[:500]}",
+            exc_info=record.exc_info,
+        )
+
+
 def configure_logging(level: str, as_json: bool) -> None:
     """Structured lines on stderr. level: lowest that is written."""
     from node.lograte import RateLimiter  # imports structlog, so only after the precautions above
 
     logging.getLogger("grpc").setLevel(logging.CRITICAL)  # as above, of its Python part
+    root = logging.getLogger()
+    if not any(isinstance(handler, _OfLibraries) for handler in root.handlers):
+        root.addHandler(_OfLibraries(logging.WARNING))
     renderers: list[structlog.typing.Processor] = [structlog.processors.JSONRenderer()]
     if not as_json:
         renderers = [_printed, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]

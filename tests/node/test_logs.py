@@ -1,11 +1,13 @@
 """What a peer says, in a line of the log: text, and nothing that a terminal obeys."""
 
 import json
+import logging
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
+from node.lograte import LINES_MAX
 from node.logs import configure_logging
 
 HOSTILE = (
@@ -20,7 +22,10 @@ HOSTILE = (
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    before = list(root.handlers)
     yield
+    root.handlers = before
     structlog.reset_defaults()
 
 
@@ -56,3 +61,17 @@ def test_a_line_of_json_is_one_line_of_ascii(said: str, capsys: pytest.CaptureFi
     assert line.isascii()
     assert line.isprintable()
     assert json.loads(line)["topic"] == said
+
+
+def test_lines_of_libraries_are_lines_of_the_node_and_as_few(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    configure_logging("info", as_json=True)
+    configure_logging("info", as_json=True)  # once more: still a line for each
+    for number in range(10 * LINES_MAX):
+        logging.getLogger("asyncio").warning("socket.send() raised exception %d.", number)
+        logging.getLogger("asyncio").info("nobody wants to know")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert len(lines) == LINES_MAX
+    assert lines[3]["reason"] == "asyncio: socket.send() raised exception 3."
+    assert "more" in lines[-1]
