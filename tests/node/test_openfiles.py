@@ -3,8 +3,10 @@
 import resource
 
 import pytest
+from structlog.testing import capture_logs
 
-from node import openfiles
+from node import openfiles, server
+from node.config import Config
 
 
 def test_the_limit_is_raised_as_far_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -13,3 +15,27 @@ def test_the_limit_is_raised_as_far_as_it_goes(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: given.append(limits))
     openfiles.raise_limit()
     assert given == [(4096, 4096)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "fits"),
+    [(resource.RLIM_INFINITY, 3500), (1 << 20, 3500), (4096, 896), (1024, 128), (100, 16)],
+)
+def test_connections_leave_the_store_its_files(
+    monkeypatch: pytest.MonkeyPatch, limit: int, fits: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
+    assert openfiles.connections_that_fit(3500, ports=4) == fits
+
+
+def test_a_node_that_may_open_few_files_takes_fewer_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 1024))
+    config = Config.model_validate({"remoting": {"listen": "127.0.0.1:0"}})
+    with capture_logs() as logged:
+        fitted = server.with_files_for(config)
+    assert fitted.limits.connections_max == (1024 - openfiles.OWN_FILES) // 3
+    assert "connections_max" in logged[0]["reason"]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1 << 20, 1 << 20))
+    assert server.with_files_for(config) is config
