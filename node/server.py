@@ -38,8 +38,9 @@ from node.grpcoptions import client_port
 from node.grpcserver import serve as grpc_server
 from node.logs import configure_logging
 from node.methods import Methods
-from node.openfiles import raise_limit
+from node.openfiles import connections_that_fit, raise_limit
 from node.replication.masterstream import ReplicationService
+from node.trimming import keep_trimmed
 from store.errors import StoreError
 from store.osdisk import OsDisk
 from store.record import Host
@@ -589,6 +590,27 @@ def tune_allocator() -> None:
         mallopt(M_TRIM_THRESHOLD, 64 << 20)
 
 
+def with_files_for(config: Config) -> Config:
+    """A configuration with no more connections than files may be open beside the store's."""
+    asked = (
+        config.node.listen,
+        config.node.frames_address,
+        config.tls.listen,
+        config.remoting.listen,
+    )
+    wanted = config.limits.connections_max
+    fits = connections_that_fit(wanted, sum(map(bool, asked)))
+    if fits == wanted:
+        return config
+    log.warning(
+        "a setting is not safe",
+        reason=f"limits.connections_max = {wanted}: so few files may be open that each port takes "
+        f"{fits} connections: raise the limit (ulimit -n, LimitNOFILE)",
+    )
+    limits = config.limits.model_copy(update={"connections_max": fits})
+    return config.model_copy(update={"limits": limits})
+
+
 async def _note_fence(broker: Broker) -> None:
     """Leave word that the node was fenced, if its disk takes it within a moment."""
 
@@ -609,6 +631,7 @@ async def serve(config: Config) -> int:
     configure_logging(config.node.log_level, config.node.log_json)
     tune_allocator()
     raise_limit()
+    config = with_files_for(config)
     gc.disable()  # a start makes millions of objects that stay: looking for garbage finds none
     for reason in cautions(config):
         log.warning("a setting is not safe", reason=reason)
@@ -627,9 +650,10 @@ async def serve(config: Config) -> int:
     gc.enable()
     async with asyncio.TaskGroup() as tasks:
         waits = [tasks.create_task(event.wait()) for event in (stop, node.broker.failed)]
+        trimming = tasks.create_task(keep_trimmed())
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+        for task in (*waits, trimming):
+            task.cancel()
     failed = node.broker.failed.is_set()
     if failed:
         await _note_fence(node.broker)
