@@ -11,6 +11,7 @@ from node.api.admin import AdminService
 from node.api.doors import appends_of_call
 from node.api.groups import GroupsService
 from node.api.guard import Guard
+from node.api.longanswers import counted_methods
 from node.api.messages import MessagesParts, MessagesService
 from node.api.replicationstatus import group_route
 from node.api.sight import Sights
@@ -111,4 +112,4 @@ def native_methods(
     stubs.add_AccessServicer_to_server(access_service, server)
     if access is not None:
         methods.generic += _recovery(broker, access, access_service).generic
-    return methods
+    return counted_methods(methods, broker.untaken)

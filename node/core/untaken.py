@@ -20,6 +20,7 @@ log = structlog.get_logger("duolog.node")
 SHARES = 4  # an address may hold the 4th part, or a single answer
 LITTLE_BYTES = 64 << 10  # of one answer, to an address that has taken all the others
 WAIT_SECONDS = 10.0  # of a reader, then it is refused
+WAITING_MAX = 256  # readers of one address: more are refused at once, as those would be together
 
 
 class Untaken:
@@ -87,8 +88,10 @@ class Untaken:
         """Wait until an address took something. Raises Busy where it takes nothing, or too many
         calls wait.
         """
-        future = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(address, deque())
+        if len(waiting) >= WAITING_MAX:
+            raise self._refused(address)
+        future = asyncio.get_running_loop().create_future()
         waiting.append(future)
         try:
             async with asyncio.timeout(WAIT_SECONDS):
@@ -100,17 +103,20 @@ class Untaken:
         except TimeoutError:
             if not future.cancelled():
                 return  # it was woken in the turn in which its time ended
-            self.refused += 1
-            held = self._held.get(address, 0)
-            log.warning("a client takes no answers", address=address, held_bytes=held)
-            raise sdk.Busy(
-                f"answers of {held} bytes wait for {address} to take them, and there is no room "
-                f"for more (limits.answers_bytes_max)"
-            ) from None
+            raise self._refused(address) from None
         finally:
             waiting.remove(future)
             if not waiting:
                 self._waiting.pop(address, None)
+
+    def _refused(self, address: str) -> sdk.Busy:
+        self.refused += 1
+        held = self._held.get(address, 0)
+        log.warning("a client takes no answers", address=address, held_bytes=held)
+        return sdk.Busy(
+            f"answers of {held} bytes wait for {address} to take them, and there is no room "
+            "for more (limits.answers_bytes_max)"
+        )
 
     async def some_room(self, address: str) -> int:
         """Wait for room; how much there is, to be followed by `take`. Raises Busy."""

@@ -99,3 +99,21 @@ async def test_readers_that_wait_are_bounded() -> None:
     assert await readers[0] == MIB
     answers.take("a", 0)
     assert await readers[1] == MIB
+
+
+async def test_of_many_readers_of_an_address_that_takes_nothing_the_rest_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "WAITING_MAX", 3)
+    answers = untaken(4 * MIB, MIB)
+    answers.take("a", MIB)
+    readers = [asyncio.ensure_future(answers.some_room("a")) for _ in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(duolog.Busy, match="answers_bytes_max"):
+        await answers.some_room("a")
+    assert answers.refused == 1
+    assert await answers.some_room("b") == MIB
+    answers.give("a", MIB)
+    for reader in readers:
+        assert await reader == MIB
+        answers.take("a", 0)

@@ -1,0 +1,153 @@
+"""Lists that nobody takes: they have the room that messages have, over gRPC and frames."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import duolog
+import grpc
+import pytest
+from duolog import _frames as frames
+from duolog.wire import duolog_pb2 as wire
+
+from bench import http2bytes as h2
+from node.api import longanswers as module
+from node.api.longanswers import LONG, counted_methods
+from node.api.native import native_methods
+from node.core.untaken import Untaken
+from node.core.waitingcalls import WaitingCalls
+from node.methods import Methods
+from node.server import Node
+from tests.node.conftest import StartNode
+
+LIST = "/duolog.v1.Admin/ListTopics"
+MIB = 1 << 20
+WAIT_SECONDS = 20.0
+
+
+class Context:
+    """A call of some address, whose client takes the answer when the test says so."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Any] = []
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.7:1"
+
+    def add_done_callback(self, callback: Any) -> None:
+        self.callbacks.append(callback)
+
+    def taken(self) -> None:
+        for callback in self.callbacks:
+            callback(self)
+
+
+def serving(method: Any, untaken: Untaken) -> Any:
+    methods = Methods()
+    handler = grpc.unary_unary_rpc_method_handler(method)
+    methods.by_path[LIST] = handler  # type: ignore[assignment]
+    return counted_methods(methods, untaken).by_path[LIST].unary_unary
+
+
+def room(most: int) -> Untaken:
+    return Untaken(most, most // 4, WaitingCalls(100))
+
+
+async def test_a_call_begins_where_there_is_room_and_is_counted_until_it_is_taken() -> None:
+    untaken, began, made = room(4 * MIB), [], asyncio.Event()
+
+    async def method(request: Any, context: Any) -> wire.ListTopicsReply:
+        began.append(request)
+        await made.wait()
+        return wire.ListTopicsReply(next="x" * (2 * module.KEPT_BYTES))
+
+    serve, held = serving(method, untaken), [0]
+
+    async def one(number: int) -> None:
+        context = Context()
+        await serve(number, context)
+        held.append(untaken.held_bytes)
+        await asyncio.sleep(0)
+        context.taken()
+
+    calls = [asyncio.create_task(one(number)) for number in range(20)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert began == [0, 1, 2, 3]  # a 4th of the room is for one address
+    made.set()
+    async with asyncio.timeout(WAIT_SECONDS):
+        await asyncio.gather(*calls)
+    assert MIB <= max(held) <= 4 * 3 * module.KEPT_BYTES
+    assert untaken.held_bytes == 0
+    assert untaken.validate() == ""
+
+
+async def test_a_call_that_fails_keeps_nothing() -> None:
+    untaken = room(4 * MIB)
+
+    async def method(request: Any, context: Any) -> None:
+        raise duolog.UnknownTopic("no such topic")
+
+    with pytest.raises(duolog.UnknownTopic):
+        await serving(method, untaken)(None, Context())
+    assert untaken.held_bytes == 0
+
+
+async def test_every_list_is_counted(start_node: StartNode) -> None:
+    node = await start_node()
+    assert node.broker is not None
+    methods = native_methods(node.broker).by_path
+    assert methods.keys() >= LONG
+    lists = {path for path in methods if path.rpartition("/")[2].startswith("List")}
+    assert lists <= LONG
+
+
+@pytest.fixture
+async def many(start_node: StartNode) -> Node:
+    """A node with a list of half a MiB."""
+    node = await start_node(limits={"answers_bytes_max": 4 * MIB, "pull_bytes_max": MIB})
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client:
+        for number in range(20):
+            await client.admin.create_topic(f"T{number}", 1000)
+    return node
+
+
+@pytest.fixture
+async def deaf() -> AsyncIterator[Any]:
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.setblocking(False)
+    yield SimpleNamespace(socket=made)
+    made.close()
+
+
+async def until(what: Any) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not what():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("way", ["gRPC", "frames"])
+async def test_lists_that_nobody_takes_are_bounded(many: Node, deaf: Any, way: str) -> None:
+    broker, loop = many.broker, asyncio.get_running_loop()
+    assert broker is not None
+    if way == "gRPC":
+        port, first = many.port, h2.greeting(0) + h2.frame(h2.SETTINGS, h2.ACK, 0)
+        calls = (
+            h2.begin(stream, h2.call_block(LIST.encode())) + h2.message(stream, b"", h2.END_STREAM)
+            for stream in range(1, 401, 2)
+        )
+    else:
+        port, first = broker.frames_port, frames.hello(broker.frames_keys.issue())
+        code = frames.NUMBERS[LIST]
+        calls = (frames.frame(frames.Kind.CALL, n, 60_000, b"", code) for n in range(1, 201))
+    await loop.sock_connect(deaf.socket, ("127.0.0.1", port))
+    await loop.sock_sendall(deaf.socket, first + b"".join(calls))
+    await until(lambda: broker.untaken.room("127.0.0.1") == 0)
+    assert broker.untaken.held_bytes <= 4 * MIB
+    deaf.socket.close()
+    await until(lambda: broker.untaken.held_bytes == 0)
+    async with duolog.Client(f"127.0.0.1:{many.port}") as client:
+        assert len(await client.admin.topics()) == 20
