@@ -1,6 +1,6 @@
 """The Groups service: membership, committed offsets, offsets by time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from duolog import _errors as sdk
 from duolog._start import start_of
@@ -21,6 +21,7 @@ from store.metadata import check_group
 from store.offsets import QueueOffset
 
 QUEUES_MAX = 10_000
+ROOMS_MAX, ROOM_CHARACTERS_MAX = 16, 255
 
 
 class GroupsService(stubs.GroupsServicer):
@@ -69,8 +70,8 @@ class GroupsService(stubs.GroupsServicer):
             for topic in topics
             if topic in self._metadata.topics
         }
-        strategy, rooms = check_strategy(request.strategy), tuple(request.rooms)
-        wish = Wish(strategy, rooms, _queues(request.wanted))
+        strategy = check_strategy(request.strategy)
+        wish = Wish(strategy, _rooms(request.rooms), _queues(request.wanted, counts))
         # Nothing is waited for from here on: the mastership may change meanwhile.
         epoch, before = self._admission.masterships()
         assignment = self._groups.heartbeat(
@@ -78,7 +79,7 @@ class GroupsService(stubs.GroupsServicer):
             request.member_id,
             Heartbeat(
                 tuple(sorted(own)),
-                _queues(request.owned),
+                _queues(request.owned, counts),
                 request.session_ms,
                 wish,
                 outdated=0 < request.epoch < before,
@@ -191,5 +192,16 @@ class GroupsService(stubs.GroupsServicer):
         )
 
 
-def _queues(refs: Sequence[wire.QueueRef]) -> frozenset[Queue]:
-    return frozenset((ref.topic, ref.queue_id) for ref in refs[:QUEUES_MAX])
+def _queues(refs: Sequence[wire.QueueRef], counts: Mapping[str, int]) -> frozenset[Queue]:
+    """Those that exist: members are remembered, and what they name must have an end."""
+    named = ((ref.topic, ref.queue_id) for ref in refs[:QUEUES_MAX])
+    return frozenset(queue for queue in named if 0 <= queue[1] < counts.get(queue[0], 0))
+
+
+def _rooms(rooms: Sequence[str]) -> tuple[str, ...]:
+    """Raise BadRequest."""
+    if len(rooms) > ROOMS_MAX or any(len(room) > ROOM_CHARACTERS_MAX for room in rooms):
+        raise sdk.BadRequest(
+            f"a member names at most {ROOMS_MAX} rooms, of {ROOM_CHARACTERS_MAX} characters each"
+        )
+    return tuple(rooms)

@@ -440,6 +440,27 @@ async def test_a_master_believes_claims_of_the_mastership_before_it_and_no_older
     await connection.close()
 
 
+async def test_of_what_a_member_claims_only_queues_that_exist_are_remembered(
+    client: duolog.Client, node: Node
+) -> None:
+    connection = Connection((f"127.0.0.1:{node.port}",))
+    named = [("T", 0), ("T", 4), ("T", -1), ("Unknown", 0), ("x" * 100_000, 0)]
+    refs = [wire.QueueRef(topic=topic, queue_id=queue) for topic, queue in named]
+    for rooms, wrong in ((["east"], False), (["r"] * 17, True), (["r" * 256], True)):
+        request = wire.HeartbeatRequest(
+            group="G", member_id="m", topics=["T"], owned=refs, wanted=refs, rooms=rooms
+        )
+        if wrong:
+            with pytest.raises(grpc.aio.AioRpcError, match="rooms"):
+                await connection.groups.Heartbeat(request)
+        else:
+            await connection.groups.Heartbeat(request)
+    (member,) = broker_of(node).groups._groups["G"].members.values()
+    assert (member.owned, member.wish.queues) == ({("T", 0)}, {("T", 0)})
+    assert member.wish.rooms == ("east",)
+    await connection.close()
+
+
 async def test_a_claim_is_judged_by_the_mastership_that_answers_it(
     client: duolog.Client, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
