@@ -40,7 +40,7 @@ from node.rocketmq.relay.calls import (
     refuse_forwarded,
     via_of,
 )
-from node.rocketmq.relay.clients import Client, Clients, Stream
+from node.rocketmq.relay.clients import CLIENT_ID_MAX, Client, Clients, Stream
 from node.rocketmq.relay.clusterroutes import ClusterRoutes
 from node.rocketmq.relay.forward import Answer, Delivery, Forwarder, Polled, Streamed
 from node.rocketmq.relay.telemetryrelay import TelemetryRelays
@@ -200,8 +200,12 @@ class MessagingService(rpc.MessagingServiceServicer):
         """
         metadata = headers_of(context)
         client_id = metadata.get("x-mq-client-id", "")
-        if not client_id:
-            raise Refused(Code.CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
+        if not 0 < len(client_id) <= CLIENT_ID_MAX:
+            raise Refused(
+                Code.CLIENT_ID_REQUIRED,
+                f"the header x-mq-client-id must have 1 to {CLIENT_ID_MAX} characters, it has "
+                f"{len(client_id)}",
+            )
         try:
             self._authenticator.check(metadata)
         except Refused as error:
@@ -341,7 +345,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         row: Json = {}
         if asked.WhichOneof("pub_sub") == "publishing":
             named = {topic_of(topic) for topic in asked.publishing.topics}
-            client.topics |= named & self.broker.metadata.topics.keys()
+            self.clients.publishes(client, named & self.broker.metadata.topics.keys())
         elif asked.subscription.HasField("group"):
             client.group = group_of(asked.subscription.group)
             for entry in asked.subscription.subscriptions:
@@ -375,7 +379,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         deadline = asyncio.get_running_loop().time() + _time_left(context, SEND_SECONDS)
         host = peer_host(peer_of(context))
         entries = await self._sender.send(topic, list(request.messages), host, deadline)
-        client.topics.add(topic)
+        self.clients.publishes(client, {topic})
         return service.SendMessageResponse(
             status=overall([entry.status for entry in entries]), entries=entries
         )

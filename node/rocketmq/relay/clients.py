@@ -7,15 +7,19 @@ node is gone, and no call of the client came through it for a minute, no acknowl
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from node.api.calls import Replies
 from node.rocketmq.words.stubs import definition, service
 
 SILENT_SECONDS = 120.0
+CLIENT_ID_MAX = 400  # characters, with the user before them
 WAY_SECONDS = 60.0  # the invisible duration that clients are told
 CLIENTS_MAX = 50_000
+PUBLISHED_MAX = 200_000  # topics that clients publish to, those of each client together
 SWEEP_SECONDS = 1.0
 
 
@@ -65,8 +69,9 @@ class Clients:
         self._gone = gone
         self._way_gone = way_gone
         self._is_gone = is_gone
-        self._clients: dict[str, Client] = {}
+        self._clients: OrderedDict[str, Client] = OrderedDict()  # the longest silent one first
         self._turn = 0
+        self._published = 0
 
     def __len__(self) -> int:
         """The number of known clients."""
@@ -78,17 +83,30 @@ class Clients:
         client = self._clients.get(client_id)
         if client is None:
             if len(self._clients) >= CLIENTS_MAX:
-                oldest = min(self._clients.values(), key=lambda known: known.seen)
-                self.leave(oldest.client_id)
+                self.leave(next(iter(self._clients)))
             client = self._clients[client_id] = Client(client_id, now)
+        else:
+            self._clients.move_to_end(client_id)
         client.seen = now
         if via:
             client.ways[via] = now
         return client
 
+    def publishes(self, client: Client, topics: set[str]) -> None:
+        """Note topics that a client publishes to, unless all clients have too many: then others are
+        asked about its half messages.
+        """
+        new = topics - client.topics
+        known = self._clients.get(client.client_id) is client
+        if new and known and self._published + len(new) <= PUBLISHED_MAX:
+            client.topics |= new
+            self._published += len(new)
+
     def leave(self, client_id: str) -> None:
         """Remove a client."""
-        if self._clients.pop(client_id, None) is not None:
+        client = self._clients.pop(client_id, None)
+        if client is not None:
+            self._published -= len(client.topics)
             self._gone(client_id)
 
     def all(self) -> list[Client]:
@@ -115,11 +133,14 @@ class Clients:
         """Remove silent clients, until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            before = time.monotonic() - SILENT_SECONDS
-            silent = [c.client_id for c in self._clients.values() if c.seen < before]
-            for client_id in silent:
+            for client_id in self._silent(time.monotonic() - SILENT_SECONDS):
                 self.leave(client_id)
             self._drop_ways()
+
+    def _silent(self, before: float) -> list[str]:
+        """Clients that were not seen since."""
+        silent = takewhile(lambda client: client.seen < before, self._clients.values())
+        return [client.client_id for client in silent]
 
     def _drop_ways(self) -> None:
         """Forget the nodes that calls no longer come through."""

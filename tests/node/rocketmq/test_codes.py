@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from node.rocketmq.relay.clients import CLIENT_ID_MAX
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from store.metadata import TopicConfig
@@ -25,6 +26,14 @@ async def test_a_call_without_a_client_id_is_refused(node: Node) -> None:
     assert (await api.route("T")).status.code == Code.CLIENT_ID_REQUIRED
     received = await api.receive("g")
     assert received.code == Code.CLIENT_ID_REQUIRED
+    await api.close()
+
+
+async def test_a_client_id_has_an_end(node: Node) -> None:
+    assert node.rocketmq is not None
+    api = Api(node, client_id="c" * (CLIENT_ID_MAX + 1))
+    assert (await api.route("T")).status.code == Code.CLIENT_ID_REQUIRED
+    assert len(node.rocketmq.clients) == 0
     await api.close()
 
 
