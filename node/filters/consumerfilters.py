@@ -14,7 +14,7 @@ import structlog
 
 from node.core.core import Core
 from node.filters.bloomfilter import BloomFilter
-from node.filters.sqlfilter import SqlFilter
+from node.filters.sqlfilter import Expression, SqlFilter, evaluated
 from node.filters.tagfilter import BadFilter, MessageFilter
 from store.filterbits import FilterBits
 from store.metadata import Json
@@ -23,12 +23,14 @@ from store.record import decode_properties
 log = structlog.get_logger("duolog.node")
 
 FILTERS_MAX = 256  # of one topic
+ALL_MAX = 4096  # of all topics; each may have 8 KiB
 BitMapOf = Callable[[str, bytes], bytes]  # of a topic and the properties of a message
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
     filter: SqlFilter
+    evaluate: Expression
     bits: FilterBits
 
 
@@ -63,7 +65,8 @@ class ConsumerFilters:
         rows = tables.filters.get(topic, {})
         if rows.get(group, {}).get("expression") == wanted.expression:
             return
-        if len(rows) >= FILTERS_MAX and group not in rows:
+        full = len(rows) >= FILTERS_MAX or sum(map(len, tables.filters.values())) >= ALL_MAX
+        if full and group not in rows:
             log.warning("too many groups filter by SQL: no bits left for this one", group=group)
             return
         now = self._core.times.wall_ms()
@@ -101,7 +104,8 @@ class ConsumerFilters:
             positions = self._bloom.positions(f"{row['consumerGroup']}#{row['topic']}")
             reached = self._core.store.dispatched_offset
             bits = FilterBits(positions, self._bloom.bits, reached)
-            return _Entry(SqlFilter.parse(str(row["expression"])), bits)
+            expression = str(row["expression"])
+            return _Entry(SqlFilter.parse(expression), evaluated(expression), bits)
         except (BadFilter, KeyError, TypeError) as error:
             log.warning("cannot parse the filter of a group", reason=str(error))
             return None
@@ -115,7 +119,7 @@ class ConsumerFilters:
         made = bytearray(self._bloom.bits // 8)
         found = decode_properties(properties.decode(errors="replace"))
         for entry in entries.values():
-            if entry.filter.matches(found):
+            if entry.evaluate(found) is True:
                 for position in entry.bits.positions:
                     made[position // 8] |= 1 << (position % 8)
         return bytes(made)

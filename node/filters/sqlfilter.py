@@ -12,6 +12,7 @@ Source: RocketMQ's SelectorParser and its expressions.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,6 +25,8 @@ LENGTH_MAX = 8192
 DEPTH_MAX = 100
 DIGITS_MAX = 1000  # of a number; Python reads no more than 4,300
 AT_ONCE = 2000  # messages
+SHORT_CHARACTERS = 512
+SHORT_KEPT, LONG_KEPT = 256, 16  # parsed expressions, of up to 60 KiB and 1 MiB each
 Value = str | float | int | bool | None
 Properties = dict[str, str]
 Expression = Callable[[Properties], Value]
@@ -60,10 +63,13 @@ class _Token:
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """A parsed expression."""
+    """An expression that can be parsed.
+
+    What it was parsed to takes a hundred times the memory of its text, and thousands of calls may
+    wait with one each: it is kept for those that were used last.
+    """
 
     expression: str
-    _evaluate: Expression
 
     @staticmethod
     def parse(expression: str) -> "SqlFilter":
@@ -72,8 +78,8 @@ class SqlFilter:
             raise BadFilter(
                 f"the expression has {len(expression)} characters, the limit is {LENGTH_MAX}"
             )
-        parser = _Parser(_tokens(expression))
-        return SqlFilter(expression, parser.whole())
+        evaluated(expression)
+        return SqlFilter(expression)
 
     @property
     def codes(self) -> I64:
@@ -87,17 +93,30 @@ class SqlFilter:
 
     def matches(self, properties: Properties) -> bool:
         """Whether the expression is true (not false or unknown)."""
-        return self._evaluate(properties) is True
+        return evaluated(self.expression)(properties) is True
 
     def chosen(self, result: GetResult) -> GetResult:
         """The matching messages of a read."""
         if not result.count:
             return result
+        evaluate = evaluated(self.expression)
         texts = (text.decode(errors="replace") for _, _, text in result.rows())
         keep = np.fromiter(
-            (self.matches(decode_properties(text)) for text in texts), np.uint8, result.count
+            (evaluate(decode_properties(text)) is True for text in texts), np.uint8, result.count
         )
         return result.chosen(keep)
+
+
+def evaluated(expression: str) -> Expression:
+    """What an expression comes to for the properties of a message. Raises BadFilter."""
+    return (_short if len(expression) <= SHORT_CHARACTERS else _long)(expression)
+
+
+def _parsed(expression: str) -> Expression:
+    return _Parser(_tokens(expression)).whole()
+
+
+_short, _long = lru_cache(SHORT_KEPT)(_parsed), lru_cache(LONG_KEPT)(_parsed)
 
 
 def _tokens(text: str) -> list[_Token]:

@@ -32,6 +32,8 @@ COMMITS, SUSPENDS, HAS_SUBSCRIPTION = 0x1, 0x2, 0x4  # bits of a pull's flags
 BYTES_MAX = 4 << 20  # of bodies in one answer; a single larger message is answered
 MESSAGES_MAX = 1024
 EXPRESSIONS = 1024  # that are kept as they were parsed
+LONG_EXPRESSIONS = 16
+SHORT_CHARACTERS = 256
 
 _CODES = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
@@ -54,15 +56,17 @@ def filter_of(kind: str, expression: str) -> MessageFilter:
             f"an expression has {len(expression)} characters, the limit is "
             f"{EXPRESSION_CHARACTERS_MAX}",
         )
-    return _parsed(kind, expression)
+    return (_short if len(expression) <= SHORT_CHARACTERS else _long)(kind, expression)
 
 
-@lru_cache(EXPRESSIONS)
 def _parsed(kind: str, expression: str) -> MessageFilter:
     try:
         return SqlFilter.parse(expression) if kind == SQL else TagFilter.parse(expression)
     except BadFilter as error:
         raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+
+
+_short, _long = lru_cache(EXPRESSIONS)(_parsed), lru_cache(LONG_EXPRESSIONS)(_parsed)
 
 
 class Pulling:

@@ -1,9 +1,12 @@
 """SQL92 over properties: every operator, unknown values, and invalid text."""
 
+from dataclasses import fields
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.filters import sqlfilter as module
 from node.filters.sqlfilter import SqlFilter
 from node.filters.tagfilter import BadFilter
 
@@ -125,3 +128,12 @@ def test_any_sequence_of_words_is_an_expression_or_is_refused(words: list[str]) 
         SqlFilter.parse(" ".join(words)).matches(P)
     except BadFilter:
         pass
+
+
+def test_many_filters_keep_their_texts_and_few_parsed_expressions() -> None:
+    long = " OR ".join(f"age = {number}" for number in range(500))
+    kept = [SqlFilter.parse(f"{long} OR name = 'n{number}'") for number in range(100)]
+    assert module._long.cache_info().currsize <= module.LONG_KEPT
+    assert {one.name for one in fields(SqlFilter)} == {"expression"}
+    assert kept[0].matches({"name": "n0"})
+    assert not kept[0].matches({"name": "n1"})
