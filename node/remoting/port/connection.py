@@ -2,7 +2,8 @@
 
 Rules: what is not known to be a frame ends the connection, and no other one. A request that waits
 is a task, which ends with its connection. Nothing is read while the client takes no answers.
-Answers come in the order in which they are made: clients know them by their numbers.
+Answers come in the order in which they are made: clients know them by their numbers. However much
+arrived at once, other connections have their turn after a few requests.
 """
 
 import asyncio
@@ -28,7 +29,10 @@ log = structlog.get_logger("duolog.remoting")
 OWN_BYTES = 16 << 10  # of a frame that has begun, which each connection may hold anyway
 UNWRITTEN_BYTES = 1 << 20  # of answers in the transport, then nothing is read
 SMALL_BYTES = 16 << 10  # of a body that is copied behind its header
+REQUESTS_AT_ONCE = 32  # then others have their turn
+BYTES_AT_ONCE = 64 << 10  # of them, or a single larger one
 IDLE_TICKS = 120  # RocketMQ's: clients send heartbeats every 30 s
+UNTAKEN_TICKS = 12  # in which the client takes nothing of its answers
 STALLED_TICKS = 10  # in which hardly anything comes of a frame that has begun
 STALLED_BYTES = 1024  # in a tick, at least
 
@@ -67,8 +71,10 @@ class Connection(asyncio.Protocol):
         self._calls: dict[asyncio.Task[None], bool] = {}  # and whether each waits for messages
         self._when_taken: list[Callable[[], None]] = []
         self._asked = Asked()
-        self._idle = self._stalled = 0  # ticks
+        self._behind = False  # requests that have arrived wait for their turn
+        self._idle = self._stalled = self._untaken = 0  # ticks
         self._arrived = 0  # bytes, since the last tick
+        self._unsent = 0  # bytes of answers at the last tick
 
     # -- the connection ------------------------------------------------------------------------
 
@@ -135,23 +141,63 @@ class Connection(asyncio.Protocol):
             return
         self._idle = 0
         self._arrived += len(data)
+        self._reader.feed(data)
+        if not self._behind:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Handle some of what has arrived; what is left waits for the next turn."""
+        self._behind = False
+        if self._lost:
+            return
         try:
-            self._reader.feed(data)
-            self._read()
-            self._count_held()
+            while self._read():
+                if self._may_wait():
+                    self._behind = True
+                    asyncio.get_running_loop().call_soon(self._go_on)
+                    break
+            else:
+                self._count_held()
         except (BadFrame, FrameError) as problem:
             self._refuse(str(problem))
+        self._heed()
 
-    def _read(self) -> None:
-        """Handle what has arrived whole, as long as answers are taken. Raises BadFrame."""
-        while not (self._deaf or self._lost):
+    def _may_wait(self) -> bool:
+        """Whether there is memory for what has arrived and waits for its turn."""
+        try:
+            self._count_held()
+        except FrameError:
+            return False
+        return True
+
+    def _read(self) -> bool:
+        """Handle what has arrived whole, as long as answers are taken; whether the turn ended
+        before that was done. Raises BadFrame.
+        """
+        left = self._reader.held_bytes - BYTES_AT_ONCE
+        for _ in range(REQUESTS_AT_ONCE):
+            if self._deaf or self._lost:
+                return False
             request = self._reader.next()
             if request is None:
-                return
+                return False
             if request.is_response:
                 self._asked.answered(request)
             else:
                 self._serve(request)
+            if self._reader.held_bytes <= left:
+                break
+        return self._reader.held_bytes > 0 and not self._lost
+
+    def _heed(self) -> None:
+        """Read more, or not: while what has arrived waits, or the client takes no answers."""
+        transport = self._transport
+        if self._lost or transport is None or transport.is_closing():
+            return
+        if self._behind or self._deaf:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
 
     def _count_held(self) -> None:
         """Raises FrameError."""
@@ -216,8 +262,8 @@ class Connection(asyncio.Protocol):
     # -- writing -------------------------------------------------------------------------------
 
     def _write(self, command: Command) -> None:
-        if self._lost or self._transport is None:
-            return
+        if self._lost or self._transport is None or self._transport.is_closing():
+            return  # asyncio logs each write to a connection that broke
         if len(command.body) <= SMALL_BYTES:
             self._transport.write(command.frame())
             return
@@ -242,23 +288,14 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """See asyncio."""
         self._deaf = True
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self._heed()
 
     def resume_writing(self) -> None:
         """See asyncio."""
         self._deaf = False
         self._tell_taken()
-        if self._lost or self._transport is None or self._transport.is_closing():
-            return
-        try:
-            self._read()
-            self._count_held()
-        except (BadFrame, FrameError) as problem:
-            self._refuse(str(problem))
-            return
-        if not self._deaf:
-            self._transport.resume_reading()
+        if not self._behind:  # else its turn comes
+            self._go_on()
 
     def after_answer(self, callback: Callable[[], None]) -> None:
         """Call this once the client has taken the answer that is made now, or is gone.
@@ -287,15 +324,23 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self._idle += 1
+        waits = self._deaf or self._behind
         stalls = self._reader.held_bytes > 0 and self._arrived < STALLED_BYTES
-        self._stalled = self._stalled + 1 if stalls and not self._deaf else 0
+        self._stalled = self._stalled + 1 if stalls and not waits else 0
+        self._untaken = self._untaken + 1 if self._deaf and not self._takes_some() else 0
         self._arrived = 0
         if self._stalled > STALLED_TICKS:
             self._refuse("the rest of a frame did not come")
-        elif self._idle > IDLE_TICKS:
+        elif self._idle > IDLE_TICKS or self._untaken > UNTAKEN_TICKS:
             log.info("remoting: a client does not answer", peer=self.name)
             self._end()
             self.abort()
+
+    def _takes_some(self) -> bool:
+        """Whether the client took answers since the last tick, on however slow a line."""
+        assert self._transport is not None, "connected"
+        before, self._unsent = self._unsent, self._transport.get_write_buffer_size()
+        return self._unsent < before
 
     def go(self, reason: str) -> None:
         """Serve no more requests; those under way go on, unless they wait for messages."""

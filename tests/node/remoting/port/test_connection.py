@@ -30,9 +30,15 @@ class Wire(asyncio.Transport):
         self.reading = True
         self.closing = False
         self.aborted = False
+        self.breaks = False  # at the next write
+        self.unsent = 0  # bytes that the client has not taken, where a test says so
 
     def write(self, data: Any) -> None:
         self.written += data
+        self.closing = self.closing or self.breaks
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -294,6 +300,81 @@ def test_what_waits_to_be_taken_is_let_go_with_the_connection(side: Side) -> Non
     side.connection.when_taken(lambda: taken.append(1))
     side.lose()
     assert taken == [1]
+
+
+async def test_others_have_their_turn_between_many_requests_that_arrive_at_once(side: Side) -> None:
+    count = 2 * module.REQUESTS_AT_ONCE + 5
+    frames = [Command(ECHO, number).frame() for number in range(count)]
+    side.connection.data_received(b"".join(frames))
+    answered = []
+    for most in (module.REQUESTS_AT_ONCE, module.REQUESTS_AT_ONCE, 5):
+        found = [one.opaque for one in side.wire.take()]
+        assert len(found) == most
+        answered += found
+        assert side.wire.reading == (most == 5)
+        await asyncio.sleep(0)
+    assert answered == list(range(count))
+    assert side.wire.take() == []
+
+
+async def test_others_have_their_turn_between_large_requests(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BYTES_AT_ONCE", 8000)
+    side.connection.data_received(Command(ECHO, 1, body=bytes(8000)).frame() * 3)
+    for _ in range(3):
+        assert len(side.wire.take()) == 1
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert side.wire.reading
+
+
+async def test_where_there_is_no_memory_to_wait_for_a_turn_requests_are_served_at_once(
+    side: Side,
+) -> None:
+    side.connection.data_received(Command(ECHO, 1, body=bytes(1500)).frame() * 100)
+    first = len(side.wire.take())
+    assert 100 - first <= (30_000 + module.OWN_BYTES) / 1500
+    await turns()
+    assert not side.wire.closing
+    assert first + len(side.wire.take()) == 100
+
+
+async def test_what_waits_for_its_turn_ends_with_its_connection(side: Side) -> None:
+    side.connection.data_received(Command(ECHO, 1, body=bytes(1000)).frame() * 40)
+    side.wire.take()
+    side.lose()
+    await turns()
+    assert side.wire.take() == []
+
+
+async def test_a_client_that_takes_no_answers_is_served_no_more_in_its_turn(side: Side) -> None:
+    side.connection.data_received(Command(ECHO, 1).frame() * (module.REQUESTS_AT_ONCE + 1))
+    side.wire.take()
+    side.connection.pause_writing()
+    await turns()
+    assert side.wire.take() == []
+    assert not side.wire.reading
+    side.connection.resume_writing()
+    assert len(side.wire.take()) == 1
+    assert side.wire.reading
+
+
+def test_nothing_is_written_to_a_connection_that_broke(side: Side) -> None:
+    side.wire.breaks = True
+    side.connection.data_received(Command(ECHO, 1).frame() * 10)
+    assert len(side.wire.take()) == 1
+
+
+def test_a_client_that_takes_nothing_for_long_is_let_go(side: Side) -> None:
+    side.wire.unsent = 1 << 20
+    side.connection.pause_writing()
+    side.ticks(module.UNTAKEN_TICKS)
+    side.wire.unsent -= 1  # a little, and on it goes
+    side.ticks(module.UNTAKEN_TICKS)
+    assert not side.wire.aborted
+    side.ticks(2)
+    assert side.wire.aborted
 
 
 def test_a_silent_client_is_let_go(side: Side) -> None:
