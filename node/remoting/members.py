@@ -4,10 +4,15 @@ Pure: time arrives as `mono_ms`.
 
 A member is known by the connection that its heartbeats come over. Every node of a replica group
 hears them, so the next master knows the members already.
+
+What all clients say of themselves has a limit together, and what one connection says a smaller one:
+a heartbeat may name a thousand groups, each with as many subscriptions.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from duolog import _errors as sdk
 
 from node.access.gate import Principal
 from node.remoting.codec.heartbeats import ConsumerData, Heartbeat, Subscription
@@ -16,6 +21,9 @@ from store.clocks import MonoMs
 
 SILENT_MS = 120_000  # RocketMQ's: then a client is gone
 MEMBERS_MAX = 10_000  # of one group
+SAID_BYTES_MAX = 24 << 20  # of all clients, as they are in memory
+PEER_BYTES_MAX = 8 << 20  # of one connection
+GROUP_BYTES, SUBSCRIPTION_BYTES = 800, 150  # beside their texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +38,16 @@ class Client:
 
 @dataclass(slots=True)
 class Member:
-    """A client in a group. user: who sent its last heartbeat; None where there are no users."""
+    """A client in a group. user: who sent its last heartbeat; None where there are no users.
+
+    size: bytes of what it said of it, about.
+    """
 
     client_id: str
     data: ConsumerData
     heard_ms: MonoMs
     user: Principal | None
+    size: int
 
 
 May = Callable[[Principal | None, str], bool]  # a user, and a group
@@ -51,14 +63,18 @@ class Members:
         self._producer_groups: dict[Peer, frozenset[str]] = {}
         self._clients: dict[Peer, Client] = {}  # until their connections end
         self._reads: dict[str, dict[str, Subscription]] = {}  # until a group changes
+        self._said: dict[Peer, int] = {}  # bytes
+        self._said_by_all = 0
 
     def beat(
         self, peer: Peer, heartbeat: Heartbeat, mono_ms: MonoMs, user: Principal | None = None
     ) -> set[str]:
         """Note a client's heartbeat; the groups that it changes.
 
-        A group that has too many members stays as it is. user: who sent it.
+        A group that has too many members stays as it is. user: who sent it. Raises Busy, and notes
+        nothing, where there is no memory for what it says.
         """
+        sizes = self._room_for(peer, heartbeat)
         self._clients[peer] = Client(
             heartbeat.client_id, heartbeat.language, heartbeat.version, mono_ms
         )
@@ -72,17 +88,45 @@ class Members:
             if known is None or (known.client_id, known.data) != (heartbeat.client_id, data):
                 changed.add(data.group)
                 self._reads.pop(data.group, None)
-            members[peer] = Member(heartbeat.client_id, data, mono_ms, user)
+            size = sizes[data.group]
+            self._count(peer, size - (0 if known is None else known.size))
+            members[peer] = Member(heartbeat.client_id, data, mono_ms, user, size)
             self._groups_of.setdefault(peer, set()).add(data.group)
         return changed
+
+    def _room_for(self, peer: Peer, heartbeat: Heartbeat) -> dict[str, int]:
+        """Bytes of what a heartbeat says, by consumer group. Raises Busy."""
+        sizes = {data.group: _size_of(data) for data in heartbeat.consumers}
+        known = (self._groups.get(group, {}).get(peer) for group in sizes)
+        more = sum(sizes.values()) - sum(member.size for member in known if member is not None)
+        new = frozenset(heartbeat.producers) - self._producer_groups.get(peer, frozenset())
+        more += sum(map(_size_of_producer, new))
+        if more > 0 and (
+            self._said.get(peer, 0) + more > PEER_BYTES_MAX
+            or self._said_by_all + more > SAID_BYTES_MAX
+        ):
+            raise sdk.Busy("clients of this node are in too many groups, or read too many topics")
+        return sizes
+
+    def _count(self, peer: Peer, size: int) -> None:
+        """A connection says so much more, or less."""
+        self._said_by_all += size
+        said = self._said.get(peer, 0) + size
+        if said:
+            self._said[peer] = said
+        else:
+            self._said.pop(peer, None)
 
     def _produces(self, peer: Peer, groups: frozenset[str], user: Principal | None = None) -> None:
         """A client is a producer of these groups, and of no others."""
         before = self._producer_groups.pop(peer, frozenset())
         for group in before - groups:
+            self._count(peer, -_size_of_producer(group))
             del self._producers[group][peer]
             if not self._producers[group]:
                 del self._producers[group]
+        for group in groups - before:
+            self._count(peer, _size_of_producer(group))
         for group in groups:
             self._producers.setdefault(group, {})[peer] = user
         if groups:
@@ -101,9 +145,11 @@ class Members:
     def leave(self, peer: Peer, group: str) -> bool:
         """A client leaves a group; whether it was a member."""
         members = self._groups.get(group, {})
-        if members.pop(peer, None) is None:
+        member = members.pop(peer, None)
+        if member is None:
             return False
         self._reads.pop(group, None)
+        self._count(peer, -member.size)
         if not members:
             del self._groups[group]
         groups = self._groups_of[peer]
@@ -187,6 +233,16 @@ class Members:
     def __len__(self) -> int:
         """Members of all groups."""
         return sum(map(len, self._groups.values()))
+
+
+def _size_of(data: ConsumerData) -> int:
+    """Bytes of a member in memory, about."""
+    texts = sum(len(one.topic) + len(one.expression) for one in data.subscriptions)
+    return GROUP_BYTES + len(data.group) + texts + SUBSCRIPTION_BYTES * len(data.subscriptions)
+
+
+def _size_of_producer(group: str) -> int:
+    return GROUP_BYTES + len(group)
 
 
 __all__ = ["Client", "Member", "Members"]

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
+from duolog import _errors as sdk
 from duolog._background import Background
 
 from node.broker import Broker
@@ -35,12 +37,21 @@ from node.remoting.replicas.tables import TABLES, Tables
 from node.remoting.routes import Routes
 
 EXPIRE_SECONDS = 10.0
+TICK_SECONDS = 1.0
 STOP_SECONDS = 2.0  # for the commits of the last second
+COUNTED_BYTES = 16 << 10  # of an answer
+LONG_BYTES, LONG_MAX = 16 << 10, 64  # of a body in JSON; requests with one that wait
 Key = tuple[str, str, bool, str]  # request, response code, long polling, result
 _NAMES = {code.value: code.name.lower() for code in RequestCode}
 _ENDS = {code.value: code.name.lower() for code in ResponseCode}
 SUCCESS, FAILED = "success", "process_request_failed"
 _WAITING = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+_READS_JSON = (
+    RequestCode.HEART_BEAT,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    RequestCode.CHECK_CLIENT_CONFIG,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +89,8 @@ class RemotingService:
         self._throttle = broker.core.throttle
         self.times: CallTimes[Key] = CallTimes(RPC_BOUNDS)
         self._is_timed = timed
+        self._turn = asyncio.Lock()  # of long requests
+        self._long = 0
         self.members = Members()
         self._commits = Commits(broker)
         offsets = Offsets(broker, self._commits)
@@ -139,6 +152,7 @@ class RemotingService:
         """Start storing commits, and letting go of silent clients."""
         self._running.start(self._commits.run())
         self._running.start(self._expire())
+        self._running.start(self._tick())
         self._transactions.start()
         self._broker.remoting_members = lambda group: len(self.members.ids(group))
 
@@ -148,6 +162,11 @@ class RemotingService:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 await self._commits.store()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._clients.tick()
 
     async def _expire(self) -> None:
         while True:
@@ -185,9 +204,39 @@ class RemotingService:
         handler = self._handlers.get(request.code)
         if handler is None:
             return unsupported(request)
-        if not self._is_timed:
-            return handler(peer, request)
-        return self._timed(handler, peer, request)
+        serve = partial(self._timed, handler) if self._is_timed else handler
+        if len(request.body) > LONG_BYTES and request.code in _READS_JSON:
+            return self._in_turn(serve, peer, request)
+        begun = serve(peer, request)
+        if isinstance(begun, Command) and len(begun.body) > COUNTED_BYTES:
+            self._count(peer, len(begun.body))
+        return begun
+
+    def _in_turn(self, serve: Handler, peer: Peer, request: Command) -> Begun:
+        """A request that takes long to read: one at a time of all clients, and others' turn comes
+        in between. Raises Busy.
+        """
+        if self._long >= LONG_MAX:
+            raise sdk.Busy(f"{LONG_MAX} long requests wait for their turn")
+        self._long += 1
+        return self._when_its_turn(serve, peer, request)
+
+    async def _when_its_turn(self, serve: Handler, peer: Peer, request: Command) -> Command:
+        try:
+            async with self._turn:
+                await asyncio.sleep(0)
+                begun = serve(peer, request)
+        finally:
+            self._long -= 1
+        return begun if isinstance(begun, Command) else await begun
+
+    def _count(self, peer: Peer, size: int) -> None:
+        """Count a long answer until its client has taken it. Raises Busy where there is no room."""
+        untaken, address = self._broker.untaken, Who.at("", peer.host.address).address
+        if not untaken.room(address):
+            raise sdk.Busy("the client takes no answers (limits.answers_bytes_max)")
+        untaken.take(address, size)
+        peer.after_answer(lambda: untaken.give(address, size))
 
     def holds(self, request: Command) -> bool:
         """Whether a request may wait for messages."""

@@ -1,5 +1,6 @@
 """Clients: their heartbeats, their groups, what they send back, and what they are told."""
 
+from collections import Counter
 from dataclasses import replace
 
 from duolog import _errors as sdk
@@ -23,6 +24,8 @@ from node.remoting.refusals import Refused
 from store.metadata import check_group
 
 GIVE_UP_LEVEL = -1  # RocketMQ's: the message becomes a dead letter
+TOLD_MAX = 5000  # members that are told of others in a second; a group is told whole
+TOLD_OF_GROUP_MAX = 200  # those of one group; a larger one is told once
 
 
 class Clients:
@@ -36,6 +39,9 @@ class Clients:
         self._locks = QueueLocks()
         self._numbers = 0  # of the requests to clients
         self._seen = sight.version  # of users and rights, when members were looked at
+        self._told: Counter[str] = Counter()  # members of groups that were told in this second
+        self._untold: dict[str, None] = {}  # those that are told in the next one
+        self._left = TOLD_MAX
 
     def heartbeat(self, peer: Peer, request: Command) -> Begun:
         """HEART_BEAT: notes the client; its groups are made where they do not exist yet.
@@ -106,19 +112,35 @@ class Clients:
             self._tell_of(self._members.dismiss(self._sight.may_consume))
         self._locks.expire(self._core.times.mono_ms())
 
+    def tick(self) -> None:
+        """Once a second: tell the groups that have changed again since they were told."""
+        groups, self._untold = self._untold, {}
+        self._told, self._left = Counter(), TOLD_MAX
+        for group in groups:
+            self._tell(group)
+
     def _tell_of(self, groups: set[str]) -> None:
         """Tell the members of groups that others came or left, or read something else."""
         for group in sorted(groups):
-            row = self._core.metadata.tables.groups.get(group, {})
-            if not row.get("notifyConsumerIdsChangedEnable", True):
+            self._tell(group)
+
+    def _tell(self, group: str) -> None:
+        """At once, but few times a second: else all would be told of each that comes and leaves."""
+        row = self._core.metadata.tables.groups.get(group, {})
+        if not row.get("notifyConsumerIdsChangedEnable", True):
+            return
+        if self._told[group] >= TOLD_OF_GROUP_MAX or self._left <= 0:
+            self._untold[group] = None
+            return
+        fields = write_header(MembersRequest(group))
+        for peer, user in self._members.peers(group):
+            if not self._sight.may_consume(user, group):
                 continue
-            fields = write_header(MembersRequest(group))
-            for peer, user in self._members.peers(group):
-                if not self._sight.may_consume(user, group):
-                    continue
-                self._numbers = (self._numbers + 1) & 0x7FFFFFFF
-                code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-                peer.tell(Command(code, self._numbers, fields, flag=ONEWAY))
+            self._told[group] += 1
+            self._left -= 1
+            self._numbers = (self._numbers + 1) & 0x7FFFFFFF
+            code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+            peer.tell(Command(code, self._numbers, fields, flag=ONEWAY))
 
     def ids(self, request: Command) -> Command:
         """GET_CONSUMER_LIST_BY_GROUP."""

@@ -12,7 +12,7 @@ from store.clocks import MonoMs
 from store.queueends import QueueKey
 
 LOCK_MS = 60_000  # RocketMQ's: clients renew every 20 s
-LOCKS_MAX = 1_000_000
+LOCKS_MAX = 100_000  # of all groups; each takes 300 bytes
 
 
 @dataclass(slots=True)

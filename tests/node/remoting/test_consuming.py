@@ -7,9 +7,11 @@ from typing import Any
 import duolog
 import pytest
 
+from node.remoting import service
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Serialization
 from node.remoting.codec.heartbeats import EXPRESSION_CHARACTERS_MAX
+from node.remoting.consuming import clients
 from node.server import Node
 from store.offsets import QueueOffset
 from tests.node.remoting.client import Remoting, connected, records
@@ -337,6 +339,43 @@ async def test_members_hear_of_each_other(node: Node, remoting: Remoting) -> Non
     empty = await remoting.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"})
     assert empty.code == ResponseCode.SYSTEM_ERROR
     assert "no consumer" in empty.remark
+
+
+async def test_long_requests_are_served_one_at_a_time_and_only_so_many_wait(
+    node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "LONG_MAX", 4)
+    rows = [{"topic": f"{number:0200d}"} for number in range(100)]
+    data = [{"groupName": "g", "subscriptionDataSet": rows}]
+    body = json.dumps({"clientID": "c", "consumerDataSet": data}).encode()
+    assert len(body) > service.LONG_BYTES
+    begun = [remoting.begin(RequestCode.HEART_BEAT, {}, body) for _ in range(10)]
+    async with asyncio.timeout(10):
+        codes = [answer.code for answer in await asyncio.gather(*begun)]
+    assert codes.count(ResponseCode.SUCCESS) >= 4
+    assert set(codes) <= {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
+    assert ResponseCode.SYSTEM_BUSY in codes
+    assert (await remoting.ask(RequestCode.HEART_BEAT, body=body)).code == ResponseCode.SUCCESS
+    assert await members(remoting) == ["c"]
+
+
+async def test_members_are_told_a_few_times_a_second_of_one_that_comes_and_leaves_all_the_time(
+    node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "TOLD_OF_GROUP_MAX", 8)
+    await reads(remoting)
+    async with connected(node) as other:
+        leaves = {"clientID": "o", "consumerGroup": "g"}
+        for _ in range(30):
+            await other.beat("o", "g", "T")
+            await other.ask(RequestCode.UNREGISTER_CLIENT, leaves)
+        await other.beat("o", "g", "T")
+        count = remoting.told.qsize()
+        assert 1 <= count < 20
+        async with asyncio.timeout(10):  # and of the last change
+            while remoting.told.qsize() == count:
+                await asyncio.sleep(0.05)
+    assert {remoting.told.get_nowait().fields["consumerGroup"] for _ in range(count)} == {"g"}
 
 
 async def test_a_client_may_leave_right_behind_its_heartbeat(remoting: Remoting) -> None:

@@ -3,7 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
+from duolog import _errors as sdk
+
 from node.access.gate import Principal
+from node.remoting import members as module
 from node.remoting.codec.command import Command
 from node.remoting.codec.heartbeats import ConsumerData, Heartbeat, Subscription
 from node.remoting.members import SILENT_MS, Members
@@ -93,3 +97,37 @@ def test_a_group_reads_what_the_newest_subscriptions_of_its_members_say() -> Non
     members.gone(other)
     assert members.reads("g") == {}
     assert members.client(other) is None
+
+
+def test_what_a_connection_says_of_itself_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PEER_BYTES_MAX", 20 * module.GROUP_BYTES)
+    members, one = Members(), Client("one")
+    beat(members, one, *(f"g{n}" for n in range(15)))
+    with pytest.raises(sdk.Busy):
+        beat(members, one, *(f"h{n}" for n in range(15)))
+    assert members.ids("h0") == []
+    beat(members, one, *(f"g{n}" for n in range(15)), at_ms=5)  # what is known goes on
+    rows = tuple(Subscription(f"t{n}", "*") for n in range(100))
+    with pytest.raises(sdk.Busy):
+        members.beat(one, Heartbeat("one", (), (ConsumerData("g0", False, True, rows),)), MonoMs(6))
+    with pytest.raises(sdk.Busy):
+        members.beat(one, Heartbeat("one", tuple(f"p{n}" for n in range(9)), ()), MonoMs(7))
+    assert members.leave(one, "g3")
+    beat(members, Client("other"), *(f"h{n}" for n in range(15)))
+
+
+def test_what_all_connections_say_of_themselves_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SAID_BYTES_MAX", 20 * module.GROUP_BYTES)
+    members, one, other = Members(), Client("one"), Client("other")
+    members.beat(one, Heartbeat("one", ("p", "q"), ()), MonoMs(0))
+    beat(members, one, *(f"g{n}" for n in range(12)))
+    members.beat(one, Heartbeat("one", ("p",), ()), MonoMs(1))
+    with pytest.raises(sdk.Busy):
+        beat(members, other, *(f"g{n}" for n in range(12)))
+    members.gone(one)
+    beat(members, other, *(f"g{n}" for n in range(12)))
+    assert members.expire(MonoMs(SILENT_MS + 1))
+    beat(members, one, *(f"g{n}" for n in range(12)))
+    members.gone(one)
+    members.gone(other)
+    assert (members._said, members._said_by_all) == ({}, 0)
