@@ -21,7 +21,8 @@ import grpc.aio
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from bench.attacks import Attack, Counts
+from bench.attackers import Counts
+from bench.attacks import Attack
 from bench.harness import Figure, Node, running
 from bench.neighbour import Neighbour, Sends
 from demo import certificates, measure
@@ -36,7 +37,7 @@ BESIDE_SECONDS = 8.0
 QUIET_SECONDS = 2.0
 WATCH_SECONDS = 0.02
 REPEATS = 100
-GRPC, FRAMES, METRICS, TLS = "gRPC", "frames", "metrics", "TLS"
+GRPC, FRAMES, METRICS, TLS, REMOTING = "gRPC", "frames", "metrics", "TLS", "remoting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,21 @@ CASES = (
     Case("100 clients that pull 8 MiB and read nothing, gRPC", "deaf_pulls", GRPC, 100),
     Case("100 clients that pull 8 MiB and read nothing, frames", "deaf_frames", FRAMES, 100),
     Case("1,000 handshakes of TLS that do not end", "half_handshakes", TLS, 1000),
+    Case("20,000 streams of Telemetry on 10 connections", "many_streams", GRPC, 20_000),
+    Case("10 messages of 60 MiB that do not end, gRPC", "half_messages", GRPC, 10),
+    Case("2,000 lists that nobody takes, gRPC", "deaf_calls", GRPC, 2000),
+    Case("calls of ever new clients", "strange_clients", GRPC, 20),
+    Case("10,000 idle connections that greeted, frames", "idle_frames", FRAMES, 10_000),
+    Case("20,000 pulls that wait on a connection, frames", "poll_frames", FRAMES, 20_000),
+    Case("2,000 lists that nobody takes, frames", "deaf_lists", FRAMES, 2000),
+    Case("10 frames of 64 MiB that do not end", "half_frames", FRAMES, 10),
+    Case("10,000 idle connections, remoting", "idle", REMOTING, 10_000),
+    Case("20,000 pulls that wait on a connection, remoting", "held_pulls", REMOTING, 20_000),
+    Case("requests of 10 bytes without an end, remoting", "small_requests", REMOTING, 5000),
+    Case("500 heartbeats of 45,000 subscriptions", "wide_heartbeats", REMOTING, 500),
+    Case("a member that comes and leaves beside 1,000", "restless_member", REMOTING, 1000),
+    Case("10 requests of 16 MiB that do not end", "half_requests", REMOTING, 10),
+    Case("bursts of requests that break", "broken_bursts", REMOTING, 250),
 )
 
 
@@ -189,7 +205,7 @@ def figures_of(case: Case, found: Found) -> list[Figure]:
 @asynccontextmanager
 async def warm() -> AsyncIterator[Target]:
     """A node that has stored and served large reads: what is not given back is there already."""
-    ports = {name: free_endpoint() for name in (FRAMES, METRICS, TLS)}
+    ports = {name: free_endpoint() for name in (FRAMES, METRICS, TLS, REMOTING)}
     with tempfile.TemporaryDirectory(prefix="duolog-bench-") as directory:
         with contextlib.redirect_stdout(io.StringIO()):
             certificates.main([directory])
@@ -199,6 +215,7 @@ async def warm() -> AsyncIterator[Target]:
             f"tls.key={directory}/node.key",
             f"node.frames_listen={ports[FRAMES]}",
             f"metrics.listen={ports[METRICS]}",
+            f"remoting.listen={ports[REMOTING]}",
             "store.mapped_file_size_commit_log=67108864",
         )
         words = [word for setting in settings for word in ("--set", setting)]
@@ -206,6 +223,8 @@ async def warm() -> AsyncIterator[Target]:
             ports[GRPC] = node.endpoint
             for topic in ("quiet", "neighbour"):
                 await client.admin.create_topic(topic, 1)
+            for number in range(5):  # for lists that are long
+                await client.admin.create_topic(f"wide{number}", 1000)
             await measure.produce_batches(client, Load(40_000, 1000), 5000)
             for _ in range(4):
                 await asyncio.gather(*(_pulled(client, queue) for queue in range(4)))

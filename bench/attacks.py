@@ -1,14 +1,11 @@
-"""Clients that mean harm: python -m bench.attacks NAME HOST:PORT COUNT.
+"""Clients that mean harm: python -m bench.attacks NAME HOST:PORT COUNT [KEY].
 
-Each is a process of its own. It prints a line when its attack is under way, goes on until the end
-of its standard input, and prints what it did as JSON.
+Here are those of HTTP/2 and TLS, and those that say little; see `bench.attackers` for how they end.
 """
 
 import contextlib
 import json
-import resource
 import select
-import selectors
 import socket
 import struct
 import subprocess
@@ -17,114 +14,26 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bench import callattacks, ownattacks
 from bench import http2bytes as h2
+from bench.attackers import (
+    Answers,
+    Counts,
+    Held,
+    connect,
+    held,
+    key,
+    raise_limit,
+    told_to_end,
+    under_way,
+)
 
 ROOT = Path(__file__).parent.parent
 STOP_SECONDS = 60.0
-SLOW_SECONDS = 1.0  # between two bytes
-ADDRESSES = 250  # of the loopback, from which connections come
 BOMB_BYTES = 1 << 30
 PULL = b"/duolog.v1.Messages/Pull"
 SUBSCRIBE = b"/duolog.v1.Messages/Subscribe"
 TELEMETRY = b"/apache.rocketmq.v2.MessagingService/Telemetry"
-Counts = dict[str, int]
-
-
-def connect(endpoint: str, number: int = 0) -> socket.socket:
-    """A connection; number: chooses one of the loopback's addresses to come from."""
-    host, _, port = endpoint.rpartition(":")
-    made = socket.socket()
-    if number:
-        made.bind((f"127.0.1.{number % ADDRESSES + 1}", 0))
-    made.settimeout(10)
-    made.connect((host, int(port)))
-    return made
-
-
-def told_to_end(seconds: float = 0.0) -> bool:
-    """Whether the standard input ended, looked at for so long."""
-    return bool(select.select([sys.stdin], [], [], seconds)[0])
-
-
-def under_way() -> None:
-    """Say that the attack is on."""
-    print("attacking", flush=True)
-
-
-class Held:
-    """Connections that are held open, and read where they must be."""
-
-    def __init__(self) -> None:
-        self.open: set[socket.socket] = set()
-        self.ended = self.refused = 0
-        self._selector = selectors.EpollSelector()
-
-    def add(self, endpoint: str, first: bytes = b"", number: int = 0) -> socket.socket | None:
-        """One more, that begins with some bytes; None where it is refused."""
-        try:
-            made = connect(endpoint, number)
-            made.setblocking(False)
-            if first:
-                made.send(first)
-        except OSError:
-            self.refused += 1
-            return None
-        self.open.add(made)
-        self._selector.register(made, selectors.EVENT_READ)
-        return made
-
-    def read(self, seconds: float = 0.0) -> None:
-        """Take what came, and count those that the other side ended."""
-        for key, _ in self._selector.select(seconds):
-            made = key.fileobj
-            assert isinstance(made, socket.socket)
-            try:
-                if made.recv(65_536):
-                    continue
-            except BlockingIOError:
-                continue
-            except OSError:
-                pass
-            self.drop(made)
-
-    def drop(self, made: socket.socket) -> None:
-        """It was ended by the other side."""
-        if made in self.open:
-            self.open.discard(made)
-            self._selector.unregister(made)
-            made.close()
-            self.ended += 1
-
-    def send(self, data: bytes) -> None:
-        """Send some bytes over each."""
-        for made in list(self.open):
-            try:
-                made.send(data)
-            except BlockingIOError:
-                continue
-            except OSError:
-                self.drop(made)
-
-    def counts(self) -> Counts:
-        """For the report."""
-        return {"open": len(self.open), "ended": self.ended, "refused": self.refused}
-
-
-def held(endpoint: str, count: int, first: bytes, trickle: bytes = b"") -> Counts:
-    """Connections that say little: `first` at once, of `trickle` one byte a second."""
-    all_of_them = Held()
-    for number in range(count):
-        all_of_them.add(endpoint, first, number)
-        if number % 500 == 499:
-            all_of_them.read()
-    under_way()
-    at = 0
-    while not told_to_end(SLOW_SECONDS):
-        all_of_them.read()
-        if trickle:
-            all_of_them.send(trickle[at % len(trickle) :][:1])
-            at += 1
-    return all_of_them.counts()
 
 
 def idle(endpoint: str, count: int) -> Counts:
@@ -185,57 +94,6 @@ def _streams(endpoint: str, count: int, open_one: Callable[[int], bytes]) -> Cou
     while not told_to_end(0.1):
         reader.read(0.1)
     return {**answers, "ended": reader.ended}
-
-
-class Answers:
-    """Reads frames of a server, answers PING and SETTINGS, and counts what it refuses."""
-
-    def __init__(self, made: socket.socket, counts: Counts) -> None:
-        self._made, self._counts = made, counts
-        self._data = bytearray()
-        self.ended = 0
-        self.windows = {0: h2.WINDOW, 1: h2.WINDOW}  # bytes that the server takes now
-
-    def read(self, seconds: float) -> None:
-        """Take what is there."""
-        while not self.ended and select.select([self._made], [], [], seconds)[0]:
-            seconds = 0.0
-            try:
-                data = self._made.recv(1 << 20)
-            except OSError:
-                data = b""
-            if not data:
-                self.ended = 1
-                return
-            self._data += data
-            self._frames()
-
-    def _frames(self) -> None:
-        data = self._data
-        at = 0
-        while len(data) - at >= 9:
-            length = int.from_bytes(data[at : at + 3], "big")
-            if len(data) - at < 9 + length:
-                break
-            kind, flags = data[at + 3], data[at + 4]
-            if kind == h2.RST_STREAM:
-                self._counts["reset"] += 1
-            elif kind == h2.GOAWAY:
-                self._counts["goaway"] += 1
-            elif kind == h2.WINDOW_UPDATE:
-                stream, more = struct.unpack_from(">II", data, at + 5)
-                self.windows[stream] = self.windows.get(stream, 0) + more
-            elif kind == h2.SETTINGS:
-                for name, value in struct.iter_unpack(">HI", data[at + 9 : at + 9 + length]):
-                    if name == h2.INITIAL_WINDOW:
-                        self.windows[1] += value - h2.WINDOW
-            elif kind == h2.PING and not flags:
-                with contextlib.suppress(OSError):
-                    self._made.sendall(
-                        h2.frame(h2.PING, h2.ACK, 0, bytes(data[at + 9 : at + 9 + length]))
-                    )
-            at += 9 + length
-        del data[:at]
 
 
 def telemetry_streams(endpoint: str, count: int) -> Counts:
@@ -397,11 +255,10 @@ def deaf_frames(endpoint: str, count: int) -> Counts:
     from duolog import _frames as frames
     from duolog.wire import duolog_pb2 as wire
 
-    key = bytes.fromhex(sys.argv[4]) if len(sys.argv) > 4 else bytes(16)
     code = frames.NUMBERS["/duolog.v1.Messages/Pull"]
     data = wire.PullRequest(topic="bench").SerializeToString()
     calls = (frames.frame(frames.Kind.CALL, n, 60_000, data, code) for n in range(1, 11))
-    return _deaf(endpoint, count, frames.hello(key) + b"".join(calls))
+    return _deaf(endpoint, count, frames.hello(key()) + b"".join(calls))
 
 
 def _deaf(endpoint: str, count: int, first: bytes) -> Counts:
@@ -418,27 +275,29 @@ def _deaf(endpoint: str, count: int, first: bytes) -> Counts:
     return {"open": len(made)}
 
 
-ATTACKS: dict[str, Callable[[str, int], Counts]] = {
-    one.__name__: one
-    for one in (
-        idle,
-        idle_http2,
-        slow_http2,
-        slow_frame,
-        slow_http,
-        half_handshakes,
-        telemetry_streams,
-        subscribe_streams,
-        poll_streams,
-        huge_header,
-        many_headers,
-        continuations,
-        rapid_resets,
-        pings,
-        bombs,
-        deaf_pulls,
-        deaf_frames,
-    )
+_HERE: tuple[Callable[[str, int], Counts], ...] = (
+    idle,
+    idle_http2,
+    slow_http2,
+    slow_frame,
+    slow_http,
+    half_handshakes,
+    telemetry_streams,
+    subscribe_streams,
+    poll_streams,
+    huge_header,
+    many_headers,
+    continuations,
+    rapid_resets,
+    pings,
+    bombs,
+    deaf_pulls,
+    deaf_frames,
+)
+ATTACKS = {
+    **{one.__name__: one for one in _HERE},
+    **callattacks.ATTACKS,
+    **ownattacks.ATTACKS,
 }
 
 
@@ -465,15 +324,6 @@ class Attack:
         """End it in any case; it may have ended."""
         self._process.kill()
         self._process.wait()
-
-
-def raise_limit() -> None:
-    """Allow this process as many connections as the machine does."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (1 << 17, max(hard, 1 << 17)))
-        return
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":
