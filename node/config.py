@@ -363,7 +363,10 @@ class LimitsSection(_Section):
         "idle one takes up to 17 KiB",
     )
     connections_per_address_max: int = Field(
-        2000, ge=8, description="most of one address over frames; it may use gRPC beyond"
+        2000,
+        ge=8,
+        description="most of one address, or of one IPv6 network of 64 bits, over frames and over "
+        "the remoting protocol; over frames, it may use gRPC beyond",
     )
     streams_max: int = Field(
         2048,
