@@ -212,16 +212,13 @@ class RemotingService:
             self._count(peer, len(begun.body))
         return begun
 
-    def _in_turn(self, serve: Handler, peer: Peer, request: Command) -> Begun:
+    async def _in_turn(self, serve: Handler, peer: Peer, request: Command) -> Command:
         """A request that takes long to read: one at a time of all clients, and others' turn comes
         in between. Raises Busy.
         """
         if self._long >= LONG_MAX:
             raise sdk.Busy(f"{LONG_MAX} long requests wait for their turn")
-        self._long += 1
-        return self._when_its_turn(serve, peer, request)
-
-    async def _when_its_turn(self, serve: Handler, peer: Peer, request: Command) -> Command:
+        self._long += 1  # here: one that is cancelled before it begins waits for nothing
         try:
             async with self._turn:
                 await asyncio.sleep(0)

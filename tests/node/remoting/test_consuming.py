@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import duolog
@@ -357,6 +358,20 @@ async def test_long_requests_are_served_one_at_a_time_and_only_so_many_wait(
     assert ResponseCode.SYSTEM_BUSY in codes
     assert (await remoting.ask(RequestCode.HEART_BEAT, body=body)).code == ResponseCode.SUCCESS
     assert await members(remoting) == ["c"]
+
+
+async def test_long_requests_that_never_begin_wait_for_no_turn(
+    node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "LONG_MAX", 1)
+    monkeypatch.setattr(service, "LONG_BYTES", 16)
+    assert node.remoting is not None
+    terms = replace(node.remoting._terms, calls_max=0)
+    monkeypatch.setattr(node.remoting, "_terms", terms)
+    async with connected(node) as other:
+        for _ in range(3):
+            assert (await other.beat("o", "g", "T")).code == ResponseCode.SYSTEM_BUSY
+    assert (await remoting.beat("c", "g", "T")).code == ResponseCode.SUCCESS
 
 
 async def test_members_are_told_a_few_times_a_second_of_one_that_comes_and_leaves_all_the_time(
