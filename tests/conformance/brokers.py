@@ -35,7 +35,7 @@ def cluster(root: Path, version: str, **settings: object) -> Cluster:
     except Unavailable as error:
         pytest.skip(str(error))
     port, names = _broker_port(), free_ports(1)[0]
-    store = root / "store"
+    store = root / "rocketmq"  # not "store": programs that begin in `root` would import that
     rows = {
         "brokerClusterName": "DefaultCluster",
         "brokerName": NAME,

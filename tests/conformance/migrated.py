@@ -104,7 +104,10 @@ class Move:
 
     async def _move(self, seed: int | None) -> Moved:
         made, data = self.made, self.data
-        plan = json.loads(await self.cli("plan", made.name_server, *SIZES, "--json"))
+        plan: list[dict[str, object]] = []
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not plan:  # a broker that has just begun registers in a moment
+                plan = json.loads(await self.cli("plan", made.name_server, *SIZES, "--json"))
         await self._copy_under_fire()
         calling = await connect(made.address)
         await send(calling, b"half", HALF, 4)

@@ -18,6 +18,7 @@ from node.metrics.table import (
     AUDITED,
     AUTO,
     CERTIFIED,
+    COPIED,
     MEASURED,
     METRICS,
     SCOPES,
@@ -31,7 +32,7 @@ from tests.process.support import run_cli
 pytestmark = pytest.mark.process
 
 # Tested with elected nodes and slaves, in tests/node/metrics; where they are told of, beside that.
-ELSEWHERE = (AUTO, SLAVES, TRACED, MEASURED, AUDITED, CERTIFIED)
+ELSEWHERE = (AUTO, SLAVES, COPIED, TRACED, MEASURED, AUDITED, CERTIFIED)
 
 # A node that is fenced as soon as it answers.
 FENCED = """

@@ -9,12 +9,14 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from node.remoting.calling import Calling, Sign, connect
+from node.remoting.calling import Calling, CallRefused, Sign, connect
 from node.remoting.codec import fastjson
-from node.remoting.codec.codes import RequestCode
+from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.errors import BadRequest
 
 BODY_SECONDS = 20.0  # for the tables of a large cluster
+BEGINNING_SECONDS = 3.0  # in which a broker that has just begun cannot answer everything
+AGAIN_SECONDS = 0.25
 
 
 class BadAnswer(ConnectionError):
@@ -45,7 +47,7 @@ class OldBroker:
 
     async def runtime(self) -> Runtime:
         """Raises CallRefused, OSError, TimeoutError, as all calls do."""
-        body = await self._body(RequestCode.GET_BROKER_RUNTIME_INFO)
+        body = await self._figures()
         match _parsed(body, self.address):
             case {"table": dict() as table}:
                 return Runtime(
@@ -54,6 +56,18 @@ class OldBroker:
                     str(table.get("brokerVersionDesc", "")),
                 )
         raise BadAnswer(f"{self.address} does not say where its log ends")
+
+    async def _figures(self) -> bytes:
+        """Its runtime info; a broker has none before it has taken its first figures of itself."""
+        until = asyncio.get_running_loop().time() + BEGINNING_SECONDS
+        while True:
+            try:
+                return await self._body(RequestCode.GET_BROKER_RUNTIME_INFO)
+            except CallRefused as refused:
+                now = asyncio.get_running_loop().time()
+                if refused.code != ResponseCode.SYSTEM_ERROR or now >= until:
+                    raise
+            await asyncio.sleep(AGAIN_SECONDS)
 
     async def settings(self) -> dict[str, str]:
         """Its configuration, by RocketMQ's names."""

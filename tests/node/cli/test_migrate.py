@@ -3,10 +3,13 @@
 import asyncio
 import hashlib
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import duolog
 import pytest
+import structlog
 from typer.testing import CliRunner, Result
 
 from node.cli import migrateafter  # noqa: F401 - it adds commands
@@ -19,6 +22,15 @@ from store.osdisk import OsDisk
 from tests.node.conftest import StartNode
 
 MADE = Following("10.0.0.1:10911", "10.0.0.1:10912", "broker-a")
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """The commands write their log where the test has them write; others go on as before."""
+    handlers, before = list(logging.getLogger().handlers), structlog.get_config()
+    yield
+    structlog.configure(**before)
+    logging.getLogger().handlers[:] = handlers
 
 
 def _run(*words: str) -> Result:
