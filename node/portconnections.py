@@ -12,9 +12,23 @@ from typing import Generic, Protocol, TypeVar
 from duolog._background import Background
 
 from node.config import LimitsSection
+from store.record import Host
 
 TICK_SECONDS = 1.0
 POLL_SECONDS = 0.02  # while calls end
+
+
+def host_of(transport: asyncio.BaseTransport) -> Host:
+    """Where a connection comes from."""
+    address = transport.get_extra_info("peername")
+    if not isinstance(address, tuple):
+        return Host("0.0.0.0", 0)
+    return Host(str(address[0]).partition("%")[0], int(address[1]))
+
+
+def name_of(host: Host) -> str:
+    """Address and port, as logs and quotas name them."""
+    return f"[{host.address}]:{host.port}" if host.is_v6 else f"{host.address}:{host.port}"
 
 
 class Connected(Protocol):
@@ -140,4 +154,4 @@ def _counted_as(address: str) -> str:
         return address
 
 
-__all__ = ["Connected", "PortConnections"]
+__all__ = ["Connected", "PortConnections", "host_of", "name_of"]

@@ -18,6 +18,7 @@ from node.core.rocketmqslave import RocketmqSlave
 from node.hawire.follower import HOUSEKEEPING_MS, Follower
 from node.hawire.frames import BadStream, SlaveReader
 from node.hawire.source import CannotFollow, Source
+from node.portconnections import host_of, name_of
 from node.replication.coldloader import ColdLoader
 from store.clocks import MonoMs, WallMs
 
@@ -92,10 +93,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio."""
         self._transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
-            self.host = str(peer[0]).partition("%")[0]
-            self.name = f"[{self.host}]:{peer[1]}" if ":" in self.host else f"{self.host}:{peer[1]}"
+        host = host_of(transport)
+        self.host, self.name = host.address, name_of(host)
         self.allowed = self._terms.allows(self.host)
         self._transport.set_write_buffer_limits(UNWRITTEN_BYTES)
         if not self._owner.joined(self):

@@ -15,6 +15,7 @@ import structlog
 from duolog._errors import Throttled
 from duolog._frames import Budget, FrameError
 
+from node.portconnections import host_of, name_of
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadFrame
@@ -86,8 +87,7 @@ class Connection(asyncio.Protocol):
     @property
     def name(self) -> str:
         """The client's address and port."""
-        address = self.host.address
-        return f"[{address}]:{self.host.port}" if ":" in address else f"{address}:{self.host.port}"
+        return name_of(self.host)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio."""
@@ -360,12 +360,4 @@ class Connection(asyncio.Protocol):
             task.cancel()
 
 
-def host_of(transport: asyncio.BaseTransport) -> Host:
-    """Where a connection comes from."""
-    address = transport.get_extra_info("peername")
-    if not isinstance(address, tuple):
-        return Host("0.0.0.0", 0)
-    return Host(str(address[0]).partition("%")[0], int(address[1]))
-
-
-__all__ = ["Connection", "Terms", "host_of"]
+__all__ = ["Connection", "Terms"]

@@ -11,9 +11,9 @@ from typing import cast
 import structlog
 
 from node.handshakes import Handshakes, Unsecured
-from node.portconnections import Connected
+from node.portconnections import Connected, host_of
 from node.remoting.codec.frames import TLS_HANDSHAKE
-from node.remoting.port.connection import IDLE_TICKS, host_of
+from node.remoting.port.connection import IDLE_TICKS
 
 log = structlog.get_logger("duolog.remoting")
 
