@@ -38,8 +38,8 @@ def _config(data: Path | None, file: Path | None, set_: list[str] | None) -> "Co
         fail(str(error), "duolog config show --origin", 2)
 
 
-def _run(work: Coroutine[object, None, T]) -> T:
-    """Run what follows; its errors become messages."""
+def _run(work: Coroutine[object, None, T], hint: str = "duolog migrate status --data DIR") -> T:
+    """Run what follows; its errors become messages. hint: what to try then."""
     from node.following.copying import CannotFollow
     from node.following.cutover import CutoverFailed
     from node.following.program import WrongSource
@@ -51,7 +51,7 @@ def _run(work: Coroutine[object, None, T]) -> T:
     except CannotFollow as error:
         fail(str(error), "docs/migrating.md says what to do", CANNOT_FOLLOW)
     except (CutoverFailed, WrongSource, StoreError, CallRefused, OSError, TimeoutError) as error:
-        fail(str(error) or type(error).__name__, "duolog migrate status --data DIR")
+        fail(str(error) or type(error).__name__, hint)
 
 
 # -- before ----------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def plan(
         found = sorted((await brokers_of(name_server)).items())
         return [await facts_of(name, address) for name, address in found]
 
-    found = _run(survey())
+    found = _run(survey(), "the HOST:PORT at which a name server listens, usually port 9876")
     told = [(facts, remarks(facts, chosen.store, facts.name)) for facts in found]
     if as_json:
         print_json([_planned(facts, said) for facts, said in told])
@@ -155,7 +155,8 @@ def follow(
 
     chosen = _config(data, config, set_)
     logs.configure_logging(chosen.node.log_level, chosen.node.log_json)
-    _run(follow_broker(chosen, Source(broker, ha, cut_to_master)))
+    source = Source(broker, ha, cut_to_master)
+    _run(follow_broker(chosen, source), "--broker HOST:PORT, with the broker's listenPort")
 
 
 @app.command()

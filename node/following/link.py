@@ -11,8 +11,8 @@ from typing import cast
 
 from node.following.copying import CannotFollow
 from node.hawire.frames import REPORT, BadStream, Frame, MasterReader
+from node.remoting.calling import opened
 
-CONNECT_SECONDS = 3.0
 REPORT_SECONDS = 5.0
 SILENCE_SECONDS = 20.0
 Take = Callable[[Sequence[Frame]], int]
@@ -88,12 +88,7 @@ class MasterLink(asyncio.Protocol):
 
 async def connect(address: str, take: Take, tls: ssl.SSLContext | None = None) -> MasterLink:
     """A connection to HOST:PORT. Raises OSError, TimeoutError."""
-    host, _, port = address.rpartition(":")
-    async with asyncio.timeout(CONNECT_SECONDS):
-        _, link = await asyncio.get_running_loop().create_connection(
-            lambda: MasterLink(take), host.strip("[]"), int(port), ssl=tls
-        )
-    return link
+    return await opened(address, lambda: MasterLink(take), tls)
 
 
 __all__ = ["MasterLink", "Take", "connect"]

@@ -8,7 +8,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import cast
+from typing import TypeVar, cast
 
 from node.remoting.codec.command import ONEWAY, Command
 from node.remoting.codec.errors import BadFrame
@@ -17,6 +17,11 @@ from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
 CONNECT_SECONDS = 3.0
 CALL_SECONDS = 5.0
 Sign = Callable[[Command], Command]
+P = TypeVar("P", bound=asyncio.Protocol)
+
+
+class BadAddress(OSError):
+    """A text that is no address: there is nothing to connect to."""
 
 
 class CallRefused(Exception):
@@ -127,16 +132,35 @@ class Calling(asyncio.Protocol):
             answered.set_result(command)
 
 
+def place_of(address: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT. Raises BadAddress."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise BadAddress(f"{address!r} is no HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+async def opened(address: str, made: Callable[[], P], tls: ssl.SSLContext | None = None) -> P:
+    """A connection to HOST:PORT, served by what is made.
+
+    Raises OSError, TimeoutError, BadAddress.
+    """
+    host, port = place_of(address)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            return (await loop.create_connection(made, host, port, ssl=tls))[1]
+    except TimeoutError:
+        raise TimeoutError(f"{address} did not answer within {CONNECT_SECONDS:g} s") from None
+    except OSError as error:
+        raise ConnectionError(f"{address} cannot be reached: {error}") from error
+
+
 async def connect(
     address: str, sign: Sign | None = None, tls: ssl.SSLContext | None = None
 ) -> Calling:
-    """A connection to HOST:PORT. Raises OSError, TimeoutError."""
-    host, _, port = address.rpartition(":")
-    async with asyncio.timeout(CONNECT_SECONDS):
-        _, calling = await asyncio.get_running_loop().create_connection(
-            lambda: Calling(sign), host.strip("[]"), int(port), ssl=tls
-        )
-    return calling
+    """Calls to HOST:PORT. Raises as `opened`."""
+    return await opened(address, lambda: Calling(sign), tls)
 
 
-__all__ = ["CallRefused", "Calling", "Sign", "connect"]
+__all__ = ["BadAddress", "CallRefused", "Calling", "Sign", "connect", "opened", "place_of"]

@@ -141,3 +141,13 @@ async def test_late_offsets_are_carried_over_and_none_goes_back(
         await client.admin.commit("g", {("T", "broker-a", 0): 1}, forward=True)
         queues = (await client.admin.group("g")).queues
         assert [queue.committed for queue in queues if queue.topic == "T"] == [7, 5]
+
+
+@pytest.mark.parametrize(
+    "words", [("plan", "foo"), ("plan", "foo:bar"), ("follow", "--broker", "foo")]
+)
+def test_what_is_no_address_is_said(tmp_path: Path, words: tuple[str, ...]) -> None:
+    told = _run(*words, "--data", str(tmp_path / "copy"))
+    assert told.exit_code == 1
+    assert "is no HOST:PORT" in told.output
+    assert not (tmp_path / "copy" / "commitlog").exists()

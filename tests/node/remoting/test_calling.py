@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from node.remoting.calling import CallRefused, connect
+from node.remoting.calling import BadAddress, CallRefused, connect, place_of
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
@@ -93,3 +93,22 @@ async def test_requests_are_signed() -> None:
         with pytest.raises(CallRefused):
             await calling.call(1)
         calling.close()
+
+
+@pytest.mark.parametrize("text", ["", "foo", "foo:", ":1", "foo:bar", "foo:0", "foo:65536", "a:²"])
+async def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(BadAddress, match="is no HOST:PORT"):
+        await connect(text)
+
+
+def test_an_address_has_a_host_and_a_port() -> None:
+    assert place_of("10.0.0.1:9876") == ("10.0.0.1", 9876)
+    assert place_of("[::1]:9876") == ("::1", 9876)
+
+
+async def test_an_error_names_the_address_that_cannot_be_reached() -> None:
+    server, address = await _other()
+    server.close()
+    await server.wait_closed()
+    with pytest.raises(ConnectionError, match=f"{address} cannot be reached"):
+        await connect(address)
