@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import structlog
 from duolog._background import Background
 
-from ha.progress import ConnectionState
 from node.broker import Broker
 from node.config import RocketmqSlavesSection
 from node.core.rocketmqslave import RocketmqSlave
@@ -133,11 +132,6 @@ class SlavesServer:
         found = [one.row() for one in self._open if not one.reason]
         found += [one.row for one in self._refusals.values()]
         return sorted(found, key=lambda row: row.address)
-
-    @property
-    def following(self) -> int:
-        """Slaves that are being sent the log."""
-        return sum(1 for row in self.rows() if row.state is ConnectionState.TRANSFER)
 
 
 __all__ = ["CONNECTIONS_MAX", "REFUSED_MS", "SlavesServer"]

@@ -113,7 +113,8 @@ async def test_a_slave_counts_for_no_put(start_node: StartNode) -> None:
     assert master is not None
     async with connected(port_of(node).port, Copy(SEGMENT)) as slave:
         slave.say(0)
-        await until(lambda: port_of(node).following == 1)
+        following = [ConnectionState.TRANSFER]
+        await until(lambda: [row.state for row in port_of(node).rows()] == following)
         async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
             with pytest.raises(duolog.DuologError):
                 await client.admin.create_topic("T", 1)
