@@ -98,6 +98,9 @@ class Broker:
         self.remoting_members: Callable[[str], int] = lambda group: 0
         # Slaves of RocketMQ that copy the log; set by what serves them.
         self.rocketmq_slaves: Callable[[], Sequence[RocketmqSlave]] = tuple
+        # Name servers of RocketMQ, and those that do not know this node as it is; likewise.
+        self.name_servers: Callable[[], dict[str, int]] = dict
+        self.role_changed: list[Callable[[], None]] = []  # called after a change of roles
         self.admission = Admission(self.store, self.replication, self.metadata, config.limits)
         self.log.connect(self.replication, self.admission.refused_put)
         self.metadata.refused = self.admission.change
@@ -215,6 +218,7 @@ class Broker:
         found = {name: count for part in self.parts for name, count in part.status().items()}
         if self.spans is not None:
             found.update(self.spans())
+        found.update(self.name_servers())
         return {**found, "unsafe_settings": self._unsafe} if self._unsafe else found
 
     def validate(self) -> str:
@@ -297,4 +301,6 @@ class Broker:
         self.groups.begin_again(grace_until)
         for part in self.parts:
             part.role_changed()
+        for tell in self.role_changed:
+            tell()
         self.log.pump_soon()

@@ -112,6 +112,7 @@ _FIELD = r"\s*(\$\.)?[^\s,.=]+(\.[^\s,.=]+)*\s*"
 MASK_RULE = rf"[^=]*[^\s=][^=]*={_FIELD}(,{_FIELD})*"  # TOPIC=hidden, TOPIC=FIELD[,FIELD...]
 PROTOBUF_RULE = r"[^=]*[^\s=][^=]*=.*\S.*:[^:]*[^\s:][^:]*"  # TOPIC=FILE:TYPE
 EndpointOrEmpty = Annotated[str, AfterValidator(_endpoint_or_empty)]
+Endpoints = Annotated[tuple[Endpoint, ...], BeforeValidator(_listed)]
 AUTO_PORT = "auto"
 # Brokers and clients of RocketMQ reach a second port of a broker by that of the first.
 FAST_PORT = -2
@@ -428,6 +429,28 @@ class RemotingSection(_Section):
         description="HOST:PORT at which clients reach `listen`; empty: its port on the host of "
         "`node.advertise`",
     )
+    namesrv_addr: Endpoints = Field(
+        (),
+        max_length=16,
+        description="HOST:PORT of RocketMQ's name servers, where this node registers as a broker "
+        "named `node.group` of `node.cluster`; a list, or one text with semicolons between them",
+    )
+    namesrv_ca: Path | None = Field(
+        None,
+        description="file with the CA of the name servers' certificates; empty: connections to "
+        "them have no TLS",
+    )
+    broker_id: int = Field(
+        1,
+        ge=1,
+        le=(1 << 63) - 1,
+        description="id that a slave with a fixed role registers with: another one for each slave "
+        "of a group; where masters are elected, nodes choose theirs",
+    )
+    store_reply_message_enable: bool = Field(
+        True,
+        description="store replies to requests in the topic `<cluster>_REPLY_TOPIC` as well",
+    )
 
 
 class MetricsSection(_Section):
@@ -720,6 +743,10 @@ class Config(_Section):
             )
         if self.remoting.advertise and not self.remoting.listen:
             raise ConfigError("remoting.advertise needs remoting.listen")
+        if self.remoting.namesrv_addr and not self.remoting.listen:
+            raise ConfigError("remoting.namesrv_addr needs remoting.listen, which is registered")
+        if self.remoting.namesrv_ca and not self.remoting.namesrv_addr:
+            raise ConfigError("remoting.namesrv_ca needs remoting.namesrv_addr")
         self.tls.check(others=self.metrics.tls or self.console.tls or self.remoting_has_tls)
         self.rocketmq_slaves.check()
         self._check_ports()

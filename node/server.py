@@ -338,7 +338,14 @@ class Node:
         advertised = section.advertise or self._reached_at(reserved.port)
         timed = bool(self.config.metrics.listen)
         door = door_of(broker, self.config.rocketmq, self._access, self._guard)
-        around = Surroundings(advertised, self._native.by_path, door, self._slaves_port())
+        around = Surroundings(
+            section,
+            advertised,
+            self._native.by_path,
+            door,
+            self._slaves_port(),
+            relays=not self.config.tls.only,
+        )
         service = self._remoting_service = RemotingService(broker, around, timed)
         service.start()
         self.remoting = RemotingServer(service, self.config.limits, broker.give_up)
@@ -354,6 +361,7 @@ class Node:
                 await self.remoting.listen_also(fast.host, fast.port)
             except OSError:
                 raise ListenError(f"cannot listen on {fast.address}: {IN_USE}") from None
+        service.join()
         log.info("serving the remoting protocol", listen=reserved.address, advertised=advertised)
 
     def _reached_at(self, port: int) -> str:
@@ -405,7 +413,9 @@ class Node:
             lambda: remoting.refused,
             lambda: remoting.buffered_bytes,
         )
-        return Ports(by_frames, (by_remoting, service.times))
+        broker = self.broker
+        assert broker is not None, "recovered"
+        return Ports(by_frames, (by_remoting, service.times), broker.name_servers)
 
     def _show_console(self, reserved: ReservedPort) -> None:
         """Start the process of the console. Raises ListenError."""
@@ -560,6 +570,8 @@ class Node:
             await self.rocketmq_slaves.stop()
         if self.rocketmq is not None:
             await self.rocketmq.stop()
+        if self._remoting_service is not None:
+            await self._remoting_service.leave()
         if self.remoting is not None:
             await self.remoting.stop(GRACE_SECONDS)
         if self._remoting_service is not None:

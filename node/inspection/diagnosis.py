@@ -29,7 +29,7 @@ RECENT_MS = 3_600_000
 PASSING = frozenset(
     (
         *("no-master", "no-master-known", "two-masters", "puts-refused"),
-        *("not-connected", "not-in-sync", "only-copy", "no-lease"),
+        *("not-connected", "not-in-sync", "only-copy", "no-lease", "name-servers"),
     )
 )
 
@@ -292,6 +292,17 @@ def _node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             f"half messages that wait for the decision of their producers: {waiting}",
             "start the producers of their group, if none runs",
             "half-messages",
+        )
+    lost = node.parts.get("name_servers_lost", 0)
+    if lost:
+        yield Finding(
+            WARNING,
+            "name-servers",
+            where,
+            f"name servers of RocketMQ that do not know this node: {lost} of "
+            f"{node.parts.get('name_servers', lost)}",
+            "start them, or repair the way to them: the node's log has `name server: not "
+            "registered` with the reason. Clients that know only those may not find it",
         )
     unsafe = node.parts.get("unsafe_settings", 0)
     if unsafe:

@@ -1,6 +1,6 @@
 """What the port of RocketMQ's remoting protocol counts, where a node has one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from node.core.calltimes import CallTimes
@@ -14,10 +14,14 @@ Times = CallTimes[tuple[str, str, bool, str]]  # request, response code, long po
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What the ports of clients count. remoting: None where there is no such port."""
+    """What the ports of clients count. remoting: None where there is no such port.
+
+    name_servers: those that the node registers at, and those of them that do not know it.
+    """
 
     frames: Connections
     remoting: "tuple[Connections, Times] | None" = None
+    name_servers: Callable[[], Mapping[str, int]] = dict
 
 
 class RemotingFacts:
@@ -25,6 +29,7 @@ class RemotingFacts:
 
     def __init__(self, ports: Ports) -> None:
         self._remoting = ports.remoting
+        self._name_servers = ports.name_servers
 
     def read(self, samples: Samples) -> Iterator[None]:
         """Add all of it, in a few steps."""
@@ -35,6 +40,8 @@ class RemotingFacts:
         node.add("duolog_remoting_connections", connections.count())
         node.add("duolog_remoting_refused_connections_total", connections.refused())
         node.add("duolog_remoting_buffered_bytes", connections.buffered_bytes())
+        for name, count in self._name_servers().items():
+            node.add(f"duolog_{name}", count)
         yield
         for (request, code, waits, result), took in list(times.table.items()):
             labels = PROTOCOL, request, code, truth(waits), result

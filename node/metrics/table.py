@@ -20,12 +20,14 @@ SCOPES: dict[str, tuple[str, ...]] = {
 MASTER, AUTO, SLAVES, CLIENTS, CERTIFIED = "master", "auto", "slaves", "clients", "certified"
 TRACED, MEASURED, AUDITED, REMOTING = "traced", "measured", "audited", "remoting"
 COPIED = "copied"
+REGISTERED = "registered"
 WHERE = {
     MASTER: "Of a master.",
     AUTO: "Of a node whose role is elected.",
     CERTIFIED: "Of a node that has certificates.",
     CLIENTS: "Of a node that they call.",
     REMOTING: "Of a node with `remoting.listen`.",
+    REGISTERED: "Of a node with `remoting.namesrv_addr`.",
     AUDITED: "Of a node with `audit.file` or `audit.topic`.",
     MEASURED: "Of a node with `rocketmq.client_metrics`.",
     TRACED: "Of a node with `traces.endpoint`.",
@@ -247,6 +249,12 @@ DUOLOG = (
         "remoting_refused_connections_total",
         "Connections by it that were closed at once, as there were too many.",
         where=REMOTING,
+    ),
+    _own("name_servers", "RocketMQ's name servers that the node registers at.", where=REGISTERED),
+    _own(
+        "name_servers_lost",
+        "Those of them that do not know the node as it is now.",
+        where=REGISTERED,
     ),
     _own("spans_exported_total", "Spans that the collector took.", where=TRACED),
     _own(

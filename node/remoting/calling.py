@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar, cast
 
+from node.remoting.answers import Answers
 from node.remoting.codec.command import ONEWAY, Command
 from node.remoting.codec.errors import BadFrame
 from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
@@ -45,8 +46,7 @@ class Calling(asyncio.Protocol):
         self._sign = sign
         self._frames = FrameReader(FRAME_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
-        self._opaque = 0
-        self._waiting: dict[int, asyncio.Future[Command]] = {}
+        self._answers = Answers()
         self._ended = ""  # why
 
     @property
@@ -66,14 +66,7 @@ class Calling(asyncio.Protocol):
         Raises CallRefused for an answer other than SUCCESS, ConnectionError, TimeoutError.
         """
         request = self._request(code, fields, body)
-        answered: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        self._waiting[request.opaque] = answered
-        try:
-            self._write(request)
-            async with asyncio.timeout(seconds):
-                answer = await answered
-        finally:
-            del self._waiting[request.opaque]
+        answer = await self._answers.of(request, self._write, seconds)
         if answer.code:
             raise CallRefused(answer.code, answer.remark)
         return answer
@@ -82,13 +75,31 @@ class Calling(asyncio.Protocol):
         """Send a request that nobody answers. Raises ConnectionError."""
         self._write(replace(self._request(code, fields, body), flag=ONEWAY))
 
+    async def pass_on(self, request: Command, seconds: float) -> Command:
+        """Send another's request as it is, but for its number; its answer.
+
+        Raises ConnectionError, TimeoutError.
+        """
+        return await self._answers.of(self._renumbered(request), self._write, seconds)
+
+    def pass_on_oneway(self, request: Command) -> None:
+        """The same for one that nobody answers. Raises ConnectionError."""
+        self._write(self._renumbered(request))
+
+    def _renumbered(self, request: Command) -> Command:
+        return replace(request, opaque=self._answers.number())
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of requests that the other side has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     def close(self) -> None:
         """End the connection, and every call that waits."""
         self._end("the connection is closed")
 
     def _request(self, code: int, fields: Mapping[str, str] | None, body: bytes) -> Command:
-        self._opaque += 1
-        request = Command(code, self._opaque, fields or {}, body)
+        request = Command(code, self._answers.number(), fields or {}, body)
         return request if self._sign is None else self._sign(request)
 
     def _write(self, request: Command) -> None:
@@ -102,9 +113,7 @@ class Calling(asyncio.Protocol):
         self._ended = why
         if self._transport is not None:
             self._transport.abort()
-        for answered in self._waiting.values():
-            if not answered.done():
-                answered.set_exception(ConnectionError(why))
+        self._answers.end(why)
 
     # -- the connection ------------------------------------------------------------------------
 
@@ -122,14 +131,10 @@ class Calling(asyncio.Protocol):
         try:
             self._frames.feed(data)
             while (command := self._frames.next()) is not None:
-                self._arrived(command)
+                if command.is_response:
+                    self._answers.arrived(command)
         except BadFrame as error:
             self._end(f"what arrived is no frame: {error}")
-
-    def _arrived(self, command: Command) -> None:
-        answered = self._waiting.get(command.opaque) if command.is_response else None
-        if answered is not None and not answered.done():
-            answered.set_result(command)
 
 
 def place_of(address: str) -> tuple[str, int]:

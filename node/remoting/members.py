@@ -62,6 +62,7 @@ class Members:
         self._producers: dict[str, dict[Peer, Principal | None]] = {}
         self._producer_groups: dict[Peer, frozenset[str]] = {}
         self._clients: dict[Peer, Client] = {}  # until their connections end
+        self._named: dict[str, Peer] = {}  # producers, by their ids
         self._reads: dict[str, dict[str, Subscription]] = {}  # until a group changes
         self._said: dict[Peer, int] = {}  # bytes
         self._said_by_all = 0
@@ -75,6 +76,7 @@ class Members:
         nothing, where there is no memory for what it says.
         """
         sizes = self._room_for(peer, heartbeat)
+        self._know_as(peer, heartbeat.client_id if heartbeat.producers else "")
         self._clients[peer] = Client(
             heartbeat.client_id, heartbeat.language, heartbeat.version, mono_ms
         )
@@ -132,6 +134,18 @@ class Members:
         if groups:
             self._producer_groups[peer] = groups
 
+    def _know_as(self, peer: Peer, client_id: str) -> None:
+        """A producer has this id, and no other one; empty for a client that is none."""
+        before = self._clients.get(peer)
+        if before is not None and self._named.get(before.client_id) is peer:
+            del self._named[before.client_id]
+        if client_id:
+            self._named[client_id] = peer
+
+    def producer(self, client_id: str) -> Peer | None:
+        """The connection of a producer, by its id: the newest, where there are several."""
+        return self._named.get(client_id)
+
     def producers(self, group: str) -> list[tuple[Peer, Principal | None]]:
         """The connections of a group's producers, and their users."""
         return list(self._producers.get(group, {}).items())
@@ -140,7 +154,10 @@ class Members:
         """A client is no producer of a group any more."""
         producers = self._producers.get(group, {})
         if peer in producers:
-            self._produces(peer, self._producer_groups[peer] - {group}, producers[peer])
+            left = self._producer_groups[peer] - {group}
+            self._produces(peer, left, producers[peer])
+            if not left:
+                self._know_as(peer, "")
 
     def leave(self, peer: Peer, group: str) -> bool:
         """A client leaves a group; whether it was a member."""
@@ -161,6 +178,7 @@ class Members:
     def gone(self, peer: Peer) -> set[str]:
         """A connection ended; the consumer groups that its client was in."""
         self._produces(peer, frozenset())
+        self._know_as(peer, "")
         self._clients.pop(peer, None)
         return {group for group in list(self._groups_of.get(peer, ())) if self.leave(peer, group)}
 

@@ -1,9 +1,12 @@
 """Routes: this node answers as a name server of its replica group, and as its broker."""
 
+import asyncio
+
 from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
 from node.broker import Broker
+from node.engine.log import Outcome
 from node.remoting.codec.command import Command
 from node.remoting.codec.fields import read_header
 from node.remoting.codec.headers import RouteRequest
@@ -15,14 +18,36 @@ from node.remoting.codec.routes import (
     cluster_info,
     topic_route,
 )
+from node.remoting.port.desk import Begun
 from store.metadata import PERM_READ, PERM_WRITE
 
 DEFAULT_TOPIC = "TBW102"  # whose route a producer takes for a topic that its first send creates
 PERM_INHERIT = 1
+PATIENCE_MS = 2000  # of a route while the group is changing its master; clients wait for 3 s
+GONE_SECONDS = 2.0  # after its lease: a master that the registry still names then is there
+
+
+def reply_topic(cluster: str) -> str:
+    """The topic that replies to requests are sent to."""
+    return f"{cluster}_REPLY_TOPIC"
+
+
+def default_topics(broker: Broker) -> dict[str, tuple[int, int]]:
+    """Topics that have a route without being made: queues and perm."""
+    found = {reply_topic(broker.node.cluster): (1, PERM_READ | PERM_WRITE)}
+    if broker.limits.auto_create_topic:
+        perm = PERM_READ | PERM_WRITE | PERM_INHERIT
+        found[DEFAULT_TOPIC] = broker.limits.default_topic_queues, perm
+    return found
 
 
 class Routes:
-    """Makes them of what this node knows of its group."""
+    """Makes them of what this node knows of its group.
+
+    A route without a master has a producer ask again with its next message. One with a master that
+    is gone it would keep for 30 s: while a group changes its master, a route waits for the next one
+    for a moment, and then has none.
+    """
 
     def __init__(self, broker: Broker, advertised: str) -> None:
         """advertised: HOST:PORT at which clients reach this node's remoting port.
@@ -33,8 +58,17 @@ class Routes:
         self._advertised = advertised
         self._port = advertised.rpartition(":")[2]
 
-    def route(self, request: Command) -> Command:
+    def route(self, request: Command) -> Begun:
         """GET_ROUTEINFO_BY_TOPIC. Raises UnknownTopic, NotMaster."""
+        replication = self._broker.replication
+        told = replication.refusals.told_later(PATIENCE_MS) if replication.not_master() else None
+        return self._route(request) if told is None else self._when_told(request, told)
+
+    async def _when_told(self, request: Command, told: Outcome) -> Command:
+        await asyncio.shield(told)  # also where this client goes
+        return self._route(request)
+
+    def _route(self, request: Command) -> Command:
         header = read_header(RouteRequest, request.fields)
         standard = header.accept_standard_json_only or request.version >= STANDARD_JSON_VERSION
         queues = self._queues(header.topic)
@@ -52,9 +86,8 @@ class Routes:
             return TopicQueues(broker.group, config.queues, config.perm, config.sysflag)
         if retried_group(broker, topic):
             return TopicQueues(broker.group, 1, PERM_READ | PERM_WRITE)
-        if topic == DEFAULT_TOPIC and broker.limits.auto_create_topic:
-            perm = PERM_READ | PERM_WRITE | PERM_INHERIT
-            return TopicQueues(broker.group, broker.limits.default_topic_queues, perm)
+        if (unmade := default_topics(broker).get(topic)) is not None:
+            return TopicQueues(broker.group, *unmade)
         broker.admission.check_knows()
         raise sdk.UnknownTopic(f"No topic route info in name server for the topic: {topic[:200]}")
 
@@ -62,7 +95,7 @@ class Routes:
         """The nodes of the group: the master, where one is known, and the others."""
         broker = self._broker
         found: dict[int, str] = {}
-        master = self.master
+        master = self._living_master() if broker.replication.not_master() else self._advertised
         if master:
             found[MASTER_ID] = master
         others = {self._advertised, *map(self._reached_at, self._replicas())} - {master, ""}
@@ -75,6 +108,26 @@ class Routes:
         if self._broker.replication.not_master():
             return self._reached_at(self._broker.replication.master_endpoint[0])
         return self._advertised
+
+    def _living_master(self) -> str:
+        """Where another node that is the master is reached; empty where none is known to live."""
+        replication, failover = self._broker.replication, self._broker.failover
+        follower = replication.follower
+        if failover is not None and follower is not None and follower.lost:
+            gone_seconds = failover.lease_seconds + GONE_SECONDS
+            if follower.away_seconds < gone_seconds:
+                return ""
+        return self._others(replication.master_endpoint[0])
+
+    def master_elsewhere(self) -> str:
+        """Where the master is reached, as far as it is another node and takes requests."""
+        replication = self._broker.replication
+        return self._others(replication.next_master[0]) if replication.not_master() else ""
+
+    def _others(self, endpoint: str) -> str:
+        """Where the port of another node is; empty for none, and for this node's own."""
+        found = self._reached_at(endpoint)
+        return "" if found == self._advertised else found
 
     def _replicas(self) -> list[str]:
         """Client endpoints of the registered nodes of the group."""
@@ -99,4 +152,4 @@ def retried_group(broker: Broker, topic: str) -> str:
     return group if known and topic not in broker.metadata.topics else ""
 
 
-__all__ = ["DEFAULT_TOPIC", "Routes", "retried_group"]
+__all__ = ["DEFAULT_TOPIC", "Routes", "default_topics", "reply_topic", "retried_group"]

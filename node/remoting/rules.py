@@ -241,6 +241,8 @@ RULES: dict[int, Rule] = {
     RequestCode.SEND_MESSAGE: Rule(_send),
     RequestCode.SEND_MESSAGE_V2: Rule(_send),
     RequestCode.SEND_BATCH_MESSAGE: Rule(_send),
+    RequestCode.SEND_REPLY_MESSAGE: Rule(_send),
+    RequestCode.SEND_REPLY_MESSAGE_V2: Rule(_send),
     RequestCode.PULL_MESSAGE: Rule(_reads_as_group, again=True),
     RequestCode.LITE_PULL_MESSAGE: Rule(_reads_as_group, again=True),
     RequestCode.QUERY_MESSAGE: Rule(_query, again=True),

@@ -12,6 +12,7 @@ from duolog import _errors as sdk
 from duolog._background import Background
 
 from node.broker import Broker
+from node.config import RemotingSection
 from node.core.calltimes import RPC_BOUNDS, CallTimes
 from node.methods import Handler as MethodHandler
 from node.quotas.quotas import Who
@@ -26,12 +27,15 @@ from node.remoting.guarding.door import Door
 from node.remoting.guarding.guard import Handler
 from node.remoting.guarding.sight import Sight
 from node.remoting.members import Members
+from node.remoting.naming.registrar import Registrar
 from node.remoting.places import reached_at
 from node.remoting.port.desk import Begun, Peer
+from node.remoting.producing.replies import Replies
 from node.remoting.producing.sending import Sending
 from node.remoting.producing.transactions import Transactions
 from node.remoting.queries import Queries
 from node.remoting.refusals import refusal
+from node.remoting.relay import Relay
 from node.remoting.replicas.registration import Registration, SlavesPort
 from node.remoting.replicas.tables import TABLES, Tables
 from node.remoting.routes import Routes
@@ -59,17 +63,21 @@ class Surroundings:
     """What a node has around the service.
 
     Attributes:
+        section: the settings of the port.
         advertised: HOST:PORT for clients.
         methods: of the native API, by path, for tools.
         door: None where anybody may do everything.
         slaves: where RocketMQ's copy the log; None: nowhere, and what they alone ask for is
             refused.
+        relays: whether the ports of other nodes take plain connections, for requests passed on.
     """
 
+    section: RemotingSection
     advertised: str
     methods: Mapping[str, MethodHandler]
     door: Door | None = None
     slaves: SlavesPort | None = None
+    relays: bool = True
 
 
 class RemotingService:
@@ -81,7 +89,7 @@ class RemotingService:
     """
 
     def __init__(self, broker: Broker, around: Surroundings, timed: bool = False) -> None:
-        """timed: whether metrics are wanted."""
+        """timed: whether metrics are wanted. Raises OSError (certificates of name servers)."""
         self._broker = broker
         self._door = door = around.door
         advertised, slaves = around.advertised, around.slaves
@@ -97,15 +105,23 @@ class RemotingService:
         self._clients = clients = Clients(broker, self.members, sight)
         self._running = Background(broker.give_up)
         host = reached_at(advertised, broker.store.store_host)
-        sending = Sending(broker, sight, host)
+        routes = Routes(broker, advertised)
+        # What is signed counts at the node that it was sent to: such requests are not passed on.
+        relays = around.relays and door is None
+        self._relay = relay = Relay(routes.master_elsewhere if relays else str)
+        sending = Sending(broker, sight, host, relay)
+        stores = around.section.store_reply_message_enable
+        replies = Replies(broker, self.members, sending, host, stores)
         pulling = Pulling(broker, self.members, offsets)
         self._transactions = transactions = Transactions(broker, self.members, sight)
         queries = Queries(broker, sight, host)
-        routes = Routes(broker, advertised)
+        self._registrar = Registrar(broker, around.section, advertised)
         self._handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE: sending.send,
             RequestCode.SEND_MESSAGE_V2: sending.send,
             RequestCode.SEND_BATCH_MESSAGE: sending.send,
+            RequestCode.SEND_REPLY_MESSAGE: replies.reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: replies.reply,
             RequestCode.PULL_MESSAGE: pulling.pull,
             RequestCode.LITE_PULL_MESSAGE: pulling.pull,
             RequestCode.QUERY_CONSUMER_OFFSET: lambda _, request: offsets.committed(request),
@@ -156,8 +172,17 @@ class RemotingService:
         self._transactions.start()
         self._broker.remoting_members = lambda group: len(self.members.ids(group))
 
+    def join(self) -> None:
+        """Register at name servers; the port is open."""
+        self._registrar.start()
+
+    async def leave(self) -> None:
+        """Have name servers forget this node, before its connections end."""
+        await self._registrar.stop()
+
     async def stop(self) -> None:
         """Store what was committed; every connection has ended."""
+        await self._relay.stop()
         await self._running.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
@@ -204,6 +229,8 @@ class RemotingService:
         handler = self._handlers.get(request.code)
         if handler is None:
             return unsupported(request)
+        if self._relay.takes(request):
+            handler = self._pass_on
         serve = partial(self._timed, handler) if self._is_timed else handler
         if len(request.body) > LONG_BYTES and request.code in _READS_JSON:
             return self._in_turn(serve, peer, request)
@@ -234,6 +261,9 @@ class RemotingService:
             raise sdk.Busy("the client takes no answers (limits.answers_bytes_max)")
         untaken.take(address, size)
         peer.after_answer(lambda: untaken.give(address, size))
+
+    def _pass_on(self, peer: Peer, request: Command) -> Begun:
+        return self._relay.pass_on(request)
 
     def holds(self, request: Command) -> bool:
         """Whether a request may wait for messages."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from node.remoting.codec.adminheaders import ADMIN_REQUESTS, WITHOUT_FIELDS
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.fields import Int, Long, read_header
+from node.remoting.codec.registrations import RegisterRequest, UnregisterBrokerRequest
 
 # -- name server -----------------------------------------------------------------------------------
 
@@ -17,17 +18,6 @@ class RouteRequest:
 
     topic: str
     accept_standard_json_only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterRequest:
-    """REGISTER_BROKER and UNREGISTER_BROKER."""
-
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: Long
-    ha_server_addr: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +33,9 @@ class RegisterResponse:
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """SEND_MESSAGE, and SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE under their short names."""
+    """SEND_MESSAGE and SEND_REPLY_MESSAGE; SEND_MESSAGE_V2, SEND_BATCH_MESSAGE and
+    SEND_REPLY_MESSAGE_V2 under their short names.
+    """
 
     producer_group: str
     topic: str
@@ -85,6 +77,26 @@ class SendResponse:
     msg_id: str
     queue_id: Int
     queue_offset: Long
+
+
+@dataclass(frozen=True, slots=True)
+class PushReplyRequest:
+    """PUSH_REPLY_MESSAGE_TO_CLIENT; the body is the reply's. Hosts are HOST:PORT, times ms."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
+    born_host: str
+    store_host: str
+    store_timestamp: Long
+    properties: str = ""
+    reconsume_times: Int = 0
+    unit_mode: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +273,9 @@ REQUESTS: dict[RequestCode, type] = {
     RequestCode.SEND_MESSAGE: SendRequest,
     RequestCode.SEND_MESSAGE_V2: SendRequest,
     RequestCode.SEND_BATCH_MESSAGE: SendRequest,
+    RequestCode.SEND_REPLY_MESSAGE: SendRequest,
+    RequestCode.SEND_REPLY_MESSAGE_V2: SendRequest,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: PushReplyRequest,
     RequestCode.PULL_MESSAGE: PullRequest,
     RequestCode.LITE_PULL_MESSAGE: PullRequest,
     RequestCode.QUERY_MESSAGE: QueryRequest,
@@ -281,10 +296,10 @@ REQUESTS: dict[RequestCode, type] = {
     RequestCode.LOCK_BATCH_MQ: NoFields,
     RequestCode.UNLOCK_BATCH_MQ: NoFields,
     RequestCode.CHECK_CLIENT_CONFIG: NoFields,
+    RequestCode.REGISTER_BROKER: RegisterRequest,
+    RequestCode.UNREGISTER_BROKER: UnregisterBrokerRequest,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: RouteRequest,
     RequestCode.GET_BROKER_CLUSTER_INFO: NoFields,
-    RequestCode.REGISTER_BROKER: RegisterRequest,
-    RequestCode.UNREGISTER_BROKER: RegisterRequest,
     RequestCode.GET_ALL_TOPIC_CONFIG: NoFields,
     RequestCode.GET_ALL_CONSUMER_OFFSET: NoFields,
     RequestCode.GET_ALL_DELAY_OFFSET: NoFields,
@@ -297,7 +312,7 @@ REQUESTS: dict[RequestCode, type] = {
 
 def sent_fields(code: int, texts: Mapping[str, str]) -> Mapping[str, str]:
     """The fields of a request that sends, under their long names."""
-    if code == RequestCode.SEND_MESSAGE:
+    if code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
         return texts
     return {SHORT_NAMES.get(name, name): value for name, value in texts.items()}
 
@@ -316,11 +331,11 @@ __all__ = [
     "OffsetResponse",
     "PullRequest",
     "PullResponse",
+    "PushReplyRequest",
     "QueryOffsetRequest",
     "QueryRequest",
     "QueryResponse",
     "QueueRequest",
-    "RegisterRequest",
     "RegisterResponse",
     "RouteRequest",
     "SearchOffsetRequest",

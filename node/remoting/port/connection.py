@@ -16,11 +16,11 @@ from duolog._errors import Throttled
 from duolog._frames import Budget, FrameError
 
 from node.portconnections import host_of, name_of
+from node.remoting.answers import Answers
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadFrame
 from node.remoting.codec.frames import FrameReader
-from node.remoting.port.asked import Asked
 from node.remoting.port.desk import Desk
 from node.tls import common_name
 from store.record import Host
@@ -69,9 +69,9 @@ class Connection(asyncio.Protocol):
         self._lost = False
         self._going = ""  # why it serves no more requests
         self._deaf = False  # the client takes no answers
+        self._answers = Answers()
         self._calls: dict[asyncio.Task[None], bool] = {}  # and whether each waits for messages
         self._when_taken: list[Callable[[], None]] = []
-        self._asked = Asked()
         self._behind = False  # requests that have arrived wait for their turn
         self._idle = self._stalled = self._untaken = 0  # ticks
         self._arrived = 0  # bytes, since the last tick
@@ -117,8 +117,8 @@ class Connection(asyncio.Protocol):
         self._lost = True
         self._terms.budget.give(self._taken)
         self._taken = 0
-        self._asked.end()
         self.end_calls()
+        self._answers.end(f"the connection of {self.name} has ended")
         if self._admitted:
             self._terms.desk.left(self)
         self._tell_taken()
@@ -178,13 +178,13 @@ class Connection(asyncio.Protocol):
         for _ in range(REQUESTS_AT_ONCE):
             if self._deaf or self._lost:
                 return False
-            request = self._reader.next()
-            if request is None:
+            command = self._reader.next()
+            if command is None:
                 return False
-            if request.is_response:
-                self._asked.answered(request)
+            if command.is_response:
+                self._answers.arrived(command)
             else:
-                self._serve(request)
+                self._serve(command)
             if self._reader.held_bytes <= left:
                 break
         return self._reader.held_bytes > 0 and not self._lost
@@ -278,12 +278,16 @@ class Connection(asyncio.Protocol):
         return True
 
     async def ask(self, command: Command, seconds: float) -> Command:
-        """Send a request and wait for its answer. Raises Busy, ConnectionError, TimeoutError."""
-        with self._asked.one() as (number, answered):
-            if not self.tell(replace(command, opaque=number)):
-                raise ConnectionError(f"{self.name} takes no requests")
-            async with asyncio.timeout(seconds):
-                return await answered
+        """Send a request, and wait for the client's answer. Its number is chosen here.
+
+        Raises ConnectionError, also where the client takes nothing, and TimeoutError.
+        """
+        numbered = replace(command, opaque=self._answers.number())
+        return await self._answers.of(numbered, self._asked, seconds)
+
+    def _asked(self, command: Command) -> None:
+        if not self.tell(command):
+            raise ConnectionError(f"{self.name} takes no requests")
 
     def pause_writing(self) -> None:
         """See asyncio."""

@@ -28,10 +28,9 @@ class Peer(Protocol):
         """Send a request that nobody answers; False where the client takes nothing."""
 
     async def ask(self, command: Command, seconds: float) -> Command:
-        """Send a request and wait for its answer, for so many seconds.
+        """Send a request, and wait for the client's answer. Its number is chosen here.
 
-        Raises Busy where too many wait, ConnectionError where the client takes nothing or goes,
-        TimeoutError.
+        Raises ConnectionError, also where the client takes nothing, and TimeoutError.
         """
 
     def after_answer(self, callback: Callable[[], None]) -> None:

@@ -37,7 +37,8 @@ from node.remoting.codec.messages import (
 from node.remoting.guarding.sight import Sight
 from node.remoting.port.desk import Begun, Peer
 from node.remoting.refusals import Refused, put_code
-from node.remoting.routes import DEFAULT_TOPIC
+from node.remoting.relay import Relay
+from node.remoting.routes import DEFAULT_TOPIC, reply_topic
 from store.columns import Columns
 from store.kernels.jit import I64
 from store.messagestore import PutBatch, PutResult
@@ -52,6 +53,7 @@ INNER_BATCH = 0x80
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored
 _LATER = (b"DELAY", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC", b"TRAN_MSG")
+_ASKS = b"REPLY_TO_CLIENT\x01"
 _ORIGIN = (b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID")  # of a dead letter: the node says it
 
 
@@ -80,13 +82,18 @@ class _Put:
 class Sending:
     """Stores what producers send."""
 
-    def __init__(self, broker: Broker, sight: Sight, host: Host) -> None:
-        """host: where clients look a message up by the id that an answer tells."""
+    def __init__(self, broker: Broker, sight: Sight, host: Host, relay: Relay) -> None:
+        """host: where clients look a message up by the id that an answer tells. relay: passes
+        requests on to a master that was elected meanwhile.
+        """
         self._broker = broker
         self._sight = sight
         self._host = host
         self._core = broker.core
         self._log = broker.log
+        self._relay = relay
+        self._reply_topic = reply_topic(broker.node.cluster)
+        self._cluster = b"CLUSTER\x01" + broker.node.cluster.encode()
         self._turn = count()
 
     def send(self, peer: Peer, request: Command) -> Begun:
@@ -107,6 +114,8 @@ class Sending:
         await asyncio.shield(told)  # also where this client goes
         closed = self._core.admission.refused_put()
         if closed is not None:
+            if self._relay.takes(request):
+                return await self._relay.pass_on(request)
             return self._refused(request, closed)
         begun = self._attempt(peer, request, header)
         return begun if isinstance(begun, Command) else await begun
@@ -180,6 +189,8 @@ class Sending:
 
     def _made(self, header: SendRequest) -> TopicConfig:
         topic, limits = header.topic, self._broker.limits
+        if topic == self._reply_topic:
+            return self._core.metadata.auto_create(topic, 1)
         for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
             if topic.startswith(prefix) and self._core.metadata.has_group(
                 topic.removeprefix(prefix)
@@ -225,7 +236,7 @@ class Sending:
                 fields = _fields(header, flags)
         else:
             text = without(properties_text(header.properties), *unsaid)
-            columns = Columns.of([request.body], [text])
+            columns = Columns.of([request.body], [self._answerable(text)])
         return PutBatch(
             header.topic,
             0,
@@ -237,6 +248,12 @@ class Sending:
             max(0, header.reconsume_times),
             fields=fields,
         )
+
+    def _answerable(self, text: bytes) -> bytes:
+        """Properties of a message; one that asks for a reply names the cluster to reply to."""
+        if _ASKS not in text:
+            return text
+        return END.join((without(text, b"CLUSTER"), self._cluster))
 
     def _check_quotas(self, peer: Peer, batch: PutBatch) -> None:
         """Raise Throttled where a request is over a quota: nothing of it is stored."""

@@ -14,7 +14,8 @@ from node.config import RocketmqSlavesSection
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.fields import read_header, write_header
-from node.remoting.codec.headers import RegisterRequest, RegisterResponse
+from node.remoting.codec.headers import RegisterResponse
+from node.remoting.codec.registrations import RegisterRequest, UnregisterBrokerRequest
 from node.remoting.codec.routes import MASTER_ID
 from node.remoting.port.desk import Begun, Peer
 from node.remoting.refusals import Refused
@@ -63,7 +64,7 @@ class Registration:
 
     def unregister(self, peer: Peer, request: Command) -> Command:
         """UNREGISTER_BROKER: nothing was kept. Raises BadRequest, Refused."""
-        self._check(peer, read_header(RegisterRequest, request.fields))
+        self._check(peer, read_header(UnregisterBrokerRequest, request.fields))
         return request.answer(0)
 
     def _copied_from(self, master: str) -> str:
@@ -72,7 +73,7 @@ class Registration:
             return self._port.advertised
         return f"{master.rpartition(':')[0]}:{self._port.advertised.rpartition(':')[2]}"
 
-    def _check(self, peer: Peer, header: RegisterRequest) -> None:
+    def _check(self, peer: Peer, header: RegisterRequest | UnregisterBrokerRequest) -> None:
         if not self._port.section.allows(peer.host.address):
             raise Refused(
                 ResponseCode.NO_PERMISSION,

@@ -161,6 +161,11 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "half-messages": (
         NOTE, "node a of g", lambda: with_node("a", parts={"half_messages_waiting": 2}),
     ),
+    "name-servers": (
+        WARNING,
+        "node b of g",
+        lambda: with_node("b", parts={"name_servers": 3, "name_servers_lost": 1}),
+    ),
     "unsafe-settings": (
         NOTE, "node b of g", lambda: with_node("b", parts={"unsafe_settings": 1}),
     ),

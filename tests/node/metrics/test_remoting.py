@@ -35,3 +35,10 @@ async def test_requests_are_timed_by_code_and_answer(start_node: StartNode) -> N
 async def test_a_node_without_the_port_has_no_such_figures(start_node: StartNode) -> None:
     found = await of(await start_node(metrics=METRICS))
     assert found.rows("duolog_remoting_connections") == {}
+
+
+async def test_name_servers_are_counted_where_there_are_any(start_node: StartNode) -> None:
+    section = {"listen": free_endpoint(), "namesrv_addr": [free_endpoint(), free_endpoint()]}
+    found = await of(await start_node(metrics=METRICS, remoting=section))
+    assert found.value("duolog_name_servers") == 2
+    assert found.value("duolog_name_servers_lost") == 2

@@ -20,6 +20,16 @@ from store.commitlog import read_record
 from store.record import Record
 
 WAIT_SECONDS = 10.0
+SENT_ONLY = frozenset(
+    (
+        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+        RequestCode.CHECK_TRANSACTION_STATE,
+        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+        RequestCode.UPDATE_BROKER_CONFIG,
+    )
+)
 LETTERS = {name: letter for letter, name in SHORT_NAMES.items()}
 
 
@@ -136,6 +146,16 @@ class Remoting:
         data = {"groupName": group, "subscriptionDataSet": [row]}
         body = json.dumps({"clientID": client_id, "consumerDataSet": [data]}).encode()
         return await self.ask(RequestCode.HEART_BEAT, body=body, **more)
+
+    async def produce(self, client_id: str, group: str = "p") -> Command:
+        """HEART_BEAT of a producer."""
+        body = {"clientID": client_id, "producerDataSet": [{"groupName": group}]}
+        return await self.ask(RequestCode.HEART_BEAT, body=json.dumps(body).encode())
+
+    async def asked(self) -> Command:
+        """The next request of the node."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            return await self.told.get()
 
     def pull(
         self, group: str, topic: str, offset: int, wait_ms: int = 0, **more: Any

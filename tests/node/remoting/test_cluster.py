@@ -11,6 +11,7 @@ import pytest
 from demo.ports import free_endpoint
 from node.election.memoryregistry import MemoryRegistry
 from node.remoting.codec.codes import RequestCode, ResponseCode
+from node.remoting.relay import RELAYED
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import Remoting, connected, records
@@ -79,26 +80,63 @@ async def test_clients_follow_the_master(group: Elected) -> None:
         assert (await clients[old].ask(commit, update)).code == ResponseCode.SUCCESS
         await until(lambda: broker_of(old).metadata.tables.committed("g", "T", 0) == 1)
         slave = next(node for node in group.nodes if node is not old)
-        refused = await clients[slave].send("T", b"x")
-        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert (await clients[slave].ask(commit, update)).code == (
-            ResponseCode.SERVICE_NOT_AVAILABLE
-        )
+        passed_on = await clients[slave].send("T", b"passed on")
+        assert (passed_on.code, passed_on.fields["queueOffset"]) == (ResponseCode.SUCCESS, "1")
+        assert (await clients[slave].ask(commit, update)).code == ResponseCode.SUCCESS
+        refused = await clients[slave].ask(commit, update, flag=RELAYED)
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE, "never twice"
 
         new = await group.switch(client)
         await until(group.is_whole)
         assert (await addresses(clients[old]))["0"] == address(new)
         assert (await addresses(clients[new]))["0"] == address(new)
         assert (await clients[new].send("T", b"after")).code == ResponseCode.SUCCESS
+        assert (await clients[old].send("T", b"by the old one")).code == ResponseCode.SUCCESS
+        query = {"consumerGroup": "g", "topic": "T", "queueId": 0}
+        answered = await clients[old].ask(RequestCode.QUERY_CONSUMER_OFFSET, query)
+        assert answered.fields["offset"] == "1"
         listed = await clients[new].ask(
             RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"}
         )
         assert json.loads(listed.body)["consumerIdList"] == ["c"]
-        query = {"consumerGroup": "g", "topic": "T", "queueId": 0}
         offset = await clients[new].ask(RequestCode.QUERY_CONSUMER_OFFSET, query)
         assert offset.fields["offset"] == "1"
         found_now = await clients[new].pull("g", "T", 0)
-        assert [one.body for one in records(found_now.body)] == [b"before", b"after"]
+        bodies = [b"before", b"passed on", b"after", b"by the old one"]
+        assert [one.body for one in records(found_now.body)] == bodies
+
+
+async def test_a_client_that_stays_with_the_old_master_notices_no_switch(
+    group: Elected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However slow the machine is: a send is held as long as the switch takes.
+    monkeypatch.setattr("node.remoting.producing.sending.PATIENCE_MS", 1000 * WAIT_SECONDS)
+    monkeypatch.setattr("node.replication.refusals.PATIENCE_MS", 1000 * WAIT_SECONDS)
+    monkeypatch.setattr("tests.node.remoting.client.WAIT_SECONDS", WAIT_SECONDS)
+    old = group.the_master()
+    async with sdk(group) as client, connected(old) as remoting:
+        await client.admin.create_topic("T", 1)
+        await remoting.beat("c", "g", "T")
+        switched = asyncio.Event()
+
+        async def send() -> int:
+            count = 0
+            while not (switched.is_set() and group.the_master() is not old):
+                sent = await remoting.send("T", b"%d" % count)
+                assert sent.code == ResponseCode.SUCCESS, sent.remark
+                count += 1
+            return count
+
+        async with asyncio.TaskGroup() as tasks:
+            sending = tasks.create_task(send())
+            await group.switch(client)
+            await until(group.is_whole)
+            switched.set()
+        found: list[bytes] = []
+        while len(found) < sending.result():
+            answer = await remoting.pull("g", "T", len(found), 5000)
+            found += [one.body for one in records(answer.body)]
+    assert found == [b"%d" % k for k in range(len(found))]
 
 
 async def test_a_send_during_a_switch_is_answered_such_that_clients_retry(group: Elected) -> None:

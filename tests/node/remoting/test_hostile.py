@@ -11,16 +11,13 @@ from node.remoting.codec.command import Command
 from node.remoting.codec.fields import fields_of
 from node.remoting.codec.headers import REQUESTS, SHORT_NAMES
 from node.server import Node
-from tests.node.remoting.client import LETTERS, WAIT_SECONDS, Remoting
+from tests.node.remoting.client import LETTERS, SENT_ONLY, WAIT_SECONDS, Remoting
 
-SENT_ONLY = {
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-    RequestCode.CHECK_TRANSACTION_STATE,
-    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
-    RequestCode.UPDATE_BROKER_CONFIG,
+SHORT = {
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
 }
-SHORT = {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 RIGHT = {
     "topic": "T",
     "group": "g",

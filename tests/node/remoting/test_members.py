@@ -131,3 +131,25 @@ def test_what_all_connections_say_of_themselves_is_bounded(monkeypatch: pytest.M
     members.gone(one)
     members.gone(other)
     assert (members._said, members._said_by_all) == ({}, 0)
+
+
+def test_a_producer_is_found_by_its_id_on_its_newest_connection() -> None:
+    members, one, other = Members(), Client("one"), Client("other")
+
+    def produce(client: Client, client_id: str, *groups: str) -> None:
+        members.beat(client, Heartbeat(client_id, groups, ()), MonoMs(0))
+
+    produce(one, "c", "p")
+    assert members.producer("c") is one
+    produce(other, "c", "p")
+    assert members.producer("c") is other
+    members.gone(other)
+    assert members.producer("c") is None  # until the other one beats again
+    produce(one, "d", "p", "q")
+    assert (members.producer("c"), members.producer("d")) == (None, one)
+    members.produces_no_more(one, "p")
+    assert members.producer("d") is one
+    members.produces_no_more(one, "q")
+    assert members.producer("d") is None
+    members.gone(one)
+    assert members.producers("p") == []

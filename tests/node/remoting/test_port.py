@@ -14,8 +14,7 @@ from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.replicas.tables import TABLES
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.remoting.client import Remoting, connected
-from tests.node.remoting.test_hostile import SENT_ONLY
+from tests.node.remoting.client import SENT_ONLY, Remoting, connected
 
 STOP_SECONDS_MAX = 1.5  # less than the grace that calls have
 
@@ -96,7 +95,7 @@ OF_SLAVES = {RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER}
 # -- what is not served, and bounds ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [39, 40, 220, 221, 324, 9999, 200_050, -1])
+@pytest.mark.parametrize("code", [39, 40, 220, 221, 326, 9999, 200_050, -1])
 async def test_what_is_not_served_is_said_to_be_so(remoting: Remoting, code: int) -> None:
     found = await remoting.ask(code)
     assert found.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

@@ -9,11 +9,11 @@ import pytest
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.fastjson import dumps, loads
-from node.remoting.port.asked import ASKED_MAX
 from node.server import Node
 from tests.node.remoting.administration.support import queue, refused, told
 from tests.node.remoting.client import Remoting, connected, records
 
+ASKED_MAX = 64
 INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
 DIRECTLY = RequestCode.CONSUME_MESSAGE_DIRECTLY
 STATUS = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
@@ -104,12 +104,13 @@ async def test_a_client_that_goes_ends_what_it_was_asked(
     await asked(member, INFO)
     member.close()
     assert (await answer).code == ResponseCode.SYSTEM_BUSY
-    assert "the client is gone" in (await answer).remark
+    assert "has ended" in (await answer).remark
 
 
 async def test_there_is_a_limit_to_what_a_client_is_asked(
-    remoting: Remoting, member: Remoting
+    remoting: Remoting, member: Remoting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("node.remoting.answers.WAITING_MAX", ASKED_MAX)
     waiting = [remoting.begin(INFO, dict(ASKED)) for _ in range(ASKED_MAX)]
     requests = [await asked(member, INFO) for _ in waiting]
     assert len({one.opaque for one in requests}) == ASKED_MAX

@@ -58,7 +58,7 @@ def _send(code: int, p: Places) -> Command:
         "producerGroup": "p", "topic": p.topic, "defaultTopic": "TBW102",
         "defaultTopicQueueNums": 4, "queueId": 0, "sysFlag": 0, "bornTimestamp": 1, "flag": 0,
     }  # fmt: skip
-    if code == RequestCode.SEND_MESSAGE:
+    if code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
         return _command(code, b"x", **fields)
     batch = b"\0\0\0\x17" + b"\0" * 12 + b"\0\0\0\x01x" + b"\0\0"
     body = batch if code == RequestCode.SEND_BATCH_MESSAGE else b"x"
@@ -100,7 +100,9 @@ OF_QUEUE = (
     RequestCode.GET_MIN_OFFSET,
     RequestCode.GET_EARLIEST_MSG_STORETIME,
 )
+REPLIES = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 TABLE: dict[int, Row] = {
+    **{code: Row(partial(_send, code), ("Pub Topic:T",)) for code in REPLIES},
     RequestCode.SEND_MESSAGE: Row(partial(_send, RequestCode.SEND_MESSAGE), ("Pub Topic:T",)),
     RequestCode.SEND_MESSAGE_V2: Row(partial(_send, RequestCode.SEND_MESSAGE_V2), ("Pub Topic:T",)),
     RequestCode.SEND_BATCH_MESSAGE: Row(

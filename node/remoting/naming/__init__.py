@@ -1,0 +1,1 @@
+"""RocketMQ's name servers, which this node registers at as a broker."""

@@ -1,0 +1,109 @@
+"""One name server: the connection to it, and how it took the last registration.
+
+Rules: it is told of every change at once, and of all else every PERIOD_SECONDS; one that does not
+answer delays nobody, is asked again every RETRY_SECONDS, and is logged once for each change.
+"""
+
+import asyncio
+import contextlib
+import math
+import ssl
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from node.remoting.calling import Calling, CallRefused, connect
+from node.remoting.codec.codes import RequestCode
+from node.remoting.naming.registration import Registration
+
+log = structlog.get_logger("duolog.remoting")
+
+PERIOD_SECONDS = 30.0  # RocketMQ's; a name server forgets a broker that is silent for 120 s
+RETRY_SECONDS = 5.0
+REGISTER_SECONDS = 6.0  # RocketMQ's
+LEAVE_SECONDS = 1.0
+
+Newer = Callable[[Registration | None, float], Awaitable[Registration | None]]
+
+
+class NameServer:
+    """What one of them knows of this node."""
+
+    def __init__(self, address: str, tls: ssl.SSLContext | None) -> None:
+        """address: HOST:PORT."""
+        self.address = address
+        self._tls = tls
+        self._calling: Calling | None = None
+        self._told: Registration | None = None  # the last one that it took
+        self._told_at = -math.inf
+        self._problem: str | None = None  # as logged; empty: it answers
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether it took the last registration, and the connection is open since."""
+        return self._told is not None and self._calling is not None and self._calling.is_open
+
+    async def run(self, newer: Newer) -> None:
+        """Keep it informed, until cancelled.
+
+        newer: waits so many seconds for another registration than the one given; the newest.
+        """
+        loop = asyncio.get_running_loop()
+        seen: Registration | None = None
+        while True:
+            seen = await newer(seen, RETRY_SECONDS)
+            is_due = loop.time() - self._told_at >= PERIOD_SECONDS
+            if seen is not None and (is_due or seen is not self._told or not self.is_reached):
+                await self._tell(seen, REGISTER_SECONDS)
+
+    async def _tell(self, registration: Registration, seconds: float) -> None:
+        self._told = None
+        try:
+            calling = self._calling
+            if calling is None or not calling.is_open:
+                calling = self._calling = await connect(self.address, tls=self._tls)
+            code = RequestCode.REGISTER_BROKER
+            await calling.call(code, registration.fields, registration.body, seconds)
+        except (OSError, CallRefused) as error:  # TimeoutError is an OSError
+            self.close()
+            self._note(str(error) or "it did not answer in time")
+            return
+        self._told, self._told_at = registration, asyncio.get_running_loop().time()
+        self._note("")
+
+    def _note(self, problem: str) -> None:
+        if bool(problem) != bool(self._problem) or self._problem is None:
+            if problem:
+                log.warning("name server: not registered", address=self.address, reason=problem)
+            else:
+                log.info("name server: registered", address=self.address)
+        self._problem = problem
+
+    async def leave(self, registration: Registration) -> None:
+        """Have it forget this node, within a moment. Nothing runs any more.
+
+        It forgets who has an id, whatever the address: so a node that was the master, and is not
+        any more, takes its own id first. A node that it was never told of has nothing to end.
+        """
+        if self.is_reached:
+            with contextlib.suppress(OSError, CallRefused):
+                async with asyncio.timeout(LEAVE_SECONDS):
+                    await self._unregister(registration)
+        self.close()
+
+    async def _unregister(self, registration: Registration) -> None:
+        assert self._calling is not None, "reached"
+        if registration is not self._told:
+            await self._tell(registration, LEAVE_SECONDS)
+        if self.is_reached:
+            code = RequestCode.UNREGISTER_BROKER
+            await self._calling.call(code, registration.unregister_fields(), seconds=LEAVE_SECONDS)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._calling is not None:
+            self._calling.close()
+            self._calling = None
+
+
+__all__ = ["NameServer"]

@@ -1,0 +1,131 @@
+"""Replies to requests: pushed to the client that asked, and stored as messages.
+
+A client that asks (`producer.request`) names itself in a property of its message. The reply is sent
+to a broker that has the topic of replies, and pushed from there to that client, as far as it is
+connected to it. As in RocketMQ, the sender is told how the push ended; a reply that cannot be
+stored is no error.
+"""
+
+from dataclasses import replace
+
+from duolog import _errors as sdk
+from duolog._frames import Budget, FrameError
+
+from node.broker import Broker
+from node.remoting.codec.codes import RequestCode, ResponseCode
+from node.remoting.codec.command import Command
+from node.remoting.codec.fields import write_header
+from node.remoting.codec.headers import PushReplyRequest, SendRequest, SendResponse, read_send
+from node.remoting.codec.messages import END, properties_text, property_of
+from node.remoting.members import Members
+from node.remoting.port.desk import Peer
+from node.remoting.producing.sending import REGION, Sending
+from node.remoting.refusals import refusal
+from store.record import Host
+
+PUSH_SECONDS = 10.0  # RocketMQ's
+HELD_BYTES_MAX = 64 << 20  # of replies whose clients have not answered
+_STORED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+)
+_CODES = {
+    RequestCode.SEND_REPLY_MESSAGE: RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2: RequestCode.SEND_MESSAGE_V2,
+}
+
+
+class Replies:
+    """Brings replies to the clients that wait for them."""
+
+    def __init__(
+        self, broker: Broker, members: Members, sending: Sending, host: Host, stores: bool
+    ) -> None:
+        """host: where clients look messages up. stores: whether replies are stored as well
+        (store_reply_message_enable).
+        """
+        self._broker = broker
+        self._host = host
+        self._members = members
+        self._sending = sending
+        self._stores = stores
+        self._held = Budget(HELD_BYTES_MAX)
+
+    async def reply(self, peer: Peer, request: Command) -> Command:
+        """SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2. Raises BadRequest, Busy."""
+        header = read_send(request.code, request.fields)
+        try:
+            self._held.take(len(request.body))
+        except FrameError:
+            raise sdk.Busy(
+                f"replies of {HELD_BYTES_MAX} bytes wait for their clients to take them"
+            ) from None
+        try:
+            problem = await self._push(peer, request, header)
+            stored = await self._store(peer, request) if self._stores else None
+        finally:
+            self._held.give(len(request.body))
+        if stored is not None:
+            where = stored
+        elif problem:
+            where = dict(REGION)
+        else:  # a client reads these fields of every answer
+            where = {**write_header(SendResponse("0", max(0, header.queue_id), 0)), **REGION}
+        code = ResponseCode.SYSTEM_ERROR if problem else ResponseCode.SUCCESS
+        return request.answer(code, problem, where)
+
+    async def _push(self, peer: Peer, request: Command, header: SendRequest) -> str:
+        """Give it to the client that asked; why that did not work, empty where it did."""
+        text = properties_text(header.properties)
+        client_id = property_of(text, b"REPLY_TO_CLIENT")
+        if client_id is None:
+            return "reply message properties[REPLY_TO_CLIENT] is null"
+        client = self._members.producer(client_id)
+        if client is None:
+            return f"push reply message fail, channel of <{client_id[:255]}> not found."
+        try:
+            pushed = self._pushed(peer, request.body, header, text)
+            answer = await client.ask(pushed, PUSH_SECONDS)
+        except OSError:  # its connection ended, or it does not answer: TimeoutError is one
+            return f"push reply message to {client_id[:255]}fail."  # in RocketMQ's words
+        return f"push reply message to {client_id[:255]}fail." if answer.code else ""
+
+    def _pushed(self, peer: Peer, body: bytes, header: SendRequest, text: bytes) -> Command:
+        now, host = self._broker.times.wall_ms(), self._host
+        pushed_at = b"PUSH_REPLY_TIME\x01%d" % now
+        fields = PushReplyRequest(
+            header.producer_group,
+            header.topic,
+            header.default_topic,
+            header.default_topic_queue_nums,
+            header.queue_id,
+            header.sys_flag,
+            header.born_timestamp,
+            header.flag,
+            peer.name,
+            f"{host.address}:{host.port}",
+            now,
+            (END.join((text, pushed_at)) + END).decode(),
+            header.reconsume_times,
+            header.unit_mode,
+        )
+        code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+        return Command(code, fields=write_header(fields), body=body)
+
+    async def _store(self, peer: Peer, request: Command) -> dict[str, str] | None:
+        """Store it as a message of its topic: where it is; None where it is not."""
+        try:
+            begun = self._sending.send(
+                peer, replace(request, code=_CODES[RequestCode(request.code)])
+            )
+            answer = begun if isinstance(begun, Command) else await begun
+        except Exception as error:
+            if refusal(error) is None:
+                raise
+            return None
+        return dict(answer.fields) if answer.code in _STORED else None
+
+
+__all__ = ["Replies"]
