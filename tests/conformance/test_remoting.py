@@ -162,3 +162,14 @@ def test_the_classic_client_decides_reads_in_order_and_looks_up(
     assert found["sql"] == "8 9"
     assert found["pulled"] == 10
     assert (found["by_key"], found["by_id"]) == ("3", "9")
+
+
+@pytest.mark.parametrize(("version", "waits"), [("4.9.7", "true"), ("5.3.3", "false")])
+def test_the_classic_client_asks_and_is_answered(
+    tmp_path: Path, address: str, version: str, waits: str
+) -> None:
+    command = classic(tmp_path, "Requests.java", version)
+    found: dict[str, Any] = outcome(*command, address, waits)
+    assert found["replies"] == ["re: one", "re: two", "re: three"]
+    assert found["stored"] == "DefaultCluster_REPLY_TOPIC"
+    assert (found["gone"], found["late"]) == ("timeout", True), "whoever replies learns of it"
