@@ -40,7 +40,7 @@ class NameServer:
 
     @property
     def is_reached(self) -> bool:
-        """Whether it took the last registration, and the connection is open since."""
+        """Whether it took the last registration that it was told, on a connection that is open."""
         return self._told is not None and self._calling is not None and self._calling.is_open
 
     async def run(self, newer: Newer) -> None:
@@ -57,7 +57,6 @@ class NameServer:
                 await self._tell(seen, REGISTER_SECONDS)
 
     async def _tell(self, registration: Registration, seconds: float) -> None:
-        self._told = None
         try:
             calling = self._calling
             if calling is None or not calling.is_open:
@@ -65,6 +64,7 @@ class NameServer:
             code = RequestCode.REGISTER_BROKER
             await calling.call(code, registration.fields, registration.body, seconds)
         except (OSError, CallRefused) as error:  # TimeoutError is an OSError
+            self._told = None
             self.close()
             self._note(str(error) or "it did not answer in time")
             return

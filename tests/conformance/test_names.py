@@ -1,0 +1,191 @@
+"""Nodes at RocketMQ's own name server: one cluster with its brokers, clients that know it alone."""
+
+import asyncio
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import duolog.sync
+import pytest
+
+from cluster.chaos.processes import ProcessTarget
+from demo.childprocess import ChildProcess
+from demo.ports import free_endpoint, free_ports
+from node.remoting.calling import CallRefused, connect
+from node.remoting.codec.codes import RequestCode
+from node.remoting.codec.command import Command
+from tests.conformance import mixed
+from tests.conformance.conftest import LED_SECONDS_MAX, SMALL, next_master
+from tests.conformance.test_other_clients import PROGRAMS, need, outcome
+from tests.etcd import need_etcd
+from tests.process.support import NodeProcess
+
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(400)]
+
+VERSION = "4.9.7"
+SENDS = 80
+WELL = 3  # looks in a row that found no failure
+ROUTE_MS = 1000  # how often a producer asks for routes: with its 30 s, a crash is a gap up to that
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> Iterator[ChildProcess]:
+    """A name server."""
+    need("java", "mvn")
+    started = mixed.name_server(tmp_path, mixed.jars(VERSION))
+    yield started
+    started.stop()
+
+
+def java(home: Path, program: str, *words: str) -> list[str]:
+    """The command that runs a program with the classic client."""
+    path = f"{mixed.jars(VERSION)}/*"
+    return ["java", f"-Duser.home={home}", "-cp", path, str(PROGRAMS / program), *words]
+
+
+def brokers(names: str, topic: str) -> set[str]:
+    """The brokers whose queues the name server gives for a topic."""
+
+    async def ask() -> Command:
+        calling = await connect(names)
+        try:
+            fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+            return await calling.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+        finally:
+            calling.close()
+
+    try:
+        return {row["brokerName"] for row in json.loads(asyncio.run(ask()).body)["queueDatas"]}
+    except CallRefused:  # it knows no such topic
+        return set()
+
+
+def test_one_cluster_of_rocketmq_and_duolog(tmp_path: Path, names: ChildProcess) -> None:
+    with ExitStack() as stack:
+        broker = mixed.broker(tmp_path, mixed.jars(VERSION), names.name, ["M"])
+        stack.callback(broker.stop)
+        node = NodeProcess(
+            tmp_path / "data", *SMALL,
+            "--set", f"remoting.listen={free_endpoint()}",
+            "--set", f"remoting.namesrv_addr={names.name}",
+        )  # fmt: skip
+        node.start()
+        stack.callback(node.stop)
+        with duolog.sync.Client(node.endpoint, timeout=15) as client:
+            client.admin.create_topic("M", 4)
+            end = time.monotonic() + 60
+            while brokers(names.name, "M") != {mixed.BROKER, "broker-a"}:
+                assert time.monotonic() < end, "the name server does not know both in time"
+                time.sleep(0.1)
+            status = client.admin.node_status()
+        assert (status.parts["name_servers"], status.parts["name_servers_lost"]) == (1, 0)
+        found: dict[str, Any] = outcome(*java(tmp_path, "Mixed.java", names.name, "M", str(SENDS)))
+    half = {mixed.BROKER: SENDS // 2, "broker-a": SENDS // 2}
+    assert found["sent"] == half, "queues of both, in turn"
+    assert found["read"] == half
+
+
+class Spread(ProcessTarget):
+    """Nodes on addresses of their own, with the same ports, as on three machines."""
+
+    def __init__(self, directory: Path, *flags: str, lease_seconds: int = 2) -> None:
+        super().__init__(directory, lease_seconds=lease_seconds, flags=SMALL)
+        client, remoting = free_ports(2)
+        self.remoting = []
+        for number, node in enumerate(self._nodes.values(), 1):
+            host = f"127.0.0.{number}"
+            node.endpoint = f"{host}:{client}"
+            self.remoting.append(f"{host}:{remoting}")
+            node.flags += ("--set", f"remoting.listen={self.remoting[-1]}", *flags)
+
+
+def in_sync(client: duolog.sync.Client) -> str:
+    """Wait until all three nodes are in sync; the master."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        groups = client.admin.route().groups
+        if groups and sum(replica.in_sync for replica in groups[0].replicas) == 3:
+            return str(groups[0].master)
+        time.sleep(0.05)
+    raise TimeoutError("not in sync")
+
+
+class Gaps:
+    """A producer that sends without end."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._line("ready")
+
+    def _line(self, begin: str) -> str:
+        """The next line that begins so; the client's log may be between them."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(begin):
+                return line
+        raise AssertionError("the program has ended")
+
+    def longest(self) -> dict[str, int]:
+        """The longest gap since the last call, ms, and how many sends succeeded and failed."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return dict(json.loads(self._line("{")))
+
+    def after(self, seconds: float) -> dict[str, int]:
+        """The same, once sends have succeeded for a while again."""
+        end, longest, sent, failed, well = time.monotonic() + seconds, 0, 0, 0, 0
+        while time.monotonic() < end:
+            time.sleep(0.5)
+            found = self.longest()
+            longest = max(longest, found["longest_ms"])
+            sent, failed = sent + found["sent"], failed + found["failed"]
+            well = well + 1 if found["sent"] and not found["failed"] else 0
+            if well == WELL:
+                return {"longest_ms": longest, "sent": sent, "failed": failed}
+        raise TimeoutError(f"the longest gap lasts: {longest} ms, {failed} failed")
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@contextmanager
+def sending(home: Path, servers: str, route_ms: int) -> Iterator[Gaps]:
+    """One that runs."""
+    made = Gaps(java(home, "Gaps.java", servers, "S", str(route_ms)))
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def test_a_producer_goes_on_when_masters_change(tmp_path: Path, names: ChildProcess) -> None:
+    """A switch is no gap, also for one that asks for routes every 30 s; a crash is a short one."""
+    need_etcd()
+    target = Spread(tmp_path / "cluster", "--set", f"remoting.namesrv_addr={names.name}")
+    target.start()
+    try:
+        with duolog.sync.Client([target.endpoint(one) for one in target.nodes]) as client:
+            in_sync(client)
+            client.admin.create_topic("S", 4)
+            with sending(tmp_path, names.name, 0) as slow, ExitStack() as stack:
+                quick = stack.enter_context(sending(tmp_path, names.name, ROUTE_MS))
+                for one in (slow, quick):
+                    one.longest()
+                client.admin.failover()
+                switch = [one.after(LED_SECONDS_MAX) for one in (slow, quick)]
+                master = in_sync(client)
+                quick.longest()
+                target.kill(master)
+                next_master(target, master)
+                crash = quick.after(LED_SECONDS_MAX)
+        print(f"planned switch: {switch}; SIGKILL: {crash}")
+    finally:
+        target.stop()
