@@ -8,9 +8,10 @@ import pytest
 
 from bench.peers import maven
 from bench.peers.peer import Unavailable
-from bench.peers.rocketmq import FAST_PORT, LINK_PORT, MODULES, OPENS
+from bench.peers.rocketmq import LINK_PORT, MODULES, OPENS
 from demo.childprocess import ChildProcess
 from demo.ports import free_ports
+from node.config import FAST_PORT
 
 SMALL_HEAP = ("-Xms128m", "-Xmx128m", "-XX:TieredStopAtLevel=1")
 CLUSTER = "DefaultCluster"

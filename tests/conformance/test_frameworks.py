@@ -25,10 +25,7 @@ def framework(home: Path, program: str, artifacts: tuple[str, ...]) -> list[str]
         f"<version>{version}</version></dependency>"
         for group, artifact, version in (one.split(":") for one in artifacts)
     )
-    begin, rest = POM.split("<dependencies>")
-    end = rest.split("</dependencies>")[1]
-    pom = f"{begin}<dependencies>{dependencies}</dependencies>{end}"
-    (home / "pom.xml").write_text(pom.strip())
+    (home / "pom.xml").write_text(POM.format(dependencies=dependencies).strip())
     fetch("mvn", "-q", COPY, "-DoutputDirectory=lib", cwd=home)
     fetch("javac", "-nowarn", "-cp", "lib/*", "-d", "classes", str(PROGRAMS / program), cwd=home)
     path = f"{home}/lib/*:{home}/classes"
