@@ -64,7 +64,7 @@ async def test_deleted_topics_are_not_kept_without_end() -> None:
 
 
 async def test_very_many_topics_leave_the_others_their_turns() -> None:
-    many = topics(*(f"%RETRY%group-{n}" for n in range(20_000)))
+    many = topics(*(f"%RETRY%group-{n}" for n in range(60_000)))
     loop, turns = asyncio.get_running_loop(), 0
 
     async def others() -> None:
