@@ -159,6 +159,8 @@ async def opened(address: str, made: Callable[[], P], tls: ssl.SSLContext | None
         raise TimeoutError(f"{address} did not answer within {CONNECT_SECONDS:g} s") from None
     except OSError as error:
         raise ConnectionError(f"{address} cannot be reached: {error}") from error
+    except UnicodeError as error:
+        raise BadAddress(f"{address!r} names no host: {error}") from error
 
 
 async def connect(

@@ -1,7 +1,8 @@
 """One name server: the connection to it, and how it took the last registration.
 
-Rules: it is told of every change at once, and of all else every PERIOD_SECONDS; one that does not
-answer delays nobody, is asked again every RETRY_SECONDS, and is logged once for each change.
+Rules: it is told of every change at once, and of all else every PERIOD_SECONDS. One that does not
+take a registration delays nobody, and is logged once for each change. It is asked again after
+RETRY_SECONDS, and after twice as long each time up to RETRY_SECONDS_MAX, however much changes.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from node.remoting.naming.registration import Registration
 log = structlog.get_logger("duolog.remoting")
 
 PERIOD_SECONDS = 30.0  # RocketMQ's; a name server forgets a broker that is silent for 120 s
-RETRY_SECONDS = 5.0
+RETRY_SECONDS, RETRY_SECONDS_MAX = 5.0, 30.0
 REGISTER_SECONDS = 6.0  # RocketMQ's
 LEAVE_SECONDS = 1.0
 
@@ -36,6 +37,8 @@ class NameServer:
         self._calling: Calling | None = None
         self._told: Registration | None = None  # the last one that it took
         self._told_at = -math.inf
+        self._failed_at = -math.inf
+        self._pause_seconds = 0.0  # before it is asked again; 0: it answers
         self._problem: str | None = None  # as logged; empty: it answers
 
     @property
@@ -48,15 +51,22 @@ class NameServer:
 
         newer: waits so many seconds for another registration than the one given; the newest.
         """
-        loop = asyncio.get_running_loop()
         seen: Registration | None = None
         while True:
             seen = await newer(seen, RETRY_SECONDS)
-            is_due = loop.time() - self._told_at >= PERIOD_SECONDS
-            if seen is not None and (is_due or seen is not self._told or not self.is_reached):
+            if seen is not None and self._is_due(seen):
                 await self._tell(seen, REGISTER_SECONDS)
 
+    def _is_due(self, registration: Registration) -> bool:
+        """Whether it is told now, and not later."""
+        now = asyncio.get_running_loop().time()
+        if now - self._failed_at < self._pause_seconds:
+            return False
+        is_known = registration is self._told and self.is_reached
+        return not is_known or now - self._told_at >= PERIOD_SECONDS
+
     async def _tell(self, registration: Registration, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
         try:
             calling = self._calling
             if calling is None or not calling.is_open:
@@ -64,11 +74,14 @@ class NameServer:
             code = RequestCode.REGISTER_BROKER
             await calling.call(code, registration.fields, registration.body, seconds)
         except (OSError, CallRefused) as error:  # TimeoutError is an OSError
-            self._told = None
+            self._told, self._failed_at = None, loop.time()
+            self._pause_seconds = min(
+                max(RETRY_SECONDS, 2 * self._pause_seconds), RETRY_SECONDS_MAX
+            )
             self.close()
             self._note(str(error) or "it did not answer in time")
             return
-        self._told, self._told_at = registration, asyncio.get_running_loop().time()
+        self._told, self._told_at, self._pause_seconds = registration, loop.time(), 0.0
         self._note("")
 
     def _note(self, problem: str) -> None:

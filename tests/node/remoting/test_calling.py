@@ -101,6 +101,12 @@ async def test_what_is_no_address_is_refused(text: str) -> None:
         await connect(text)
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+async def test_a_host_that_no_name_server_could_know_is_no_address(host: str) -> None:
+    with pytest.raises(BadAddress, match="names no host"):
+        await connect(f"{host}:9876")
+
+
 def test_an_address_has_a_host_and_a_port() -> None:
     assert place_of("10.0.0.1:9876") == ("10.0.0.1", 9876)
     assert place_of("[::1]:9876") == ("::1", 9876)

@@ -3,14 +3,17 @@
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
+from node.remoting.codec.command import ONEWAY, RESPONSE, Command
 from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
 from node.remoting.codec.registrations import body_crc
+
+LEFT_SECONDS_MAX = 20.0
 
 
 class NameServerFake:
@@ -98,3 +101,68 @@ async def name_server(
     finally:
         server.close()
         made.drop()
+
+
+# -- nonsense --------------------------------------------------------------------------------------
+
+LOOK = Command(RequestCode.GET_BROKER_CONFIG, 1).frame()
+NONSENSE: dict[str, Callable[[Command], bytes]] = {
+    "no frame": lambda request: b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "TLS": lambda request: b"\x16\x03\x01" + bytes(40),
+    "half a frame": lambda request: request.answer(0, "x" * 1000).frame()[:500],
+    "a frame without end": lambda request: b"\0\xff\xff\xff\0\0\0\x10" + bytes(1 << 16),
+    "no JSON": lambda request: b"\0\0\0\x0c\0\0\0\x08" + b"[" * 8,
+    "another's answer": lambda request: replace(request.answer(0), opaque=-7).frame(),
+    "no answer": lambda request: replace(request, flag=ONEWAY).frame() + request.frame(),
+    "a long refusal": lambda request: request.answer(1, "\0no" * 50_000).frame(),
+    "an unknown code": lambda request: request.answer(-(1 << 31)).frame(),
+    "questions": lambda request: LOOK * 5000,
+    "many answers": lambda request: Command(0, 99, flag=RESPONSE).frame() * 5000,
+    "nothing": lambda request: b"",
+}
+
+
+class NonsenseFake:
+    """A name server that answers nonsense.
+
+    Attributes:
+        connections: that were made; open: those that are.
+    """
+
+    def __init__(self, answer: Callable[[Command], bytes]) -> None:
+        self.answer = answer
+        self.connections = self.open = 0
+        self.address = ""
+
+
+class _Nonsense(asyncio.Protocol):
+    def __init__(self, fake: NonsenseFake) -> None:
+        self.fake, self.frames = fake, FrameReader(FRAME_BYTES_MAX)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.fake.connections += 1
+        self.fake.open += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.fake.open -= 1
+
+    def data_received(self, data: bytes) -> None:
+        self.frames.feed(data)
+        while (request := self.frames.next()) is not None:
+            self.transport.write(self.fake.answer(request))
+
+
+@asynccontextmanager
+async def nonsense(answer: Callable[[Command], bytes]) -> AsyncIterator[NonsenseFake]:
+    """One that listens; at the end it waits until its connections are closed."""
+    made = NonsenseFake(answer)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: _Nonsense(made), "127.0.0.1", 0)
+    made.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        yield made
+        async with asyncio.timeout(LEFT_SECONDS_MAX):
+            while made.open:
+                await asyncio.sleep(0.01)

@@ -15,14 +15,17 @@ from node.remoting.codec.codes import RequestCode
 from node.server import Node
 from tests.certificates import certificates
 from tests.node.conftest import StartNode
-from tests.node.remoting.naming.fakes import NameServerFake, name_server
+from tests.node.remoting.naming.fakes import NONSENSE, NameServerFake, name_server, nonsense
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
+
+LOST = "name server: not registered"
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Name servers that do not answer are asked again after a moment."""
     monkeypatch.setattr("node.remoting.naming.nameserver.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("node.remoting.naming.nameserver.RETRY_SECONDS_MAX", 0.2)
     monkeypatch.setattr("node.remoting.naming.nameserver.LEAVE_SECONDS", 0.3)
 
 
@@ -90,12 +93,46 @@ async def test_a_name_server_that_does_not_answer_delays_nobody(
             await until(lambda: silent.count(RequestCode.REGISTER_BROKER) > 1)
             await until(lambda: broker_of(node).status()["name_servers_lost"] == 2)
             assert broker_of(node).status()["name_servers"] == 3
-            assert told(gone) == ["name server: not registered"], "once, although it tried often"
+            assert told(gone) == [LOST], "once, although it tried often"
             async with name_server(gone) as late:
                 silent.silent = False
                 await until(lambda: broker_of(node).status()["name_servers_lost"] == 0)
                 assert late.ids == silent.ids == names.ids
-                assert told(gone)[:2] == ["name server: not registered", "name server: registered"]
+                assert told(gone)[:2] == [LOST, "name server: registered"]
+
+
+@pytest.mark.parametrize("answers", NONSENSE)
+async def test_a_name_server_that_answers_nonsense_harms_nobody(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, answers: str
+) -> None:
+    monkeypatch.setattr("node.remoting.naming.nameserver.REGISTER_SECONDS", 0.2)
+    async with name_server() as names, nonsense(NONSENSE[answers]) as other:
+        with structlog.testing.capture_logs() as logged:
+            node = await start_node(remoting=section(other.address, names.address))
+            await until(lambda: names.ids == {0: address(node)})
+            await until(lambda: other.connections > 2, "it is asked again")
+            counts = broker_of(node).status()
+            assert (counts["name_servers"], counts["name_servers_lost"]) == (2, 1)
+            async with sdk(node) as client:
+                await client.admin.create_topic("T", 1)
+                await until(lambda: "T" in names.topics)
+            told = [one for one in logged if one.get("address") == other.address]
+            assert [one["event"] for one in told] == [LOST]
+            assert len(told[0]["reason"]) < 1200
+            await node.stop()
+    assert not broker_of(node).failed.is_set()
+    assert names.ids == {}
+    assert other.open == 0, "no connection is left"
+
+
+async def test_a_name_that_cannot_be_looked_up_is_no_error_of_the_node(
+    start_node: StartNode,
+) -> None:
+    with structlog.testing.capture_logs() as logged:
+        node = await start_node(remoting=section("a..b:9876", f"{'a' * 64}.c:9876"))
+        await until(lambda: sum(one["event"] == LOST for one in logged) == 2)
+        assert not broker_of(node).failed.is_set()
+        assert broker_of(node).status()["name_servers_lost"] == 2
 
 
 @pytest.mark.parametrize("knows", [True, False])
