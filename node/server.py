@@ -344,7 +344,6 @@ class Node:
             self._native.by_path,
             door,
             self._slaves_port(),
-            relays=not self.config.tls.only,
         )
         service = self._remoting_service = RemotingService(broker, around, timed)
         service.start()

@@ -6,8 +6,11 @@ node is back.
 
 Rules: a request is passed on once, as its bit RELAYED says; its answer is that of the master. Every
 request has a deadline; what waits has a bound. Nothing is tried again here: the client does that.
+It goes on in plain text, so what came by TLS is not passed on. The master sees the address of this
+node: quotas of the client's are counted here.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,19 +18,26 @@ from duolog import _errors as sdk
 from duolog._background import Joint
 from duolog._frames import Budget, FrameError
 
+from node.core.throttle import Throttle, throttled
+from node.quotas.quotas import Who
 from node.remoting.calling import Calling, connect
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import Command
+from node.remoting.codec.messages import read_batch
+from node.remoting.port.desk import Peer
 
 RELAYED = 0x100  # a bit of a command's flag, beside RocketMQ's two
-SECONDS = 3.0  # as long as clients wait
-HELD_BYTES_MAX = 64 << 20  # of bodies whose answers have not come
-UNSENT_BYTES_MAX = 8 << 20  # before requests that have no answer are refused
+SECONDS = 3.0  # as long as clients wait; with the time that it takes to connect
+HELD_BYTES_MAX = 64 << 20  # of requests whose answers have not come
+UNSENT_BYTES_MAX = 8 << 20  # of requests that the master has not taken, then others are refused
+_SENDS = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+)
 PASSED_ON = frozenset(
     (
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
+        *_SENDS,
         RequestCode.CONSUMER_SEND_MSG_BACK,
         RequestCode.END_TRANSACTION,
         RequestCode.QUERY_CONSUMER_OFFSET,
@@ -39,69 +49,88 @@ PASSED_ON = frozenset(
 
 
 class Relay:
-    """Keeps a connection to the current master."""
+    """Keeps a connection to the current master, and one to the master before it."""
 
-    def __init__(self, master: Callable[[], str]) -> None:
+    def __init__(self, master: Callable[[], str], throttle: Throttle) -> None:
         """master: HOST:PORT of the master, empty if that is this node, or is not known."""
         self._master = master
+        self._throttle = throttle
         self._calling: Calling | None = None
         self._address = ""
+        self._before: Calling | None = None
         self._connecting: Joint[str, Calling] = Joint()
         self._held = Budget(HELD_BYTES_MAX)
 
-    def takes(self, request: Command) -> bool:
+    def takes(self, peer: Peer, request: Command) -> bool:
         """Whether to pass a request on."""
-        passes = request.code in PASSED_ON and not request.flag & RELAYED
-        return passes and bool(self._master())
+        if request.code not in PASSED_ON or request.flag & RELAYED or peer.is_encrypted:
+            return False
+        return bool(self._master())
 
-    async def pass_on(self, request: Command) -> Command:
-        """The master's answer. Raises Busy, Unavailable."""
-        address = self._master()
+    async def pass_on(self, peer: Peer, request: Command) -> Command:
+        """The master's answer. Raises BadRequest, Busy, Throttled, Unavailable."""
+        address, size = self._master(), request.size
         if not address:
             raise sdk.Unavailable("the master is changing: try again")
         try:
-            self._held.take(len(request.body))
+            self._held.take(size)
         except FrameError:
             raise sdk.Busy(f"{HELD_BYTES_MAX} bytes wait for the master's answers") from None
         try:
-            return await self._answer(address, request)
+            self._check_quotas(peer, request)
+            async with asyncio.timeout(SECONDS):
+                return await self._answer(address, request)
         except OSError as error:  # TimeoutError is one
             reason = str(error) or f"no answer within {SECONDS:g} s"
             raise sdk.Unavailable(f"the master at {address} did not answer: {reason}") from None
         finally:
-            self._held.give(len(request.body))
+            self._held.give(size)
+
+    def _check_quotas(self, peer: Peer, request: Command) -> None:
+        """Raise Throttled where the client's address is over a quota. Raises BadRequest."""
+        if not self._throttle.on or request.code not in _SENDS:
+            return
+        batch = request.code == RequestCode.SEND_BATCH_MESSAGE
+        count = len(read_batch(request.body)) if batch else 1
+        wait = self._throttle.put(Who.at("", peer.host.address), "", request.size, count)
+        if wait is not None:
+            raise throttled(wait)
 
     async def _answer(self, address: str, request: Command) -> Command:
         calling = self._calling
         if calling is None or not calling.is_open or self._address != address:
             calling = await self._connecting.call(address, lambda: self._connected(address))
+        if calling.unsent_bytes > UNSENT_BYTES_MAX:
+            raise sdk.Busy(f"the master has not taken {UNSENT_BYTES_MAX} bytes of requests yet")
         marked = replace(request, flag=request.flag | RELAYED)
         if request.is_oneway:
-            if calling.unsent_bytes > UNSENT_BYTES_MAX:
-                raise sdk.Busy(f"{UNSENT_BYTES_MAX} bytes are not sent to the master yet")
             calling.pass_on_oneway(marked)
             return request.answer(0)
         answer = await calling.pass_on(marked, SECONDS)
         return replace(answer, opaque=request.opaque, serialization=request.serialization)
 
     async def _connected(self, address: str) -> Calling:
-        self._close()
         try:
-            calling = self._calling = await connect(address)
+            calling = await connect(address)
         except OSError as error:
             raise sdk.Unavailable(f"the master at {address} cannot be reached: {error}") from None
-        self._address = address
+        self._retire()
+        self._calling, self._address = calling, address
         return calling
 
-    async def stop(self) -> None:
-        """Close the connection."""
-        await self._connecting.stop()
-        self._close()
+    def _retire(self) -> None:
+        """Another master is called now. The answers of the one before may still come."""
+        if self._before is not None:
+            self._before.close()
+        self._before, self._calling = self._calling, None
+        if self._before is not None:
+            asyncio.get_running_loop().call_later(SECONDS, self._before.close)
 
-    def _close(self) -> None:
-        if self._calling is not None:
-            self._calling.close()
-            self._calling = None
+    async def stop(self) -> None:
+        """Close the connections."""
+        await self._connecting.stop()
+        self._retire()
+        self._retire()
 
 
 __all__ = ["PASSED_ON", "RELAYED", "Relay"]

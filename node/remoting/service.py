@@ -69,7 +69,6 @@ class Surroundings:
         door: None where anybody may do everything.
         slaves: where RocketMQ's copy the log; None: nowhere, and what they alone ask for is
             refused.
-        relays: whether the ports of other nodes take plain connections, for requests passed on.
     """
 
     section: RemotingSection
@@ -77,7 +76,6 @@ class Surroundings:
     methods: Mapping[str, MethodHandler]
     door: Door | None = None
     slaves: SlavesPort | None = None
-    relays: bool = True
 
 
 class RemotingService:
@@ -107,8 +105,8 @@ class RemotingService:
         host = reached_at(advertised, broker.store.store_host)
         routes = Routes(broker, advertised)
         # What is signed counts at the node that it was sent to: such requests are not passed on.
-        relays = around.relays and door is None
-        self._relay = relay = Relay(routes.master_elsewhere if relays else str)
+        master = routes.master_elsewhere if door is None else str
+        self._relay = relay = Relay(master, self._throttle)
         sending = Sending(broker, sight, host, relay)
         stores = around.section.store_reply_message_enable
         replies = Replies(broker, self.members, sending, host, stores)
@@ -229,8 +227,8 @@ class RemotingService:
         handler = self._handlers.get(request.code)
         if handler is None:
             return unsupported(request)
-        if self._relay.takes(request):
-            handler = self._pass_on
+        if self._relay.takes(peer, request):
+            handler = self._relay.pass_on
         serve = partial(self._timed, handler) if self._is_timed else handler
         if len(request.body) > LONG_BYTES and request.code in _READS_JSON:
             return self._in_turn(serve, peer, request)
@@ -261,9 +259,6 @@ class RemotingService:
             raise sdk.Busy("the client takes no answers (limits.answers_bytes_max)")
         untaken.take(address, size)
         peer.after_answer(lambda: untaken.give(address, size))
-
-    def _pass_on(self, peer: Peer, request: Command) -> Begun:
-        return self._relay.pass_on(request)
 
     def holds(self, request: Command) -> bool:
         """Whether a request may wait for messages."""

@@ -77,6 +77,11 @@ class Command:
         """Nobody waits for its answer."""
         return bool(self.flag & ONEWAY)
 
+    @property
+    def size(self) -> int:
+        """About as many bytes as it has, without what every command has."""
+        return len(self.body) + sum(len(name) + len(text) for name, text in self.fields.items())
+
     def bare(self) -> "Command":
         """Itself without its body: what its answer needs, where that waits."""
         return replace(self, fields={}, body=b"")

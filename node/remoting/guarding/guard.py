@@ -2,7 +2,8 @@
 
 What was allowed when a request began may have been forbidden when it is answered: a request whose
 rule says so is looked at again. A node that may lack the newest users and rights does not say no:
-it says that it is not the master.
+it says that it is not the master. Nor is a request served that another node passed on: it would
+count as that node's, and where requests are signed no node does that.
 """
 
 import weakref
@@ -23,6 +24,7 @@ from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import Command
 from node.remoting.guarding.callers import Callers
 from node.remoting.port.desk import Begun, Peer
+from node.remoting.relay import RELAYED
 from node.remoting.rules import RULES, SUPERS_ONLY
 from node.rights.resources import Need
 
@@ -62,6 +64,8 @@ class RequestGuard:
         rule = RULES.get(code, SUPERS_ONLY)
 
         def serve(peer: Peer, request: Command) -> Begun:
+            if request.flag & RELAYED:
+                raise sdk.Unavailable("requests are signed here: send this one to this node itself")
             principal = self._recognised(peer, request)
             if principal is None or self._guard is None:
                 return handler(peer, request)

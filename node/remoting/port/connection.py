@@ -65,6 +65,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.host = Host("0.0.0.0", 0)
         self.certificate = ""
+        self.is_encrypted = False
         self._admitted = False
         self._lost = False
         self._going = ""  # why it serves no more requests
@@ -94,6 +95,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
         self.host = host_of(transport)
         self.certificate = common_name(transport.get_extra_info("peercert"))
+        self.is_encrypted = transport.get_extra_info("sslcontext") is not None
         self._transport.set_write_buffer_limits(UNWRITTEN_BYTES)
         if not self._joined(self, True):
             self.abort()

@@ -24,6 +24,10 @@ class Peer(Protocol):
     def certificate(self) -> str:
         """The common name of its certificate, which was verified; empty without one."""
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it has TLS."""
+
     def tell(self, command: Command) -> bool:
         """Send a request that nobody answers; False where the client takes nothing."""
 

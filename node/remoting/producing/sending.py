@@ -114,8 +114,8 @@ class Sending:
         await asyncio.shield(told)  # also where this client goes
         closed = self._core.admission.refused_put()
         if closed is not None:
-            if self._relay.takes(request):
-                return await self._relay.pass_on(request)
+            if self._relay.takes(peer, request):
+                return await self._relay.pass_on(peer, request)
             return self._refused(request, closed)
         begun = self._attempt(peer, request, header)
         return begun if isinstance(begun, Command) else await begun

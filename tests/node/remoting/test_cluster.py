@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import duolog
@@ -11,7 +12,10 @@ import pytest
 from demo.ports import free_endpoint
 from node.election.memoryregistry import MemoryRegistry
 from node.remoting.codec.codes import RequestCode, ResponseCode
+from node.remoting.codec.command import Command
+from node.remoting.port.desk import Begun, Peer
 from node.remoting.relay import RELAYED
+from node.remoting.service import RemotingService
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import Remoting, connected, records
@@ -153,6 +157,29 @@ async def test_a_send_during_a_switch_is_answered_such_that_clients_retry(group:
         master = group.the_master()
         async with connected(master) as following:
             assert (await following.send("T", b"next")).code == ResponseCode.SUCCESS
+
+
+async def test_nodes_that_take_each_other_for_the_master_pass_nothing_round(
+    group: Elected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: list[tuple[str, bool]] = []
+    served = RemotingService.serve
+
+    def serve(service: RemotingService, peer: Peer, request: Command) -> Begun:
+        if request.code == RequestCode.SEND_MESSAGE_V2:
+            passed.append((peer.host.address, bool(request.flag & RELAYED)))
+        return served(service, peer, request)
+
+    monkeypatch.setattr(RemotingService, "serve", serve)
+    one, other = (node for node in group.nodes if node is not group.the_master())
+    for node, there in ((one, other), (other, one)):
+        assert node._remoting_service is not None
+        monkeypatch.setattr(node._remoting_service._relay, "_master", partial(address, there))
+    async with sdk(group) as client, connected(one) as remoting:
+        await client.admin.create_topic("T", 1)
+        sent = await remoting.send("T", b"x")
+    assert sent.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert [relayed for _, relayed in passed] == [False, True], "by the client, and once"
 
 
 async def test_tools_may_ask_every_node_of_a_group_to_delete_a_topic(group: Elected) -> None:

@@ -22,6 +22,7 @@ class Client:
     name: str
     host: Host = Host("10.0.0.7", 5555)
     certificate: str = ""
+    is_encrypted: bool = False
 
     def tell(self, command: Command) -> bool:
         return False
