@@ -62,7 +62,7 @@ class Members:
         self._producers: dict[str, dict[Peer, Principal | None]] = {}
         self._producer_groups: dict[Peer, frozenset[str]] = {}
         self._clients: dict[Peer, Client] = {}  # until their connections end
-        self._named: dict[str, Peer] = {}  # producers, by their ids
+        self._named: dict[str, tuple[Peer, Principal | None]] = {}  # producers, by their ids
         self._reads: dict[str, dict[str, Subscription]] = {}  # until a group changes
         self._said: dict[Peer, int] = {}  # bytes
         self._said_by_all = 0
@@ -76,7 +76,7 @@ class Members:
         nothing, where there is no memory for what it says.
         """
         sizes = self._room_for(peer, heartbeat)
-        self._know_as(peer, heartbeat.client_id if heartbeat.producers else "")
+        self._know_as(peer, heartbeat.client_id if heartbeat.producers else "", user)
         self._clients[peer] = Client(
             heartbeat.client_id, heartbeat.language, heartbeat.version, mono_ms
         )
@@ -134,16 +134,24 @@ class Members:
         if groups:
             self._producer_groups[peer] = groups
 
-    def _know_as(self, peer: Peer, client_id: str) -> None:
-        """A producer has this id, and no other one; empty for a client that is none."""
-        before = self._clients.get(peer)
-        if before is not None and self._named.get(before.client_id) is peer:
-            del self._named[before.client_id]
-        if client_id:
-            self._named[client_id] = peer
+    def _know_as(self, peer: Peer, client_id: str, user: Principal | None = None) -> None:
+        """A producer has this id, and no other one; empty for a client that is none.
 
-    def producer(self, client_id: str) -> Peer | None:
-        """The connection of a producer, by its id: the newest, where there are several."""
+        An id that a client of another user has stays that one's: replies come by it.
+        """
+        before = self._clients.get(peer)
+        if before is not None and self._holder(before.client_id) is peer:
+            del self._named[before.client_id]
+        known = self._named.get(client_id)
+        if client_id and (known is None or _name_of(known[1]) == _name_of(user)):
+            self._named[client_id] = peer, user
+
+    def _holder(self, client_id: str) -> Peer | None:
+        known = self._named.get(client_id)
+        return known[0] if known is not None else None
+
+    def producer(self, client_id: str) -> tuple[Peer, Principal | None] | None:
+        """The connection of a producer, by its id, and its user: the newest of several."""
         return self._named.get(client_id)
 
     def producers(self, group: str) -> list[tuple[Peer, Principal | None]]:
@@ -257,6 +265,10 @@ def _size_of(data: ConsumerData) -> int:
     """Bytes of a member in memory, about."""
     texts = sum(len(one.topic) + len(one.expression) for one in data.subscriptions)
     return GROUP_BYTES + len(data.group) + texts + SUBSCRIPTION_BYTES * len(data.subscriptions)
+
+
+def _name_of(user: Principal | None) -> str:
+    return user.name if user is not None else ""
 
 
 def _size_of_producer(group: str) -> int:

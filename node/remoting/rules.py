@@ -34,7 +34,7 @@ from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.headers import sent_fields
 from node.remoting.codec.heartbeats import read_check, read_heartbeat
 from node.remoting.codec.locks import read_locks
-from node.remoting.routes import DEFAULT_TOPIC
+from node.remoting.routes import DEFAULT_TOPIC, reply_topic
 from node.rights.resources import FOR_SUPERS, Action, Need, cluster, group
 
 NeedsOf = Callable[[Command, Facts], Needs]
@@ -103,6 +103,11 @@ def _send(request: Command, facts: Facts) -> Needs:
     if topic is None:
         raise BadRequest("the field topic is missing")
     return sends(topic, facts)
+
+
+def _reply(request: Command, facts: Facts) -> Needs:
+    """A reply is pushed to another client, whatever its topic is."""
+    return [*_send(request, facts), *pub(reply_topic(facts.cluster), facts)]
 
 
 def _query(request: Command, facts: Facts) -> Needs:
@@ -241,8 +246,8 @@ RULES: dict[int, Rule] = {
     RequestCode.SEND_MESSAGE: Rule(_send),
     RequestCode.SEND_MESSAGE_V2: Rule(_send),
     RequestCode.SEND_BATCH_MESSAGE: Rule(_send),
-    RequestCode.SEND_REPLY_MESSAGE: Rule(_send),
-    RequestCode.SEND_REPLY_MESSAGE_V2: Rule(_send),
+    RequestCode.SEND_REPLY_MESSAGE: Rule(_reply),
+    RequestCode.SEND_REPLY_MESSAGE_V2: Rule(_reply),
     RequestCode.PULL_MESSAGE: Rule(_reads_as_group, again=True),
     RequestCode.LITE_PULL_MESSAGE: Rule(_reads_as_group, again=True),
     RequestCode.QUERY_MESSAGE: Rule(_query, again=True),

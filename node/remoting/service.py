@@ -109,7 +109,7 @@ class RemotingService:
         self._relay = relay = Relay(master, self._throttle)
         sending = Sending(broker, sight, host, relay)
         stores = around.section.store_reply_message_enable
-        replies = Replies(broker, self.members, sending, host, stores)
+        replies = Replies(broker, self.members, sending, sight, stores)
         pulling = Pulling(broker, self.members, offsets)
         self._transactions = transactions = Transactions(broker, self.members, sight)
         queries = Queries(broker, sight, host)

@@ -50,6 +50,10 @@ class Sight:
 
     # -- users of clients that the node tells something ----------------------------------------
 
+    def is_current(self, user: Principal | None) -> bool:
+        """A user is still who it was, as far as the node knows."""
+        return self._surely_may(user, lambda name, facts: (), "")
+
     def may_consume(self, user: Principal | None, group: str) -> bool:
         """A user may consume as a group, as far as the node knows."""
         return self._surely_may(user, _consumes, group)

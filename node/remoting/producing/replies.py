@@ -17,11 +17,11 @@ from node.remoting.codec.command import Command
 from node.remoting.codec.fields import write_header
 from node.remoting.codec.headers import PushReplyRequest, SendRequest, SendResponse, read_send
 from node.remoting.codec.messages import END, properties_text, property_of
+from node.remoting.guarding.sight import Sight
 from node.remoting.members import Members
 from node.remoting.port.desk import Peer
 from node.remoting.producing.sending import REGION, Sending
 from node.remoting.refusals import refusal
-from store.record import Host
 
 PUSH_SECONDS = 10.0  # RocketMQ's
 HELD_BYTES_MAX = 64 << 20  # of replies whose clients have not answered
@@ -41,13 +41,11 @@ class Replies:
     """Brings replies to the clients that wait for them."""
 
     def __init__(
-        self, broker: Broker, members: Members, sending: Sending, host: Host, stores: bool
+        self, broker: Broker, members: Members, sending: Sending, sight: Sight, stores: bool
     ) -> None:
-        """host: where clients look messages up. stores: whether replies are stored as well
-        (store_reply_message_enable).
-        """
+        """stores: whether replies are stored as well (store_reply_message_enable)."""
         self._broker = broker
-        self._host = host
+        self._sight = sight
         self._members = members
         self._sending = sending
         self._stores = stores
@@ -55,9 +53,9 @@ class Replies:
 
     async def reply(self, peer: Peer, request: Command) -> Command:
         """SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2. Raises BadRequest, Busy."""
-        header = read_send(request.code, request.fields)
+        header, size = read_send(request.code, request.fields), request.size
         try:
-            self._held.take(len(request.body))
+            self._held.take(size)
         except FrameError:
             raise sdk.Busy(
                 f"replies of {HELD_BYTES_MAX} bytes wait for their clients to take them"
@@ -66,7 +64,7 @@ class Replies:
             problem = await self._push(peer, request, header)
             stored = await self._store(peer, request) if self._stores else None
         finally:
-            self._held.give(len(request.body))
+            self._held.give(size)
         if stored is not None:
             where = stored
         elif problem:
@@ -82,18 +80,18 @@ class Replies:
         client_id = property_of(text, b"REPLY_TO_CLIENT")
         if client_id is None:
             return "reply message properties[REPLY_TO_CLIENT] is null"
-        client = self._members.producer(client_id)
-        if client is None:
+        found = self._members.producer(client_id)
+        if found is None or not self._sight.is_current(found[1]):
             return f"push reply message fail, channel of <{client_id[:255]}> not found."
         try:
             pushed = self._pushed(peer, request.body, header, text)
-            answer = await client.ask(pushed, PUSH_SECONDS)
+            answer = await found[0].ask(pushed, PUSH_SECONDS)
         except OSError:  # its connection ended, or it does not answer: TimeoutError is one
             return f"push reply message to {client_id[:255]}fail."  # in RocketMQ's words
         return f"push reply message to {client_id[:255]}fail." if answer.code else ""
 
     def _pushed(self, peer: Peer, body: bytes, header: SendRequest, text: bytes) -> Command:
-        now, host = self._broker.times.wall_ms(), self._host
+        now, host = self._broker.times.wall_ms(), self._sending.host
         pushed_at = b"PUSH_REPLY_TIME\x01%d" % now
         fields = PushReplyRequest(
             header.producer_group,

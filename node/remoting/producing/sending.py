@@ -80,15 +80,17 @@ class _Put:
 
 
 class Sending:
-    """Stores what producers send."""
+    """Stores what producers send.
+
+    Attributes:
+        host: where clients look a message up by the id that an answer tells.
+    """
 
     def __init__(self, broker: Broker, sight: Sight, host: Host, relay: Relay) -> None:
-        """host: where clients look a message up by the id that an answer tells. relay: passes
-        requests on to a master that was elected meanwhile.
-        """
+        """relay: passes requests on to a master that was elected meanwhile."""
         self._broker = broker
         self._sight = sight
-        self._host = host
+        self.host = host
         self._core = broker.core
         self._log = broker.log
         self._relay = relay
@@ -305,7 +307,7 @@ class Sending:
         if result.status is not PutMessageStatus.PUT_OK:
             self._core.traffic.failures.add(result.status.value, 1)
         where = SendResponse(
-            offset_message_id(self._host, result.physical_offset),
+            offset_message_id(self.host, result.physical_offset),
             told.queue_id,
             result.queue_offset,
         )

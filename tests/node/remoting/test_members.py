@@ -141,16 +141,33 @@ def test_a_producer_is_found_by_its_id_on_its_newest_connection() -> None:
         members.beat(client, Heartbeat(client_id, groups, ()), MonoMs(0))
 
     produce(one, "c", "p")
-    assert members.producer("c") is one
+    assert members.producer("c") == (one, None)
     produce(other, "c", "p")
-    assert members.producer("c") is other
+    assert members.producer("c") == (other, None)
     members.gone(other)
     assert members.producer("c") is None  # until the other one beats again
     produce(one, "d", "p", "q")
-    assert (members.producer("c"), members.producer("d")) == (None, one)
+    assert (members.producer("c"), members.producer("d")) == (None, (one, None))
     members.produces_no_more(one, "p")
-    assert members.producer("d") is one
+    assert members.producer("d") == (one, None)
     members.produces_no_more(one, "q")
     assert members.producer("d") is None
     members.gone(one)
     assert members.producers("p") == []
+
+
+def test_no_user_takes_the_id_of_anothers_producer() -> None:
+    members, one, other = Members(), Client("one"), Client("other")
+    alice, bob = Principal("alice", "secret"), Principal("bob", "secret")
+    beats = Heartbeat("c", ("p",), ())
+    members.beat(one, beats, MonoMs(0), alice)
+    members.beat(other, beats, MonoMs(1), bob)
+    assert members.producer("c") == (one, alice)
+    newer = Principal("alice", "another secret")
+    members.beat(other, beats, MonoMs(2), newer)
+    assert members.producer("c") == (other, newer)
+    members.gone(one)
+    assert members.producer("c") == (other, newer)
+    members.gone(other)
+    members.beat(one, beats, MonoMs(3), bob)
+    assert members.producer("c") == (one, bob)

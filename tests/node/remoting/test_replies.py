@@ -21,10 +21,12 @@ FIELDS = {
 }  # fmt: skip
 
 
-def reply(client: Remoting, to: str, body: bytes = b"yes") -> "asyncio.Future[Command]":
+def reply(
+    client: Remoting, to: str, body: bytes = b"yes", topic: str = TOPIC
+) -> "asyncio.Future[Command]":
     """SEND_REPLY_MESSAGE_V2."""
     properties = "MSG_TYPE\x01reply\x02" + ASKS.format(to) if to else "MSG_TYPE\x01reply"
-    short = {LETTERS[name]: value for name, value in FIELDS.items()}
+    short = {LETTERS[name]: value for name, value in {**FIELDS, "topic": topic}.items()}
     return client.begin(RequestCode.SEND_REPLY_MESSAGE_V2, {**short, "i": properties}, body)
 
 
@@ -116,16 +118,16 @@ async def test_the_topic_of_replies_has_a_route_before_the_first(remoting: Remot
 async def test_waiting_replies_have_a_bound(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.remoting.producing.replies.HELD_BYTES_MAX", 10)
+    monkeypatch.setattr("node.remoting.producing.replies.HELD_BYTES_MAX", 10_000)
     made = await start_node(remoting={"listen": free_endpoint()})
     async with connected(made) as remoting:
         await remoting.produce("asker")
-        first = reply(remoting, "asker", b"x" * 8)
+        first = reply(remoting, "asker", b"x" * 8_000)
         pushed = await remoting.asked()
-        refused = await reply(remoting, "asker", b"x" * 8)
+        refused = await reply(remoting, "asker", b"x" * 8_000)
         assert refused.code == ResponseCode.SYSTEM_BUSY
         remoting.write(pushed.answer(0).frame())
         assert (await first).code == ResponseCode.SUCCESS
-        again = reply(remoting, "asker", b"x" * 8)
+        again = reply(remoting, "asker", b"x" * 8_000)
         remoting.write((await remoting.asked()).answer(0).frame())
         assert (await again).code == ResponseCode.SUCCESS

@@ -101,8 +101,9 @@ OF_QUEUE = (
     RequestCode.GET_EARLIEST_MSG_STORETIME,
 )
 REPLIES = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
+REPLIES_NEED = ("Pub Topic:T", "Pub Topic:DefaultCluster_REPLY_TOPIC")
 TABLE: dict[int, Row] = {
-    **{code: Row(partial(_send, code), ("Pub Topic:T",)) for code in REPLIES},
+    **{code: Row(partial(_send, code), REPLIES_NEED) for code in REPLIES},
     RequestCode.SEND_MESSAGE: Row(partial(_send, RequestCode.SEND_MESSAGE), ("Pub Topic:T",)),
     RequestCode.SEND_MESSAGE_V2: Row(partial(_send, RequestCode.SEND_MESSAGE_V2), ("Pub Topic:T",)),
     RequestCode.SEND_BATCH_MESSAGE: Row(

@@ -11,7 +11,7 @@ from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.rules import RULES
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.remoting.client import Remoting, connected
+from tests.node.remoting.client import SENT_ONLY, Remoting, connected
 from tests.node.remoting.guarding.asked import (
     DELETES,
     TABLE,
@@ -131,8 +131,10 @@ async def test_a_request_without_a_rule_is_for_super_users(
 
 
 async def test_what_is_not_served_is_said_to_be_so_to_everybody(node: Node) -> None:
-    async with connected(node) as client:
-        assert (await client.ask(318)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    for sign in (None, signs("none"), signs("root")):
+        async with connected(node, sign=sign) as client:
+            for code in (318, *SENT_ONLY):
+                assert (await client.ask(code)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 async def test_a_consumer_sends_to_the_retry_topic_of_its_group_and_to_no_other(
