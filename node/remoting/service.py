@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -279,7 +280,9 @@ class RemotingService:
             self._note(request, began, refusal(error))
             raise
         if not isinstance(begun, Command):
-            return self._timed_later(begun, request, began)
+            later = self._timed_later(begun, request, began)
+            weakref.finalize(later, begun.close)  # one that never begins does not await it
+            return later
         self._note(request, began, (begun.code, ""))
         return begun
 

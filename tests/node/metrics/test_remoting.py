@@ -1,11 +1,16 @@
 """The figures of the remoting port: its connections, and how long requests took."""
 
+import warnings
+
 import duolog
 
 from demo.ports import free_endpoint
+from node.remoting.codec.codes import RequestCode
+from node.remoting.codec.command import Command
 from tests.node.conftest import StartNode
 from tests.node.metrics.test_figures import METRICS, of
 from tests.node.remoting.client import connected
+from tests.node.remoting.test_members import Client
 
 RPCS = "rocketmq_rpc_latency_count"
 
@@ -30,6 +35,19 @@ async def test_requests_are_timed_by_code_and_answer(start_node: StartNode) -> N
     assert found.value(RPCS, response_code="success", **pulls) == 1
     assert found.value("duolog_remoting_refused_connections_total") == 0
     assert found.value("duolog_remoting_buffered_bytes") == 0
+
+
+async def test_a_request_that_ends_before_it_begins_leaves_nothing(start_node: StartNode) -> None:
+    node = await start_node(metrics=METRICS, remoting={"listen": free_endpoint()})
+    assert node._remoting_service is not None
+    asked = Command(RequestCode.GET_MAX_OFFSET, 1, {"topic": "T", "queueId": "0"})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        begun = node._remoting_service.serve(Client("gone"), asked)
+        assert not isinstance(begun, Command)
+        begun.close()
+        del begun
+    assert [str(one.message) for one in told] == []
 
 
 async def test_a_node_without_the_port_has_no_such_figures(start_node: StartNode) -> None:
