@@ -97,6 +97,7 @@ class _Call:
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
+        self._code: grpc.StatusCode | None = None
 
     def peer(self) -> str:
         """The client's address as gRPC names it."""
@@ -122,10 +123,15 @@ class _Call:
         """Call this once the client has taken the answer, or is gone."""
         self._peer.after_answer(lambda: callback(self))
 
+    def code(self) -> grpc.StatusCode | None:
+        """How the call ended, for those who time it; None while it goes on."""
+        return self._code
+
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing: Trailing = ()
     ) -> None:
         """End the call. Raises the error that ended it."""
+        self._code = code
         nothing = grpc.aio.Metadata()
         raise sdk.error_of(
             grpc.aio.AioRpcError(code, nothing, grpc.aio.Metadata(*trailing), details)

@@ -5,14 +5,14 @@ import warnings
 import duolog
 
 from demo.ports import free_endpoint
-from node.remoting.codec.codes import RequestCode
+from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
 from tests.node.conftest import StartNode
 from tests.node.metrics.test_figures import METRICS, of
 from tests.node.remoting.client import connected
 from tests.node.remoting.test_members import Client
 
-RPCS = "rocketmq_rpc_latency_count"
+CALLS, RPCS = "duolog_call_seconds_count", "rocketmq_rpc_latency_count"
 
 
 async def test_requests_are_timed_by_code_and_answer(start_node: StartNode) -> None:
@@ -48,6 +48,19 @@ async def test_a_request_that_ends_before_it_begins_leaves_nothing(start_node: S
         begun.close()
         del begun
     assert [str(one.message) for one in told] == []
+
+
+async def test_methods_that_tools_call_are_timed_however_they_end(start_node: StartNode) -> None:
+    node = await start_node(metrics=METRICS, remoting={"listen": free_endpoint()})
+    async with connected(node) as remoting:
+        group = {"consumerGroup": "g"}
+        refused = await remoting.ask(RequestCode.GET_CONSUME_STATS, group)
+        assert refused.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        await remoting.beat("c", "g", "T")
+        assert (await remoting.ask(RequestCode.GET_CONSUME_STATS, group)).code == 0
+        found = await of(node)
+    for code in ("NOT_FOUND", "OK"):
+        assert found.value(CALLS, method="Admin/DescribeGroup", code=code) == 1
 
 
 async def test_a_node_without_the_port_has_no_such_figures(start_node: StartNode) -> None:
