@@ -1,5 +1,7 @@
 """Bytes to every port of a node, from peers that nobody knows: `ports.py [SECONDS [SEED]]`.
 
+To the remoting port a user sends as well, who signs requests that are damaged.
+
 The node has users, and runs in this process. Each input is a connection of its own: a valid
 beginning of any of the ports' protocols, damaged, cut, repeated or put behind another one, in
 pieces. Meanwhile a user sends and reads as before, and the event loop may not stand still.
@@ -10,6 +12,7 @@ and none of the tasks that served them; its log has no error and few lines.
 import asyncio
 import contextlib
 import gc
+import logging
 import random
 import socket
 import struct
@@ -33,6 +36,7 @@ from node.lograte import RateLimiter
 from node.logs import configure_logging
 from node.replication.stream import HA_METHOD
 from node.server import Node
+from tests.fuzz import remoting
 from tests.ha.test_frames import EXAMPLES
 from tests.keyfiles import access_files
 
@@ -101,7 +105,7 @@ def beginnings() -> list[bytes]:
         b"POST / HTTP/1.0\r\n\r\n",
     ]
     tls = [b"\x16\x03\x01\x00\x2e\x01\x00\x00\x2a\x03\x03" + bytes(40)]
-    return [*calls, *of_frames, *slaves, *http, *tls]
+    return [*calls, *of_frames, *slaves, *http, *tls, *remoting.beginnings()]
 
 
 def damaged(chance: random.Random, seeds: list[bytes]) -> bytes:
@@ -171,6 +175,7 @@ class Neighbour:
         """Make what it uses."""
         await self.client.access.create_user("root", PASSWORD, is_super=True)
         await self.client.admin.create_topic("before", 1)
+        await remoting.begin(self.client)
 
     async def run(self) -> None:
         """Call, until cancelled."""
@@ -220,7 +225,8 @@ class Told:
 def telling() -> Iterator[Told]:
     """What the node logs meanwhile, within the limits of its log."""
     told, before = Told(), structlog.get_config()
-    structlog.configure(processors=[RateLimiter(), told])
+    at_info = structlog.make_filtering_bound_logger(logging.INFO)
+    structlog.configure(processors=[RateLimiter(), told], wrapper_class=at_info)
     try:
         yield told
     finally:
@@ -259,8 +265,10 @@ async def fuzz(seconds: float, seed: int) -> Result:
 async def _nothing_left(node: Node, idle: int) -> None:
     """Wait until no connection and no task is left. Raises TimeoutError."""
     assert node._frames is not None
+    assert node.remoting is not None
+    ports = node._frames, node.remoting
     async with asyncio.timeout(LEFT_SECONDS_MAX):
-        while node._frames.connections or len(asyncio.all_tasks()) > idle:
+        while any(one.connections for one in ports) or len(asyncio.all_tasks()) > idle:
             await asyncio.sleep(0.05)
 
 
@@ -270,6 +278,7 @@ def _config(directory: Path) -> Config:
             "node": {"data": directory / "data", "listen": free_endpoint(), "name": "fuzzed"},
             "access": access_files(directory, PASSWORD),
             "metrics": {"listen": free_endpoint()},
+            "remoting": {"listen": free_endpoint()},
             "ha": {"listen": free_endpoint()},
             "store": {**SMALL_STORE, "broker_role": "ASYNC_MASTER"},
         }
@@ -279,19 +288,25 @@ def _config(directory: Path) -> Config:
 async def _all_ports(node: Node, stands: Stands, seconds: float, chance: random.Random) -> Result:
     assert node.broker is not None
     assert node.metrics is not None
+    assert node.remoting is not None
     ports = {
         "gRPC": node.port,
         "frames": node.broker.frames_port,
         "replication": node.ha_port,
         "metrics": node.metrics.port,
+        "remoting": node.remoting.port,
     }
     seeds, result = beginnings(), Result(dict.fromkeys(ports, 0))
+    requests = remoting.requests()
     before, end = 0.0, time.monotonic() + seconds
     while time.monotonic() < end:
         batch = []
         for name, port in ports.items():
             for _ in range(AT_ONCE // len(ports)):
-                data = damaged(chance, seeds)
+                if name == "remoting" and chance.random() < 0.5:
+                    data = remoting.signed_frames(chance, requests)
+                else:
+                    data = damaged(chance, seeds)
                 cuts = sorted(
                     chance.sample(range(len(data) + 1), min(len(data), chance.randrange(3)))
                 )
