@@ -378,8 +378,8 @@ class LimitsSection(_Section):
     answers_bytes_max: int = Field(
         16 << 20,
         ge=1 << 20,
-        description="most bytes of messages in answers that clients have not taken yet; a client's "
-        "address may hold a 4th, or one answer",
+        description="most bytes of answers (messages, lists, look-ups) that clients have not taken "
+        "yet; a client's address may hold a 4th, or one answer",
     )
     snapshot_interval_ms: int = Field(
         5000, ge=100, description="interval between metadata snapshots"

@@ -1,8 +1,10 @@
-"""Answers of any length: lists, and messages that are looked up. They count as those of reads do.
+"""Answers of any length: lists, descriptions, and messages that are looked up. They count as those
+of reads do.
 
 A client may ask for thousands of them and take none. So such a call begins where its client's
 address has room for more answers (`Untaken`), keeps some room while it makes its own, and counts it
-until the client has taken it, or is gone.
+until the client has taken it, or is gone. A change keeps none: it waits for slaves and disks, and
+many may do so at a time.
 """
 
 from typing import Any
@@ -16,7 +18,7 @@ from node.quotas.quotas import Who
 from node.wirecodec import peer_host
 
 KEPT_BYTES = 1 << 20  # for an answer whose size is not known yet: few are made at a time
-LONG = frozenset(
+READS = frozenset(
     f"/duolog.v1.{name}"
     for name in (
         "Access/GetRights",
@@ -34,6 +36,10 @@ LONG = frozenset(
         "Messages/SinkState",
     )
 )
+CHANGES = frozenset(
+    f"/duolog.v1.Admin/{name}" for name in ("AlterTopic", "CreateTopic", "PutGroup", "ResetGroup")
+)
+LONG = READS | CHANGES
 
 
 def counted_methods(methods: Methods, untaken: Untaken) -> Methods:
@@ -42,20 +48,20 @@ def counted_methods(methods: Methods, untaken: Untaken) -> Methods:
     def wrap(path: str, handler: Handler) -> Handler:
         if path not in LONG:
             return handler
-        serve = handler.unary_unary
+        serve, kept = handler.unary_unary, KEPT_BYTES if path in READS else 0
 
         async def unary(request: Any, context: Any) -> Any:
             address = Who.at("", peer_host(context.peer()).address).address
             async with reporting(context):
                 await untaken.some_room(address)
-            untaken.take(address, KEPT_BYTES)
+            untaken.take(address, kept)
             try:
                 reply = await serve(request, context)
                 size = reply.ByteSize()
                 untaken.take(address, size)
                 context.add_done_callback(lambda _: untaken.give(address, size))
             finally:
-                untaken.give(address, KEPT_BYTES)
+                untaken.give(address, kept)
             return reply
 
         return with_method(handler, unary)
