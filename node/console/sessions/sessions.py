@@ -91,8 +91,7 @@ class Sessions:
         Where its user has too many, the one that was not used the longest ends.
         """
         await self.expire()
-        own = [(one.used, key) for key, one in self._sessions.items() if one.user == user]
-        if len(own) >= SESSIONS_OF_USER:
+        while len(own := self._of_user(user)) >= SESSIONS_OF_USER:  # others may add some meanwhile
             await self._end(min(own)[1])
         if len(self._sessions) >= SESSIONS_MAX:
             told = (
@@ -104,6 +103,10 @@ class Sessions:
         made = Session(user, client, now, now, searches=searches, forms=forms)
         self._sessions[_digest(cookie)] = made
         return cookie
+
+    def _of_user(self, user: str) -> list[tuple[float, bytes]]:
+        """When each session of a user was used, and its key."""
+        return [(one.used, key) for key, one in self._sessions.items() if one.user == user]
 
     def get(self, cookie: str) -> Session | None:
         """The session that a cookie names, which is used by this; None: it is over."""

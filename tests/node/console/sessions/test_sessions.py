@@ -133,6 +133,17 @@ async def test_a_user_takes_no_sessions_of_others(monkeypatch: pytest.MonkeyPatc
     assert None not in (sessions.get(first), sessions.get(third), sessions.get(other))
 
 
+async def test_a_user_who_logs_in_many_times_at_once_has_no_more_sessions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SESSIONS_OF_USER", 2)
+    sessions = Sessions(Clock())
+    for _ in range(2):
+        await sessions.add("a", client())
+    await asyncio.gather(*(sessions.add("a", client()) for _ in range(5)))
+    assert len(sessions) == 2
+
+
 async def test_few_actions_can_be_undone() -> None:
     async def run(client: duolog.Client) -> str:
         return "undone"
