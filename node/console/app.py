@@ -45,6 +45,7 @@ from node.console.view import addresses as at
 from node.console.view.visits import Action, Download, Page
 
 EXPIRE_SECONDS = 30.0
+NOWHERE = (404, 405)  # also addresses that forms are sent to, and that have no page
 STATIC = Path(__file__).parent / "static"
 PAGES: Mapping[str, Page] = {
     at.CLUSTER: cluster,
@@ -110,7 +111,7 @@ class Console:
         made = Starlette(
             routes=list(self._routes()),
             lifespan=self._life,
-            exception_handlers={404: self.looks.nowhere},
+            exception_handlers=dict.fromkeys(NOWHERE, self.looks.nowhere),
         )
         made.router.redirect_slashes = False  # it names this console as its Host and port say
         settings = self._settings

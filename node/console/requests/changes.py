@@ -19,7 +19,7 @@ from node.console.requests.guarding import guarded
 from node.console.sessions.forms import FormIsOver, Told
 from node.console.sessions.sessions import Session
 from node.console.sessions.viewers import Viewers
-from node.console.view.addresses import LOGIN, own_path
+from node.console.view.addresses import LOGIN, UNDO, own_path
 from node.console.view.visits import FORM_BYTES, Action, Done
 
 Do = Callable[[Session, Mapping[str, str]], Awaitable[Told]]
@@ -64,6 +64,7 @@ class Changes:
         session = self._viewers.session_of(request)
         if session is None:
             return RedirectResponse(LOGIN, 303)
+        form: Mapping[str, str] = {}
         try:
             _check_length(request, form_bytes)
             form = await fields_of(request, form_bytes)
@@ -78,7 +79,7 @@ class Changes:
         except Unauthenticated:
             return RedirectResponse(LOGIN, 303)
         except DuologError as error:
-            again = location_of(request) if isinstance(error, FormIsOver) else ""
+            again = _page_with(form, request) if isinstance(error, FormIsOver) else ""
             shown = errors.page_of(error, (), again)  # one that follows would show the form again
             return html(shown, request, session, errors.status_of(error))
         session.told = told
@@ -92,6 +93,11 @@ class Changes:
             return await guarded(work, session, request, self._viewers)
         except errors.TookTooLong as error:
             raise ResultUnknown(f"{error}: it may or may not have been done") from None
+
+
+def _page_with(form: Mapping[str, str], request: Request) -> str:
+    """The page that has a form: an action's own one; a button that undoes it is on any page."""
+    return own_path(form.get("next", "")) if request.url.path == UNDO else location_of(request)
 
 
 def _check_length(request: Request, most: int) -> None:

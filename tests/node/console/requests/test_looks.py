@@ -280,6 +280,29 @@ async def test_an_undo_leads_back_to_a_name_with_signs_of_its_own(
         assert answer.headers["location"] == "/groups/%2541"
 
 
+async def test_an_undo_that_is_over_leads_back_to_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with looked(monkeypatch, Looks(), path="/groups/{group}") as (console, at):
+        session = console.sessions.peek(at.cookies[COOKIE])
+        assert session is not None
+        fields = {"form": session.form, "once": "forgotten", "next": "/groups/g"}
+        answer = await at.post("/undo", data=fields, headers=ORIGIN)
+        assert answer.status_code == 400
+        assert '<a href="/groups/g">Open the page again</a>' in answer.text
+        fields["next"] = "//evil.example"
+        answer = await at.post("/undo", data=fields, headers=ORIGIN)
+        assert '<a href="/">Open the page again</a>' in answer.text
+
+
+@pytest.mark.parametrize("path", ["/undo", "/logout"])
+async def test_what_forms_are_sent_to_is_no_page(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    async with looked(monkeypatch, Looks()) as (_, at):
+        answer = await at.get(path)
+        assert answer.status_code == 404
+        assert "There is no such page." in answer.text
+
+
 def test_over_tls_the_cookie_is_this_hosts_alone() -> None:
     assert cookie_of(replace(SETTINGS, secured=True)).startswith("__Host-")
 
