@@ -5,7 +5,6 @@ be seen. A page and an action are found here and nowhere else; neither knows of 
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -38,6 +37,7 @@ from node.console.requests.changes import Changes
 from node.console.requests.downloads import Downloads
 from node.console.requests.logins import Logins
 from node.console.requests.looks import Looks
+from node.console.sessions import clock
 from node.console.sessions.sessions import MakeClient, Sessions
 from node.console.sessions.viewers import Viewers
 from node.console.settings import Settings
@@ -91,7 +91,7 @@ class Console:
         self,
         settings: Settings,
         client_of: MakeClient,
-        seconds: Callable[[], float] = time.monotonic,
+        seconds: Callable[[], float] = clock.seconds,
     ) -> None:
         """client_of: a client of the nodes as a user; as nobody with two empty words."""
         self._settings = settings

@@ -1,0 +1,14 @@
+"""The clock by which sessions end."""
+
+import time
+
+
+def seconds() -> float:
+    """Seconds that do not go back, and go on while the machine sleeps, where the system has such a
+    clock: who wakes a machine the next day finds no session there.
+    """
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
+
+
+__all__ = ["seconds"]
