@@ -6,6 +6,7 @@ takes some 30 ms in which other threads may wait for memory.
 """
 
 import asyncio
+import contextlib
 import ctypes
 from pathlib import Path
 
@@ -32,13 +33,15 @@ def give_back() -> None:
 
 
 async def keep_trimmed() -> None:
-    """Look, and give back, until cancelled."""
+    """Look, and give back, until cancelled. A node works on where the system refuses a thread."""
     least = anonymous_mib()
     while True:
         await asyncio.sleep(CHECK_SECONDS)
-        least = min(least, anonymous_mib())
-        if anonymous_mib() >= least + GROWN_MIB:
-            await asyncio.to_thread(give_back)
+        now = anonymous_mib()
+        least = min(least, now)
+        if now >= least + GROWN_MIB:
+            with contextlib.suppress(RuntimeError, OSError):
+                await asyncio.to_thread(give_back)
             least = anonymous_mib()
 
 

@@ -1,6 +1,7 @@
 """Memory that was freed is given back once a node has grown."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -37,3 +38,29 @@ async def test_memory_is_given_back_where_a_node_has_grown_and_not_else(
     await asyncio.sleep(0.01)
     keeping.cancel()
     assert given == [90 + grown]
+
+
+@pytest.mark.parametrize("refused", [RuntimeError("can't start new thread"), OSError("no libc")])
+async def test_a_node_works_on_where_no_memory_can_be_given_back(
+    monkeypatch: pytest.MonkeyPatch, refused: Exception
+) -> None:
+    sizes = iter(range(0, 1 << 30, trimming.GROWN_MIB))
+    tried = asyncio.Queue[None]()
+
+    def refuse() -> None:
+        tried.put_nowait(None)
+        raise refused
+
+    async def in_this_thread(work: Callable[[], None]) -> None:
+        work()
+
+    monkeypatch.setattr(trimming, "CHECK_SECONDS", 0)
+    monkeypatch.setattr(trimming, "anonymous_mib", lambda: next(sizes))
+    monkeypatch.setattr(trimming, "give_back", refuse)
+    monkeypatch.setattr(asyncio, "to_thread", in_this_thread)
+    keeping = asyncio.create_task(trimming.keep_trimmed())
+    async with asyncio.timeout(10):
+        for _ in range(2):
+            await tried.get()
+    assert not keeping.done()
+    keeping.cancel()
