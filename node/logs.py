@@ -65,9 +65,17 @@ class _OfLibraries(logging.Handler):
         log = structlog.get_logger("duolog.node")
         log.warning(
             "a library reports",
-            reason=f"{record.name}: {record.getMessage()[:500]}",
+            reason=f"{record.name}: {_message_of(record)[:500]}",
             exc_info=record.exc_info,
         )
+
+
+def _message_of(record: logging.LogRecord) -> str:
+    """What a library says; the text as it is where its arguments do not fit."""
+    try:
+        return record.getMessage()
+    except Exception:  # of any argument's own text
+        return str(record.msg)
 
 
 def configure_logging(level: str, as_json: bool) -> None:

@@ -75,3 +75,14 @@ def test_lines_of_libraries_are_lines_of_the_node_and_as_few(
     assert len(lines) == LINES_MAX
     assert lines[3]["reason"] == "asyncio: socket.send() raised exception 3."
     assert "more" in lines[-1]
+
+
+def test_a_line_of_a_library_whose_arguments_do_not_fit_is_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = logging.getLogger()
+    root.handlers = []  # pytest's raises
+    configure_logging("info", as_json=True)
+    logging.getLogger("asyncio").warning("%d connections", "many")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["reason"] == "asyncio: %d connections"
