@@ -8,9 +8,10 @@ program that wants the processor.
 """
 
 import asyncio
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
 
@@ -21,7 +22,8 @@ SMALL_BYTES = 2048  # of a request that goes alone: larger ones are batches, whi
 MISSES_MAX = 8  # then one time in 256 is tried
 LOSS_MISSES = 3  # tries in vain that losing the processor to another program counts for
 MICROSECONDS_MAX = 10_000
-CGROUP = Path("/sys/fs/cgroup")
+GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_VERSION_1 = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
 
 
 def thread_losses() -> int:
@@ -101,21 +103,54 @@ def busy_poll(microseconds: int) -> BusyPoll:
     return BusyPoll(microseconds / 1e6 if microseconds and has_spare_core() else 0.0)
 
 
-def has_spare_core(root: Path = CGROUP) -> bool:
-    """Whether this process may keep one core busy, and still has another one."""
+def has_spare_core(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> bool:
+    """Whether this process may keep one core busy, and still has another one.
+
+    groups: where control groups are mounted. own: names those of this process.
+    """
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
         return False
-    quota = _container_cores(root)
-    return quota is None or quota >= 2
+    return all(cores >= 2 for cores in _quotas(groups, own))
 
 
-def _container_cores(root: Path) -> float | None:
-    """The processors' time that a container may use, in cores; None for no limit."""
+def _quotas(groups: Path, own: Path) -> Iterator[float]:
+    """The processors' time, in cores, that containers and services around this process may use."""
+    for directory in _directories(groups, own):
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+            quota, period = _quota_of(directory)
+            if quota >= 0:
+                yield quota / period
+
+
+def _directories(groups: Path, own: Path) -> Iterator[Path]:
+    """Of the control groups that this process is in, from the outermost one on.
+
+    A container sees its own one as the outermost, and may name one that it does not see.
+    """
     try:
-        quota, period = (root / "cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
+        lines = own.read_text().splitlines()
+    except OSError:
+        lines = ["0::/"]
+    for line in lines:
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        directory = groups / controllers
+        yield directory
+        for name in filter(None, path.split("/")):
+            directory /= name
+            yield directory
+
+
+def _quota_of(directory: Path) -> tuple[int, int]:
+    """Quota and period of a control group, in µs; a negative quota is none. Raises OSError where it
+    has no such limit, ValueError.
+    """
+    try:
+        quota, period = (directory / "cpu.max").read_text().split()
+    except FileNotFoundError:  # version 1
+        quota, period = ((directory / name).read_text() for name in _VERSION_1)
+    return -1 if quota == "max" else int(quota), int(period)
 
 
 __all__ = ["MICROSECONDS_MAX", "SMALL_BYTES", "BusyPoll", "busy_poll", "has_spare_core"]

@@ -115,22 +115,61 @@ async def test_without_a_time_it_never_looks() -> None:
     assert not busy_poll(0).polling
 
 
-@pytest.mark.parametrize(
-    ("text", "spare"),
-    [("max 100000\n", True), ("200000 100000\n", True), ("150000 100000\n", False), ("1 0", True)],
-)
-def test_a_container_of_less_than_two_cores_has_none_to_spare(
-    tmp_path: Path, text: str, spare: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    assert has_spare_core(tmp_path)  # not in a container
-    (tmp_path / "cpu.max").write_text(text)
-    assert has_spare_core(tmp_path) is spare
+
+
+QUOTAS = [("max 100000\n", True), ("200000 100000\n", True), ("150000 100000\n", False)]
+
+
+@pytest.mark.usefixtures("_two_cores")
+@pytest.mark.parametrize(("text", "spare"), [*QUOTAS, ("1 0", True), ("what", True)])
+@pytest.mark.parametrize("own", ["0::/", "0::/../../other", None])
+def test_a_container_of_less_than_two_cores_has_none_to_spare(
+    tmp_path: Path, text: str, spare: bool, own: str | None
+) -> None:
+    groups, names = tmp_path / "groups", tmp_path / "own"
+    groups.mkdir()
+    if own is not None:
+        names.write_text(own + "\n")
+    assert has_spare_core(groups, names)  # not in a container
+    (groups / "cpu.max").write_text(text)
+    assert has_spare_core(groups, names) is spare
+
+
+@pytest.mark.usefixtures("_two_cores")
+@pytest.mark.parametrize(("text", "spare"), QUOTAS)
+@pytest.mark.parametrize("limited", ["system.slice", "system.slice/duolog.service"])
+def test_a_service_of_less_than_two_cores_has_none_to_spare(
+    tmp_path: Path, text: str, spare: bool, limited: str
+) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/system.slice/duolog.service\n")
+    (tmp_path / "system.slice/duolog.service").mkdir(parents=True)
+    (tmp_path / "system.slice/cpu.max").write_text("max 100000\n")
+    (tmp_path / limited / "cpu.max").write_text(text)
+    assert has_spare_core(tmp_path, own) is spare
+
+
+@pytest.mark.usefixtures("_two_cores")
+@pytest.mark.parametrize(("quota", "spare"), [("-1", True), ("200000", True), ("199999", False)])
+@pytest.mark.parametrize("seen", ["", "docker/0a1b"])
+def test_so_has_a_container_of_version_1(
+    tmp_path: Path, quota: str, spare: bool, seen: str
+) -> None:
+    own = tmp_path / "own"
+    own.write_text("5:memory:/docker/0a1b\n4:cpu,cpuacct:/docker/0a1b\n")
+    directory = tmp_path / "cpu,cpuacct" / seen
+    directory.mkdir(parents=True)
+    (directory / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+    (directory / "cpu.cfs_period_us").write_text("100000\n")
+    assert has_spare_core(tmp_path, own) is spare
 
 
 def test_one_core_is_not_spare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {3})
-    assert not has_spare_core(tmp_path)
+    assert not has_spare_core(tmp_path, tmp_path)
 
 
 @pytest.mark.parametrize("microseconds", [-1, MICROSECONDS_MAX + 1])
