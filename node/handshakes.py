@@ -3,6 +3,7 @@
 Rules: a connection is one of its port once its handshake is done, within HANDSHAKE_SECONDS. Where
 too many are in progress, the oldest one of the address with the most of them ends: an address that
 only opens connections does not shut out others, and takes no memory and file descriptors from them.
+An IPv6 client has a network of addresses, which count as one.
 """
 
 import asyncio
@@ -11,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from duolog._background import Background
+
+from node.networks import network_of
 
 Served = asyncio.Protocol | asyncio.BufferedProtocol
 HANDSHAKES_MAX = 128
@@ -36,7 +39,8 @@ class Handshakes:
         self._context = context
         self._shutdown_seconds = shutdown_seconds
         self._background = Background()
-        self._pending: dict[Unsecured, asyncio.Transport] = {}  # the oldest first
+        # The transport of each, and whose it is; the oldest first.
+        self._pending: dict[Unsecured, tuple[asyncio.Transport, str]] = {}
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -60,16 +64,16 @@ class Handshakes:
 
         early: what came already.
         """
-        self._pending[connection] = transport
+        self._pending[connection] = transport, network_of(connection.address)
         if len(self._pending) > HANDSHAKES_MAX:
-            oldest = self._oldest_of_most()
-            self._pending.pop(oldest).abort()  # this one, at the worst
+            ended, _ = self._pending.pop(self._oldest_of_most())  # this one, at the worst
+            ended.abort()
         if connection in self._pending:
             self._background.start(self._secure(connection, transport, early))
 
     def _oldest_of_most(self) -> Unsecured:
-        address, _ = Counter(one.address for one in self._pending).most_common(1)[0]
-        return next(one for one in self._pending if one.address == address)
+        most, _ = Counter(client for _, client in self._pending.values()).most_common(1)[0]
+        return next(one for one, (_, client) in self._pending.items() if client == most)
 
     async def _secure(
         self, connection: Unsecured, transport: asyncio.Transport, early: bytes

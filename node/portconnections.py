@@ -1,10 +1,6 @@
-"""The connections of one port: how many there may be, their ticks, and their clean end.
-
-An IPv6 client counts as its /64: who has one of these addresses has all of them.
-"""
+"""The connections of one port: how many there may be, their ticks, and their clean end."""
 
 import asyncio
-import ipaddress
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
@@ -12,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 from duolog._background import Background
 
 from node.config import LimitsSection
+from node.networks import network_of
 from store.record import Host
 
 TICK_SECONDS = 1.0
@@ -88,7 +85,7 @@ class PortConnections(Generic[C]):
 
     def joined(self, connection: C, begins: bool) -> bool:
         """A connection begins, or ends; False where it may not begin."""
-        address = _counted_as(connection.address)
+        address = network_of(connection.address)
         if not begins:
             if connection in self._open:
                 self._open.discard(connection)
@@ -142,16 +139,6 @@ class PortConnections(Generic[C]):
     @property
     def _busy(self) -> bool:
         return any(connection.busy for connection in self)
-
-
-def _counted_as(address: str) -> str:
-    """What the connections of an address are counted under."""
-    if ":" not in address or "." in address:
-        return address
-    try:
-        return str(ipaddress.IPv6Network((address, 64), strict=False))
-    except ValueError:
-        return address
 
 
 __all__ = ["Connected", "PortConnections", "host_of", "name_of"]

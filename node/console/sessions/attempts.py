@@ -6,7 +6,8 @@ its own try alone, so that who may log in cannot try the passwords of others eit
 
 from collections import OrderedDict
 from collections.abc import Callable
-from ipaddress import IPv4Address, IPv6Network, ip_address
+
+from node.networks import network_of
 
 ATTEMPTS = 10  # that an address may fail
 ATTEMPT_SECONDS = 30.0  # until one of them is forgotten
@@ -43,17 +44,4 @@ class Attempts:
             self._free_at.pop(network, None)
 
 
-def network_of(address: str) -> str:
-    """What one person has of addresses: an IPv4 address, the /64 of an IPv6 address."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(IPv6Network((found, 64), strict=False))
-
-
-__all__ = ["Attempts", "network_of"]
+__all__ = ["Attempts"]

@@ -86,23 +86,25 @@ async def test_a_thousand_connections_that_say_nothing_leave_room_for_others(
                 assert len(handshakes) <= module.HANDSHAKES_MAX
 
 
-async def test_a_handshake_of_another_address_goes_on() -> None:
+@pytest.mark.parametrize("quiet", ["10.0.0.9", "2001:db8:9::1"])
+@pytest.mark.parametrize("loud", ["10.0.0.7", "2001:db8:7::{:x}"])
+async def test_a_handshake_of_another_client_goes_on(quiet: str, loud: str) -> None:
     handshakes = Handshakes(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-    aborted: list[str] = []
+    aborted: list[int] = []
 
     class Transport(asyncio.Transport):
-        def __init__(self, name: str) -> None:
-            super().__init__({"peername": (name.partition("/")[0], 1)})
-            self.name = name
+        def __init__(self, address: str, number: int) -> None:
+            super().__init__({"peername": (address, number)})
+            self.number = number
 
         def abort(self) -> None:
-            aborted.append(self.name)
+            aborted.append(self.number)
 
     made = handshakes.of(asyncio.Protocol)
     for number in range(module.HANDSHAKES_MAX + 3):
-        name = "quiet" if number in (0, 40) else f"loud/{number}"
-        made().connection_made(Transport(name))
-    assert aborted == ["loud/1", "loud/2", "loud/3"]
+        address = quiet if number in (0, 40) else loud.format(number)
+        made().connection_made(Transport(address, number))
+    assert aborted == [1, 2, 3]
     await handshakes.stop()
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from node.console.sessions import attempts as module
-from node.console.sessions.attempts import ATTEMPT_SECONDS, ATTEMPTS, Attempts, network_of
+from node.console.sessions.attempts import ATTEMPT_SECONDS, ATTEMPTS, Attempts
 
 
 class Clock:
@@ -49,20 +49,3 @@ def test_logins_that_do_not_fail_leave_nothing() -> None:
     attempts.passed("a")
     attempts.passed("a")
     assert not attempts._free_at
-
-
-@pytest.mark.parametrize(
-    ("address", "network"),
-    [
-        ("10.0.0.1", "10.0.0.1"),
-        ("2001:db8::1", "2001:db8::/64"),
-        ("2001:db8::ffff:ffff:ffff:ffff", "2001:db8::/64"),
-        ("2001:db8:0:1::1", "2001:db8:0:1::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("::ffff:10.0.0.1", "10.0.0.1"),
-        ("", ""),
-        ("testclient", "testclient"),
-    ],
-)
-def test_a_network_is_what_one_person_has(address: str, network: str) -> None:
-    assert network_of(address) == network

@@ -1,0 +1,22 @@
+"""Which addresses are one client's."""
+
+import pytest
+
+from node.networks import network_of
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8::ffff:ffff:ffff:ffff", "2001:db8::/64"),
+        ("2001:db8:0:1::1", "2001:db8:0:1::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("", ""),
+        ("testclient", "testclient"),
+    ],
+)
+def test_a_network_is_what_one_person_has(address: str, network: str) -> None:
+    assert network_of(address) == network
