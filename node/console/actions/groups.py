@@ -91,7 +91,7 @@ async def _ask_reset(visit: Visit) -> Shown:
             )
             for move in moves
         ],
-        command=command("group", "reset", group, topic, "--to", _to(way, value)),
+        command=command("group", "reset", names=[group, topic], flags=["--to", _to(way, value)]),
     ).shown()
 
 
@@ -153,7 +153,7 @@ async def _ask_delete(visit: Visit) -> Shown:
         "Delete",
         type_to_confirm=group,
         danger=True,
-        command=command("group", "delete", group),
+        command=command("group", "delete", names=[group]),
     ).shown()
 
 

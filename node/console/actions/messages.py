@@ -80,9 +80,7 @@ def _command(draft: Draft) -> str:
     words += [w for name, one in draft.properties.items() for w in ("--property", f"{name}={one}")]
     words += ["--queue", str(draft.queue_id)] if draft.queue_id is not None else []
     words += _delay_words(draft)
-    if content[1].startswith("-"):  # it would be read as an option
-        return command("msg", "send", *words, "--", *content)
-    return command("msg", "send", *content, *words)
+    return command("msg", "send", names=content, flags=words)
 
 
 def _delay_words(draft: Draft) -> list[str]:
@@ -206,7 +204,7 @@ def _resend(message: Message, draft: Draft) -> str:
     words = ["--replica-group", message.group] if message.group else []
     if draft.queue_id not in (None, message.queue_id):
         words += ["--to-queue", str(draft.queue_id)]
-    return command("msg", "resend", *place, *words, *_delay_words(draft))
+    return command("msg", "resend", names=place, flags=[*words, *_delay_words(draft)])
 
 
 def _whole(visit: Visit, message: Message) -> bool:

@@ -53,18 +53,18 @@ async def _ask_alter(visit: Visit) -> Shown:
         Field("queues", "Queues", str(known.queues)),
         Field("perm", "Clients may", str(known.perm), choices=CHOICES),
     ]
-    words = ["topic", "alter", topic, "--queues", str(known.queues), "--perm", str(known.perm)]
+    flags = ["--queues", str(known.queues), "--perm", str(known.perm)]
     if known.message_type == LITE:
         minutes = str(known.lite_ttl_minutes)
         fields.append(Field("lite_ttl", "Lite topics expire after (minutes, 0: never)", minutes))
-        words += ["--lite-ttl", minutes]
+        flags += ["--lite-ttl", minutes]
     return Question(
         f"Alter topic {topic}",
         f"It has {counted(known.queues, 'queue')}, and can get more, never fewer. Messages of a "
         "key may then go to another queue than before.",
         "Alter",
         fields,
-        command=command(*words),
+        command=command("topic", "alter", names=[topic], flags=flags),
     ).shown()
 
 
@@ -94,7 +94,7 @@ async def _ask_delete(visit: Visit) -> Shown:
         "Delete",
         type_to_confirm=topic,
         danger=True,
-        command=command("topic", "delete", topic),
+        command=command("topic", "delete", names=[topic]),
     ).shown()
 
 

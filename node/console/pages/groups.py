@@ -67,7 +67,7 @@ async def group(visit: Visit) -> Shown:
         "rows": rows,
         "hidden": max(0, len(found.queues) - LIVE_ROWS_MAX),
     }
-    return Shown("group.html", f"Group {name}", facts, command("group", "explain", name))
+    return Shown("group.html", f"Group {name}", facts, command("group", "explain", names=[name]))
 
 
 def _furthest_behind(queue: GroupQueue) -> tuple[int, str, str, int]:

@@ -42,10 +42,10 @@ class Asked:
         fields = {"user": self.user, "action": self.action, "resource": self.resource}
         return address(RIGHTS, {**fields, "source": self.source, **other})
 
-    def words(self, *verb: str) -> str:
+    def words(self, verb: str, *names: str) -> str:
         """The same for the command line."""
         source = ["--source", self.source] if self.source else []
-        return command("acl", *verb, self.action, self.resource, *source)
+        return command("acl", verb, names=[*names, self.action, self.resource], flags=source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ async def _of_user(visit: Visit, asked: Asked) -> Shown:
     """Raises BadRequest where there is no such user."""
     text = await visit.client.access.rights(asked.user)
     decision: Decision | None = None
-    told, words = f"The rights of {asked.user}.", command("acl", "show", asked.user)
+    told, words = f"The rights of {asked.user}.", command("acl", "show", names=[asked.user])
     if asked.resource:
         decision = await visit.client.access.test(
             asked.action, asked.resource, user=asked.user, source=asked.source

@@ -45,7 +45,7 @@ async def tail(visit: Visit) -> Shown:
         "q": wanted,
         "rows": found.rows,
     }
-    return Shown("tail.html", f"Tail of {name}", facts, command("msg", "tail", name))
+    return Shown("tail.html", f"Tail of {name}", facts, command("msg", "tail", names=[name]))
 
 
 def _ends(parts: Sequence[TopicDescription]) -> dict[Queue, int]:

@@ -61,7 +61,7 @@ async def topic(visit: Visit) -> Shown:
         "last_ms": max((_last_ms(part) for part in parts), default=0),
         "flows": [(part.group, _stored(visit, part)) for part in parts],
     }
-    return Shown("topic.html", f"Topic {name}", facts, command("topic", "stats", name))
+    return Shown("topic.html", f"Topic {name}", facts, command("topic", "stats", names=[name]))
 
 
 def _shown(visit: Visit, parts: Iterable[TopicDescription]) -> Iterator[Part]:

@@ -2,6 +2,7 @@
 
 import shlex
 import unicodedata
+from collections.abc import Sequence
 
 THIN = "\u202f"  # a narrow space that does not break
 _SIZES = ("B", "KB", "MB", "GB", "TB", "PB")
@@ -93,12 +94,17 @@ def told_apart(text: str) -> str:
     return f"{text} ({', '.join(f'{one} U+{ord(one):04X}' for one in others[:_TOLD])})"
 
 
-def command(*words: str) -> str:
+def command(*words: str, names: Sequence[str] = (), flags: Sequence[str] = ()) -> str:
     """A command of duolog as one types it into a shell, whatever its words are.
 
-    What producers send may be a word of it: characters that a terminal or a shell would obey, or
-    that are not seen, are escaped, as bash and zsh read them.
+    names: its arguments, which nobody must read as options. What producers send may be a word of
+    it: characters that a terminal or a shell would obey, or that are not seen, are escaped, as bash
+    and zsh read them.
     """
+    if any(name.startswith("-") for name in names):
+        words = (*words, *flags, "--", *names)
+    else:
+        words = (*words, *names, *flags)
     return " ".join(("duolog", *map(_quoted, words)))
 
 

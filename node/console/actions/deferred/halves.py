@@ -58,7 +58,10 @@ async def _ask(visit: Visit) -> Shown:
             )
         ],
         command=command(
-            "msg", "decide", found.producer_group, f"{found.group}/0/{found.half}", f"--{decision}"
+            "msg",
+            "decide",
+            names=[found.producer_group, f"{found.group}/0/{found.half}"],
+            flags=[f"--{decision}"],
         ),
     ).shown()
 

@@ -44,7 +44,7 @@ async def _ask(visit: Visit) -> Shown:
                 size(found.size),
             )
         ],
-        command=command("msg", "recall", found.topic, place, found.unique_key),
+        command=command("msg", "recall", names=[found.topic, place, found.unique_key]),
     ).shown()
 
 

@@ -54,7 +54,7 @@ async def _ask(visit: Visit) -> Shown:
         type_to_confirm=group,
         heads=("Topic", f"Dead letters{first}", "Exists"),
         preview=await _preview(visit.client, found),
-        command=command("group", "redeliver", group, "--max", str(LETTERS)),
+        command=command("group", "redeliver", names=[group], flags=["--max", str(LETTERS)]),
     ).shown()
 
 
@@ -81,7 +81,7 @@ async def _ask_chosen(visit: Visit, group: str, places: Sequence[Place]) -> Show
         danger=bool(sent),
         heads=("Topic", "Dead letters", "Exists"),
         preview=await _preview(visit.client, found),
-        command=command("group", "redeliver", group, *flags),
+        command=command("group", "redeliver", names=[group], flags=flags),
     ).shown()
 
 

@@ -62,7 +62,7 @@ async def dead(visit: Visit) -> Shown:
         "selected": SELECTED,
     }
     words = ["--at", str(at)] if at is not None else []
-    same = command("group", "dead", name, *words)
+    same = command("group", "dead", names=[name], flags=words)
     return Shown("dead.html", f"Dead letters of {name}", facts, same)
 
 

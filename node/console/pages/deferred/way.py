@@ -20,7 +20,7 @@ async def way(visit: Visit) -> Shown:
         "topic": topic,
         "steps": steps,
     }
-    same = command("msg", "track", topic, "--key", key)
+    same = command("msg", "track", names=[topic], flags=["--key", key])
     return Shown("way.html", f"Path of {key}", facts, same)
 
 

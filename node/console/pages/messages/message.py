@@ -33,7 +33,8 @@ async def message(visit: Visit) -> Shown:
         "again": _again(found) if is_users(topic) else "",
         "steps": await _way(visit, topic, unique_key),
     }
-    track = command("msg", "track", topic, "--unique-key", unique_key) if unique_key else ""
+    flags = ["--unique-key", unique_key]
+    track = command("msg", "track", names=[topic], flags=flags) if unique_key else ""
     return Shown("message.html", way.place_text(topic, queue_id, offset), facts, track)
 
 

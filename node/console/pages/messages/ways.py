@@ -125,11 +125,11 @@ class Wanted:
             return ""
         topic = [self.topic] if self.topic else []
         if self.searches:
-            return command("msg", "search", *topic, *self._flags())
+            return command("msg", "search", names=topic, flags=self._flags())
         option = {KEY: "--key", UNIQUE_KEY: "--unique-key", MESSAGE_ID: "--id", TIME: "--since"}
         if self.by not in option:
             return ""
-        return command("msg", "find", *topic, option[self.by], self.value)
+        return command("msg", "find", names=topic, flags=[option[self.by], self.value])
 
     def _flags(self) -> list[str]:
         flags = [f"--{self.by}", self.value, "--since", self.since or "0"]

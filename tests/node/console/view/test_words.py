@@ -88,6 +88,16 @@ def test_a_command_has_its_words_whatever_they_are(words: list[str]) -> None:
     assert all(one.isprintable() or one in "\n\t" for one in command(*words))
 
 
+def test_a_name_that_begins_like_an_option_is_none() -> None:
+    flags = ["--to", "latest"]
+    said = command("group", "reset", names=["g", "T"], flags=flags)
+    assert said == "duolog group reset g T --to latest"
+    key = "--endpoints=evil.example:8081"
+    assert command("msg", "recall", names=["T", key]) == f"duolog msg recall -- T {key}"
+    said = command("group", "reset", names=["-g", "T"], flags=flags)
+    assert said == "duolog group reset --to latest -- -g T"
+
+
 def test_a_shell_reads_the_words_of_a_command_and_obeys_none() -> None:
     words = [
         "k\x03\nrm x\n",
