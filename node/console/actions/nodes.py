@@ -42,7 +42,7 @@ async def _master(visit: Visit, group: GroupRoute) -> AsyncIterator[Admin]:
 async def _ask_switch(visit: Visit) -> Shown:
     group, node = await _group_of(visit), visit.path["node"]
     if node == group.master:
-        raise BadRequest(f"{node} leads already")
+        raise BadRequest(f"{node} is the master of {group.group} already")
     leads = f"{group.master} leads epoch {group.epoch}. " if group.master else ""
     return Question(
         f"Make {node} the master",

@@ -81,7 +81,8 @@ class Protected:
         }
         host = headers.get("host", "")
         if {"content-length", "transfer-encoding"} <= headers.keys():
-            return "The request has two lengths."  # a proxy may have taken the other one
+            # A proxy may have gone by the other one.
+            return "The request has both Content-Length and Transfer-Encoding."
         if self._origins:
             return self._wrong_behind_proxy(scope["method"], headers)
         name = _host_of(host)
