@@ -67,6 +67,7 @@ class Consumer:
         self._at_hand: Iterator[Message] = iter(())
         self._left = False
         self._started = False
+        self._polled = False  # the program has asked for messages
         self._background = Background()
         self._spans = router.runtime.spans
         # Not called by users: the spans of what they do with messages; None: nobody takes any.
@@ -109,7 +110,7 @@ class Consumer:
         connection, place = self._router.connection(replica_group), self._place
         if isinstance(place, OffsetFile):
             return BroadcastMember(connection, replica_group, topics, place, self._timeout)
-        return SharingMember(connection, topics, self._consumption, place)
+        return SharingMember(connection, topics, self._consumption, place, lambda: self._polled)
 
     async def _find_groups(self) -> None:
         """Topics may come to replica groups that did not hold them."""
@@ -187,6 +188,7 @@ class Consumer:
         self, take: Callable[[GroupReader], T | None], timeout: float | None
     ) -> T | None:
         """What one of the readers has, in turn; waits where none has anything."""
+        self._polled = True
         for reader in self._readers.values():
             reader.consume_handed()
         loop = asyncio.get_running_loop()

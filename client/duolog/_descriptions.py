@@ -70,6 +70,7 @@ class GroupQueue:
         lag_messages: messages that are not consumed.
         lag_ms: age of the oldest of them; 0 where there is none.
         member_id: the member that reads it; empty: none.
+        not_polled: that member's program has not asked it for messages yet.
     """
 
     topic: str
@@ -81,6 +82,7 @@ class GroupQueue:
     lag_messages: int = 0
     lag_ms: int = 0
     member_id: str = ""
+    not_polled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ def _group_queue(row: wire.GroupQueue) -> GroupQueue:
         lag_messages=row.lag_messages,
         lag_ms=row.lag_ms,
         member_id=row.member_id,
+        not_polled=row.not_polled,
     )
 
 

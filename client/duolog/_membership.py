@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -73,11 +73,14 @@ class SharingMember:
         topics: Sequence[str],
         consumption: Consumption,
         how: Clustering,
+        polled: Callable[[], bool],
     ) -> None:
+        """polled: whether the program has asked the consumer for messages."""
         self._connection = connection
         self._group = consumption.group
         self._topics = list(topics)
         self._how = how
+        self._polled = polled
         self._sql = consumption.sql
         self._session = consumption.session
         self._timeout = consumption.timeout
@@ -113,6 +116,7 @@ class SharingMember:
             wanted=_refs(self._how.queues),
             sql=self._sql,
             epoch=self._epoch,
+            not_polled=not self._polled(),
         )
         asked = loop.time()
 

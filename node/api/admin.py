@@ -456,6 +456,7 @@ class AdminService(stubs.AdminServicer):
         tables = broker.admission.group_tables()
         now, mono = broker.times.wall_ms(), broker.times.mono_ms()
         readers = broker.groups.readers(name, mono)
+        not_polled = broker.groups.not_polled(name)
         row = tables.groups.get(name, {})
         reply = wire.GroupDescription(
             group=name,
@@ -472,6 +473,7 @@ class AdminService(stubs.AdminServicer):
                 position = max(low, committed)
                 lag = max(0, high - position)
                 stored = self._store_time(topic, queue_id, position) if lag else 0
+                member = readers.get((topic, queue_id), "")
                 reply.queues.add(
                     topic=topic,
                     queue_id=queue_id,
@@ -480,7 +482,8 @@ class AdminService(stubs.AdminServicer):
                     max_offset=high,
                     lag_messages=lag,
                     lag_ms=max(0, now - stored) if stored else 0,
-                    member_id=readers.get((topic, queue_id), ""),
+                    member_id=member,
+                    not_polled=member in not_polled,
                     replica_group=broker.group,
                 )
         return reply

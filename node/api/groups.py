@@ -83,6 +83,7 @@ class GroupsService(stubs.GroupsServicer):
                 request.session_ms,
                 wish,
                 outdated=0 < request.epoch < before,
+                not_polled=request.not_polled,
             ),
             counts,
             self._core.times.mono_ms(),

@@ -86,11 +86,12 @@ def show(
             "lag_messages": queue.lag_messages,
             "lag_seconds": queue.lag_ms / 1000,
             "member": queue.member_id,
+            "not_polled": queue.not_polled,
         }
         for queue in run(ask()).queues
     ]
     columns = ["topic", "queue_id", "committed", "max_offset", "lag_messages", "lag_seconds"]
-    print_rows(rows, [*columns, "member"], as_json)
+    print_rows(rows, [*columns, "member", "not_polled"], as_json)
 
 
 @app.command()
@@ -129,6 +130,7 @@ def _progress(group: "GroupDescription", topic: str) -> dict[str, object]:
         "topic": topic,
         "queues": len(queues),
         "queues_read": sum(bool(queue.member_id) for queue in queues),
+        "queues_not_polled": sum(queue.not_polled for queue in queues),
         "queues_behind": sum(queue.lag_messages > 0 for queue in queues),
         "lag_messages": sum(queue.lag_messages for queue in queues),
         "lag_seconds": max(queue.lag_ms for queue in queues) / 1000,

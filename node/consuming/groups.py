@@ -29,6 +29,7 @@ class Member:
     wish: Wish = field(default_factory=Wish)
     owned: set[Queue] = field(default_factory=set)  # queues that it reports to read
     granted: set[Queue] = field(default_factory=set)  # queues that it was granted
+    not_polled: bool = False  # see Heartbeat
 
 
 @dataclass(slots=True)
@@ -45,7 +46,8 @@ class Heartbeat:
 
     topics: that it reads. owned: queues that it reads now. session_ms: silence after which it is
     gone. outdated: the master that it counts on is not the last one before this: the one between
-    never heard of the member, and may have given its queues to others.
+    never heard of the member, and may have given its queues to others. not_polled: its program has
+    not asked it for messages yet.
     """
 
     topics: tuple[str, ...]
@@ -53,6 +55,7 @@ class Heartbeat:
     session_ms: int = 10_000
     wish: Wish = field(default_factory=Wish)
     outdated: bool = False
+    not_polled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,7 @@ class GroupCoordinator:
             member.topics, member.wish = topics, wish
             group.generation += 1
         member.expires_ms = MonoMs(mono_ms + session)
+        member.not_polled = beat.not_polled
         target = self._share(group, member_id, queue_counts)
         held = self._held_by_others(group, member_id)
         foreign = beat.owned if beat.outdated else beat.owned & held
@@ -234,6 +238,11 @@ class GroupCoordinator:
         if group is None:
             return {}
         return {queue: name for name, member in group.members.items() for queue in member.granted}
+
+    def not_polled(self, group_name: str) -> set[str]:
+        """Members whose programs have not asked them for messages yet."""
+        group = self._groups.get(group_name)
+        return {name for name, m in group.members.items() if m.not_polled} if group else set()
 
     def members(self, group_name: str, mono_ms: MonoMs) -> int:
         """The number of members of a group."""

@@ -616,6 +616,17 @@ def _late(group: GroupDescription, worst: GroupQueue) -> Finding:
             f"start consumers of {worst.topic}, if the group still needs it",
             "consumer-lag",
         )
+    idle = sorted({queue.member_id for queue in late if queue.not_polled})
+    if idle:
+        return Finding(
+            WARNING,
+            "not-polled",
+            where,
+            f"{told}. Connected consumers that have not polled yet: {', '.join(idle[:3])}"
+            f"{f' and {len(idle) - 3} more' if len(idle) > 3 else ''}",
+            "look at their programs: they hang, or never ask their consumer for messages",
+            "consumer-lag",
+        )
     if len(late) < len(mine):
         queues = ", ".join(f"{queue.topic}/{queue.queue_id}" for queue in late[:3])
         return Finding(

@@ -29,6 +29,8 @@ class Node:
         self.foreign: set[Queue] = set()
         self.epoch = 3
         self.epochs_told: list[int] = []
+        self.polled = False
+        self.not_polled_told: list[bool] = []
         self.committed: list[dict[Queue, int]] = []
         self.groups = SimpleNamespace(Heartbeat=self._heartbeat, Commit=self._commit)
         self.runtime = SimpleNamespace(process_id=lambda: 7, chance=random.Random(1))
@@ -46,6 +48,7 @@ class Node:
         assert timeout > 0
         self.heard.append([(ref.topic, ref.queue_id) for ref in request.owned])
         self.epochs_told.append(request.epoch)
+        self.not_polled_told.append(request.not_polled)
         self.known = True
         given = [wire.QueueRef(topic=topic, queue_id=queue_id) for topic, queue_id in self.gives]
         foreign = [ref for ref in request.owned if (ref.topic, ref.queue_id) in self.foreign]
@@ -71,7 +74,9 @@ async def node(monkeypatch: pytest.MonkeyPatch) -> Node:
 
 def member(node: Node) -> SharingMember:
     consumption = Consumption(group="g", session=SESSION)
-    return SharingMember(cast(Connection, node), ["T"], consumption, Clustering())
+    return SharingMember(
+        cast(Connection, node), ["T"], consumption, Clustering(), lambda: node.polled
+    )
 
 
 async def reader(node: Node) -> SharingMember:
@@ -239,3 +244,10 @@ async def test_a_queue_that_was_let_go_of_is_never_claimed_for_a_commit(node: No
     node.known = False
     await one.commit({("T", 0): 7}, forward=True)
     assert node.heard[1:] == [OURS[:1], OURS[:1]]
+
+
+async def test_a_member_tells_whether_its_program_has_polled(node: Node) -> None:
+    one = await reader(node)
+    node.polled = True
+    await one.share(OURS)
+    assert node.not_polled_told == [True, False]

@@ -482,7 +482,7 @@ class FindReply(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("group", "member_id", "topics", "session_ms", "owned", "strategy", "rooms", "wanted", "sql", "epoch")
+    __slots__ = ("group", "member_id", "topics", "session_ms", "owned", "strategy", "rooms", "wanted", "sql", "epoch", "not_polled")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
@@ -493,6 +493,7 @@ class HeartbeatRequest(_message.Message):
     WANTED_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NOT_POLLED_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     topics: _containers.RepeatedScalarFieldContainer[str]
@@ -503,7 +504,8 @@ class HeartbeatRequest(_message.Message):
     wanted: _containers.RepeatedCompositeFieldContainer[QueueRef]
     sql: str
     epoch: int
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., session_ms: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., strategy: _Optional[str] = ..., rooms: _Optional[_Iterable[str]] = ..., wanted: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., sql: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    not_polled: bool
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., session_ms: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., strategy: _Optional[str] = ..., rooms: _Optional[_Iterable[str]] = ..., wanted: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., sql: _Optional[str] = ..., epoch: _Optional[int] = ..., not_polled: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ("generation", "queues", "members", "pending", "foreign", "epoch")
@@ -944,7 +946,7 @@ class GroupDescription(_message.Message):
     def __init__(self, group: _Optional[str] = ..., members: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., orderly: _Optional[bool] = ..., retry_times: _Optional[int] = ..., lite_topic: _Optional[str] = ..., lite_exclusive: _Optional[bool] = ...) -> None: ...
 
 class GroupQueue(_message.Message):
-    __slots__ = ("topic", "queue_id", "committed", "min_offset", "max_offset", "lag_messages", "lag_ms", "member_id", "replica_group")
+    __slots__ = ("topic", "queue_id", "committed", "min_offset", "max_offset", "lag_messages", "lag_ms", "member_id", "replica_group", "not_polled")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -954,6 +956,7 @@ class GroupQueue(_message.Message):
     LAG_MS_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_GROUP_FIELD_NUMBER: _ClassVar[int]
+    NOT_POLLED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     committed: int
@@ -963,7 +966,8 @@ class GroupQueue(_message.Message):
     lag_ms: int
     member_id: str
     replica_group: str
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., committed: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., lag_messages: _Optional[int] = ..., lag_ms: _Optional[int] = ..., member_id: _Optional[str] = ..., replica_group: _Optional[str] = ...) -> None: ...
+    not_polled: bool
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., committed: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., lag_messages: _Optional[int] = ..., lag_ms: _Optional[int] = ..., member_id: _Optional[str] = ..., replica_group: _Optional[str] = ..., not_polled: _Optional[bool] = ...) -> None: ...
 
 class ResetGroupRequest(_message.Message):
     __slots__ = ("group", "topic", "start", "time", "offset")

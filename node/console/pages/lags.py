@@ -48,6 +48,8 @@ def stuck(rows: Sequence[QueueRow]) -> str:
     if worst is None or not worst.still_ms:
         return ""
     still, member = duration(worst.still_ms), worst.queue.member_id
+    if worst.queue.not_polled:
+        return f" Member {member} is connected, and has not polled {worst.place} yet."
     if member:
         return f" Member {member} has committed nothing in {worst.place} for {still}."
     return f" Nobody has committed anything in {worst.place} for {still}."

@@ -10,6 +10,7 @@ from node.console.view.rates import POINTS, Rates
 from node.console.view.visits import Visit
 
 CLIENT: Any = None
+IDLE = "idle"  # a member whose program has asked for nothing
 
 
 def looks(*seconds: float) -> list[Visit]:
@@ -20,13 +21,14 @@ def looks(*seconds: float) -> list[Visit]:
 
 def queue(committed: int | None, end: int, member: str = "m-1", number: int = 0) -> GroupQueue:
     lag = end - (committed or 0)
-    return GroupQueue("T", "a", number, committed, 0, end, lag, 1000 * lag, member)
+    return GroupQueue("T", "a", number, committed, 0, end, lag, 1000 * lag, member, member == IDLE)
 
 
 @pytest.mark.parametrize(
     ("member", "told"),
     [
         ("m-1", " Member m-1 has committed nothing in T/0 for 41\u202fs."),
+        (IDLE, " Member idle is connected, and has not polled T/0 yet."),
         ("", " Nobody has committed anything in T/0 for 41\u202fs."),
     ],
 )

@@ -7,6 +7,7 @@ from dataclasses import replace
 import duolog
 import grpc.aio
 import pytest
+from duolog import _groupreader
 from duolog._connection import Connection
 from duolog._membership import SharingMember
 from duolog.wire import duolog_pb2 as wire
@@ -621,3 +622,22 @@ async def test_a_seek_backwards_leaves_other_queues_commits_forward_only(
         await consumer.commit()
     assert ({("two", 1): 5}, True) in sent
     assert [offsets for offsets, forward in sent if not forward] == [{("two", 0): 4}]
+
+
+async def test_a_group_tells_which_of_its_members_have_not_polled(
+    client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_groupreader, "HEARTBEAT_SECONDS", 0.01)
+    await fill(client, 10)
+
+    async def told() -> set[tuple[bool, bool]]:
+        queues = (await client.admin.group("G")).queues
+        return {(bool(queue.member_id), queue.not_polled) for queue in queues}
+
+    async with client.consumer("G", "T") as consumer:
+        assert await told() == {(True, True)}
+        assert await consumer.get(WAIT_SECONDS) is not None
+        async with asyncio.timeout(WAIT_SECONDS):
+            while await told() != {(True, False)}:
+                await asyncio.sleep(0)
+    assert await told() == {(False, False)}, "nobody reads them any more"

@@ -211,6 +211,11 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
     "deleted-unconsumed": (
         WARNING, "consumer group G", lambda: with_group(1, queue(committed=2, min_offset=4)),
     ),
+    "not-polled": (
+        WARNING,
+        "consumer group G",
+        lambda: with_group(2, replace(LATE_QUEUE, not_polled=True), queue(1)),
+    ),
     "queue-stuck": (
         WARNING, "consumer group G", lambda: with_group(2, LATE_QUEUE, queue(1)),
     ),
