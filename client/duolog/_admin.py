@@ -149,20 +149,27 @@ class Admin:
         await self._everywhere(deletion, UnknownTopic)
 
     async def topics(
-        self, names: Sequence[str] = (), system: bool = False
+        self, names: Sequence[str] = (), system: bool = False, *, sizes: bool = False
     ) -> list[TopicDescription]:
         """Topics with the ranges of their queues; all, or those named that exist.
 
-        A topic that several replica groups hold comes once for each of them.
+        A topic that several replica groups hold comes once for each of them. sizes: with
+        `QueueStats.log_bytes`.
         """
-        request = wire.ListTopicsRequest(topics=list(names), system=system)
+        request = wire.ListTopicsRequest(topics=list(names), system=system, sizes=sizes)
         answers = await self._everywhere(
             lambda connection, left: connection.admin.ListTopics(request, timeout=left)
         )
         return [fromwire.topic_of(topic) for answer in answers for topic in answer.topics]
 
     async def topics_page(
-        self, contains: str = "", *, after: str = "", limit: int = 100, system: bool = False
+        self,
+        contains: str = "",
+        *,
+        after: str = "",
+        limit: int = 100,
+        system: bool = False,
+        sizes: bool = False,
     ) -> Page[TopicDescription]:
         """Topics by name, so many at a time, with the ranges of their queues.
 
@@ -174,9 +181,12 @@ class Admin:
             after: only names behind this one: `Page.next` of the page before.
             limit: at most so many names; 0: all.
             system: system topics, too.
+            sizes: with `QueueStats.log_bytes`.
         """
         wanted = Wanted(contains, after, limit)
-        request = wire.ListTopicsRequest(contains=contains, after=after, limit=limit, system=system)
+        request = wire.ListTopicsRequest(
+            contains=contains, after=after, limit=limit, system=system, sizes=sizes
+        )
         answers: list[wire.ListTopicsReply] = await self._everywhere(
             lambda connection, left: connection.admin.ListTopics(request, timeout=left)
         )

@@ -20,12 +20,15 @@ class QueueStats:
         min_offset: queue offset of the oldest message that is kept.
         max_offset: queue offset that the next message gets.
         last_store_time_ms: when the newest message was stored; None: not known, or none.
+        log_bytes: that its messages take in the log; None: not asked for (`sizes`), or not counted
+            yet. A node counts some millions in each call, and goes on in the next one.
     """
 
     queue_id: int
     min_offset: int
     max_offset: int
     last_store_time_ms: int | None = None
+    log_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

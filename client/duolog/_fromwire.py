@@ -42,6 +42,7 @@ def topic_of(reply: wire.TopicReply) -> TopicDescription:
                 min_offset=row.min_offset,
                 max_offset=row.max_offset,
                 last_store_time_ms=row.last_store_time or None,
+                log_bytes=row.log_bytes if row.HasField("log_bytes") else None,
             )
             for row in reply.stats
         ),

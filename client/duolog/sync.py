@@ -635,16 +635,24 @@ class Admin:
         """Delete a topic."""
         self._loop.run(self._admin.delete_topic(topic))
 
-    def topics(self, names: Sequence[str] = (), system: bool = False) -> list[TopicDescription]:
+    def topics(
+        self, names: Sequence[str] = (), system: bool = False, *, sizes: bool = False
+    ) -> list[TopicDescription]:
         """List topics."""
-        return self._loop.run(self._admin.topics(names, system))
+        return self._loop.run(self._admin.topics(names, system, sizes=sizes))
 
     def topics_page(
-        self, contains: str = "", *, after: str = "", limit: int = 100, system: bool = False
+        self,
+        contains: str = "",
+        *,
+        after: str = "",
+        limit: int = 100,
+        system: bool = False,
+        sizes: bool = False,
     ) -> Page[TopicDescription]:
         """Topics by name, so many at a time."""
         return self._loop.run(
-            self._admin.topics_page(contains, after=after, limit=limit, system=system)
+            self._admin.topics_page(contains, after=after, limit=limit, system=system, sizes=sizes)
         )
 
     def put_group(self, group: str, **how: Any) -> GroupDescription:

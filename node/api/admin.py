@@ -30,6 +30,7 @@ from node.api.waiting.delayed import Delayed
 from node.api.waiting.halves import Halves
 from node.broker import Broker
 from node.consuming.offsets import offset_at
+from node.core.logbytes import ENTRIES_MAX, Count, LogBytes
 from node.core.slices import Slices
 from node.election.failover import FailoverService
 from node.pop.liteservice import bound, bound_topic, is_exclusive
@@ -88,6 +89,9 @@ class AdminService(stubs.AdminServicer):
         self._tracking = Tracking(broker)
         self._delayed = Delayed(broker)
         self._halves = Halves(broker)
+        self._log_bytes = LogBytes(
+            broker.core.store, lambda: self._broker.replication.history.last_epoch
+        )
         self.caught_up = broker.log.caught_up
         self.until_taken = broker.admission.until_taken
         self._quota_turn = asyncio.Lock()  # each change sees the one before it
@@ -175,7 +179,7 @@ class AdminService(stubs.AdminServicer):
     async def _add_topics(
         self, reply: wire.ListTopicsReply, request: wire.ListTopicsRequest, slices: Slices
     ) -> None:
-        metadata = self._broker.metadata
+        metadata, count = self._broker.metadata, Count(slices, ENTRIES_MAX)
         names: Iterable[str] = request.topics
         own: Mapping[str, TopicConfig] = {}
         if not request.topics:
@@ -186,8 +190,16 @@ class AdminService(stubs.AdminServicer):
             config = metadata.topics.get(name) or own.get(name)
             if config is not None:
                 self._fill(reply.topics.add(), config)
+                if request.sizes:
+                    await self._measure(reply.topics[-1], count)
             elif request.topics:
                 self._broker.admission.check_knows()
+
+    async def _measure(self, topic: wire.TopicReply, count: Count) -> None:
+        for queue in topic.stats:
+            found = await self._log_bytes.of(topic.topic, queue.queue_id, count)
+            if found is not None:
+                queue.log_bytes = found
 
     async def _create_missing(self, names: Iterable[str], slices: Slices) -> None:
         """Create topics on their first use by a producer, if the config allows it.

@@ -166,11 +166,14 @@ def stats(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Show the queues of a topic: offsets and time of the last message."""
+    """Show the queues of a topic: offsets, time of the last message, bytes in the log.
+
+    A node that does not know the bytes yet counts some millions of messages in each call.
+    """
 
     async def ask() -> "list[TopicDescription]":
         async with client_of(endpoints, timeout) as client:
-            return await client.admin.topics([topic])
+            return await client.admin.topics([topic], sizes=True)
 
     found = run(ask())
     if not found:
@@ -181,8 +184,10 @@ def stats(
             "min_offset": s.min_offset,
             "max_offset": s.max_offset,
             "last_store_time": s.last_store_time_ms if as_json else iso(s.last_store_time_ms),
+            "log_bytes": s.log_bytes,
         }
         for topic_row in found
         for s in topic_row.stats
     ]
-    print_rows(rows, ["queue_id", "min_offset", "max_offset", "last_store_time"], as_json)
+    columns = ["queue_id", "min_offset", "max_offset", "last_store_time", "log_bytes"]
+    print_rows(rows, columns, as_json)

@@ -7,9 +7,13 @@ from duolog import Client, TopicDescription, UnknownTopic
 PERMISSIONS = {6: "send and receive", 4: "receive only", 2: "send only"}  # READ 4, WRITE 2
 
 
-async def parts_of(client: Client, topic: str) -> Sequence[TopicDescription]:
-    """The parts of a topic, one for each replica group. Raises UnknownTopic."""
-    parts = await client.admin.topics([topic])
+async def parts_of(
+    client: Client, topic: str, *, sizes: bool = False
+) -> Sequence[TopicDescription]:
+    """The parts of a topic, one for each replica group. sizes: with `log_bytes`. Raises
+    UnknownTopic.
+    """
+    parts = await client.admin.topics([topic], sizes=sizes)
     if not parts:
         raise UnknownTopic(f"topic {topic!r} does not exist")
     return parts
@@ -20,9 +24,15 @@ def messages_kept(parts: Iterable[TopicDescription]) -> int:
     return sum(queue.max_offset - queue.min_offset for part in parts for queue in part.stats)
 
 
+def log_bytes(part: TopicDescription) -> int | None:
+    """What a part of a topic takes in the log; None: it is not counted to its end yet."""
+    known = [queue.log_bytes for queue in part.stats if queue.log_bytes is not None]
+    return sum(known) if len(known) == len(part.stats) else None
+
+
 def permissions(perm: int) -> str:
     """What clients may do with a topic."""
     return PERMISSIONS.get(perm, "do nothing with it")
 
 
-__all__ = ["PERMISSIONS", "messages_kept", "parts_of", "permissions"]
+__all__ = ["PERMISSIONS", "log_bytes", "messages_kept", "parts_of", "permissions"]

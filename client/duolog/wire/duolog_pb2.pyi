@@ -828,16 +828,18 @@ class TopicRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queues: _Optional[int] = ..., perm: _Optional[int] = ..., message_type: _Optional[str] = ..., lite_ttl_minutes: _Optional[int] = ...) -> None: ...
 
 class QueueStats(_message.Message):
-    __slots__ = ("queue_id", "min_offset", "max_offset", "last_store_time")
+    __slots__ = ("queue_id", "min_offset", "max_offset", "last_store_time", "log_bytes")
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAST_STORE_TIME_FIELD_NUMBER: _ClassVar[int]
+    LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
     queue_id: int
     min_offset: int
     max_offset: int
     last_store_time: int
-    def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_store_time: _Optional[int] = ...) -> None: ...
+    log_bytes: int
+    def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_store_time: _Optional[int] = ..., log_bytes: _Optional[int] = ...) -> None: ...
 
 class TopicReply(_message.Message):
     __slots__ = ("topic", "queues", "perm", "stats", "group", "message_type", "lite_ttl_minutes", "owner", "retention_hours")
@@ -872,20 +874,22 @@ class DeleteTopicReply(_message.Message):
     def __init__(self) -> None: ...
 
 class ListTopicsRequest(_message.Message):
-    __slots__ = ("topics", "system", "create", "contains", "after", "limit")
+    __slots__ = ("topics", "system", "create", "contains", "after", "limit", "sizes")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     CONTAINS_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     system: bool
     create: bool
     contains: str
     after: str
     limit: int
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., system: _Optional[bool] = ..., create: _Optional[bool] = ..., contains: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    sizes: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., system: _Optional[bool] = ..., create: _Optional[bool] = ..., contains: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., sizes: _Optional[bool] = ...) -> None: ...
 
 class ListTopicsReply(_message.Message):
     __slots__ = ("topics", "confirm_offset", "confirm_nonce", "total", "next")

@@ -10,7 +10,7 @@ from node.console.view.addresses import TOPICS
 from node.console.view.rates import Flow
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted
-from node.inspection.topics import messages_kept, parts_of, permissions
+from node.inspection.topics import log_bytes, messages_kept, parts_of, permissions
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +23,36 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a replica group holds of a topic. rows: of queues that are shown."""
+    """What a replica group holds of a topic. rows: of queues that are shown. log_bytes: of all."""
 
     described: TopicDescription
     rows: Sequence[QueueRow]
+    log_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A part of a topic in the list. stored: messages a second, and their last minute."""
+    """A part of a topic in the list. log_bytes: None until they are counted. stored: messages a
+    second, and their last minute.
+    """
 
     described: TopicDescription
     kept: int
+    log_bytes: int | None
     stored: Flow
 
 
 async def topics(visit: Visit) -> Shown:
     """Topics whose names have what is searched for."""
     at = list_place(visit)
-    page = await visit.client.admin.topics_page(at.contains, after=at.after, limit=at.limit)
+    page = await visit.client.admin.topics_page(
+        at.contains, after=at.after, limit=at.limit, sizes=True
+    )
     facts = dict(listing(TOPICS, at, page, "topic"))
-    facts["rows"] = [TopicRow(one, messages_kept([one]), _stored(visit, one)) for one in page.rows]
+    facts["rows"] = [
+        TopicRow(one, messages_kept([one]), log_bytes(one), _stored(visit, one))
+        for one in page.rows
+    ]
     same = command("topic", "list", *at.flags())
     return Shown("topics.html", "Topics", facts, same, pause_seconds=LIST_SECONDS)
 
@@ -51,7 +60,7 @@ async def topics(visit: Visit) -> Shown:
 async def topic(visit: Visit) -> Shown:
     """The queues of a topic. Raises UnknownTopic."""
     name = visit.path["topic"]
-    parts = await parts_of(visit.client, name)
+    parts = await parts_of(visit.client, name, sizes=True)
     facts = {
         "sentence": _sentence(parts),
         "topic": name,
@@ -69,7 +78,7 @@ def _shown(visit: Visit, parts: Iterable[TopicDescription]) -> Iterator[Part]:
     for part in parts:
         if left or not part.stats:
             rows = [QueueRow(one, _queue_rate(visit, part, one)) for one in part.stats[:left]]
-            yield Part(part, rows)
+            yield Part(part, rows, log_bytes(part))
         left -= min(left, len(part.stats))
 
 

@@ -14,6 +14,7 @@ from duolog._machine import place_of
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from node.api import admin as module
 from node.api.reservedport import ListenError
 from node.server import Node
 from store.metadata import TopicConfig
@@ -79,6 +80,40 @@ async def test_topics_are_created_listed_altered_and_deleted(client: duolog.Clie
         "DUOLOG_SYS_METADATA",
         "T",
     ]
+
+
+async def test_topics_tell_the_bytes_of_their_messages_in_the_log(
+    client: duolog.Client, node: Node
+) -> None:
+    await client.admin.create_topic("U", 2)
+    before = (await client.admin.node_status()).max_offset
+    async with client.producer() as producer:
+        for number in range(20):
+            await producer.send("U", b"x" * number, queue_id=number % 2, keys=["k"])
+    added = (await client.admin.node_status()).max_offset - before
+    (named,) = await client.admin.topics(["U"], sizes=True)
+    page = await client.admin.topics_page("U", sizes=True)
+    assert page.rows == (named,)
+    assert sum(queue.log_bytes or 0 for queue in named.stats) == added
+    assert all(queue.log_bytes for queue in named.stats)
+    (unasked,) = await client.admin.topics(["U"])
+    assert [queue.log_bytes for queue in unasked.stats] == [None, None]
+    (empty,) = await client.admin.topics(["T"], sizes=True)
+    assert {queue.log_bytes for queue in empty.stats} == {0}
+
+
+async def test_bytes_that_one_call_may_not_count_are_told_by_the_next(
+    client: duolog.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ENTRIES_MAX", 3)
+    async with client.producer() as producer:
+        await producer.send_batch("T", [b"x"] * 8, queue_id=0)
+    told = []
+    for _ in range(3):
+        (topic,) = await client.admin.topics(["T"], sizes=True)
+        told.append(topic.stats[0].log_bytes)
+    assert told[:2] == [None, None]
+    assert told[2]
 
 
 async def test_a_deletion_whose_answer_was_lost_succeeds(

@@ -96,6 +96,7 @@ async def test_a_node_without_users_on_loopback(start_node: StartNode) -> None:
             page = await read(at, "/topics/orders")
             assert sentence(page) == "3 messages are kept in 2 queues."
             assert f"Messages are kept for 3{THIN}d, or less where the disk fills." in page
+            assert re.search(rf"<p>In the log: \d{{3}}{THIN}B\s*.</p>", page)
             assert f">3{THIN}d<" in await read(at, "/topics")
             assert ">billing</a>" in await read(at, "/groups")
             assert "2 messages behind on 1 of 2 queues" in sentence(

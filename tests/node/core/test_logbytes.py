@@ -1,0 +1,164 @@
+"""The bytes of a queue's records are those that a sum over all entries gives, and are read once."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.core import logbytes as module
+from node.core.logbytes import Count, LogBytes
+from node.core.slices import Slices
+from store.consumequeue import BLANK
+from store.kernels.jit import I64
+from store.offsets import QueueOffset
+
+T = ("T", 0)
+
+
+class Store:
+    """Queues that tell which entries are read. low: what retention has left."""
+
+    def __init__(self, sizes: list[int] | None = None) -> None:
+        self.sizes = list(sizes or [])
+        self.low = 0
+        self.base = 1000  # log offset of the first record
+        self.read: list[int] = []
+        self.epoch = 1
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]:
+        return QueueOffset(self.low), QueueOffset(len(self.sizes))
+
+    def entries(self, topic: str, queue_id: int, queue_offset: int, count: int) -> I64:
+        assert queue_offset >= self.low, "its file may be gone"
+        end = min(queue_offset + count, len(self.sizes))
+        numbers = range(queue_offset, end)
+        if count > 1:
+            self.read += numbers
+        sizes = [self.sizes[number] for number in numbers]
+        table = [[self.base + number for number in numbers], sizes, [0] * len(sizes)]
+        return np.array(table, np.int64).reshape(3, -1)
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for size in self.sizes[self.low :] if size != BLANK)
+
+
+def counting(store: Store) -> LogBytes:
+    return LogBytes(store, lambda: store.epoch)
+
+
+def count(left: int = module.ENTRIES_MAX) -> Count:
+    return Count(Slices(lambda: 0.0), left)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK", 8)
+    monkeypatch.setattr(module, "AT_ONCE", 3)
+
+
+async def test_what_was_counted_is_not_read_again() -> None:
+    store = Store([10 * n for n in range(1, 22)])
+    counts = counting(store)
+    assert await counts.of(*T, count()) == store.bytes
+    assert store.read == list(range(21))
+    assert await counts.of(*T, count()) == store.bytes
+    store.sizes += [7, 8]
+    assert await counts.of(*T, count()) == store.bytes
+    assert store.read == list(range(23))
+
+
+async def test_retention_costs_the_first_chunk_alone() -> None:
+    store = Store([10] * 30)
+    counts = counting(store)
+    await counts.of(*T, count())
+    store.read.clear()
+    store.low = 11
+    assert await counts.of(*T, count()) == store.bytes == 190
+    assert store.read == list(range(11, 16))
+
+
+async def test_one_call_reads_so_much_and_the_next_goes_on() -> None:
+    store = Store([10] * 25)
+    counts = counting(store)
+    one = count(10)
+    assert await counts.of(*T, one) is None
+    assert one.left == 0
+    assert await counts.of("U", 0, one) is None, "of another queue neither"
+    assert await counts.of(*T, count(14)) is None
+    assert await counts.of(*T, count(1)) == 250
+
+
+async def test_blank_entries_have_no_record() -> None:
+    store = Store([10, BLANK, 20])
+    assert await counting(store).of(*T, count()) == 30
+
+
+async def test_an_empty_queue_has_no_bytes_and_then_those_of_its_messages() -> None:
+    store = Store()
+    counts = counting(store)
+    assert await counts.of(*T, count()) == 0
+    store.sizes = [5, 6]
+    assert await counts.of(*T, count()) == 11
+
+
+@pytest.mark.parametrize("again", [5, 20, 30])
+async def test_a_topic_that_was_made_again_is_another_one(again: int) -> None:
+    store = Store([10] * 20)
+    counts = counting(store)
+    await counts.of(*T, count())
+    store.sizes, store.base = [3] * again, 9000
+    assert await counts.of(*T, count()) == 3 * again
+
+
+async def test_another_mastership_may_have_replaced_records() -> None:
+    store = Store([10] * 20)
+    counts = counting(store)
+    await counts.of(*T, count())
+    store.sizes[12:] = [3] * 12
+    store.epoch += 1
+    assert await counts.of(*T, count()) == store.bytes
+
+
+async def test_a_queue_that_was_truncated_is_counted_again_there() -> None:
+    store = Store([10] * 20)
+    counts = counting(store)
+    await counts.of(*T, count())
+    store.sizes[18:] = []
+    assert await counts.of(*T, count()) == store.bytes
+
+
+async def test_entries_that_are_gone_meanwhile_end_the_call() -> None:
+    store = Store([10] * 20)
+    gone = SimpleNamespace(
+        queue_range=store.queue_range, entries=lambda *_: np.empty((3, 0), np.int64)
+    )
+    assert await LogBytes(cast(Any, gone), lambda: 1).of(*T, count()) is None
+
+
+async def test_counts_of_few_queues_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUEUES_MAX", 2)
+    store = Store([10] * 10)
+    counts = counting(store)
+    for name in ("T", "U", "T", "V"):
+        await counts.of(name, 0, count())
+    store.read.clear()
+    await counts.of("T", 0, count())
+    assert store.read == []
+    await counts.of("U", 0, count())
+    assert store.read == list(range(10))
+
+
+@given(st.data())
+async def test_it_is_the_sum_whatever_comes_and_goes(data: st.DataObject) -> None:
+    store = Store()
+    counts = counting(store)
+    for _ in range(data.draw(st.integers(1, 12))):
+        store.sizes += data.draw(st.lists(st.sampled_from([1, 7, 90, BLANK]), max_size=12))
+        store.low = data.draw(st.integers(store.low, len(store.sizes)))
+        found = await counts.of(*T, count(data.draw(st.integers(0, 20))))
+        assert found in (None, store.bytes)
+    assert await counts.of(*T, count()) == store.bytes
