@@ -29,7 +29,7 @@ class Admin:
     async def group(self, name: str) -> GroupDescription | None:
         return self._groups
 
-    async def topics(self, names: list[str], *, system: bool = False) -> list[TopicDescription]:
+    async def topics(self, names: list[str], **_: bool) -> list[TopicDescription]:
         return [one for one in self._topics if one.topic in names]
 
 
