@@ -182,6 +182,8 @@ def _header(row: Mapping[str, object]) -> CreateTopicRequest:
     read, write, perm, flag = numbers
     attributes = read_object(row.get("attributes") or {}, "attributes")
     words = ",".join(f"{name}={value}" for name, value in attributes.items())
+    if not words.isprintable():  # which half characters are not, either
+        raise BadRequest("attributes of a topic have characters that cannot be shown")
     return CreateTopicRequest(
         topic_name(row),
         read,

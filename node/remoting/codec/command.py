@@ -151,7 +151,7 @@ def _read_json(header: bytes, body: bytes) -> Command:
         raise BadFrame(f"a header is no JSON: {str(error)[:200]}") from None
     if not isinstance(read, dict):
         raise BadFrame("a header in JSON is not an object")
-    texts = _sound if _SURROGATE in header.lower() else _same
+    texts = sound if _SURROGATE in header.lower() else _same
     language = read.get("language")
     return Command(
         _number(read, "code"),
@@ -195,7 +195,7 @@ def _same(text: str) -> str:
     return text
 
 
-def _sound(text: str) -> str:
+def sound(text: str) -> str:
     """A text that can be encoded: JSON may name halves of characters."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
@@ -215,10 +215,10 @@ def _number(header: dict[str, object], name: str) -> int:
 def _binary(command: Command) -> bytes:
     language = _NUMBERS.get(command.language, _NUMBERS[OTHER])
     head = _HEAD.pack(command.code, language, command.version, command.opaque, command.flag)
-    remark = command.remark.encode()
+    remark = _encoded(command.remark)
     fields = bytearray()
     for name, value in command.fields.items():
-        for text, length in ((name.encode(), _SHORT), (value.encode(), _INT)):
+        for text, length in ((_encoded(name), _SHORT), (_encoded(value), _INT)):
             fields += length.pack(len(text)) + text
     return b"".join((head, _INT.pack(len(remark)), remark, _INT.pack(len(fields)), fields))
 
@@ -263,6 +263,11 @@ def _piece(data: bytes, at: int, length: struct.Struct) -> tuple[bytes, int]:
     return data[begin : begin + size], begin + size
 
 
+def _encoded(text: str) -> bytes:
+    """As UTF-8: a remark may quote half characters of a body, which have none."""
+    return text.encode(errors="replace")
+
+
 def _decoded(text: bytes) -> str:
     try:
         return text.decode()
@@ -280,4 +285,5 @@ __all__ = [
     "Command",
     "Serialization",
     "read",
+    "sound",
 ]

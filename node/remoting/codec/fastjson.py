@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]  # of CPython: the end of a text
 from typing import NamedTuple
 
+from node.remoting.codec.command import sound
 from node.remoting.codec.errors import BadRequest
 
 DEPTH_MAX = 32
@@ -75,8 +76,7 @@ def _string(text: str, at: int) -> tuple[str, int]:
         found, end = scanstring(text, at + 1, False)
     except ValueError:
         raise _bad(text, at, "a text that ends") from None
-    # JSON may name halves of characters, which no file and no other text may have
-    return str(found).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"), end
+    return sound(str(found)), end
 
 
 def _number(found: "re.Match[str]") -> int | float:

@@ -258,8 +258,14 @@ class Connection(asyncio.Protocol):
         return request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"[:1000])
 
     def _answer(self, request: Command, answer: Command) -> None:
-        if not request.is_oneway:
+        if request.is_oneway:
+            return
+        try:
             self._write(answer)
+        except Exception as error:  # it has no form on the wire: a bug, and of this answer alone
+            log.error("remoting: a request failed", code=request.code, exc_info=error)
+            self._end()
+            self.abort()
 
     # -- writing -------------------------------------------------------------------------------
 

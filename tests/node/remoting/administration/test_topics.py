@@ -9,6 +9,7 @@ import pytest
 
 from demo.ports import free_endpoint
 from node.remoting.codec.codes import RequestCode, ResponseCode
+from node.remoting.codec.command import Serialization
 from node.server import Node
 from store.metadata import TopicConfig
 from tests.node.conftest import StartNode
@@ -198,6 +199,20 @@ async def test_a_list_of_topics_is_made(node: Node, remoting: Remoting) -> None:
         body = json.dumps({"topicConfigList": wrong}).encode()
         assert (await refused(remoting, code, body))[0] == ResponseCode.SYSTEM_ERROR
     assert "C" not in topics
+
+
+@pytest.mark.parametrize("form", Serialization)
+@pytest.mark.parametrize("attributes", [{"+a\ud800": "b"}, {"+message.type": "\ud800"}])
+async def test_half_characters_of_a_list_are_refused(
+    node: Node, form: Serialization, attributes: dict[str, str]
+) -> None:
+    row = {"topicName": "C", "readQueueNums": 1, "writeQueueNums": 1, "attributes": attributes}
+    body = json.dumps({"topicConfigList": [row]}).encode()
+    async with connected(node, form) as remoting:
+        code, remark = await refused(remoting, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body)
+        assert code == ResponseCode.SYSTEM_ERROR
+        assert "characters that cannot be shown" in remark
+        assert (await remoting.send("T", b"x")).code == 0, "the node goes on"
 
 
 async def test_what_a_group_reads(node: Node, remoting: Remoting) -> None:

@@ -194,6 +194,14 @@ def test_halves_of_characters_do_not_pass() -> None:
 
 
 @pytest.mark.parametrize("serialization", Serialization)
+def test_a_remark_may_quote_half_a_character(serialization: Serialization) -> None:
+    request = Command(17, 1, serialization=serialization)
+    (found,) = read_all(request.answer(1, "no \ud800", {"\udc00": "\udfff"}).frame())
+    assert (found.code, found.remark[:-1], len(found.fields)) == (1, "no ", 1)
+    found.frame()
+
+
+@pytest.mark.parametrize("serialization", Serialization)
 def test_an_answer_repeats_number_and_form_of_its_request(serialization: Serialization) -> None:
     request = Command(38, 12, flag=ONEWAY, serialization=serialization)
     assert request.is_oneway

@@ -203,6 +203,24 @@ async def test_errors_are_answered_and_the_connection_goes_on(side: Side, desk: 
     assert "ZeroDivisionError" in found[1].remark
 
 
+@pytest.mark.parametrize("code", [ECHO, WAIT])
+async def test_an_answer_that_cannot_be_written_ends_this_connection_alone(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    failures: list[Exception] = []
+    side = Side(desk, Background(failures.append).start, Budget(0), lambda: True)
+    request = Command(code, 1).frame()
+    monkeypatch.setattr(Command, "head", lambda self: "\ud800".encode())
+    side.connection.data_received(request)
+    await turns()
+    if code == WAIT:
+        desk.answers[1].set_result("")
+        await turns()
+    assert side.wire.aborted
+    assert (failures, desk.here) == ([], [])
+    side.lose()
+
+
 async def test_too_many_requests_that_wait_are_refused(side: Side, desk: Desk) -> None:
     for number in range(5):
         side.send(WAIT, number)
