@@ -224,6 +224,10 @@ class Connection(asyncio.Protocol):
             code = ResponseCode.SERVICE_NOT_AVAILABLE
             self._answer(request, request.answer(code, self._going))
             return
+        if len(self._calls) >= self._terms.calls_max:  # a message would be stored all the same
+            text = f"{self._terms.calls_max} requests are under way on this connection"
+            self._answer(request, request.answer(ResponseCode.SYSTEM_BUSY, text))
+            return
         try:
             begun = desk.serve(self, request)
         except Exception as error:
@@ -231,10 +235,6 @@ class Connection(asyncio.Protocol):
             return
         if isinstance(begun, Command):
             self._answer(request, begun)
-        elif len(self._calls) >= self._terms.calls_max:
-            begun.close()
-            text = f"{self._terms.calls_max} requests are under way on this connection"
-            self._answer(request, request.answer(ResponseCode.SYSTEM_BUSY, text))
         else:
             task = self._terms.begin(self._wait(request.bare(), begun))
             self._calls[task] = desk.holds(request)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from typing import Any
 
 import duolog
@@ -10,9 +9,10 @@ import pytest
 
 from node.remoting import service
 from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Serialization
+from node.remoting.codec.command import Command, Serialization
 from node.remoting.codec.heartbeats import EXPRESSION_CHARACTERS_MAX
 from node.remoting.consuming import clients
+from node.remoting.port.connection import Connection
 from node.server import Node
 from store.offsets import QueueOffset
 from tests.node.remoting.client import Remoting, connected, records
@@ -366,11 +366,14 @@ async def test_long_requests_that_never_begin_wait_for_no_turn(
     monkeypatch.setattr(service, "LONG_MAX", 1)
     monkeypatch.setattr(service, "LONG_BYTES", 16)
     assert node.remoting is not None
-    terms = replace(node.remoting._terms, calls_max=0)
-    monkeypatch.setattr(node.remoting, "_terms", terms)
-    async with connected(node) as other:
-        for _ in range(3):
-            assert (await other.beat("o", "g", "T")).code == ResponseCode.SYSTEM_BUSY
+    assert node._remoting_service is not None
+    assert (await remoting.beat("c", "g", "T")).code == ResponseCode.SUCCESS
+    (peer,) = node.remoting._connections
+    assert isinstance(peer, Connection)
+    for _ in range(3):
+        begun = node._remoting_service.serve(peer, Command(RequestCode.HEART_BEAT, body=b" " * 17))
+        assert not isinstance(begun, Command)
+        begun.close()  # its connection ends in the turn in which it came
     assert (await remoting.beat("c", "g", "T")).code == ResponseCode.SUCCESS
 
 

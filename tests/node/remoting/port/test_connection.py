@@ -74,6 +74,7 @@ class Desk:
     def __init__(self) -> None:
         self.answers: dict[int, asyncio.Future[str]] = {}
         self.here: list[str] = []
+        self.served: list[int] = []
         self.full = False
         self.cancelled = 0
 
@@ -86,6 +87,7 @@ class Desk:
         self.here.remove(peer.name)
 
     def serve(self, peer: Peer, request: Command) -> Begun:
+        self.served.append(request.opaque)
         if request.code == ECHO:
             return request.answer(0, body=request.body)
         if request.code == REFUSE:
@@ -228,6 +230,7 @@ async def test_too_many_requests_that_wait_are_refused(side: Side, desk: Desk) -
         (3, ResponseCode.SYSTEM_BUSY),
         (4, ResponseCode.SYSTEM_BUSY),
     ]
+    assert desk.served == [0, 1, 2], "nothing is stored of what is refused"
     await turns()
     desk.answers[0].set_result("")
     await turns()
