@@ -19,6 +19,7 @@ from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.fastjson import Key, MessageQueue, Value, loads
 from node.remoting.codec.fields import read_header, write_header
+from node.remoting.codec.heartbeats import JSON_BYTES_MAX
 from node.remoting.guarding.sight import Sight
 from node.remoting.members import Members
 from node.remoting.places import message_for
@@ -29,7 +30,6 @@ from store.record import parse_message_id
 ASK_SECONDS = 10.0  # RocketMQ's
 STATUS_SECONDS = 5.0
 CLIENTS_MAX = 100  # that are asked for one answer
-STATUS_BYTES_MAX = 1 << 20  # of one client's
 CODE_MAX = (1 << 15) - 1  # that every form of a header can tell
 
 
@@ -98,9 +98,7 @@ class Asking:
         """The offsets of one client; None where it does not tell them."""
         try:
             answer = await peer.ask(asked, STATUS_SECONDS)
-            if answer.code or len(answer.body) > STATUS_BYTES_MAX:
-                return None
-            return _queue_table(answer.body)
+            return None if answer.code else _queue_table(answer.body)
         except (TimeoutError, ConnectionError, sdk.Busy, BadRequest):
             return None
 
@@ -136,6 +134,8 @@ class Asking:
 
 def _queue_table(body: bytes) -> dict[Key, Value]:
     """The offsets that a GetConsumerStatusBody names. Raises BadRequest."""
+    if len(body) > JSON_BYTES_MAX:  # which holds 4,000 queues, and is read at once
+        raise BadRequest(f"a client answers {len(body)} bytes, the limit is {JSON_BYTES_MAX}")
     found = loads(body)
     table = found.get("messageQueueTable") if isinstance(found, dict) else None
     rows = table.items() if isinstance(table, dict) else ()

@@ -112,14 +112,15 @@ class Resets:
     def _tell(self, peers: list[Peer], header: ResetOffsetRequest, wanted: dict[int, int]) -> None:
         """RESET_CONSUMER_CLIENT_OFFSET to all members. Raises Busy where one takes nothing."""
         rows = {self._queue(header.topic, queue): offset for queue, offset in wanted.items()}
-        fields = write_header(header)
+        code, fields = RequestCode.RESET_CONSUMER_CLIENT_OFFSET, write_header(header)
+        java, cpp = (
+            Command(code, 0, fields, body, flag=ONEWAY)
+            for body in (dumps({"offsetTable": rows}), _for_c(rows))
+        )
         for peer in peers:
             client = self._members.client(peer)
-            body = dumps({"offsetTable": rows})
-            if client is not None and client.language == CPP:
-                body = _for_c(rows)
-            code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
-            if not peer.tell(Command(code, 0, fields, body, flag=ONEWAY)):
+            is_cpp = client is not None and client.language == CPP
+            if not peer.tell(cpp if is_cpp else java):
                 raise sdk.Busy(f"the client at {peer.name} takes no requests: try again")
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:

@@ -9,6 +9,7 @@ import pytest
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.fastjson import dumps, loads
+from node.remoting.codec.heartbeats import JSON_BYTES_MAX
 from node.server import Node
 from tests.node.remoting.administration.support import queue, refused, told
 from tests.node.remoting.client import Remoting, connected, records
@@ -70,15 +71,15 @@ async def test_the_offsets_that_clients_have_reached(
     body = dumps({"messageQueueTable": {queue(0): 7, queue(1): "x"}, "consumerTable": {}})
     member.reply(request, body=body)
     assert loads((await answer).body) == {"consumerTable": {"c1": {queue(0): 7}}}
+    for number, wrong in ((0, b"{"), (1, body), (0, body.ljust(JSON_BYTES_MAX + 1))):
+        bad = remoting.begin(STATUS, {"topic": "T", "group": "g"})
+        member.reply(await asked(member, code), number, wrong)
+        assert loads((await bad).body) == {"consumerTable": {}}
     monkeypatch.setattr("node.remoting.administration.consumers.asking.STATUS_SECONDS", 0.05)
     silent = await told(remoting, STATUS, topic="T", group="g", clientAddr="c1")
     assert silent == {"consumerTable": {}}
     nobody = await refused(remoting, STATUS, topic="T", group="g", clientAddr="c2")
     assert nobody[0] == ResponseCode.SYSTEM_ERROR
-    for number in range(2):
-        bad = remoting.begin(STATUS, {"topic": "T", "group": "g"})
-        member.reply(await asked(member, code), number, b"{" if number == 0 else b"")
-        assert loads((await bad).body) == {"consumerTable": {}}
     assert node.broker is not None
     assert node.broker.untaken.held_bytes == 0
 
