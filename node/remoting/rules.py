@@ -178,6 +178,17 @@ def _clone(request: Command, facts: Facts) -> Needs:
     )
 
 
+def _topic_for(field: str) -> NeedsOf:
+    """About a topic, and about a group's place in it or subscription to it, if one is named."""
+
+    def needs(request: Command, facts: Facts) -> Needs:
+        found = of_owners(named(request, "topic"), facts, Action.GET)
+        name = request.fields.get(field)
+        return [*found, sees_group(name)] if name else found
+
+    return needs
+
+
 def _consumes_one(request: Command, facts: Facts) -> Needs:
     return (group_sub(named(request, "consumerGroup")),)
 
@@ -186,9 +197,7 @@ PUTS = (Action.CREATE, Action.UPDATE)
 OF_TOPICS = (
     RequestCode.GET_TOPIC_STATS_INFO,
     RequestCode.GET_TOPIC_CONFIG,
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
-    RequestCode.QUERY_CONSUME_TIME_SPAN,
-    RequestCode.QUERY_CONSUME_QUEUE,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,  # the answer has groups that the caller may see
 )
 OF_CLUSTER = (
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
@@ -237,6 +246,8 @@ ADMINISTRATION: dict[int, Rule] = {
     RequestCode.CONSUME_MESSAGE_DIRECTLY: Rule(_consumes_one, again=True),  # and may read it
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Rule(_reset),
     RequestCode.CLONE_GROUP_OFFSET: Rule(_clone),
+    RequestCode.QUERY_CONSUME_TIME_SPAN: Rule(_topic_for("group")),
+    RequestCode.QUERY_CONSUME_QUEUE: Rule(_topic_for("consumerGroup")),
     **dict.fromkeys(OF_TOPICS, Rule(_of_topic(Action.GET))),
     **dict.fromkeys(OF_CLUSTER, Rule(_of_cluster(Action.GET))),
     **dict.fromkeys(CHANGES_CLUSTER, Rule(_of_cluster(Action.UPDATE))),

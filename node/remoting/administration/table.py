@@ -66,7 +66,7 @@ class Administration:
         self._turns = asyncio.Semaphore(LISTS_AT_ONCE)
         verbs = Verbs(methods, broker.audit)
         self._statistics = statistics = Statistics(broker)
-        topics = Topics(broker, members, verbs, statistics)
+        topics = Topics(broker, members, verbs, statistics, sight)
         groups = Groups(broker, verbs)
         progress = Progress(broker, members, verbs, statistics)
         resets = Resets(broker, members, verbs, sight)

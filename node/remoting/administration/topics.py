@@ -22,6 +22,7 @@ from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.fields import read_header
 from node.remoting.codec.heartbeats import read_object
+from node.remoting.guarding.sight import Sight
 from node.remoting.members import Members
 from node.remoting.port.desk import Peer
 from node.remoting.routes import retried_group
@@ -34,12 +35,13 @@ class Topics:
     """Serves requests about topics."""
 
     def __init__(
-        self, broker: Broker, members: Members, verbs: Verbs, statistics: Statistics
+        self, broker: Broker, members: Members, verbs: Verbs, statistics: Statistics, sight: Sight
     ) -> None:
         self._broker = broker
         self._members = members
         self._verbs = verbs
         self._statistics = statistics
+        self._sight = sight
 
     async def put(self, peer: Peer, request: Command) -> Command:
         """UPDATE_AND_CREATE_TOPIC. Raises as Admin/CreateTopic and Admin/AlterTopic, BadRequest."""
@@ -152,12 +154,13 @@ class Topics:
         return request.answer(0, body=await name_list("topicList", ordered, slices))
 
     async def readers(self, request: Command) -> Command:
-        """QUERY_TOPIC_CONSUME_BY_WHO. Raises NotMaster."""
+        """QUERY_TOPIC_CONSUME_BY_WHO: groups that the caller may see. Raises NotMaster."""
         topic = read_header(TopicRequest, request.fields).topic
         await self._broker.log.caught_up()
         slices = Slices()
         found = await groups_of(self._broker, self._members, topic, slices)
-        return request.answer(0, body=await name_list("groupList", sorted(found), slices))
+        seen = [group async for group in slices.each(sorted(found)) if self._sight.may_see(group)]
+        return request.answer(0, body=await name_list("groupList", seen, slices))
 
     async def read_by(self, request: Command) -> Command:
         """QUERY_TOPICS_BY_CONSUMER: the topics in which a group has offsets. Raises NotMaster."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from duolog import _errors as sdk
 
 from node.access.gate import PRINCIPAL, Principal
-from node.access.rules import Facts, Needs, group_sub, reads
+from node.access.rules import Facts, Needs, group_sub, reads, sees_group
 from node.api.guard import Guard
 from node.remoting.rules import sends
 
@@ -20,6 +20,10 @@ NeedsOf = Callable[[str, Facts], Needs]
 
 def _consumes(group: str, facts: Facts) -> Needs:
     return (group_sub(group),)
+
+
+def _sees(group: str, facts: Facts) -> Needs:
+    return (sees_group(group),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,10 @@ class Sight:
     def may_send(self, topic: str) -> bool:
         """It may send to a topic. Raises NotMaster where the node may not know."""
         return self._may(PRINCIPAL.get(), sends, topic)
+
+    def may_see(self, group: str) -> bool:
+        """It may know of a group. Raises NotMaster where the node may not know."""
+        return self._may(PRINCIPAL.get(), _sees, group)
 
     # -- users of clients that the node tells something ----------------------------------------
 

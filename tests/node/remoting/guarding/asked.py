@@ -232,11 +232,20 @@ ADMINISTRATION: dict[int, Row] = {
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _of_topic(
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, "Get"
     ),
-    RequestCode.QUERY_CONSUME_TIME_SPAN: _of_topic(
-        RequestCode.QUERY_CONSUME_TIME_SPAN, "Get", group="g"
+    RequestCode.QUERY_CONSUME_TIME_SPAN: Row(
+        lambda p: _command(RequestCode.QUERY_CONSUME_TIME_SPAN, topic=p.topic, group=p.group),
+        ("Get Topic:T", "Get Group:g"),
     ),
-    RequestCode.QUERY_CONSUME_QUEUE: _of_topic(
-        RequestCode.QUERY_CONSUME_QUEUE, "Get", queueId=0, index=0, count=1
+    RequestCode.QUERY_CONSUME_QUEUE: Row(
+        lambda p: _command(
+            RequestCode.QUERY_CONSUME_QUEUE,
+            topic=p.topic,
+            queueId=0,
+            index=0,
+            count=1,
+            consumerGroup=p.group,
+        ),
+        ("Get Topic:T", "Get Group:g"),
     ),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Row(
         lambda p: _command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": p.group}),

@@ -119,6 +119,25 @@ async def test_others_are_not_told_from_names_that_nobody_has(
         assert answers[0][0] == DENIED
 
 
+async def test_the_groups_of_others_are_not_listed(
+    users: Users, alice: Remoting, bob: Remoting
+) -> None:
+    await users.may("bob", *OF_U, "Pub,Sub,Get Topic:T")
+    await alice.beat("c", "g", "T")
+    await bob.beat("d", "h", "T")
+    answer = await bob.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"})
+    assert json.loads(answer.body) == {"groupList": ["h"]}
+    entries = {"topic": "T", "queueId": 0, "index": 0, "count": 1}
+    await alice.send("T", b"x")
+    assert (await bob.ask(RequestCode.QUERY_CONSUME_QUEUE, entries)).code == 0
+    for code, field in (
+        (RequestCode.QUERY_CONSUME_QUEUE, "consumerGroup"),
+        (RequestCode.QUERY_CONSUME_TIME_SPAN, "group"),
+    ):
+        assert (await bob.ask(code, {**entries, field: "g"})).code == DENIED
+        assert (await bob.ask(code, {**entries, field: "h"})).code == 0
+
+
 async def test_a_dead_letter_does_not_tell_whether_a_topic_exists(
     node: Node, alice: Remoting
 ) -> None:
