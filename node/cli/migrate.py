@@ -206,7 +206,8 @@ def status(
         }
     reason = following.reason or (found.reason if found is not None else "")
     facts["problems"] = [reason] if reason else []
-    segments = list(checksums_of(directory, following.cut)) if checksums else []
+    end = following.cut if following.cut >= 0 else found.end if found is not None else 0
+    segments = list(checksums_of(directory, end)) if checksums else []
     if as_json and checksums:
         facts["segments"] = [f"{digest}  {name}" for name, digest in segments]
     print_facts(facts, as_json)

@@ -7,15 +7,14 @@ from pathlib import Path
 READ_BYTES = 1 << 20
 
 
-def checksums_of(directory: Path, cut: int) -> Iterator[tuple[str, str]]:
+def checksums_of(directory: Path, end: int) -> Iterator[tuple[str, str]]:
     """Name and SHA-256 of every full segment that was copied. Raises OSError.
 
-    cut: where the copied part of the log ends; negative: it is still being copied.
+    end: where the copied part of the log ends.
     """
-    paths = sorted(path for path in (directory / "commitlog").iterdir() if path.name.isdecimal())
+    paths = sorted(path for path in (directory / "commitlog").glob("*") if path.name.isdecimal())
     for path in paths:
-        end = int(path.name) + path.stat().st_size
-        if path == paths[-1] if cut < 0 else end > cut:
+        if int(path.name) + path.stat().st_size > end:  # also one that is allocated ahead
             continue
         digest = hashlib.sha256()
         with path.open("rb") as file:

@@ -94,6 +94,20 @@ def test_a_directory_that_was_promoted_is_well(directory: Path) -> None:
     ], "what came after the cut is duolog's own"
 
 
+def test_checksums_are_of_segments_that_were_copied_whole(directory: Path) -> None:
+    words = ("status", "--data", str(directory), "--checksums", "--json")
+    assert json.loads(_run(*words).stdout)["segments"] == []
+    log = directory / "commitlog"
+    log.mkdir()
+    for start in (0, 48, 96):  # the last one is allocated ahead
+        (log / f"{start:020d}").write_bytes(b"x" * 48)
+    assert json.loads(_run(*words).stdout)["segments"] == [], "it is not known how far it is"
+    _live(directory)
+    assert json.loads(_run(*words).stdout)["segments"] == [
+        f"{hashlib.sha256(b'x' * 48).hexdigest()}  {0:020d}"
+    ]
+
+
 def test_a_directory_that_follows_nobody_is_told(tmp_path: Path) -> None:
     done = _run("status", "--data", str(tmp_path))
     assert done.exit_code == 1
