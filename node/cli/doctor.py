@@ -9,7 +9,7 @@ from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
 from node.cli.output import Json, Timeout, print_json, run, show_findings
 
 if TYPE_CHECKING:
-    from node.inspection.diagnosis import Finding
+    from node.inspection.doctor.findings import Finding
 
 app = typer.Typer(add_completion=False)
 
@@ -27,7 +27,7 @@ def doctor(
     Asks every node, and changes nothing. Name all nodes: one that is gone may be known to no other.
     Exit status 0: nothing is wrong; 1: no node answers; 2: there are errors or warnings.
     """
-    from node.inspection.diagnosis import NOTE
+    from node.inspection.doctor.findings import NOTE
 
     findings = run(_examine(endpoints, timeout))
     if as_json:

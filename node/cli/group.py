@@ -104,7 +104,7 @@ def explain(
     """Say how a group is doing, what is wrong with it, and what to do."""
     from duolog._message import DEAD_LETTER_PREFIX
 
-    from node.inspection.diagnosis import diagnose_groups
+    from node.inspection.doctor.consumers import diagnose_groups
 
     async def ask() -> "tuple[GroupDescription, list[TopicDescription]]":
         async with client_of(endpoints, timeout) as client:

@@ -17,7 +17,7 @@ from node.inspection.times import BadTime, time_of
 if TYPE_CHECKING:
     from duolog import Page
 
-    from node.inspection.diagnosis import Finding
+    from node.inspection.doctor.findings import Finding
 
 T = TypeVar("T")
 

@@ -9,7 +9,8 @@ from node.console.view.rates import Flow
 from node.console.view.timeline import TimeLine, time_line
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import counted, listed
-from node.inspection.diagnosis import ERROR, NOTE, Finding, Seen, diagnose, replica_of
+from node.inspection.doctor.diagnosis import diagnose
+from node.inspection.doctor.findings import ERROR, NOTE, Finding, Seen, replica_of
 from node.inspection.masterships import Led, led
 from node.inspection.survey import examine, look_at_nodes
 

@@ -11,7 +11,8 @@ from node.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, list_place, li
 from node.console.view.addresses import GROUPS
 from node.console.view.visits import Shown, Visit
 from node.console.view.words import command, counted, duration, number
-from node.inspection.diagnosis import ERROR, diagnose_groups
+from node.inspection.doctor.consumers import diagnose_groups
+from node.inspection.doctor.findings import ERROR
 from node.inspection.topics import messages_kept
 
 

@@ -10,7 +10,7 @@ from duolog import TrackedMessage, TrackStep
 
 from node.cli.msgprinter import Printer
 from node.cli.output import fail, plain, print_facts, print_rows, show_findings
-from node.inspection.diagnosis import Finding
+from node.inspection.doctor.findings import Finding
 from node.inspection.messages import way
 from node.inspection.messages.tracerecords import parse
 from node.inspection.times import iso

@@ -17,7 +17,8 @@ from demo.certificates import Authority
 from demo.ports import free_endpoint
 from node.cli.output import show_findings
 from node.inspection import survey
-from node.inspection.diagnosis import NOTE, Finding, Seen, diagnose
+from node.inspection.doctor.diagnosis import diagnose
+from node.inspection.doctor.findings import NOTE, Finding, Seen
 from node.inspection.survey import examine, look
 from store.status import RunningFlags
 from tests.keyfiles import access_files

@@ -15,7 +15,7 @@ from node.console.pages.topics import topic
 from node.console.view.rates import Rates
 from node.console.view.render import body
 from node.console.view.visits import Shown, Visit
-from node.inspection.diagnosis import NOTE, Finding
+from node.inspection.doctor.findings import NOTE, Finding
 
 MORE = 1300
 

@@ -20,23 +20,21 @@ from duolog import (
 )
 from duolog._descriptions import ReplicationStatus, SlaveStatus
 
-from node.inspection import diagnosis
-from node.inspection.diagnosis import (
+from node.inspection import doctor
+from node.inspection.doctor.consumers import OLD_MS
+from node.inspection.doctor.diagnosis import PASSING, diagnose, second_look
+from node.inspection.doctor.findings import (
     ERROR,
-    EXPIRES_MS,
     NOTE,
-    OLD_MS,
-    PASSING,
     SEVERITIES,
     WARNING,
     Clock,
     Finding,
     Seen,
-    diagnose,
-    second_look,
 )
+from node.inspection.doctor.nodes import EXPIRES_MS
 
-RUNBOOKS = Path(__file__).parents[3] / "docs" / "runbooks"
+RUNBOOKS = Path(__file__).parents[4] / "docs" / "runbooks"
 NOW = 1_700_000_000_000
 NAMES = ("a", "b", "c")
 
@@ -364,7 +362,8 @@ def test_what_a_switch_of_masters_causes_is_told_if_two_looks_find_it() -> None:
 def test_every_cause_is_planted() -> None:
     calls = [
         call
-        for call in ast.walk(ast.parse(Path(diagnosis.__file__).read_text()))
+        for path in Path(*doctor.__path__).glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
         if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding"
     ]
     causes = {ast.literal_eval(call.args[1]) for call in calls}

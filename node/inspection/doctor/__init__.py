@@ -1,0 +1,1 @@
+"""What is wrong with a cluster, by what its nodes say. Pure."""

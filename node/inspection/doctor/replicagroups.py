@@ -1,0 +1,109 @@
+"""Replica groups: their masters, and how many nodes hold what is acknowledged."""
+
+from collections.abc import Iterator, Sequence
+
+from duolog import GroupRoute, NodeStatus
+
+from node.inspection.doctor.findings import (
+    ERROR,
+    NOTE,
+    WARNING,
+    Finding,
+    Seen,
+    elects,
+    masters_of,
+    members_of,
+)
+from node.inspection.doctor.nodes import down
+
+
+def of_replica_group(seen: Seen, route: GroupRoute) -> Iterator[Finding]:
+    """What is wrong with a replica group as a whole."""
+    where, nodes = f"replica group {route.group}", members_of(seen, route.group)
+    masters = masters_of(seen, route.group)
+    if not masters:
+        yield from _without_master(seen, route, where)
+    yield from _two_masters(masters, where)
+    known = {replica.node for replica in route.replicas}.union(
+        *(master.replication.sync_state_set for master in masters)
+    )
+    for name in sorted(known - {node.name for node in nodes}):
+        yield down(f"node {name} of {route.group}", "it is not there", elects(nodes))
+    for master in masters[:1]:
+        yield from _copies(master, len(nodes), where)
+        for text in master.replication.discarded:
+            yield Finding(
+                NOTE,
+                "given-up",
+                where,
+                f"an unclean election gave up records: {text}",
+                "find out whose messages they were",
+            )
+
+
+def _without_master(seen: Seen, route: GroupRoute, where: str) -> Iterator[Finding]:
+    if (route.group, route.master) in seen.unreachable:
+        return  # other nodes are connected to it, and it is named as unreachable
+    down = [node.name for node in members_of(seen, route.group) if node.stale]
+    yield Finding(
+        ERROR,
+        "no-master",
+        where,
+        "no node is the master: puts fail",
+        f"start {', '.join(down)}" if down else "see what its nodes say below",
+        "no-master",
+    )
+
+
+def _two_masters(masters: Sequence[NodeStatus], where: str) -> Iterator[Finding]:
+    """Of an elected group, an older one has not noticed yet; fixed masters have own epochs."""
+    elected = elects(masters)
+    rivals = [
+        node
+        for node in masters
+        if not elected or node.replication.epoch == masters[0].replication.epoch
+    ]
+    if len(rivals) > 1:
+        names = " and ".join(f"{node.name} at {node.listen}" for node in rivals)
+        yield Finding(
+            ERROR,
+            "two-masters",
+            where,
+            f"{names} say that they are its master",
+            "stop the one that no producer uses, and keep its directory",
+            "two-masters",
+        )
+
+
+def _copies(master: NodeStatus, nodes: int, where: str) -> Iterator[Finding]:
+    """How many nodes hold what the master acknowledges."""
+    part = master.replication
+    if part.role and nodes > 1 and not set(part.sync_state_set) - {master.name}:
+        yield Finding(
+            ERROR,
+            "only-copy",
+            where,
+            f"no other node has all that {master.name} acknowledged",
+            "start the other nodes, and do not stop this one",
+            "too-few-in-sync",
+        )
+    elif master.role == "SYNC_MASTER" and not part.role and part.in_sync_replicas < 2:
+        yield Finding(
+            WARNING,
+            "no-slave",
+            where,
+            f"{master.name} waits for slaves, and none is in sync",
+            "start its slaves",
+            "too-few-in-sync",
+        )
+    elif nodes == 1:
+        yield Finding(
+            NOTE,
+            "single-node",
+            where,
+            "it has one node: messages are lost with its disk",
+            "add a slave",
+        )
+
+
+__all__ = ["of_replica_group"]
