@@ -25,12 +25,11 @@ from node.remoting.consuming.clients import Clients
 from node.remoting.consuming.offsets import Commits, Offsets
 from node.remoting.consuming.pulling import Pulling
 from node.remoting.guarding.door import Door
-from node.remoting.guarding.guard import Handler
 from node.remoting.guarding.sight import Sight
 from node.remoting.members import Members
 from node.remoting.naming.registrar import Registrar
 from node.remoting.places import reached_at
-from node.remoting.port.desk import Begun, Peer
+from node.remoting.port.desk import Begun, Handler, Peer
 from node.remoting.producing.replies import Replies
 from node.remoting.producing.sending import Sending
 from node.remoting.producing.transactions import Transactions

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from node.core.slices import Slices
 from node.remoting.codec.fastjson import MessageQueue, Value, dumps
+from node.remoting.codec.fields import written
 from node.remoting.codec.heartbeats import TAG, Subscription
 
 NAMES_AT_ONCE = 1000
@@ -49,14 +50,7 @@ def properties_text(rows: Iterable[tuple[str, object]]) -> bytes:
 
 
 def _value(value: object) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return text.replace("\\", "\\\\").replace("\n", " ")
-
-
-def camel(name: str) -> str:
-    """RocketMQ's name of an option."""
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
+    return written(value).replace("\\", "\\\\").replace("\n", " ")
 
 
 def subscription_row(one: Subscription) -> dict[str, Value]:
@@ -74,7 +68,6 @@ def subscription_row(one: Subscription) -> dict[str, Value]:
 
 __all__ = [
     "QueueRows",
-    "camel",
     "dumps",
     "name_list",
     "properties_text",

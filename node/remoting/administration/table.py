@@ -1,10 +1,10 @@
 """Which request of administration goes to whom, and the bounds of all answers."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from node.broker import Broker
-from node.methods import Handler
+from node.methods import Handler as Method
 from node.quotas.quotas import Who
 from node.remoting.administration import namespace
 from node.remoting.administration.brokers.configuration import Configuration
@@ -25,7 +25,7 @@ from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.frames import FRAME_BYTES_MAX
 from node.remoting.guarding.sight import Sight
 from node.remoting.members import Members
-from node.remoting.port.desk import Begun, Peer
+from node.remoting.port.desk import Handler, Peer
 
 BODY_BYTES_MAX = FRAME_BYTES_MAX - HEADER_BYTES_MAX
 LISTS_AT_ONCE = 2  # that are made at a time, for all clients
@@ -43,7 +43,6 @@ LISTS = (
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
     RequestCode.QUERY_TOPICS_BY_CONSUMER,
 )
-Serve = Callable[[Peer, Command], Begun]
 
 
 class Administration:
@@ -57,7 +56,7 @@ class Administration:
         self,
         broker: Broker,
         members: Members,
-        methods: Mapping[str, Handler],
+        methods: Mapping[str, Method],
         advertised: str,
         sight: Sight,
     ) -> None:
@@ -76,7 +75,7 @@ class Administration:
         configuration = Configuration(broker, advertised)
         files = Files(broker, members)
         replicas = Replicas(broker, verbs)
-        served: dict[RequestCode, Serve] = {
+        served: dict[RequestCode, Handler] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: topics.put,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.put_all,
             RequestCode.DELETE_TOPIC_IN_BROKER: topics.delete,
@@ -135,7 +134,7 @@ class Administration:
             RequestCode.DELETE_KV_CONFIG: lambda _, request: namespace.delete(request),
             RequestCode.GET_KVLIST_BY_NAMESPACE: lambda _, request: namespace.all_of(request),
         }
-        self.handlers: dict[int, Serve] = {
+        self.handlers: dict[int, Handler] = {
             code: self.bounded(serve, code in LISTS) for code, serve in served.items()
         }
 
@@ -143,17 +142,17 @@ class Administration:
         """Now and then: keep the statistics of days."""
         self._statistics.tick()
 
-    def bounded(self, serve: Serve, is_list: bool) -> Serve:
+    def bounded(self, serve: Handler, is_list: bool) -> Handler:
         """The same, whose answers fit a frame and count in the memory of answers."""
 
         make = self._list if is_list else self._one
         return lambda peer, request: make(serve, peer, request)
 
-    async def _one(self, serve: Serve, peer: Peer, request: Command) -> Command:
+    async def _one(self, serve: Handler, peer: Peer, request: Command) -> Command:
         begun = serve(peer, request)
         return self._counted(peer, begun if isinstance(begun, Command) else await begun)
 
-    async def _list(self, serve: Serve, peer: Peer, request: Command) -> Command:
+    async def _list(self, serve: Handler, peer: Peer, request: Command) -> Command:
         """In its turn, once the client has taken other answers. Raises Busy."""
         await self._untaken.some_room(_address(peer))
         async with self._turns:

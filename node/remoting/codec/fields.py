@@ -46,7 +46,7 @@ def _fields_of(kind: type) -> tuple[Field, ...]:
     return tuple(
         Field(
             one.name,
-            one.metadata.get("name") or _camel(one.name),
+            one.metadata.get("name") or camel(one.name),
             _bits(hints[one.name]),
             one.default is dataclasses.MISSING,
         )
@@ -54,7 +54,8 @@ def _fields_of(kind: type) -> tuple[Field, ...]:
     )
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """A name of Python's as RocketMQ writes it: `queue_id` is `queueId`."""
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
 
@@ -82,11 +83,12 @@ def read_header(kind: type[H], texts: Mapping[str, str]) -> H:
 def write_header(header: object) -> dict[str, str]:
     """The fields of a header."""
     return {
-        field.name: _written(getattr(header, field.attribute)) for field in fields_of(type(header))
+        field.name: written(getattr(header, field.attribute)) for field in fields_of(type(header))
     }
 
 
-def _written(value: object) -> str:
+def written(value: object) -> str:
+    """A value as text."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -103,4 +105,13 @@ def _value(field: Field, text: str) -> object:
     return number
 
 
-__all__ = ["Field", "Int", "Long", "fields_of", "read_header", "write_header"]
+__all__ = [
+    "Field",
+    "Int",
+    "Long",
+    "camel",
+    "fields_of",
+    "read_header",
+    "write_header",
+    "written",
+]

@@ -23,12 +23,11 @@ from node.quotas.quotas import Who
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import Command
 from node.remoting.guarding.callers import Callers
-from node.remoting.port.desk import Begun, Peer
+from node.remoting.port.desk import Begun, Handler, Peer
 from node.remoting.relay import RELAYED
 from node.remoting.rules import RULES, SUPERS_ONLY
 from node.rights.resources import Need
 
-Handler = Callable[[Peer, Command], Begun]
 DENIED = (sdk.Unauthenticated, sdk.NoPermission)
 _NAMES = {code.value: code.name for code in RequestCode}
 
@@ -144,4 +143,4 @@ class RequestGuard:
         return answer
 
 
-__all__ = ["Handler", "RequestGuard"]
+__all__ = ["RequestGuard"]

@@ -41,6 +41,9 @@ class Peer(Protocol):
         """Call this once the client has taken the answer that is made now, or is gone."""
 
 
+Handler = Callable[[Peer, Command], Begun]
+
+
 class Desk(Protocol):
     """Serves requests."""
 
@@ -60,4 +63,4 @@ class Desk(Protocol):
         """The answer to a request that failed so; None for a bug."""
 
 
-__all__ = ["Begun", "Desk", "Peer"]
+__all__ = ["Begun", "Desk", "Handler", "Peer"]

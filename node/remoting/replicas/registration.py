@@ -17,11 +17,10 @@ from node.remoting.codec.fields import read_header, write_header
 from node.remoting.codec.headers import RegisterResponse
 from node.remoting.codec.registrations import RegisterRequest, UnregisterBrokerRequest
 from node.remoting.codec.routes import MASTER_ID
-from node.remoting.port.desk import Begun, Peer
+from node.remoting.port.desk import Begun, Handler, Peer
 from node.remoting.refusals import Refused
 from node.remoting.routes import Routes
 
-Handler = Callable[[Peer, Command], Begun]
 Serve = Callable[[Command], Begun]
 
 

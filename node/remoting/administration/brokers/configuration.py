@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from enum import Enum
 
 from node.broker import Broker
-from node.remoting.administration.bodies import camel, dumps, properties_text
+from node.remoting.administration.bodies import dumps, properties_text
 from node.remoting.codec.command import Command
+from node.remoting.codec.fields import camel
 from store.metadata import TRACE_TOPIC
 from store.status import BrokerRole
 
