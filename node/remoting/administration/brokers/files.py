@@ -33,7 +33,7 @@ class Files:
         low, high = self._broker.core.store.queue_range(*key)
         if not low <= header.index < high:
             raise BadRequest(
-                f"Index {header.index} of ConsumeQueue is not exist: it has {low} to {high - 1}"
+                f"Index {header.index} of ConsumeQueue is not exist: it has [{low}, {high})"
             )
         count = min(max(1, header.count), ENTRIES_MAX, high - header.index)
         table = self._broker.core.store.entries(*key, header.index, count)
