@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from bench.peers.peer import Unavailable
 
@@ -44,16 +45,30 @@ def jars(name: str, artifacts: Sequence[str]) -> Path:
     if (folder / "complete").exists():
         return folder
     need("java", "mvn")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / "pom.xml").write_text(pom(artifacts))
-    _run(
-        ["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), PLUGIN, f"-DoutputDirectory={folder}"],
-        FETCH_SECONDS,
-        f"Maven could not download {', '.join(artifacts)}",
-    )
-    (folder / "complete").touch()
+    HOME.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f"{name}-", dir=HOME) as parent:
+        made = Path(parent) / "jars"
+        made.mkdir()
+        (made / "pom.xml").write_text(pom(artifacts))
+        _run(
+            ["mvn", "-q", "-B", "-f", str(made / "pom.xml"), PLUGIN, f"-DoutputDirectory={made}"],
+            FETCH_SECONDS,
+            f"Maven could not download {', '.join(artifacts)}",
+        )
+        (made / "complete").touch()
+        _put(made, folder)
     return folder
+
+
+def _put(made: Path, folder: Path) -> None:
+    """Give a folder its name, unless another process did that meanwhile."""
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        made.rename(folder)
+    except OSError:
+        if not (folder / "complete").exists():
+            raise
 
 
 def compiled(source: Path, jars: Path) -> Path:

@@ -209,6 +209,38 @@ def test_a_project_depends_on_the_artifacts() -> None:
     assert names == ["peer", "b", "c"]
 
 
+@pytest.mark.parametrize("before", ["nothing", "half of it", "all of it meanwhile"])
+def test_a_folder_of_jars_is_made_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    folder = tmp_path / "peers" / "some"
+    if before == "half of it":
+        folder.mkdir(parents=True)
+        (folder / "half.jar").touch()
+    runs = []
+
+    def run(command: Sequence[str], seconds: float, failure: str) -> None:
+        target = Path(command[-1].removeprefix("-DoutputDirectory="))
+        assert target != folder, "nobody sees half of it"
+        (target / "a.jar").write_text("ours")
+        runs.append(command)
+        if before == "all of it meanwhile":
+            folder.mkdir()
+            for name in ("a.jar", "complete"):
+                (folder / name).write_text("theirs")
+
+    monkeypatch.setattr(maven, "HOME", tmp_path / "peers")
+    monkeypatch.setattr(maven, "need", lambda *tools: None)
+    monkeypatch.setattr(maven, "_run", run)
+    for _ in range(2):
+        assert maven.jars("some", ["org.a:b:1.2"]) == folder
+    assert len(runs) == 1
+    whose = "theirs" if before == "all of it meanwhile" else "ours"
+    assert (folder / "a.jar").read_text() == whose
+    assert [path.name for path in (tmp_path / "peers").iterdir()] == ["some"]
+    assert not (folder / "half.jar").exists()
+
+
 def test_a_missing_program_is_a_reason() -> None:
     with pytest.raises(Unavailable, match="`no-such-program` is not installed"):
         maven.need("no-such-program")
