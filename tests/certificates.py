@@ -1,8 +1,9 @@
 """Certificates for tests of TLS."""
 
+import ssl
 from pathlib import Path
 
-from demo.certificates import Authority
+from demo.certificates import Authority, Issued
 from node.tls import Tls
 
 
@@ -11,3 +12,11 @@ def certificates(directory: Path) -> Tls:
     authority = Authority(directory)
     one = authority.issue("one")
     return Tls(authority.cert, one.cert, one.key)
+
+
+def trusting(ca: Path, own: Issued | None = None) -> ssl.SSLContext:
+    """Of a client that trusts an authority. own: its certificate, if it has one."""
+    context = ssl.create_default_context(cafile=ca)
+    if own is not None:
+        context.load_cert_chain(own.cert, own.key)
+    return context

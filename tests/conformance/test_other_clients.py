@@ -13,6 +13,8 @@ from typing import Any
 import duolog.sync
 import pytest
 
+from bench.peers import maven
+from bench.peers.peer import Unavailable
 from cluster.chaos.processes import ProcessTarget
 from demo.childnode import ChildNode
 from demo.ports import free_endpoint
@@ -23,10 +25,9 @@ from tests.conformance.conftest import (
     SMALL,
     make_topics,
     next_master,
-    rights_of,
 )
+from tests.conformance.users import ROOT, node_of_users
 from tests.etcd import need_etcd
-from tests.keyfiles import access_files
 from tests.process.support import NodeProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(400)]
@@ -35,19 +36,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 JAVA_CLIENT = "org.apache.rocketmq:rocketmq-client-java:5.1.0"
 GO_CLIENT = "github.com/apache/rocketmq-clients/golang/v5@v5.1.4"
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
-SPRING_STARTER = """
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>conformance</groupId><artifactId>conformance</artifactId><version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.rocketmq</groupId>
-      <artifactId>rocketmq-v5-client-spring-boot-starter</artifactId>
-      <version>2.3.1</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
+SPRING_STARTER = "org.apache.rocketmq:rocketmq-v5-client-spring-boot-starter:2.3.1"
 RUST_CLIENT = """
 [package]
 name = "conformance"
@@ -80,6 +69,14 @@ def fetch(*command: str, cwd: Path, timeout: float = 300) -> None:
         command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
+
+
+def jars_of(name: str, *artifacts: str) -> Path:
+    """A folder with these artifacts and all that they need; skips where they cannot be had."""
+    try:
+        return maven.jars(name, artifacts)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
 
 
 def outcome(*command: str, **more: str) -> Any:
@@ -123,12 +120,10 @@ def java(home: Path, program: str) -> list[str]:
 
 def spring(home: Path, program: str) -> list[str]:
     """The same with Apache's Spring Boot starter."""
-    need("java", "javac", "mvn")
-    copy = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-    (home / "pom.xml").write_text(SPRING_STARTER.strip())
-    fetch("mvn", "-q", copy, "-DoutputDirectory=lib", cwd=home)
-    fetch("javac", "-cp", "lib/*", "-d", "classes", str(PROGRAMS / program), cwd=home)
-    path = f"{home}/lib/*:{home}/classes"
+    need("java", "javac")
+    jars = jars_of("spring-starter", SPRING_STARTER)
+    fetch("javac", "-cp", f"{jars}/*", "-d", "classes", str(PROGRAMS / program), cwd=home)
+    path = f"{jars}/*:{home}/classes"
     return ["java", f"-Duser.home={home}", "-cp", path, program.removesuffix(".java")]
 
 
@@ -215,42 +210,25 @@ def test_lite_topics(
         assert found["a"][1:3] == ["a1", "a1"]
 
 
-ROOT: dict[str, Any] = {"user": "root", "password": "the password of root"}
 ZONE = "Asia/Shanghai"
 
 
 @pytest.fixture
 def of_users(tmp_path: Path) -> Iterator[tuple[ChildNode, str, Path]]:
     """A node with a TLS port and a user `ak`; the same as `secured` otherwise."""
-    tls, listen = certificates(tmp_path), free_endpoint()
-    access = access_files(tmp_path, **ROOT)
-    node = ChildNode(
-        tmp_path / "data", *SMALL,
-        "--set", f"tls.listen={listen}",
-        "--set", f"tls.cert={tls.cert}",
-        "--set", f"tls.key={tls.key}",
-        "--set", f"access.key_file={access['key_file']}",
-        "--set", f"access.first_user_file={access['first_user_file']}",
-        "--set", f"access.date_zones={ZONE}",
+    listen = free_endpoint()
+    entries = (
+        ("Topic:T", "Pub,Sub"), ("Group:simple", "Sub"), ("Group:g", "Sub"),
+        ("Topic:ns%T", "Pub,Sub"), ("Group:ns%simple", "Sub"), ("Group:ns%g", "Sub"),
     )  # fmt: skip
-    node.start()
-    node.wait_port()
-    with duolog.sync.Client(node.endpoint, timeout=60, **ROOT) as client:
-        client.access.create_user(ROOT["user"], ROOT["password"], is_super=True)
-        client.access.create_user("ak", "sk", signs=True)
-        client.access.set_rights(
-            "ak",
-            rights_of(
-                ("Topic:T", "Pub,Sub"), ("Group:simple", "Sub"), ("Group:g", "Sub"),
-                ("Topic:ns%T", "Pub,Sub"), ("Group:ns%simple", "Sub"), ("Group:ns%g", "Sub"),
-            ),
-        )  # fmt: skip
-        for topic in ("T", "ns%T"):
-            client.admin.create_topic(topic, 4)
-        for group in ("simple", "g", "ns%simple", "ns%g"):
-            client.admin.put_group(group, retry_times=2, retry_delays_ms=RETRY_DELAYS_MS)
-    yield node, listen, tls.ca
-    assert node.stop() == 0
+    settings = ("--set", f"tls.listen={listen}", "--set", f"access.date_zones={ZONE}")
+    with node_of_users(tmp_path, {"ak": ("sk", entries)}, *settings) as (node, tls):
+        with duolog.sync.Client(node.endpoint, timeout=60, **ROOT) as client:
+            for topic in ("T", "ns%T"):
+                client.admin.create_topic(topic, 4)
+            for group in ("simple", "g", "ns%simple", "ns%g"):
+                client.admin.put_group(group, retry_times=2, retry_delays_ms=RETRY_DELAYS_MS)
+        yield node, listen, tls.ca
 
 
 @pytest.fixture

@@ -7,18 +7,15 @@ from typing import Any
 import duolog.sync
 import pytest
 
-from demo.childnode import ChildNode
 from demo.ports import free_endpoint
 from node.tls import Tls
-from tests.certificates import certificates
-from tests.conformance.conftest import SMALL, rights_of
-from tests.conformance.test_other_clients import PROGRAMS, fetch, need, outcome
-from tests.keyfiles import access_files
+from tests.conformance.conftest import SMALL
+from tests.conformance.test_other_clients import PROGRAMS, jars_of, need, outcome
+from tests.conformance.users import ROOT, node_of_users
 from tests.process.support import NodeProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(400)]
 
-ROOT: dict[str, Any] = {"user": "root", "password": "a password of the test"}
 RIGHTS = {
     "alice": (("Topic:T", "Pub,Sub"), ("Topic:X", "Pub,Sub"), ("Group:g*", "Sub")),
     "bob": (("Topic:T", "Sub"), ("Group:other", "Sub")),
@@ -31,28 +28,20 @@ tls.client.trustCertPath={tls.ca}
 tls.client.certPath={tls.cert}
 tls.client.keyPath={tls.key}
 """
-LEVELS = "1s 2s 1s 1s 1s 1s"
-POM = """
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>conformance</groupId><artifactId>conformance</artifactId><version>1</version>
-  <dependencies>{dependencies}</dependencies>
-</project>
-"""
-DEPENDENCY = """
-    <dependency>
-      <groupId>org.apache.rocketmq</groupId>
-      <artifactId>{artifact}</artifactId>
-      <version>{version}</version>
-    </dependency>
-"""
+QUICK = (
+    "--set", "store.message_delay_level=1s 2s 1s 1s 1s 1s",
+    "--set", "transactions.timeout_ms=1000", "--set", "transactions.check_interval_ms=2000",
+)  # fmt: skip
 
 
-def pom(version: str, artifact: str) -> str:
-    """The client or what is built on it, and what signs, where that is not a part of it."""
+def classic_jars(version: str, artifact: str = "rocketmq-client") -> Path:
+    """The client or what is built on it, and what signs, where that is not a part of it.
+
+    Skips where they cannot be had.
+    """
     artifacts = [artifact, *(["rocketmq-acl"] if version.startswith("4.") else [])]
-    rows = (DEPENDENCY.format(artifact=one, version=version) for one in artifacts)
-    return POM.format(dependencies="".join(rows)).strip()
+    names = (f"org.apache.rocketmq:{one}:{version}" for one in artifacts)
+    return jars_of(f"{artifact}-{version}", *names)
 
 
 def classic(
@@ -62,11 +51,8 @@ def classic(
 
     options: of Java.
     """
-    need("java", "mvn")
-    copy = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-    (home / "pom.xml").write_text(pom(version, artifact))
-    fetch("mvn", "-q", copy, "-DoutputDirectory=lib", cwd=home)
-    path = f"{home}/lib/*"
+    need("java")
+    path = f"{classic_jars(version, artifact)}/*"
     return ["java", f"-Duser.home={home}", *options, "-cp", path, str(PROGRAMS / program)]
 
 
@@ -74,11 +60,7 @@ def classic(
 def address(tmp_path: Path) -> Iterator[str]:
     """Where a node serves the remoting protocol."""
     listen = free_endpoint()
-    more = (
-        "--set", f"remoting.listen={listen}", "--set", f"store.message_delay_level={LEVELS}",
-        "--set", "transactions.timeout_ms=1000", "--set", "transactions.check_interval_ms=2000",
-    )  # fmt: skip
-    node = NodeProcess(tmp_path / "data", *SMALL, *more)
+    node = NodeProcess(tmp_path / "data", *SMALL, "--set", f"remoting.listen={listen}", *QUICK)
     node.start()
     with duolog.sync.Client(node.endpoint, timeout=15) as client:
         for topic in "TRDXOB":
@@ -90,27 +72,14 @@ def address(tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def of_users(tmp_path: Path) -> Iterator[tuple[str, Tls]]:
     """Where a node with users serves the remoting protocol, and certificates of both ends."""
-    listen, tls, access = free_endpoint(), certificates(tmp_path), access_files(tmp_path, **ROOT)
-    more = (
-        "--set", f"remoting.listen={listen}", "--set", f"store.message_delay_level={LEVELS}",
-        "--set", "transactions.timeout_ms=1000", "--set", "transactions.check_interval_ms=2000",
-        "--set", f"tls.cert={tls.cert}", "--set", f"tls.key={tls.key}",
-        "--set", "tls.client_certs=required", "--set", f"tls.client_ca={tls.ca}",
-        "--set", f"access.key_file={access['key_file']}",
-        "--set", f"access.first_user_file={access['first_user_file']}",
-    )  # fmt: skip
-    node = ChildNode(tmp_path / "data", *SMALL, *more)
-    node.start()
-    node.wait_port()
-    with duolog.sync.Client(node.endpoint, timeout=60, **ROOT) as client:
-        client.access.create_user(ROOT["user"], ROOT["password"], is_super=True)
-        for name, entries in RIGHTS.items():
-            client.access.create_user(name, f"{name}'s password", signs=True)
-            client.access.set_rights(name, rights_of(*entries))
-        for topic in "TX":
-            client.admin.create_topic(topic, 2)
-    yield listen, tls
-    assert node.stop() == 0
+    listen = free_endpoint()
+    users = {name: (f"{name}'s password", entries) for name, entries in RIGHTS.items()}
+    settings = ("--set", f"remoting.listen={listen}", *QUICK)
+    with node_of_users(tmp_path, users, *settings, client_certs="required") as (node, tls):
+        with duolog.sync.Client(node.endpoint, timeout=60, **ROOT) as client:
+            for topic in "TX":
+                client.admin.create_topic(topic, 2)
+        yield listen, tls
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])

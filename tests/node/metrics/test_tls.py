@@ -15,6 +15,7 @@ from demo.certificates import Authority, Issued
 from node import certificates
 from node.metrics import endpoint
 from node.server import Node
+from tests.certificates import trusting
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.scraping import Scrape
@@ -45,12 +46,9 @@ def _pair(issued: Issued) -> tuple[Path, Path]:
 
 def get(node: Node, ca: Path, own: Issued | None = None, **headers: str) -> tuple[int, str]:
     """What an HTTPS client gets."""
-    context = ssl.create_default_context(cafile=str(ca))
-    if own is not None:
-        context.load_cert_chain(own.cert, own.key)
     assert node.metrics is not None
     client = http.client.HTTPSConnection(
-        "127.0.0.1", node.metrics.port, timeout=20, context=context
+        "127.0.0.1", node.metrics.port, timeout=20, context=trusting(ca, own)
     )
     try:
         client.request("GET", "/metrics", headers=headers)

@@ -18,6 +18,7 @@ from node.remoting.codec.command import Command
 from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
 from node.remoting.port import doorway
 from node.server import Node
+from tests.certificates import trusting
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import connected
 from tests.node.remoting.guarding.asked import signs
@@ -57,10 +58,7 @@ def start(start_node: StartNode, ours: Authority) -> Callable[..., Any]:
 
 
 def trusts(authority: Authority, own: Issued | None = None) -> ssl.SSLContext:
-    made = ssl.create_default_context(cafile=authority.cert)
-    if own is not None:
-        made.load_cert_chain(own.cert, own.key)
-    return made
+    return trusting(authority.cert, own)
 
 
 def port_of(node: Node) -> int:
