@@ -17,9 +17,6 @@ truncated and repaired.
 The transitions are in docs/transitions.md, which is rendered from this machine.
 """
 
-import struct
-from typing import Any
-
 import numpy as np
 
 from ha import frames, handshake, identity
@@ -56,14 +53,12 @@ from ha.slaveevents import (
 )
 from store.clocks import MonoMs
 from store.kernels import scan
-from store.kernels.jit import EMPTY_I64, I64, U8
+from store.kernels.jit import I64, U8
 from store.offsets import PhyOffset
 from store.status import BrokerRole
+from store.wholerecords import HEAD, WholeRecords, claimed_size
 
-ROWS_MAX = 8184  # no power of two: see `store.scanahead`
 CUTS_MAX = 8  # truncations and resets of one connection
-RECORD_OVERHEAD_MAX = 128 << 10  # of a record over its body
-_HEAD = struct.Struct(">II")
 _TOPIC = np.frombuffer(EPOCH_TOPIC.encode(), np.uint8)
 
 
@@ -96,8 +91,7 @@ class Slave:
         self._heartbeat_ms = 5000
         self._housekeeping_ms = 20_000
         self._heard_ms = self._sent_ms = MonoMs(0)
-        self._rows: I64 = np.empty((scan.COLUMNS, ROWS_MAX), np.int64)
-        self._result: I64 = np.zeros(2, np.int64)
+        self._records = WholeRecords(replica.store.options)
         if self.identity.confirmed_only:
             # The last master acknowledged only confirmed bytes: the rest stays hidden for now.
             self.store.hide_from(self.store.known_confirmed)
@@ -376,8 +370,8 @@ class Slave:
         begun = self._pending
         if not begun:
             return [data]
-        head = np.frombuffer(begun + data[: _HEAD.size].tobytes(), np.uint8)
-        size = self._claimed(head, 0) or 0
+        head = np.frombuffer(begun + data[: HEAD.size].tobytes(), np.uint8)
+        size = claimed_size(head, 0) or 0
         rest = size - len(begun) if size > len(begun) else len(data)
         first = np.frombuffer(begun + data[:rest].tobytes(), np.uint8)
         return [first, data[rest:]] if rest < len(data) else [first]
@@ -391,58 +385,36 @@ class Slave:
     def _apply(self, start: int, data: U8) -> int:
         """Append the whole records that data begins with; bytes taken, or -1 - position of a wrong
         one."""
-        segment = self.store.log.queue.file_size
-        position, store_time, code = 0, 0, scan.SCAN_FULL
         barriers: list[EpochEntry] = []
-        while code == scan.SCAN_FULL:
-            code = scan.scan(
-                data, position, len(data), start, True, EMPTY_I64, self._rows, self._result
-            )
-            rows = int(self._result[0])
-            position = int(self._result[1])
-            if rows:
-                barriers += self._barriers(data, rows)
-                store_time = int(self._rows[scan.STORE_TIME, rows - 1])
-        size = self._claimed(data, position)
-        if size is not None:
-            room = segment - (start + position) % segment
-            limit = self.store.options.max_message_size + RECORD_OVERHEAD_MAX
-            if code == scan.SCAN_BLANK and size == room and size >= _HEAD.size:
-                if position + size <= len(data):
-                    position += size  # chunks end where segments do
-            elif code != scan.SCAN_PARTIAL or size > min(room - _HEAD.size, limit):
-                return -1 - position
-        if position:
-            self.store.append_replica(PhyOffset(start), data[:position], store_time)
+        whole = self._records.find(
+            start, data, lambda rows: barriers.extend(self._barriers(data, rows))
+        )
+        if whole.wrong is not None:
+            return -1 - whole.size
+        if whole.size:
+            self.store.append_replica(PhyOffset(start), data[: whole.size], whole.store_time)
             self._note(barriers)
-        return position
-
-    @staticmethod
-    def _claimed(data: U8, position: int) -> int | None:
-        """Size that the record at a position claims; None if its head is not there yet."""
-        if position + _HEAD.size > len(data):
-            return None
-        return int(_HEAD.unpack(data[position : position + _HEAD.size].tobytes())[0])
+        return whole.size
 
     def _note(self, barriers: list[EpochEntry]) -> None:
         """Add the epochs whose barriers are now in the log."""
         if [entry for entry in barriers if self.history.open(entry)]:
             self.history.save(self.store.disk)
 
-    def _barriers(self, data: U8, rows: int) -> list[EpochEntry]:
-        """The epochs that open in the records found last."""
+    @staticmethod
+    def _barriers(data: U8, rows: I64) -> list[EpochEntry]:
+        """The epochs that open in the records of a table."""
         found: list[EpochEntry] = []
-        table: Any = self._rows
-        if rows == 1 and table[scan.TOPIC_BYTES, 0] != len(_TOPIC):
+        if rows.shape[1] == 1 and rows[scan.TOPIC_BYTES, 0] != len(_TOPIC):
             return found  # single records are hardly ever barriers
-        same = np.flatnonzero(table[scan.TOPIC_BYTES, :rows] == len(_TOPIC))
+        same = np.flatnonzero(rows[scan.TOPIC_BYTES] == len(_TOPIC))
         for row in same:
-            at = int(table[scan.TOPIC_AT, row])
+            at = int(rows[scan.TOPIC_AT, row])
             if not np.array_equal(data[at : at + len(_TOPIC)], _TOPIC):
                 continue
-            body_at = int(table[scan.BODY_AT, row])
-            body = data[body_at : body_at + int(table[scan.BODY_BYTES, row])].tobytes()
-            entry = barrier_entry(int(table[scan.PHY, row]), body)
+            body_at = int(rows[scan.BODY_AT, row])
+            body = data[body_at : body_at + int(rows[scan.BODY_BYTES, row])].tobytes()
+            entry = barrier_entry(int(rows[scan.PHY, row]), body)
             if entry is not None:
                 found.append(entry)
         return found

@@ -107,6 +107,11 @@ TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
         (f"{_STORE_TESTS}/test_checkpoint.py", f"{_STORE_TESTS}/test_confirmnote.py"),
     ),
     ("store/commitlog.py", _LOG, _RECOVERY),
+    (
+        "store/wholerecords.py",
+        None,
+        (f"{_STORE_TESTS}/test_wholerecords.py", f"{_HA}/test_slave.py"),
+    ),
     ("store/cuts.py", _CUTS, (*_RECOVERY, f"{_HA}/test_masterships.py")),
     ("store/messagestore.py", _CUTS[:2], (*_RECOVERY, f"{_HA}/test_masterships.py")),
 )

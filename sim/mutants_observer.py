@@ -215,8 +215,8 @@ def _epoch_before_barrier() -> list[Patch]:
     """A slave notes an epoch before it has stored its barrier."""
     original = _SLAVE._barriers
 
-    def barriers(self: Any, data: Any, rows: int) -> Any:
-        found = original(self, data, rows)
+    def barriers(self: Any, data: Any, rows: Any) -> Any:
+        found = original(data, rows)
         self._note(found)
         return found
 

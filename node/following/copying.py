@@ -8,23 +8,19 @@ A master of RocketMQ that is asked for offset 0 sends its last segment alone. A 
 is asked for from 1: the byte before is the highest one of a record's size, and 0.
 """
 
-import struct
 from collections.abc import Sequence
 
 import numpy as np
 
 from node.hawire.frames import Frame
-from store.commitlog import scan_reason
 from store.kernels import scan
-from store.kernels.jit import EMPTY_I64, I64, U8
+from store.kernels.jit import I64
 from store.messagestore import MessageStore
 from store.offsets import PhyOffset
+from store.wholerecords import WholeRecords, Wrong
 
 OVERLAP_BYTES = 4096  # of what is here already, compared at the beginning of a connection
-ROWS_MAX = 8184  # as a slave of duolog
-RECORD_OVERHEAD_MAX = 128 << 10  # of a record over its body
 _BATCHES = 0xC0  # system flags of RocketMQ 5's batch consume queues
-_HEAD = struct.Struct(">II")
 _FIRST = b"\0"
 
 
@@ -45,8 +41,7 @@ class LogCopy:
         self._next = 0  # offset of the next byte to arrive
         self._unheard = False  # nothing arrived on this connection yet
         self._known = 0  # bytes below were here when the connection began
-        self._rows: I64 = np.empty((scan.COLUMNS, ROWS_MAX), np.int64)
-        self._result: I64 = np.zeros(2, np.int64)
+        self._records = WholeRecords(store.options)
 
     @property
     def end(self) -> int:
@@ -109,62 +104,39 @@ class LogCopy:
 
     def _append(self, data: bytes) -> None:
         data = self._pending + data
-        start, segment = self._next - len(data), self._store.log.queue.file_size
-        at = 0
-        while at < len(data):
-            room = segment - (start + at) % segment
-            piece = np.frombuffer(data[at : at + room], np.uint8)
-            taken = self._apply(start + at, piece)
+        start, at = self._next - len(data), 0
+        while at < len(data) and (taken := self._apply(start + at, data[at:])):
             at += taken
-            if taken < len(piece):
-                break
         self._pending = data[at:]
 
-    def _apply(self, start: int, data: U8) -> int:
-        """Append the whole records that bytes of one segment begin with; how many bytes."""
-        position, store_time, code = 0, 0, scan.SCAN_FULL
-        while code == scan.SCAN_FULL:
-            code = scan.scan(
-                data, position, len(data), start, True, EMPTY_I64, self._rows, self._result
-            )
-            rows, position = int(self._result[0]), int(self._result[1])
-            if rows:
-                self._check_flags(rows)
-                store_time = int(self._rows[scan.STORE_TIME, rows - 1])
-        position += self._blank(start + position, data[position:], code)
-        if position:
-            self._store.append_replica(PhyOffset(start), data[:position], store_time)
-        return position
+    def _apply(self, start: int, data: bytes) -> int:
+        """Append the whole records of one segment that bytes begin with; how many bytes."""
+        piece = np.frombuffer(data, np.uint8)
+        whole = self._records.find(start, piece, _check_flags)
+        if whole.wrong is not None:
+            raise _refused(start + whole.size, whole.wrong)
+        if whole.size:
+            self._store.append_replica(PhyOffset(start), piece[: whole.size], whole.store_time)
+        return whole.size
 
-    def _blank(self, start: int, rest: U8, code: int) -> int:
-        """The bytes of a whole blank record; 0 where more must arrive. Raises CannotFollow."""
-        if len(rest) < _HEAD.size:
-            return 0
-        size, _ = _HEAD.unpack(rest[: _HEAD.size].tobytes())
-        segment = self._store.log.queue.file_size
-        room = segment - start % segment
-        if code == scan.SCAN_BLANK and size == room:
-            return int(size) if size == len(rest) else 0
-        limit = self._store.options.max_message_size + RECORD_OVERHEAD_MAX
-        if code == scan.SCAN_PARTIAL and size > limit:
-            raise CannotFollow(
-                f"the record at offset {start} has {size} bytes, more than "
-                f"store.max_message_size allows: raise it to that of the broker"
-            )
-        if code != scan.SCAN_PARTIAL or size > room - _HEAD.size:
-            raise CannotFollow(
-                f"the broker's log has no valid record at offset {start}: {scan_reason(code)}"
-            )
-        return 0
 
-    def _check_flags(self, rows: int) -> None:
-        """Refuse records that no broker of 4.9 can read."""
-        wrong = np.flatnonzero(self._rows[scan.SYSFLAG, :rows] & _BATCHES)
-        if len(wrong):
-            raise CannotFollow(
-                f"the record at offset {int(self._rows[scan.PHY, wrong[0]])} is of a batch consume "
-                "queue of RocketMQ 5, which duolog does not have"
-            )
+def _refused(offset: int, wrong: Wrong) -> CannotFollow:
+    if wrong.oversized:
+        return CannotFollow(
+            f"the record at offset {offset} has {wrong.size} bytes, more than "
+            "store.max_message_size allows: raise it to that of the broker"
+        )
+    return CannotFollow(f"the broker's log has no valid record at offset {offset}: {wrong.reason}")
+
+
+def _check_flags(rows: I64) -> None:
+    """Refuse records that no broker of 4.9 can read."""
+    wrong = np.flatnonzero(rows[scan.SYSFLAG] & _BATCHES)
+    if len(wrong):
+        raise CannotFollow(
+            f"the record at offset {int(rows[scan.PHY, wrong[0]])} is of a batch consume queue of "
+            "RocketMQ 5, which duolog does not have"
+        )
 
 
 __all__ = ["OVERLAP_BYTES", "CannotFollow", "LogCopy", "OutOfOrder"]

@@ -28,7 +28,7 @@ from ha.frames import (
 from ha.master import Master
 from ha.masterevents import Close
 from ha.progress import ConnectionState
-from ha.slave import CUTS_MAX, RECORD_OVERHEAD_MAX, Slave
+from ha.slave import CUTS_MAX, Slave
 from ha.slaveevents import (
     Adopt,
     Applied,
@@ -51,6 +51,7 @@ from store.kernels import scan
 from store.messagestore import PutBatch
 from store.offsets import QueueOffset
 from store.status import BrokerRole, FlushDiskType
+from store.wholerecords import RECORD_OVERHEAD_MAX
 from tests.ha.pair import (
     NOW,
     Link,
@@ -330,7 +331,7 @@ def test_a_record_is_waited_for_as_long_as_its_size_may_be_true(segment: int) ->
 def test_a_chunk_of_more_records_than_are_described_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ha.slave.ROWS_MAX", 2)
+    monkeypatch.setattr("store.wholerecords.ROWS_MAX", 2)
     disk = close(several(3))
     master = open_master(disk, nonce=8)
     put(master, b"last")

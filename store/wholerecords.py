@@ -1,0 +1,101 @@
+"""Whole, verified records at the beginning of bytes that another log sends, as they arrive.
+
+Rules: records count whose CRCs are right, and the blank that closes a segment; nothing beyond the
+segment's end does. What no further bytes can make a record is told at once, not waited for.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from store.commitlog import scan_reason
+from store.kernels import scan
+from store.kernels.jit import EMPTY_I64, I64, U8
+from store.options import StoreOptions
+from store.scanahead import ROWS_MAX
+
+RECORD_OVERHEAD_MAX = 128 << 10  # of a record over its body
+HEAD = struct.Struct(">II")  # of a record or blank: its size, its magic
+Seen = Callable[[I64], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """Why no record follows, and the size that it claims; `oversized`: none can be so large."""
+
+    reason: str
+    size: int
+    oversized: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The first `size` bytes are whole records; the rest may be the beginning of one, unless wrong.
+
+    store_time: of the last record; 0 without one.
+    """
+
+    size: int
+    store_time: int
+    wrong: Wrong | None = None
+
+
+def claimed_size(data: U8, position: int) -> int | None:
+    """Size that the record at a position claims; None if its head is not there yet."""
+    if position + HEAD.size > len(data):
+        return None
+    return int(HEAD.unpack(data[position : position + HEAD.size].tobytes())[0])
+
+
+class WholeRecords:
+    """Finds them, for a log with these options."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._segment = options.mapped_file_size_commit_log
+        self._size_max = options.max_message_size + RECORD_OVERHEAD_MAX
+        self._rows: I64 = np.empty((scan.COLUMNS, ROWS_MAX), np.int64)
+        self._result: I64 = np.zeros(2, np.int64)
+
+    def find(self, start: int, data: U8, seen: Seen) -> Whole:
+        """What bytes begin with that belong at an offset of the log.
+
+        seen: called with tables of the records found (see `store.kernels.scan`), which it may not
+        keep; positions in them are those in `data`. What it raises is raised.
+        """
+        room = self._segment - start % self._segment
+        data = data[:room]
+        position, store_time, code = 0, 0, scan.SCAN_FULL
+        while code == scan.SCAN_FULL:
+            code = scan.scan(
+                data, position, len(data), start, True, EMPTY_I64, self._rows, self._result
+            )
+            rows, position = int(self._result[0]), int(self._result[1])
+            if rows:
+                seen(self._rows[:, :rows])
+                store_time = int(self._rows[scan.STORE_TIME, rows - 1])
+        return self._ended(code, position, store_time, data, room)
+
+    def _ended(self, code: int, position: int, store_time: int, data: U8, room: int) -> Whole:
+        """With the blank behind the last record, where that is whole."""
+        size, left = claimed_size(data, position), room - position
+        if size is None:
+            return Whole(position, store_time)
+        if code == scan.SCAN_BLANK and size == left >= HEAD.size:
+            return Whole(position + (size if len(data) == room else 0), store_time)
+        oversized = code == scan.SCAN_PARTIAL and size > self._size_max
+        if code != scan.SCAN_PARTIAL or oversized or size > left - HEAD.size:
+            return Whole(position, store_time, Wrong(scan_reason(code), size, oversized))
+        return Whole(position, store_time)
+
+
+__all__ = [
+    "HEAD",
+    "RECORD_OVERHEAD_MAX",
+    "Seen",
+    "Whole",
+    "WholeRecords",
+    "Wrong",
+    "claimed_size",
+]
