@@ -124,6 +124,30 @@ def server_context(
     return context
 
 
+def broker_context(pem: Pem, *, verify: bool) -> ssl.SSLContext:
+    """OpenSSL's context of a connection to a server of RocketMQ. Raises BadCertificate.
+
+    Theirs may know nothing newer than TLS 1.2. verify: check its certificate, by the authorities in
+    the files, else the system's; RocketMQ's own clients do not, unless they are told to.
+    """
+    context, files = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), pem.files
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    try:
+        if files.ca is not None:
+            context.load_verify_locations(files.ca)
+        elif verify:
+            context.load_default_certs()
+        if files.cert is not None:
+            context.load_cert_chain(files.cert, files.key, password="")
+    except (OSError, ValueError) as error:  # they may have changed since they were read
+        raise BadCertificate(f"{files.ca or files.cert} cannot be used: {error}") from None
+    return context
+
+
 def renewing_context(now: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
     """A context of a port that hands over to the newest one in every handshake."""
     context = now()
@@ -147,6 +171,7 @@ def common_name(certificate: dict[str, Any] | None) -> str:
 __all__ = [
     "Peers",
     "Tls",
+    "broker_context",
     "common_name",
     "renewing_context",
     "server_context",

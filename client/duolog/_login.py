@@ -59,17 +59,17 @@ def login_of(user: str, password: str) -> Login | None:
     return Login(user, password) if user or password else None
 
 
-def password_in(file: str) -> str:
-    """The password in a file: its only line. Raises BadRequest."""
+def password_in(file: str, what: str = "password") -> str:
+    """The password in a file: its only line. what: its name in errors. Raises BadRequest."""
     try:
         text = Path(file).read_bytes().decode()
     except UnicodeDecodeError:  # its text has the bytes
-        raise BadRequest(f"the password file {file} is not UTF-8") from None
+        raise BadRequest(f"the {what} file {file} is not UTF-8") from None
     except OSError as error:
-        raise BadRequest(f"cannot read the password file {file}: {error.strerror}") from None
+        raise BadRequest(f"cannot read the {what} file {file}: {error.strerror}") from None
     password = text.removesuffix("\n").removesuffix("\r")
     if not password or "\n" in password:
-        raise BadRequest(f"the password file {file} must have one line, with the password")
+        raise BadRequest(f"the {what} file {file} must have one line, with the {what}")
     return password
 
 

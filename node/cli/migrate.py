@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from node.cli.output import Json, Yes, confirm, fail, print_facts, print_json, say
+from node.cli.brokeraccess import CallsBrokers, broker_access, hint_for
+from node.cli.output import Json, Yes, confirm, fail, plain, print_facts, print_json, say
 from node.cli.settings import Setting, settings_of
 from node.inspection.times import iso
 
@@ -51,14 +52,15 @@ def _run(work: Coroutine[object, None, T], hint: str = "duolog migrate status --
     except CannotFollow as error:
         fail(str(error), "docs/migrating.md says what to do", CANNOT_FOLLOW)
     except (CutoverFailed, WrongSource, StoreError, CallRefused, OSError, TimeoutError) as error:
-        fail(str(error) or type(error).__name__, hint)
+        fail(str(error) or type(error).__name__, hint_for(error, hint))
 
 
 # -- before ----------------------------------------------------------------------------------------
 
 
-@app.command()
+@app.command(cls=CallsBrokers)
 def plan(
+    ctx: typer.Context,
     name_server: Annotated[str, typer.Argument(metavar="HOST:PORT", help="A name server.")],
     data: Annotated[Path | None, Data] = None,
     config: Annotated[Path | None, ConfigFile] = None,
@@ -72,11 +74,11 @@ def plan(
     from node.following.broker.survey import brokers_of, facts_of
     from node.following.plan import remarks
 
-    chosen = _config(data, config, set_)
+    chosen, access = _config(data, config, set_), broker_access(ctx)
 
     async def survey() -> "list[BrokerFacts]":
-        found = sorted((await brokers_of(name_server)).items())
-        return [await facts_of(name, address) for name, address in found]
+        found = sorted((await brokers_of(name_server, access)).items())
+        return [await facts_of(name, address, access) for name, address in found]
 
     found = _run(survey(), "the HOST:PORT at which a name server listens, usually port 9876")
     told = [(facts, remarks(facts, chosen.store, facts.name)) for facts in found]
@@ -121,15 +123,16 @@ def _show(facts: "BrokerFacts", said: "list[Remark]") -> None:
     del planned["remarks"]
     print_facts(planned, False)
     for remark in said:
-        print(f"{'MUST' if remark.blocks else 'note':<5} {remark.what}\n      {remark.do}")
+        print(f"{'MUST' if remark.blocks else 'note':<5} {plain(remark.what)}\n      {remark.do}")
     print()
 
 
 # -- following -------------------------------------------------------------------------------------
 
 
-@app.command()
+@app.command(cls=CallsBrokers)
 def follow(
+    ctx: typer.Context,
     data: Annotated[Path | None, Data] = None,
     broker: Annotated[str, Broker] = "",
     ha: Annotated[
@@ -155,7 +158,7 @@ def follow(
 
     chosen = _config(data, config, set_)
     logs.configure_logging(chosen.node.log_level, chosen.node.log_json)
-    source = Source(broker, ha, cut_to_master)
+    source = Source(broker, ha, cut_to_master, broker_access(ctx))
     _run(follow_broker(chosen, source), "--broker HOST:PORT, with the broker's listenPort")
 
 
@@ -207,7 +210,10 @@ def status(
     reason = following.reason or (found.reason if found is not None else "")
     facts["problems"] = [reason] if reason else []
     end = following.cut if following.cut >= 0 else found.end if found is not None else 0
-    segments = list(checksums_of(directory, end)) if checksums else []
+    try:
+        segments = list(checksums_of(directory, end)) if checksums else []
+    except OSError as error:
+        fail(f"the log's segments cannot be read: {error}")
     if as_json and checksums:
         facts["segments"] = [f"{digest}  {name}" for name, digest in segments]
     print_facts(facts, as_json)
@@ -222,8 +228,9 @@ def status(
 # -- the cut-over ----------------------------------------------------------------------------------
 
 
-@app.command()
+@app.command(cls=CallsBrokers)
 def cutover(
+    ctx: typer.Context,
     data: Annotated[Path | None, Data] = None,
     config: Annotated[Path | None, ConfigFile] = None,
     set_: Annotated[list[str] | None, Setting] = None,
@@ -249,11 +256,11 @@ def cutover(
     from node.following.cutover import Patience
     from node.following.program import Source, cut_over
 
-    chosen = _config(data, config, set_)
+    chosen, source = _config(data, config, set_), Source(access=broker_access(ctx))
     confirm("Producers cannot send until the new node is started. Go on?", yes or join is not None)
     logs.configure_logging("warning", chosen.node.log_json)
     patience = Patience(catch_up, producers, settle)
-    end = _run(cut_over(chosen, Source(), say, patience, join))
+    end = _run(cut_over(chosen, source, say, patience, join))
     print(f"promoted at offset {end}. Now")
     print("  1. stop the old broker: mqshutdown broker. It writes its last offsets to")
     print("     config/consumerOffset.json in its store directory")
@@ -261,8 +268,9 @@ def cutover(
     print("  3. carry over late offsets: duolog migrate offsets --file consumerOffset.json")
 
 
-@app.command()
+@app.command(cls=CallsBrokers)
 def abort(
+    ctx: typer.Context,
     data: Annotated[Path | None, Data] = None,
     config: Annotated[Path | None, ConfigFile] = None,
     set_: Annotated[list[str] | None, Setting] = None,
@@ -272,7 +280,7 @@ def abort(
     from node.following.program import Source
     from node.following.program import abort as abort_cutover
 
-    chosen = _config(data, config, set_)
+    chosen, source = _config(data, config, set_), Source(access=broker_access(ctx))
     logs.configure_logging("warning", chosen.node.log_json)
-    done = _run(abort_cutover(chosen, Source()))
+    done = _run(abort_cutover(chosen, source))
     print("the broker stores messages again" if done else "no cut-over is under way")

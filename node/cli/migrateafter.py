@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from node.cli.brokeraccess import CallsBrokers, broker_access, hint_for
 from node.cli.migrate import CANNOT_FOLLOW, Broker, app
 from node.cli.output import Json, Timeout, fail, print_facts, print_rows, run, say
 
 if TYPE_CHECKING:
+    from duolog import NodeStatus
+
     from node.following.broker.calls import Runtime
+    from node.remoting.calling import Access
     from store.metadata import Metadata
 
 
-async def _offsets_of(broker: str, file: Path | None) -> "Metadata":
+async def _offsets_of(broker: str, file: Path | None, access: "Access") -> "Metadata":
     """The old broker's offsets, from its file or from itself. Raises OSError, CallRefused."""
     from node.following.broker.calls import OldBroker
     from node.following.broker.tables import parsed, read_tables
@@ -22,15 +26,16 @@ async def _offsets_of(broker: str, file: Path | None) -> "Metadata":
 
     if file is not None:
         return parsed({OFFSETS: file.read_bytes()})
-    old = OldBroker(broker)
+    old = OldBroker(broker, access)
     try:
         return parsed(await read_tables(old))
     finally:
         old.close()
 
 
-@app.command()
+@app.command(cls=CallsBrokers)
 def offsets(
+    ctx: typer.Context,
     broker: Annotated[str, Broker] = "",
     file: Annotated[
         Path | None, typer.Option(help="consumerOffset.json of the old broker, once it stopped.")
@@ -44,39 +49,50 @@ def offsets(
 
     Repeatable: a group that is further already stays where it is.
     """
-    from node.following.late import Offsets, late_offsets
+    from node.following.late import Late, late_offsets
     from node.remoting.calling import CallRefused
 
     if bool(broker) == (file is not None):
         fail("give one of --broker and --file", "duolog migrate offsets --help", CANNOT_FOLLOW)
 
-    async def carry() -> dict[str, Offsets]:
+    access = broker_access(ctx)
+
+    async def carry() -> Late:
         try:
-            old = await _offsets_of(broker, file)
+            old = await _offsets_of(broker, file, access)
         except (CallRefused, OSError) as error:
-            fail(str(error) or type(error).__name__)
+            fail(str(error) or type(error).__name__, hint_for(error))
         async with client_of(endpoints, timeout) as client:
             group = (await client.admin.node_status()).replication.group
             topics = [row for row in await client.admin.topics() if row.group == group]
-            queues = {row.topic: row.queues for row in topics}
-            found = late_offsets(old, queues, await client.admin.groups(), group)
-            for name, places in found.items():
+            ends = {
+                (row.topic, one.queue_id): one.max_offset for row in topics for one in row.stats
+            }
+            found = late_offsets(old, ends, await client.admin.groups(), group)
+            for name, places in found.moved.items():
                 if not dry_run:
                     await client.admin.commit(name, places, forward=True)
         return found
 
+    found = run(carry())
     rows = [
         {"group": group, "topic": topic, "queue": queue, "offset": offset}
-        for group, places in sorted(run(carry()).items())
+        for group, places in sorted(found.moved.items())
         for (topic, _, queue), offset in sorted(places.items())
     ]
     print_rows(rows, ["group", "topic", "queue", "offset"], as_json)
     if not as_json:
         say(f"{len(rows)} offsets {'would be' if dry_run else 'were'} moved forward")
+    if found.beyond:
+        say(
+            f"{found.beyond} offsets are left out: they lie beyond the end of their queues, and "
+            "are not those of the log that was moved"
+        )
 
 
-@app.command()
+@app.command(cls=CallsBrokers)
 def rollback(
+    ctx: typer.Context,
     broker: Annotated[str, Broker],
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 30.0,
@@ -89,33 +105,42 @@ def rollback(
     from node.following.broker.calls import OldBroker
     from node.remoting.calling import CallRefused
 
-    async def ask() -> "tuple[Runtime, int, int]":
-        old = OldBroker(broker)
+    access = broker_access(ctx)
+
+    async def ask() -> "tuple[Runtime, NodeStatus, str]":
+        old = OldBroker(broker, access)
         try:
             async with client_of(endpoints, timeout) as client:
                 here = await client.admin.node_status()
-            return await old.runtime(), here.max_offset, here.min_offset
+            name = (await old.settings()).get("brokerName", "")
+            return await old.runtime(), here, name
         except (CallRefused, OSError) as error:
-            fail(str(error) or type(error).__name__, "starting the old broker as a slave first")
+            usual = "starting the old broker as a slave first"
+            fail(str(error) or type(error).__name__, hint_for(error, usual))
         finally:
             old.close()
 
-    there, end, first = run(ask())
-    missing = end - there.end
+    there, here, name = run(ask())
+    if name != here.replication.group:
+        fail(f"{broker} is broker {name!r}, the node is of group {here.replication.group!r}")
+    missing = here.max_offset - there.end
     print_facts(
         {
             "old_broker": broker,
             "version": there.version,
             "old_min_offset": there.first,
             "old_max_offset": there.end,
-            "node_min_offset": first,
-            "node_max_offset": end,
+            "node_min_offset": here.min_offset,
+            "node_max_offset": here.max_offset,
             "missing_bytes": missing,
         },
         as_json,
     )
-    if missing:
+    if missing < 0:
+        say("the old broker's log goes on beyond the node's: it is no copy of it")
+    elif missing:
         say("the old broker does not have the node's whole log: it must follow it first")
+    if missing:
         raise typer.Exit(CANNOT_FOLLOW)
     if not as_json:
         say("the old broker has everything. To go back: stop producers, ask again, stop the node,")

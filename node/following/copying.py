@@ -41,6 +41,7 @@ class LogCopy:
         self._next = 0  # offset of the next byte to arrive
         self._unheard = False  # nothing arrived on this connection yet
         self._known = 0  # bytes below were here when the connection began
+        self._agreed = 0  # those up to here were the same there
         self._records = WholeRecords(store.options)
 
     @property
@@ -56,17 +57,24 @@ class LogCopy:
         """
         return self._next if self._unheard else self.end
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether this connection has shown that the broker has the bytes that were here."""
+        return self._agreed >= self._known
+
     def ask(self, first: int) -> int:
         """Begin a connection: the offset from which the master is asked for its log.
 
-        first: where its log begins. Raises CannotFollow, OSError.
+        first: where its log begins, at or below the end of this one; a master that is asked for
+        what it does not have sends nothing, ever. Raises CannotFollow, OSError.
         """
         log = self._store.log
         self._pending, self._unheard, end = b"", True, self.end
         if log.min_offset != end:
             segment = (end - 1) - (end - 1) % log.queue.file_size
             self._known = end
-            self._next = max(1, log.min_offset, segment, end - OVERLAP_BYTES)
+            self._next = max(1, log.min_offset, segment, end - OVERLAP_BYTES, first)
+            self._agreed = self._next
             return self._next
         if first % log.queue.file_size:
             raise CannotFollow(f"the broker's log begins at {first}, which is no segment's start")
@@ -74,7 +82,7 @@ class LogCopy:
             self._store.reset()  # there are files, but they are empty
         if first == 0:
             self._pending = _FIRST
-        self._known = self._next = max(1, first)
+        self._known = self._agreed = self._next = max(1, first)
         return self._next
 
     def take(self, frames: Sequence[Frame]) -> None:
@@ -87,6 +95,7 @@ class LogCopy:
         data = b"".join(frame.data for frame in frames)
         if start < self._known:
             data = self._compared(start, data)
+        self._agreed = self._next
         if data:
             self._append(data)
 

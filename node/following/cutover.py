@@ -19,14 +19,16 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from node.following.broker.calls import OldBroker
+from node.following.copying import CannotFollow
 from node.following.follower import Follower
-from node.following.state import State
+from node.following.state import Following, State
+from node.following.terms import check_master, check_same
 from node.remoting.calling import CallRefused
 
 PERMISSION = {"brokerPermission": "4"}  # to read
 FROZEN = {"brokerRole": "SLAVE", "slaveReadEnable": "true", **PERMISSION}
 CLOSE_BYTES = 4 << 20  # so much is copied in a moment
-_FAILURES = (OSError, TimeoutError, CallRefused)
+_FAILURES = (OSError, TimeoutError, CallRefused, CannotFollow)
 
 
 class CutoverFailed(Exception):
@@ -47,13 +49,23 @@ class Patience:
     pause: float = 1.0
 
 
-async def give_back(broker: OldBroker, saved: Mapping[str, str]) -> None:
+async def give_back(broker: OldBroker, following: Following) -> None:
     """Have the broker store messages again, if it was told not to.
 
-    Raises CallRefused, OSError, TimeoutError.
+    Raises CannotFollow where another one has its address, CallRefused, OSError, TimeoutError.
     """
+    saved = following.saved
     if saved:
+        check_master(await broker.settings(), following)
         await broker.change(saved)
+        wrong = _differing(await broker.settings(), saved)
+        if wrong:
+            raise ConnectionError(f"the broker was told, and still says {wrong}")
+
+
+def _differing(found: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+    """The settings that are not as they should be; empty if all are."""
+    return ", ".join(f"{key}={found.get(key)}" for key in wanted if found.get(key) != wanted[key])
 
 
 class Cutover:
@@ -73,13 +85,21 @@ class Cutover:
             saved = await self._settings()
             follower.becomes(State.CUTTING, saved=saved)
         except _FAILURES as error:
-            raise CutoverFailed(f"{_text(error)}; nothing was changed") from error
+            raise CutoverFailed(f"{_text(error)}; {self._as_before()}") from error
         try:
             await self._freeze()
             end = await self._complete()
         except BaseException as error:
             await self._go_back(saved, error)
         return self._promoted(end)
+
+    def _as_before(self) -> str:
+        if not self._follower.following.saved:
+            return "nothing was changed"
+        return (
+            "an earlier cut-over did not come to its end, and the broker may store no messages: "
+            "try again, or run `duolog migrate abort`"
+        )
 
     async def join(self, cut: int) -> int:
         """Promote one more copy at the offset of another one's cut-over; the broker is not changed.
@@ -105,7 +125,14 @@ class Cutover:
         return self._promoted(end)
 
     def _promoted(self, end: int) -> int:
-        self._follower.becomes(State.PROMOTED, cut=end)
+        try:
+            self._follower.becomes(State.PROMOTED, cut=end)
+        except OSError as error:
+            raise CutoverFailed(
+                f"the copy has everything, but its promotion could not be noted: {_text(error)}; "
+                "the broker stores no messages: `duolog migrate status` says whether it was noted; "
+                "cut over again, or run `duolog migrate abort`"
+            ) from error
         self._say(f"promoted: the log is duolog's own from offset {end} on")
         return end
 
@@ -116,7 +143,7 @@ class Cutover:
 
         async def close() -> bool:
             await follower.ask()
-            return not follower.reason and follower.behind_bytes <= CLOSE_BYTES
+            return follower.follows and follower.behind_bytes <= CLOSE_BYTES
 
         await self._until(
             close,
@@ -133,6 +160,8 @@ class Cutover:
         if self._follower.following.saved:  # of an attempt that did not come to its end
             return dict(self._follower.following.saved)
         found = await self._follower.broker.settings()
+        following = self._follower.following
+        check_same(found, following.name, following.broker)
         missing = [key for key in FROZEN if not found.get(key)]
         if missing:
             raise ConnectionError(f"the broker does not say its {', '.join(missing)}")
@@ -145,6 +174,7 @@ class Cutover:
 
     async def _freeze(self) -> None:
         broker, seconds = self._follower.broker, self._patience.producers
+        check_master(await broker.settings(), self._follower.following)
         if seconds:
             await broker.change(PERMISSION)
             self._say(f"routes permit reading alone: waiting {seconds:g} s for producers to go")
@@ -155,9 +185,9 @@ class Cutover:
 
     @staticmethod
     def _check_frozen(found: Mapping[str, str]) -> None:
-        wrong = [f"{key}={found.get(key)}" for key in FROZEN if found.get(key) != FROZEN[key]]
+        wrong = _differing(found, FROZEN)
         if wrong:
-            raise ConnectionError(f"the broker stores messages still: it says {', '.join(wrong)}")
+            raise ConnectionError(f"the broker stores messages still: it says {wrong}")
 
     async def _complete(self) -> int:
         """The end of both logs, once everything up to there is here, and on disk."""
@@ -173,7 +203,7 @@ class Cutover:
 
         async def same() -> bool:
             end = (await follower.ask()).end
-            same = end == follower.end == before[0]
+            same = follower.follows and end == follower.end == before[0]
             before[0] = end
             return same
 
@@ -215,7 +245,7 @@ class Cutover:
         """Have the broker go on. Raises CutoverFailed."""
         follower = self._follower
         try:
-            await give_back(follower.broker, saved)
+            await give_back(follower.broker, follower.following)
             follower.becomes(State.FOLLOWING, saved={})
         except _FAILURES as another:
             settings = ", ".join(f"{key}={value}" for key, value in saved.items())

@@ -8,7 +8,6 @@ any more is durable before it ends; a broker that is away is waited for.
 import asyncio
 import dataclasses
 import functools
-import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
@@ -40,6 +39,7 @@ log = structlog.get_logger("duolog.following")
 
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.2, 5.0
 TABLES_SECONDS = 10.0
+UNREAD_SECONDS = 1.0  # until tables are tried again that could not be read
 STALL_MS = 10_000  # without a byte from a broker that has more: connect anew
 _AWAY = (OSError, TimeoutError, CallRefused, BadStream)  # what may pass
 
@@ -74,18 +74,11 @@ def store_of(config: Config, disk: Disk) -> MessageStore:
 class Follower:
     """Follows one broker, as the file in the directory says."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        broker: OldBroker,
-        following: Following,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        """store: see `store_of`. following: saved already, or new. tls: of the HA port."""
+    def __init__(self, store: MessageStore, broker: OldBroker, following: Following) -> None:
+        """store: see `store_of`. following: saved already, or new."""
         self._disk = store.disk
         self.broker = broker
         self.following = following
-        self._tls = tls
         self.store = store
         self.log = Log(self.store, SystemClock(), self._disk_failed, self._fail)
         self.log.connect(_NoReplicas(), _nothing_is_put)
@@ -97,6 +90,7 @@ class Follower:
         self._opened = False
         self.tables = Metadata()
         self.tables_read_ms = 0
+        self.tables_reason = ""  # why they are not those of now
         self.reason = "not connected yet"  # why it does not follow now
         self.broker_end = 0  # where the broker's log ended when that was last heard
         self.caught_up_ms = 0  # when the copy last had all of it
@@ -105,10 +99,11 @@ class Follower:
 
     # -- life ----------------------------------------------------------------------------------
 
-    async def open(self) -> None:
+    async def open(self, known: Following | None) -> None:
         """Lock and recover the directory, and note whom it follows.
 
-        Raises StoreError, OSError; the directory is then as it was.
+        known: what the directory said when this was decided. Raises StoreError, OSError; the
+        directory is then as it was.
         """
         try:
             await self.log.recover()
@@ -117,6 +112,7 @@ class Follower:
             raise
         self._opened = True
         try:
+            states.check_unchanged(self._disk, known)
             self._save(self.following)
         except BaseException:
             await self.close()
@@ -150,6 +146,7 @@ class Follower:
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
         if isinstance(error, CannotFollow):
+            self.reason = str(error)
             log.error("cannot follow the broker any further", reason=str(error))
             if self.following.state is State.FOLLOWING:  # a cut-over that fails goes back by itself
                 with suppress(OSError):  # the next start finds the same
@@ -169,6 +166,11 @@ class Follower:
     def end(self) -> int:
         """Where the copy ends."""
         return self._copy.end
+
+    @property
+    def follows(self) -> bool:
+        """Whether it is connected, and the broker has shown that it has the bytes of this copy."""
+        return not self.reason and self._copy.is_compared
 
     @property
     def behind_bytes(self) -> int:
@@ -214,13 +216,14 @@ class Follower:
 
     async def _follow(self) -> NoReturn:
         """One connection, until it ends. Raises why it ended; CannotFollow is final."""
+        self._check_sound()
         settings = await self.broker.settings()
         check_settings(settings, self.store.options)
-        check_same(settings, self.following)
+        check_same(settings, self.following.name, self.following.broker)
         held = self.end
         runtime = await self.ask()
         self._check_range(held, runtime)
-        link = self._link = await connect(self.following.ha, self._take, self._tls)
+        link = self._link = await connect(self.following.ha, self._take)
         self._moved_ms = self.log.times.mono_ms()
         try:
             link.report(self._copy.ask(runtime.first))
@@ -229,6 +232,15 @@ class Follower:
         finally:
             link.close()
         raise ConnectionError("the connection ended")
+
+    def _check_sound(self) -> None:
+        """The log of a node is repaired from its master; a broker sends nothing twice."""
+        damaged = min(self.store.log.corrupt_ranges, default=None)
+        if damaged is not None:
+            raise CannotFollow(
+                f"this copy is damaged: its bytes from {damaged.start} to {damaged.end} are no "
+                "records. Begin with an empty directory"
+            )
 
     def _check_range(self, held: int, runtime: Runtime) -> None:
         if held and runtime.end < held:
@@ -257,11 +269,16 @@ class Follower:
     # -- the tables ----------------------------------------------------------------------------
 
     async def _keep_tables(self) -> None:
+        """Only from a broker that is known to be the one: another may have its address now."""
         while True:
-            with suppress(*_AWAY):
+            read = False
+            try:
                 await self.ask()
-                await self.take_tables()
-            await asyncio.sleep(TABLES_SECONDS)
+                if read := self.follows:
+                    await self.take_tables()
+            except _AWAY as error:
+                self.tables_reason = f"tables: {str(error) or type(error).__name__}"
+            await asyncio.sleep(TABLES_SECONDS if read else UNREAD_SECONDS)
 
     async def take_tables(self) -> None:
         """Read the broker's tables and write them. Raises CallRefused, OSError, TimeoutError."""
@@ -271,6 +288,7 @@ class Follower:
             write = functools.partial(save_tables, self._disk, texts, self._saved)
             await loop.run_in_executor(self.log.threads, write)
             self._saved = texts
+        self.tables_reason = ""
         self.tables, self.tables_read_ms = parsed(texts), self.log.times.wall_ms()
 
 

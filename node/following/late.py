@@ -5,6 +5,7 @@ over. Nothing goes back: a group that is further here stays where it is.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from duolog import GroupDescription
 
@@ -13,15 +14,27 @@ from store.metadata import Metadata, is_reserved_topic
 Offsets = dict[tuple[str, str, int], int]  # by topic, replica group and queue id
 
 
-def late_offsets(
-    old: Metadata,
-    topics: Mapping[str, int],
-    groups: Iterable[GroupDescription],
-    replica_group: str,
-) -> dict[str, Offsets]:
+@dataclass(slots=True)
+class Late:
     """What groups are further with there than here, by group.
 
-    topics: how many queues those of duolog have; others are left out. replica_group: the broker's.
+    beyond: offsets that are left out, as their queues end before them: they are of another log.
+    """
+
+    moved: dict[str, Offsets] = field(default_factory=dict)
+    beyond: int = 0
+
+
+def late_offsets(
+    old: Metadata,
+    ends: Mapping[tuple[str, int], int],
+    groups: Iterable[GroupDescription],
+    replica_group: str,
+) -> Late:
+    """What to commit here.
+
+    ends: of the queues that duolog has, by topic and queue id; others are left out. replica_group:
+    the broker's.
     """
     here = {
         (row.group, queue.topic, queue.queue_id): queue.committed or 0
@@ -29,14 +42,16 @@ def late_offsets(
         for queue in row.queues
         if queue.replica_group == replica_group
     }
-    found: dict[str, Offsets] = {}
+    found = Late()
     for (topic, group), queues in old.offsets.items():
         if is_reserved_topic(topic):
             continue
         for queue, offset in queues.items():
-            if 0 <= queue < topics.get(topic, 0) and offset > here.get((group, topic, queue), 0):
-                found.setdefault(group, {})[topic, replica_group, queue] = offset
+            end = ends.get((topic, queue), -1)
+            found.beyond += 0 <= end < offset
+            if here.get((group, topic, queue), 0) < offset <= end:
+                found.moved.setdefault(group, {})[topic, replica_group, queue] = offset
     return found
 
 
-__all__ = ["Offsets", "late_offsets"]
+__all__ = ["Late", "Offsets", "late_offsets"]

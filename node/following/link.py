@@ -5,7 +5,6 @@ master closes the connection; a master from which nothing came for 20 s is given
 """
 
 import asyncio
-import ssl
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -86,9 +85,12 @@ class MasterLink(asyncio.Protocol):
             self._end(error)
 
 
-async def connect(address: str, take: Take, tls: ssl.SSLContext | None = None) -> MasterLink:
-    """A connection to HOST:PORT. Raises OSError, TimeoutError."""
-    return await opened(address, lambda: MasterLink(take), tls)
+async def connect(address: str, take: Take) -> MasterLink:
+    """A connection to HOST:PORT: RocketMQ's HA has neither TLS nor users.
+
+    Raises OSError, TimeoutError.
+    """
+    return await opened(address, lambda: MasterLink(take))
 
 
 __all__ = ["MasterLink", "Take", "connect"]

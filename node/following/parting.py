@@ -11,9 +11,10 @@ from contextlib import suppress
 
 import numpy as np
 
-from node.following.copying import CannotFollow
+from node.following.broker.calls import Runtime
+from node.following.copying import CannotFollow, OutOfOrder
 from node.following.link import SILENCE_SECONDS, connect
-from node.hawire.frames import Frame
+from node.hawire.frames import BadStream, Frame
 from store.messagestore import MessageStore
 from store.offsets import PhyOffset
 
@@ -31,8 +32,10 @@ class _Comparison:
         self.at = start
 
     def take(self, frames: Sequence[Frame]) -> int:
-        """Raises _Compared at the first difference, or at the end."""
+        """Raises _Compared at the first difference, or at the end; OutOfOrder."""
         for frame in frames:
+            if frame.offset != self.at:
+                raise OutOfOrder(f"bytes from {frame.offset}, expected from {self.at}")
             mine = self._store.log.get_data(self.at)[: min(len(frame.data), self._end - self.at)]
             same = mine == np.frombuffer(frame.data[: len(mine)], np.uint8)
             if not same.all():
@@ -44,14 +47,14 @@ class _Comparison:
         return self.at
 
 
-async def cut_to_master(store: MessageStore, ha: str, master_end: int) -> int:
+async def cut_to_master(store: MessageStore, ha: str, master: Runtime) -> int:
     """Truncate a copy where its broker's log differs from it, or ends; the bytes given up.
 
-    Nothing may be copied meanwhile. Raises CannotFollow where the logs have nothing in common,
+    Nothing may be copied meanwhile. Raises CannotFollow where the logs have no record in common,
     OSError, TimeoutError.
     """
     before = store.max_offset
-    end = _last_boundary(store, await _parted_at(store, ha, master_end))
+    end = await _parted_at(store, ha, master)
     if end <= store.log.min_offset:
         raise CannotFollow("the copy and the broker's log have nothing in common")
     if end < before:
@@ -59,14 +62,20 @@ async def cut_to_master(store: MessageStore, ha: str, master_end: int) -> int:
     return before - end
 
 
-async def _parted_at(store: MessageStore, ha: str, master_end: int) -> int:
+async def _parted_at(store: MessageStore, ha: str, master: Runtime) -> int:
+    """The end of the last common record.
+
+    Bytes alone prove nothing: all records of a size begin alike. A record names its own place, its
+    times and hosts: where one is the same, the log before it is.
+    """
     for mapped in reversed(store.log.queue.files):
-        start, end = max(1, mapped.start), min(mapped.start + mapped.readable, master_end)
+        start = max(1, mapped.start, master.first)
+        end = min(mapped.start + mapped.readable, master.end)
         if start >= end:
             continue
-        at = await _compared(store, ha, start, end)
-        if at > start:
-            return at
+        boundary = _last_boundary(store, await _compared(store, ha, start, end))
+        if boundary > mapped.start:
+            return boundary
     return store.log.min_offset
 
 
@@ -83,6 +92,8 @@ async def _compared(store: MessageStore, ha: str, start: int, end: int) -> int:
                 if comparison.at == before and not link.ended.done():
                     raise TimeoutError(f"the broker does not send its log from {before} on")
             link.ended.result()
+    except BadStream as error:
+        raise ConnectionError(f"{ha}: {error}") from None
     finally:
         link.close()
     return comparison.at

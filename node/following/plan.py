@@ -30,7 +30,10 @@ def remarks(facts: BrokerFacts, options: StoreOptions, group: str) -> list[Remar
     group: the node's replica group.
     """
     if facts.problem:
-        why = "reach its remoting port from here; with ACL, name a user who may read everything"
+        why = (
+            "reach its remoting port from here; with ACL, as a user who may read everything "
+            "(--broker-access-key)"
+        )
         return [Remark(True, f"it does not answer: {facts.problem}", why)]
     found = [*_blocking(facts, options, group), *_settings(facts, options), *_features(facts)]
     return sorted(found, key=lambda remark: not remark.blocks)
@@ -67,7 +70,10 @@ def _settings(facts: BrokerFacts, options: StoreOptions) -> Iterator[Remark]:
             )
     if facts.settings.get("aclEnable") == "true" or facts.settings.get("authenticationEnabled"):
         yield Remark(
-            False, "it has users (ACL)", "import them: `duolog user import`, see docs/access.md"
+            False,
+            "it has users (ACL)",
+            "import them: `duolog user import`, see docs/access.md. Cut over as one of its "
+            "administrators",
         )
 
 

@@ -13,12 +13,12 @@ from node.config import Config
 from node.following import state as states
 from node.following import status
 from node.following.broker.calls import OldBroker
-from node.following.cutover import Cutover, Patience, give_back
+from node.following.cutover import Cutover, CutoverFailed, Patience, give_back
 from node.following.follower import Follower, store_of
 from node.following.parting import cut_to_master
 from node.following.state import Following, State
-from node.following.terms import check_name, check_settings, following_of
-from node.remoting.calling import Sign
+from node.following.terms import check_name, check_same, check_settings, following_of
+from node.remoting.calling import ANYBODY, Access, place_of
 from store.osdisk import OsDisk
 
 log = structlog.get_logger("duolog.following")
@@ -34,14 +34,14 @@ class WrongSource(Exception):
 class Source:
     """The broker to follow, as an operator names it: HOST:PORT, empty where the directory knows.
 
-    sign: adds to a request what says who sends it, for brokers that ask for that. cut_to: the
-    broker's name, where the copy is to be cut to its log.
+    cut_to: the broker's name, where the copy is to be cut to its log. access: for calls; the log
+    comes without.
     """
 
     broker: str = ""
     ha: str = ""
     cut_to: str = ""
-    sign: Sign | None = None
+    access: Access = ANYBODY
 
 
 async def follow(config: Config, source: Source) -> None:
@@ -76,8 +76,15 @@ async def cut_over(
     """Follow, and cut over; the offset from which on the log is duolog's own.
 
     joined: the offset of the cut-over of another replica of the group, which stopped the broker's
-    writers. Raises CutoverFailed, and what `follow` raises.
+    writers. A directory that was promoted stays as it is. Raises CutoverFailed, and what `follow`
+    raises.
     """
+    found = states.load(OsDisk(config.node.data))
+    if found is not None and found.state is State.PROMOTED:
+        if joined not in (None, found.cut):
+            raise CutoverFailed(f"it was promoted at offset {found.cut} before, not at {joined}")
+        say(f"promoted at offset {found.cut} before: nothing was changed")
+        return found.cut
     async with _follower(config, source) as follower:
         made = Cutover(follower, say, patience)
         return await (made.run() if joined is None else made.join(joined))
@@ -93,7 +100,7 @@ async def _go_back(follower: Follower) -> bool:
     """After a cut-over that did not come to its end, the broker stores messages again."""
     if follower.following.state is not State.CUTTING:
         return False
-    await give_back(follower.broker, follower.following.saved)
+    await give_back(follower.broker, follower.following)
     follower.becomes(State.FOLLOWING, saved={})
     return True
 
@@ -106,11 +113,11 @@ async def _follower(config: Config, source: Source) -> AsyncIterator[Follower]:
     address = source.broker or (known.broker if known is not None else "")
     if not address:
         raise WrongSource(f"{config.node.data} follows nobody yet: give --broker HOST:PORT")
-    broker = OldBroker(address, source.sign)
+    broker = OldBroker(address, source.access)
     try:
         following = await _begun(known, config, source, broker)
         follower = Follower(store_of(config, disk), broker, following)
-        await follower.open()
+        await follower.open(known)
     except BaseException:
         broker.close()
         raise
@@ -135,25 +142,36 @@ async def _cut(follower: Follower, name: str) -> None:
     following = follower.following
     if name != following.name or following.state is not State.FOLLOWING:
         raise WrongSource(f"the directory follows {following.name} ({following.state}), not {name}")
-    given_up = await cut_to_master(follower.store, following.ha, (await follower.ask()).end)
+    check_same(await follower.broker.settings(), name, following.broker)
+    given_up = await cut_to_master(follower.store, following.ha, await follower.ask())
     log.warning("the copy was cut to its broker's log", bytes_cut=given_up, end=follower.end)
 
 
 async def _begun(
     known: Following | None, config: Config, source: Source, broker: OldBroker
 ) -> Following:
-    """Whom the directory follows from here on; a new one must reach its broker first.
+    """Whom the directory follows from here on; a new address must be that of the broker.
 
-    That a broker at another address is the same one is seen when it is followed.
+    The log then comes from there as well. That it is the same log is seen when it is followed.
     """
+    if source.ha:
+        place_of(source.ha)
+    if known is not None:
+        check_name({"brokerName": known.name}, config.node.group)
+    if known is not None and source.broker in ("", known.broker):
+        return known.becomes(_resumed(known.state), ha=source.ha or known.ha)
+    settings = await broker.settings()
+    check_settings(settings, config.store)
     if known is None:
-        settings = await broker.settings()
-        check_settings(settings, config.store)
         check_name(settings, config.node.group)
         return following_of(settings, source.broker, source.ha)
-    moved = {key: value for key, value in (("broker", source.broker), ("ha", source.ha)) if value}
-    state = State.FOLLOWING if known.state is State.STOPPED else known.state
-    return known.becomes(state, **moved)
+    check_same(settings, known.name, source.broker)
+    moved = following_of(settings, source.broker, source.ha)
+    return known.becomes(_resumed(known.state), broker=moved.broker, ha=moved.ha)
+
+
+def _resumed(state: State) -> State:
+    return State.FOLLOWING if state is State.STOPPED else state
 
 
 async def _watch(config: Config, follower: Follower) -> None:

@@ -21,7 +21,9 @@ from store.disk import Disk
 from store.errors import BadStoreDirectory, BadStoreFile
 
 PATH = "config/following.json"
+STATUS_PATH = "config/followingStatus.json"  # see `status`
 _REPLICA = "config/replica.json"  # of a node
+_TEXTS = ("broker", "ha", "name", "reason")
 
 
 class State(enum.StrEnum):
@@ -71,9 +73,20 @@ def load(disk: Disk) -> Following | None:
         row = json.loads(disk.read(PATH))
         row["state"] = State(row["state"])
         row["saved"] = {str(key): str(value) for key, value in row["saved"].items()}
-        return Following(**row)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return _checked(Following(**row))
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise BadStoreFile(PATH, str(error)) from error
+
+
+def _checked(read: Following) -> Following:
+    """Raises TypeError, ValueError."""
+    if not all(isinstance(getattr(read, name), str) for name in _TEXTS):
+        raise TypeError(f"one of {', '.join(_TEXTS)} is no text")
+    if type(read.cut) is not int:
+        raise TypeError("cut is no number")
+    if (read.state is State.PROMOTED) != (read.cut >= 0):
+        raise ValueError(f"state {read.state} does not go with cut {read.cut}")
+    return read
 
 
 def save(disk: Disk, following: Following) -> Following:
@@ -86,6 +99,12 @@ def save(disk: Disk, following: Following) -> Following:
 def check_served(disk: Disk, directory: str) -> None:
     """Raise BadStoreDirectory where a directory follows: no node serves it."""
     following = load(disk)
+    if following is None and disk.size(STATUS_PATH) >= 0 and not _was_served(disk):
+        raise BadStoreDirectory(
+            directory,
+            f"a broker was followed here, as {STATUS_PATH} shows, but {PATH} is lost. Restore it, "
+            "or follow into an empty directory",
+        )
     if following is not None and following.state is not State.PROMOTED:
         raise BadStoreDirectory(
             directory,
@@ -106,11 +125,40 @@ def check_follows(disk: Disk, directory: str) -> Following | None:
             f"was promoted at offset {following.cut}: its log goes on by itself, and follows "
             f"{following.name} no more. To follow again, begin with an empty directory",
         )
-    if following is None and (disk.look("commitlog").names or disk.size(_REPLICA) >= 0):
+    if following is None and (disk.look("commitlog").names or _was_served(disk)):
         raise BadStoreDirectory(
             directory, "holds a log that no broker was followed for: follow into an empty directory"
+        )
+    if following is not None and _was_served(disk):
+        raise BadStoreDirectory(
+            directory,
+            f"a node has served it, so it was promoted: {PATH}, which says {following.state}, is "
+            "an older copy of that file",
         )
     return following
 
 
-__all__ = ["PATH", "Following", "State", "check_follows", "check_served", "load", "save"]
+def check_unchanged(disk: Disk, known: Following | None) -> None:
+    """Raise BadStoreFile unless the file says what it said before the directory was locked.
+
+    Another command may have ended between, and have promoted the directory.
+    """
+    if load(disk) != known:
+        raise BadStoreFile(PATH, "another command has changed it meanwhile: run this one again")
+
+
+def _was_served(disk: Disk) -> bool:
+    return disk.size(_REPLICA) >= 0
+
+
+__all__ = [
+    "PATH",
+    "STATUS_PATH",
+    "Following",
+    "State",
+    "check_follows",
+    "check_served",
+    "check_unchanged",
+    "load",
+    "save",
+]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from node.clocks import wall_ms
 from node.following.follower import Follower
+from node.following.state import STATUS_PATH
 
-PATH = "config/followingStatus.json"
 STALE_MS = 5000
 
 
@@ -38,18 +38,18 @@ class Status:
 
     @property
     def is_stale(self) -> bool:
-        """The process that wrote it is gone, or stands still."""
-        return wall_ms() - self.written_ms > STALE_MS
+        """The process that wrote it is gone, or stands still; or the clock was set."""
+        return abs(wall_ms() - self.written_ms) > STALE_MS
 
 
 def status_of(follower: Follower) -> Status:
     """As it stands now."""
     now, store, tables = wall_ms(), follower.store, follower.tables
-    behind_ms = now - follower.caught_up_ms if follower.caught_up_ms else -1
+    behind_ms = max(0, now - follower.caught_up_ms) if follower.caught_up_ms else -1
     has_all = follower.behind_bytes == 0 and not follower.reason
     return Status(
         now,
-        follower.reason,
+        follower.reason or follower.tables_reason,
         follower.end,
         store.flushed_offset,
         store.dispatched_offset,
@@ -65,17 +65,20 @@ def status_of(follower: Follower) -> Status:
 
 def write(directory: Path, status: Status) -> None:
     """Replace the file. Raises OSError."""
-    temporary = directory / (PATH + ".tmp")
+    temporary = directory / (STATUS_PATH + ".tmp")
     temporary.write_text(json.dumps(asdict(status)))
-    os.replace(temporary, directory / PATH)
+    os.replace(temporary, directory / STATUS_PATH)
 
 
 def read(directory: Path) -> Status | None:
     """What was written last; None where there is nothing that can be read."""
     try:
-        return Status(**json.loads((directory / PATH).read_text()))
-    except (OSError, TypeError, ValueError):
+        found = Status(**json.loads((directory / STATUS_PATH).read_text()))
+    except (OSError, RecursionError, TypeError, ValueError):
         return None
+    fields = asdict(found)
+    texts = isinstance(fields.pop("reason"), str)
+    return found if texts and all(type(value) is int for value in fields.values()) else None
 
 
 __all__ = ["Status", "read", "status_of", "write"]

@@ -7,6 +7,7 @@ from node.following.state import Following
 from store.options import StoreOptions
 
 _SEGMENT = "mappedFileSizeCommitLog"
+_MASTER = "0"
 # Logs of another form, and a port on which another protocol is spoken.
 _FOREIGN = {
     "enableDLegerCommitLog": "its log is DLedger's, with another form of records",
@@ -37,11 +38,25 @@ def check_name(settings: Mapping[str, str], group: str) -> None:
         )
 
 
-def check_same(settings: Mapping[str, str], following: Following) -> None:
-    """Raise CannotFollow unless a broker is the one that was followed so far."""
-    name = settings.get("brokerName", "")
-    if name != following.name:
-        raise CannotFollow(f"{following.broker} is broker {name!r}, not {following.name!r}")
+def check_same(settings: Mapping[str, str], name: str, address: str) -> None:
+    """Raise CannotFollow unless the broker at an address has this name."""
+    found = settings.get("brokerName", "")
+    if found != name:
+        raise CannotFollow(f"{address} is broker {found!r}, not {name!r}")
+
+
+def check_master(settings: Mapping[str, str], following: Following) -> None:
+    """Raise CannotFollow unless settings are of the master that was followed: it may be changed.
+
+    Brokers that copy each other have one name; a master's number is 0, whatever its role is now.
+    """
+    check_same(settings, following.name, following.broker)
+    number = settings.get("brokerId", _MASTER)
+    if number != _MASTER:
+        raise CannotFollow(
+            f"{following.broker} is broker {following.name!r} with brokerId={number}, "
+            "not the master that was followed"
+        )
 
 
 def following_of(settings: Mapping[str, str], broker: str, ha: str) -> Following:
@@ -56,4 +71,4 @@ def following_of(settings: Mapping[str, str], broker: str, ha: str) -> Following
     return Following(broker, ha or f"{host}:{port}", settings.get("brokerName", ""))
 
 
-__all__ = ["check_name", "check_same", "check_settings", "following_of"]
+__all__ = ["check_master", "check_name", "check_same", "check_settings", "following_of"]

@@ -1,24 +1,52 @@
 """A connection to a broker or a name server of RocketMQ, as their clients have it.
 
 Rules: every call has a deadline; an answer is known by its number; what the other side asks by
-itself is not answered. A connection that broke is not mended: connect again.
+itself is not answered. A connection that broke is not mended: connect again. Errors name the
+address, and never a secret.
 """
 
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 from node.remoting.answers import Answers
+from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import ONEWAY, Command
 from node.remoting.codec.errors import BadFrame
 from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
+from node.remoting.codec.signatures import signed
 
 CONNECT_SECONDS = 3.0
 CALL_SECONDS = 5.0
 Sign = Callable[[Command], Command]
 P = TypeVar("P", bound=asyncio.Protocol)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """As whom brokers and name servers are called, and how.
+
+    sign: adds to a request what says who sends it. tls: the context of a connection that begins;
+    None: without TLS. tls_name: the name in their certificates; empty: the host of the address.
+    """
+
+    sign: Sign | None = None
+    tls: Callable[[], ssl.SSLContext] | None = None
+    tls_name: str = ""
+
+
+ANYBODY = Access()
+
+
+def signing(access_key: str, secret_key: str) -> Sign:
+    """Signs as RocketMQ's ACL has it. What it is printed as shows no key."""
+
+    def sign(request: Command) -> Command:
+        return signed(request, access_key, secret_key)
+
+    return sign
 
 
 class BadAddress(OSError):
@@ -30,19 +58,23 @@ class CallRefused(Exception):
 
     Attributes:
         code: the response's.
+        is_denial: whoever asks may not, or did not say who it is.
     """
 
-    def __init__(self, code: int, remark: str) -> None:
+    def __init__(self, address: str, code: int, remark: str) -> None:
         """remark: what the other side says of it."""
-        super().__init__(f"code {code}: {remark[:1000] or 'without a remark'}")
+        super().__init__(f"{address}: code {code}: {remark[:1000] or 'without a remark'}")
         self.code = code
+        # RocketMQ 4 answers with its general code.
+        self.is_denial = code == ResponseCode.NO_PERMISSION or "AclException" in remark
 
 
 class Calling(asyncio.Protocol):
     """Calls to one broker or name server. Use `connect`."""
 
-    def __init__(self, sign: Sign | None) -> None:
-        """sign: adds to a request what says who sends it."""
+    def __init__(self, address: str, sign: Sign | None) -> None:
+        """address: for errors. sign: see `Access`."""
+        self._address = address
         self._sign = sign
         self._frames = FrameReader(FRAME_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
@@ -66,9 +98,14 @@ class Calling(asyncio.Protocol):
         Raises CallRefused for an answer other than SUCCESS, ConnectionError, TimeoutError.
         """
         request = self._request(code, fields, body)
-        answer = await self._answers.of(request, self._write, seconds)
+        try:
+            answer = await self._answers.of(request, self._write, seconds)
+        except TimeoutError:
+            raise TimeoutError(
+                f"{self._address} did not answer request {code} within {seconds:g} s"
+            ) from None
         if answer.code:
-            raise CallRefused(answer.code, answer.remark)
+            raise CallRefused(self._address, answer.code, answer.remark)
         return answer
 
     def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> None:
@@ -110,7 +147,7 @@ class Calling(asyncio.Protocol):
     def _end(self, why: str) -> None:
         if self._ended:
             return
-        self._ended = why
+        self._ended = why = f"{self._address}: {why}"
         if self._transport is not None:
             self._transport.abort()
         self._answers.end(why)
@@ -145,7 +182,7 @@ def place_of(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-async def opened(address: str, made: Callable[[], P], tls: ssl.SSLContext | None = None) -> P:
+async def opened(address: str, made: Callable[[], P], access: Access = ANYBODY) -> P:
     """A connection to HOST:PORT, served by what is made.
 
     Raises OSError, TimeoutError, BadAddress.
@@ -153,8 +190,11 @@ async def opened(address: str, made: Callable[[], P], tls: ssl.SSLContext | None
     host, port = place_of(address)
     loop = asyncio.get_running_loop()
     try:
+        tls = None if access.tls is None else access.tls()
+        name = None if tls is None else access.tls_name or host
         async with asyncio.timeout(CONNECT_SECONDS):
-            return (await loop.create_connection(made, host, port, ssl=tls))[1]
+            begun = loop.create_connection(made, host, port, ssl=tls, server_hostname=name)
+            return (await begun)[1]
     except TimeoutError:
         raise TimeoutError(f"{address} did not answer within {CONNECT_SECONDS:g} s") from None
     except OSError as error:
@@ -163,11 +203,20 @@ async def opened(address: str, made: Callable[[], P], tls: ssl.SSLContext | None
         raise BadAddress(f"{address!r} names no host: {error}") from error
 
 
-async def connect(
-    address: str, sign: Sign | None = None, tls: ssl.SSLContext | None = None
-) -> Calling:
+async def connect(address: str, access: Access = ANYBODY) -> Calling:
     """Calls to HOST:PORT. Raises as `opened`."""
-    return await opened(address, lambda: Calling(sign), tls)
+    return await opened(address, lambda: Calling(address, access.sign), access)
 
 
-__all__ = ["BadAddress", "CallRefused", "Calling", "Sign", "connect", "opened", "place_of"]
+__all__ = [
+    "ANYBODY",
+    "Access",
+    "BadAddress",
+    "CallRefused",
+    "Calling",
+    "Sign",
+    "connect",
+    "opened",
+    "place_of",
+    "signing",
+]

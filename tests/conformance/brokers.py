@@ -1,5 +1,6 @@
 """RocketMQ's own name server and broker, with small files, for tests that move a broker."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +26,11 @@ class Cluster:
     store: Path
 
 
-def cluster(root: Path, version: str, **settings: object) -> Cluster:
-    """One that is not started yet; skips the test where its jars cannot be had."""
+def cluster(root: Path, version: str, *, java: Sequence[str] = (), **settings: object) -> Cluster:
+    """One that is not started yet; skips the test where its jars cannot be had.
+
+    java: options of both servers. The broker's own directory is `root` / "home-broker".
+    """
     group = "org.apache.rocketmq:rocketmq-"
     try:
         jars = maven.jars(
@@ -56,8 +60,8 @@ def cluster(root: Path, version: str, **settings: object) -> Cluster:
     }
     served = {"listenPort": names, "bindAddress": "127.0.0.1"}
     made = Cluster(
-        _server(root, jars, "namesrv.NamesrvStartup", _file(root / "namesrv.conf", served)),
-        _server(root, jars, "broker.BrokerStartup", _file(root / "broker.conf", rows)),
+        _server(root, jars, "namesrv.NamesrvStartup", _file(root / "namesrv.conf", served), java),
+        _server(root, jars, "broker.BrokerStartup", _file(root / "broker.conf", rows), java),
         f"127.0.0.1:{names}",
         f"127.0.0.1:{port}",
         store,
@@ -80,12 +84,12 @@ def _file(path: Path, rows: dict[str, object]) -> Path:
     return path
 
 
-def _server(root: Path, jars: Path, main: str, configuration: Path) -> Server:
+def _server(root: Path, jars: Path, main: str, configuration: Path, java: Sequence[str]) -> Server:
     home = root / f"home-{configuration.stem}"
     (home / "conf").mkdir(parents=True)
     for logs in ("namesrv", "broker"):  # 4.9 does not start without
         (home / "conf" / f"logback_{logs}.xml").write_text("<configuration/>\n")
-    flags = [*HEAP, *OPENS, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}"]
+    flags = [*HEAP, *OPENS, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", *java]
     words = [f"org.apache.rocketmq.{main}", "-c", str(configuration)]
     command = ["java", *flags, "-cp", f"{jars}/*", *words]
     return Server(configuration.stem, command, root / f"{configuration.stem}.log")

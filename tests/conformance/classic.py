@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 
-from node.remoting.calling import Calling, CallRefused, connect
+from node.remoting.calling import ANYBODY, Access, Calling, CallRefused, connect
 from node.remoting.codec.codes import RequestCode
 from tests.node.remoting.client import LETTERS, records
 
@@ -15,9 +15,9 @@ PACE_SECONDS = 0.002  # between two messages
 AWAY = (CallRefused, OSError, TimeoutError)
 
 
-async def create_topic(address: str) -> None:
+async def create_topic(address: str, access: Access = ANYBODY) -> None:
     """As an administrator does."""
-    calling = await connect(address)
+    calling = await connect(address, access)
     await calling.call(
         CREATE_TOPIC,
         {
@@ -70,13 +70,22 @@ class _Mover:
 
 
 class Producer(_Mover):
-    """Sends numbered messages. acknowledged: their bodies; gap: longest time without one."""
+    """Sends numbered messages. acknowledged: their bodies; gap: longest time without one.
+
+    next_address: where it tries as well when a send fails, as clients do that know several.
+    """
 
     def __init__(self, address: str, size: int) -> None:
         super().__init__(address)
         self.acknowledged: list[bytes] = []
         self.gap = 0.0
+        self.next_address = ""
         self._size = size
+        self._times: list[float] = []
+
+    def acknowledged_at(self, place: int) -> float:
+        """When the message at a place of `acknowledged` was acknowledged (`monotonic`)."""
+        return self._times[place]
 
     async def run(self) -> None:
         number, last = 0, time.monotonic()
@@ -86,10 +95,13 @@ class Producer(_Mover):
             try:
                 await send(await self.calling(), body)
             except AWAY:
+                if self.next_address:
+                    self.address, self.next_address = self.next_address, self.address
                 await asyncio.sleep(0.02)
                 continue
             await asyncio.sleep(PACE_SECONDS)
             self.acknowledged.append(body)
+            self._times.append(time.monotonic())
             self.gap = max(self.gap, time.monotonic() - last)
             last = time.monotonic()
 

@@ -5,11 +5,10 @@ changed by `change` alone. Bodies are checked before anything is taken from them
 """
 
 import asyncio
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from node.remoting.calling import Calling, CallRefused, Sign, connect
+from node.remoting.calling import ANYBODY, Access, Calling, CallRefused, connect
 from node.remoting.codec import fastjson
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.errors import BadRequest
@@ -17,6 +16,7 @@ from node.remoting.codec.errors import BadRequest
 BODY_SECONDS = 20.0  # for the tables of a large cluster
 BEGINNING_SECONDS = 3.0  # in which a broker that has just begun cannot answer everything
 AGAIN_SECONDS = 0.25
+OFFSET_MAX = (1 << 63) - 1
 
 
 class BadAnswer(ConnectionError):
@@ -35,13 +35,10 @@ class Runtime:
 class OldBroker:
     """One broker."""
 
-    def __init__(
-        self, address: str, sign: Sign | None = None, tls: ssl.SSLContext | None = None
-    ) -> None:
-        """address: HOST:PORT. sign: adds to a request what says who sends it."""
+    def __init__(self, address: str, access: Access = ANYBODY) -> None:
+        """address: HOST:PORT."""
         self.address = address
-        self._sign = sign
-        self._tls = tls
+        self._access = access
         self._calling: Calling | None = None
         self._connecting = asyncio.Lock()
 
@@ -50,12 +47,11 @@ class OldBroker:
         body = await self._figures()
         match _parsed(body, self.address):
             case {"table": dict() as table}:
-                return Runtime(
-                    max(0, _number(table.get("commitLogMinOffset"), self.address)),
-                    max(0, _number(table.get("commitLogMaxOffset"), self.address)),
-                    str(table.get("brokerVersionDesc", "")),
-                )
-        raise BadAnswer(f"{self.address} does not say where its log ends")
+                first = _offset(table.get("commitLogMinOffset"), self.address)
+                end = _offset(table.get("commitLogMaxOffset"), self.address)
+                if first <= end:
+                    return Runtime(first, end, str(table.get("brokerVersionDesc", "")))
+        raise BadAnswer(f"{self.address} does not say where its log begins and ends")
 
     async def _figures(self) -> bytes:
         """Its runtime info; a broker has none before it has taken its first figures of itself."""
@@ -97,7 +93,7 @@ class OldBroker:
     async def _connected(self) -> Calling:
         async with self._connecting:
             if self._calling is None or not self._calling.is_open:
-                self._calling = await connect(self.address, self._sign, self._tls)
+                self._calling = await connect(self.address, self._access)
             return self._calling
 
 
@@ -108,11 +104,15 @@ def _parsed(body: bytes, address: str) -> fastjson.Value:
         raise BadAnswer(f"{address}: {error}") from None
 
 
-def _number(value: object, address: str) -> int:
+def _offset(value: object, address: str) -> int:
+    """An offset of a log; a broker without a log says -1."""
     try:
-        return int(str(value))
+        offset = max(0, int(str(value)))
     except ValueError:
-        raise BadAnswer(f"{address} says {value!r} where a number is expected") from None
+        offset = OFFSET_MAX + 1
+    if offset > OFFSET_MAX:
+        raise BadAnswer(f"{address} says {str(value)[:80]!r} where an offset is expected")
+    return offset
 
 
 __all__ = ["BadAnswer", "OldBroker", "Runtime"]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from node.following.broker.calls import BadAnswer, OldBroker, Runtime
 from node.following.broker.tables import parsed, read_tables
-from node.remoting.calling import CallRefused, Sign, connect
+from node.remoting.calling import ANYBODY, Access, CallRefused, connect
 from node.remoting.codec import fastjson
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.errors import BadRequest
@@ -27,9 +27,9 @@ class BrokerFacts:
     attributes: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-async def brokers_of(name_server: str, sign: Sign | None = None) -> dict[str, str]:
+async def brokers_of(name_server: str, access: Access = ANYBODY) -> dict[str, str]:
     """The addresses of all masters, by name. Raises CallRefused, OSError, TimeoutError."""
-    calling = await connect(name_server, sign)
+    calling = await connect(name_server, access)
     try:
         answer = await calling.call(RequestCode.GET_BROKER_CLUSTER_INFO)
     finally:
@@ -52,9 +52,9 @@ def _masters(table: dict[fastjson.Key, fastjson.Value]) -> list[tuple[fastjson.K
     return found
 
 
-async def facts_of(name: str, address: str, sign: Sign | None = None) -> BrokerFacts:
+async def facts_of(name: str, address: str, access: Access = ANYBODY) -> BrokerFacts:
     """What one master says of itself."""
-    broker = OldBroker(address, sign)
+    broker = OldBroker(address, access)
     try:
         texts = await read_tables(broker)
         return BrokerFacts(
@@ -75,7 +75,11 @@ async def facts_of(name: str, address: str, sign: Sign | None = None) -> BrokerF
 def _attributes(topics: bytes) -> dict[str, dict[str, str]]:
     """RocketMQ 5's attributes of topics, by topic."""
     found: dict[str, dict[str, str]] = {}
-    match fastjson.loads(topics):
+    try:
+        read = fastjson.loads(topics)
+    except BadRequest as error:
+        raise BadAnswer(f"the broker's table of topics: {error}") from None
+    match read:
         case {"topicConfigTable": dict() as table}:
             for name, row in table.items():
                 match row:

@@ -20,6 +20,7 @@ from node.following import status as live
 from node.following.state import Following, State
 from store.osdisk import OsDisk
 from tests.node.conftest import StartNode
+from tests.node.following.master import HandMaster, serving
 
 MADE = Following("10.0.0.1:10911", "10.0.0.1:10912", "broker-a")
 
@@ -165,3 +166,87 @@ def test_what_is_no_address_is_said(tmp_path: Path, words: tuple[str, ...]) -> N
     assert told.exit_code == 1
     assert "is no HOST:PORT" in told.output
     assert not (tmp_path / "copy" / "commitlog").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "[" * 100_000, '{"written_ms": 1}', None],
+)
+def test_a_status_that_cannot_be_read_is_none(directory: Path, text: str | None) -> None:
+    """It is written anew every second; None: a field has another type."""
+    _live(directory)
+    file = directory / states.STATUS_PATH
+    row = json.loads(file.read_text())
+    file.write_text(json.dumps({**row, "behind_ms": "soon"}) if text is None else text)
+    done = _run("status", "--data", str(directory), "--json")
+    assert done.exit_code == 2
+    assert json.loads(done.stdout)["process"] == "not running"
+
+
+def test_a_status_of_the_future_is_that_of_no_process(directory: Path) -> None:
+    """The clock was set back after the process had ended."""
+    _live(directory, age_ms=-3_600_000)
+    done = _run("status", "--data", str(directory), "--json")
+    assert (done.exit_code, json.loads(done.stdout)["process"]) == (2, "not running")
+
+
+def test_a_log_that_is_lost_is_said(directory: Path) -> None:
+    done = _run("status", "--data", str(directory), "--checksums")
+    assert done.exit_code == 1
+    assert "segments cannot be read" in done.output
+
+
+@pytest.mark.parametrize(
+    ("settings", "grown", "status", "what"),
+    [
+        ({}, 0, 0, "the old broker has everything"),
+        ({}, -5, 2, "must follow it first"),
+        ({}, 5, 2, "it is no copy of it"),
+        ({"brokerName": "broker-b"}, 0, 1, "is broker 'broker-b'"),
+    ],
+)
+async def test_the_way_back_is_said_where_the_old_broker_has_everything(
+    start_node: StartNode, settings: dict[str, str], grown: int, status: int, what: str
+) -> None:
+    node = await start_node()
+    endpoint = f"127.0.0.1:{node.port}"
+    async with duolog.Client(endpoint, timeout=10) as client:
+        await client.admin.create_topic("T", 2)
+        found = await client.admin.node_status()
+    master = HandMaster(b"x" * (found.max_offset + grown))
+    master.settings |= {"brokerName": found.replication.group, **settings}
+    async with serving(master):
+        words = ("rollback", "--broker", master.address, "--endpoints", endpoint)
+        done = await asyncio.to_thread(_run, *words)
+    assert done.exit_code == status
+    assert what in done.output
+
+
+async def test_offsets_of_another_log_are_left_out_and_told(
+    tmp_path: Path, start_node: StartNode
+) -> None:
+    node = await start_node()
+    endpoint = f"127.0.0.1:{node.port}"
+    late = tmp_path / "consumerOffset.json"
+    late.write_text('{"offsetTable":{"T@g":{0:3,1:700}}}')
+    async with duolog.Client(endpoint, timeout=10) as client:
+        await client.admin.create_topic("T", 2)
+        async with client.producer() as producer:
+            await producer.send_batch("T", [b"x"] * 9, queue_id=0)
+        words = ("offsets", "--file", str(late), "--endpoints", endpoint)
+        done = await asyncio.to_thread(_run, *words)
+        assert done.exit_code == 0
+        assert "1 offsets were moved forward" in done.output
+        assert "1 offsets are left out" in done.output
+        queues = (await client.admin.group("g")).queues
+        assert [queue.committed for queue in queues if queue.topic == "T"][:1] == [3]
+
+
+async def test_what_a_broker_says_moves_no_cursor(tmp_path: Path) -> None:
+    master = HandMaster(b"x" * 99)
+    master.settings["messageDelayLevel"] = "1s \x1b[2J 2s"
+    async with serving(master):
+        words = ("plan", master.address, "--data", str(tmp_path))
+        done = await asyncio.to_thread(_run, *words)
+    assert "messageDelayLevel is '1s" in done.output
+    assert "\x1b" not in done.output

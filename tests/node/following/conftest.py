@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.config import Config
+from node.following import state as states
 from node.following.broker.calls import OldBroker
 from node.following.follower import Follower, store_of
 from node.following.state import Following
@@ -59,13 +60,15 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     monkeypatch.setattr("node.following.follower.PAUSE_SECONDS_MIN", 0.01)
     monkeypatch.setattr("node.following.follower.PAUSE_SECONDS_MAX", 0.01)
     monkeypatch.setattr("node.following.follower.TABLES_SECONDS", 0.05)
+    monkeypatch.setattr("node.following.follower.UNREAD_SECONDS", 0.02)
 
     @asynccontextmanager
     async def opened(master: HandMaster) -> AsyncIterator[Follower]:
         following = Following(master.address, master.ha, "broker-a")
-        store = store_of(config_of(tmp_path / "copy"), OsDisk(tmp_path / "copy"))
+        disk = OsDisk(tmp_path / "copy")
+        store = store_of(config_of(tmp_path / "copy"), disk)
         follower = Follower(store, OldBroker(master.address), following)
-        await follower.open()
+        await follower.open(states.load(disk))
         follower.begin()
         try:
             yield follower

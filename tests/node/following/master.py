@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from node.hawire.frames import HEAD
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
+from node.remoting.codec.signatures import access_key_of, is_signed
 from tests.support import SMALL, open_store, options, put_ok
 
 SEGMENT = SMALL.mapped_file_size_commit_log
@@ -64,7 +66,10 @@ def _settings() -> dict[str, str]:
 
 @dataclass
 class HandMaster:
-    """Its log begins at `first`. asked: offsets by which connections began; reports: the last."""
+    """Its log begins at `first`. asked: offsets by which connections began; reports: the last.
+
+    called: codes of calls. secrets: of those who may call it, by access key; empty: anybody may.
+    """
 
     log: bytes
     first: int = 0
@@ -74,6 +79,8 @@ class HandMaster:
     asked: list[int] = field(default_factory=list)
     reports: list[int] = field(default_factory=list)
     refused: set[int] = field(default_factory=set)
+    called: list[int] = field(default_factory=list)
+    secrets: dict[str, str] = field(default_factory=dict)
     address: str = ""
     ha: str = ""
     grown: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -126,8 +133,12 @@ class HandMaster:
 
     def answer(self, request: Command) -> Command:
         """Answer a call."""
+        self.called.append(request.code)
         if request.code in self.refused:
             return request.answer(1, "not today")
+        secret = self.secrets.get(access_key_of(request), "")
+        if self.secrets and not (secret and is_signed(request, secret.encode())):
+            return request.answer(1, "AclException: Check signature failed")  # as 4.9 says it
         if request.code == RequestCode.UPDATE_BROKER_CONFIG:
             rows = (line.partition("=") for line in request.body.decode().splitlines())
             self.settings.update({key: value for key, _, value in rows})
@@ -167,10 +178,12 @@ def _address(server: asyncio.Server) -> str:
 
 
 @asynccontextmanager
-async def serving(master: HandMaster) -> AsyncIterator[HandMaster]:
-    """Let it be reached."""
+async def serving(
+    master: HandMaster, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[HandMaster]:
+    """Let it be reached. tls: of calls."""
     loop = asyncio.get_running_loop()
-    calls = await loop.create_server(lambda: _Calls(master), "127.0.0.1", 0)
+    calls = await loop.create_server(lambda: _Calls(master), "127.0.0.1", 0, ssl=tls)
     slaves = await asyncio.start_server(master.slave, "127.0.0.1", 0)
     master.address, master.ha = _address(calls), _address(slaves)
     try:

@@ -1,14 +1,20 @@
-"""Calls to a broker that is followed."""
+"""Calls to a broker that is followed: its answers, and as whom it is called."""
 
+import json
+import ssl
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from node.certificates import CertificateFiles, Renewed, read
 from node.following.broker import calls
-from node.following.broker.calls import OldBroker
-from node.remoting.calling import CallRefused
+from node.following.broker.calls import BadAnswer, OldBroker
+from node.remoting.calling import Access, CallRefused, signing
 from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import Command
+from node.remoting.codec.command import RESPONSE, Command
+from node.tls import broker_context, server_context
+from tests.certificates import certificates
 from tests.node.following.master import HandMaster, serving, written
 
 
@@ -47,3 +53,80 @@ async def test_a_broker_that_goes_on_refusing_is_given_up(
         with pytest.raises(CallRefused, match="not today"):
             await broker.runtime()
         broker.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "end"), [("0", "1e9"), ("0", "9" * 5000), ("0", str(1 << 63)), ("9", "8"), ("x", "9")]
+)
+async def test_offsets_that_no_log_has_are_told(
+    monkeypatch: pytest.MonkeyPatch, first: str, end: str
+) -> None:
+    table = {"table": {"commitLogMinOffset": first, "commitLogMaxOffset": end}}
+    monkeypatch.setattr(HandMaster, "_body", lambda self, code: json.dumps(table).encode())
+    async with serving(HandMaster(b"")) as master:
+        broker = OldBroker(master.address)
+        with pytest.raises(BadAnswer, match=master.address):
+            await broker.runtime()
+        broker.close()
+
+
+async def test_a_broker_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "BODY_SECONDS", 0.02)
+    nothing = Command(0, -1, flag=RESPONSE)
+    monkeypatch.setattr(HandMaster, "answer", lambda self, request: nothing)
+    async with serving(HandMaster(b"")) as master:
+        broker = OldBroker(master.address)
+        with pytest.raises(TimeoutError, match=f"{master.address} did not answer request 26"):
+            await broker.settings()
+        broker.close()
+
+
+async def test_a_broker_with_users_is_called_as_one_of_them() -> None:
+    async with serving(HandMaster(b"", secrets={"mover": "a secret of the test"})) as master:
+        for access in (
+            Access(),
+            Access(signing("mover", "another secret")),
+            Access(signing("nobody", "a secret of the test")),
+        ):
+            broker = OldBroker(master.address, access)
+            with pytest.raises(CallRefused, match="AclException") as refused:
+                await broker.settings()
+            assert refused.value.is_denial
+            assert "secret of" not in str(refused.value)
+            broker.close()
+        access = Access(signing("mover", "a secret of the test"))
+        assert "a secret" not in repr(access)
+        broker = OldBroker(master.address, access)
+        assert (await broker.settings())["brokerName"] == "broker-a"
+        await broker.change({"brokerRole": "SLAVE"})  # a body is signed, too
+        assert master.settings["brokerRole"] == "SLAVE"
+        broker.close()
+
+
+async def test_a_broker_with_tls_is_called_with_the_certificates_given(tmp_path: Path) -> None:
+    ours, others = certificates(tmp_path / "ours"), certificates(tmp_path / "others")
+    served = server_context(read(ours.files), ssl.CERT_REQUIRED)
+    files = ours.files
+
+    def access(chosen: CertificateFiles, name: str = "", *, verify: bool = True) -> Access:
+        return Access(None, Renewed(chosen, partial(broker_context, verify=verify)).now, name)
+
+    async with serving(HandMaster(b""), served) as master:
+        for wrong in (
+            Access(),
+            access(CertificateFiles(others.ca, ours.cert, ours.key)),
+            access(CertificateFiles(ours.ca)),
+            access(files, "another.example"),
+        ):
+            broker = OldBroker(master.address, wrong)
+            with pytest.raises(ConnectionError, match=master.address):
+                await broker.settings()
+            broker.close()
+        for right in (
+            access(files),
+            access(files, "localhost"),
+            access(CertificateFiles(None, ours.cert, ours.key), verify=False),
+        ):
+            broker = OldBroker(master.address, right)
+            assert (await broker.settings())["brokerName"] == "broker-a"
+            broker.close()

@@ -200,3 +200,29 @@ def test_a_record_that_no_segment_holds_is_told_before_it_is_whole(store: Messag
     head = (SEGMENT + 1).to_bytes(4, "big") + head[4:]
     with pytest.raises(CannotFollow, match="no valid record at offset 0"):
         copy.take([Frame(1, head[1:])])
+
+
+def test_what_the_broker_has_deleted_is_not_asked_for(store: MessageStore, log: bytes) -> None:
+    """A master that is asked for it sends signs of life, and no byte."""
+    copy = LogCopy(store)
+    copy.ask(0)
+    copy.take([Frame(1, log[1 : 2 * SEGMENT])])
+    assert copy.end == 2 * SEGMENT
+    assert copy.ask(2 * SEGMENT) == 2 * SEGMENT
+    assert copy.is_compared, "nothing is left that both have"
+    copy.take([Frame(2 * SEGMENT, log[2 * SEGMENT :])])
+    assert copy.end == len(log)
+
+
+def test_a_connection_has_shown_nothing_before_all_that_both_have_was_compared(
+    store: MessageStore, log: bytes
+) -> None:
+    copy = LogCopy(store)
+    copy.ask(0)
+    copy.take([Frame(1, log[1:9000])])
+    asked = copy.ask(0)
+    assert not copy.is_compared
+    copy.take([Frame(asked, log[asked : copy.end - 1])])
+    assert not copy.is_compared
+    copy.take([Frame(copy.end - 1, log[copy.end - 1 : copy.end])])
+    assert copy.is_compared

@@ -1,16 +1,21 @@
 """The cut-over: what is changed at the broker, what is durable, and what is set back."""
 
+import asyncio
 from pathlib import Path
 
 import duolog
 import pytest
 
+from node.engine.log import Log
 from node.following import state as states
+from node.following.copying import CannotFollow
 from node.following.cutover import FROZEN, Cutover, CutoverFailed, Patience
 from node.following.follower import Follower
 from node.following.program import Source, WrongSource, abort, cut_over
 from node.following.state import Following, State
-from store.errors import BadStoreDirectory
+from node.remoting.codec.codes import RequestCode
+from node.remoting.codec.command import RESPONSE, Command
+from store.errors import BadStoreDirectory, BadStoreFile
 from store.osdisk import OsDisk
 from tests.node.conftest import StartNode
 from tests.node.following.conftest import Opened, config_of, sizes, until
@@ -118,7 +123,20 @@ async def test_the_program_cuts_over_in_one_go(tmp_path: Path, log: bytes) -> No
         source = Source(master.address)
         assert await cut_over(config, source, lambda text: None, QUICK) == len(log)
         with pytest.raises(BadStoreDirectory, match="follows broker-a no more"):
-            await cut_over(config, source, lambda text: None, QUICK)
+            await abort(config, source)
+
+
+async def test_a_cutover_that_was_made_is_told_again(tmp_path: Path, log: bytes) -> None:
+    config, said = config_of(tmp_path / "copy"), list[str]()
+    async with serving(HandMaster(log)) as master:
+        cut = await cut_over(config, Source(master.address), lambda text: None, QUICK)
+        before = dict(master.settings)
+        assert await cut_over(config, Source(), said.append, QUICK) == cut
+        assert await cut_over(config, Source(), said.append, QUICK, cut) == cut
+        with pytest.raises(CutoverFailed, match=f"promoted at offset {cut} before, not at 99"):
+            await cut_over(config, Source(), said.append, QUICK, 99)
+        assert master.settings == before
+    assert said == 2 * [f"promoted at offset {cut} before: nothing was changed"]
 
 
 async def test_a_cutover_that_was_killed_is_ended(tmp_path: Path, log: bytes) -> None:
@@ -186,3 +204,172 @@ async def test_three_copies_begin_a_group_without_copying_again(
         assert log_bytes(node, 0, len(log)) == log
         committed = broker_of(node).metadata.tables.committed("g", "T", 0)
         assert committed == 7, "each of them knows where groups are"
+
+
+# -- killed on the way -----------------------------------------------------------------------------
+
+
+NO_ANSWER = Command(0, -1, flag=RESPONSE)  # to a request that nobody made
+
+
+class Stalling(HandMaster):
+    """Answers so many calls, then none for a while."""
+
+    left = 1 << 30
+
+    def answer(self, request: Command) -> Command:
+        self.left -= 1
+        return super().answer(request) if self.left >= 0 else NO_ANSWER
+
+
+class Killed(BaseException):
+    """What a process does no more after SIGKILL."""
+
+
+async def _killed(master: Stalling, path: Path, calls: int) -> bool:
+    """A cut-over that ends at a call without going back; whether it came to its end before."""
+    master.left = calls
+    work = asyncio.create_task(
+        cut_over(config_of(path), Source(master.address), lambda text: None, QUICK)
+    )
+    await until(lambda: work.done() or master.left < 0)
+    work.cancel()
+    await asyncio.wait([work])
+    master.left = 1 << 30
+    return not work.cancelled() and work.exception() is None
+
+
+@pytest.mark.parametrize("again", ["abort", "cutover"])
+async def test_a_cutover_that_is_killed_at_any_call_is_ended_or_repeated(
+    tmp_path: Path, log: bytes, again: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def killed(self: Cutover, saved: object, error: BaseException) -> None:
+        raise Killed
+
+    monkeypatch.setattr(Cutover, "_go_back", killed)
+    calls, done = 0, False
+    while not done:
+        calls += 1
+        path = tmp_path / str(calls)
+        served = Stalling(log)
+        async with serving(served):
+            before = {key: served.settings[key] for key in FROZEN}
+            done = await _killed(served, path, calls)
+            config, source = config_of(path), Source(served.address)
+            if again == "abort" and not done:
+                await abort(config, source)
+                assert {key: served.settings[key] for key in FROZEN} == before
+            assert await cut_over(config, source, lambda text: None, QUICK) == len(log)
+            assert {key: served.settings[key] for key in FROZEN} == FROZEN
+        assert copied(path, len(log)) == log
+    assert calls > 10, "each of its calls was its last one"
+
+
+@pytest.mark.parametrize("state", [State.CUTTING, State.PROMOTED])
+@pytest.mark.parametrize("noted", [False, True])
+async def test_a_cutover_that_is_killed_at_a_change_of_its_state_is_repeated(
+    tmp_path: Path, log: bytes, state: State, noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = states.save
+
+    def killed(disk: OsDisk, following: Following) -> Following:
+        if following.state is state:
+            if noted:
+                saved(disk, following)
+            raise Killed
+        return saved(disk, following)
+
+    config = config_of(tmp_path / "copy")
+    async with serving(HandMaster(log)) as master:
+        source = Source(master.address)
+        with monkeypatch.context() as patched:
+            patched.setattr(states, "save", killed)
+            with pytest.raises(Killed):
+                await cut_over(config, source, lambda text: None, QUICK)
+        assert (_saved(tmp_path).state is state) is noted
+        assert await cut_over(config, source, lambda text: None, QUICK) == len(log)
+    found = _saved(tmp_path)
+    assert (found.state, found.cut) == (State.PROMOTED, len(log))
+    assert found.saved["brokerRole"] == "ASYNC_MASTER", "what undoes it is still known"
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"brokerName": "broker-b"}, "is broker 'broker-b', not 'broker-a'"),
+        ({"brokerId": "1", "brokerRole": "SLAVE"}, "not the master that was followed"),
+    ],
+)
+async def test_another_broker_behind_the_same_address_is_not_changed(
+    tmp_path: Path, log: bytes, settings: dict[str, str], why: str
+) -> None:
+    config = config_of(tmp_path / "copy")
+    async with serving(HandMaster(log)) as master:
+        made = Following(master.address, master.ha, "broker-a")
+        before = {key: master.settings[key] for key in FROZEN}
+        cutting = made.becomes(State.CUTTING, saved=before)
+        states.save(OsDisk(tmp_path / "copy"), cutting)
+        master.settings.update(settings)
+        found = dict(master.settings)
+        with pytest.raises(CannotFollow, match=why):
+            await abort(config, Source())
+        assert master.settings == found
+        assert _saved(tmp_path) == cutting, "what the broker must be told is still known"
+
+
+class Deaf(HandMaster):
+    """Says that it was changed, and was not."""
+
+    def answer(self, request: Command) -> Command:
+        if request.code == RequestCode.UPDATE_BROKER_CONFIG:
+            return request.answer(0)
+        return super().answer(request)
+
+
+async def test_a_broker_that_does_not_do_as_told_is_not_taken_for_restored(
+    tmp_path: Path, log: bytes
+) -> None:
+    config = config_of(tmp_path / "copy")
+    async with serving(Deaf(log)) as master:
+        made = Following(master.address, master.ha, "broker-a")
+        before = {key: master.settings[key] for key in FROZEN}
+        master.settings.update(FROZEN)
+        states.save(OsDisk(tmp_path / "copy"), made.becomes(State.CUTTING, saved=before))
+        with pytest.raises(ConnectionError, match="still says brokerRole=SLAVE"):
+            await abort(config, Source())
+        assert _saved(tmp_path).saved == before
+
+
+async def test_a_directory_that_another_command_promotes_meanwhile_stays_so(
+    tmp_path: Path, log: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, recovered = OsDisk(tmp_path / "copy"), Log.recover
+    async with serving(HandMaster(log)) as master:
+        made = Following(master.address, master.ha, "broker-a")
+        before = {key: master.settings[key] for key in FROZEN}
+        master.settings.update(FROZEN)
+        cutting = states.save(disk, made.becomes(State.CUTTING, saved=before))
+
+        async def later(self: Log) -> None:
+            states.save(disk, cutting.becomes(State.PROMOTED, cut=len(log)))
+            await recovered(self)
+
+        monkeypatch.setattr(Log, "recover", later)
+        with pytest.raises(BadStoreFile, match="changed it meanwhile"):
+            await abort(config_of(tmp_path / "copy"), Source())
+        assert {key: master.settings[key] for key in FROZEN} == FROZEN
+    assert _saved(tmp_path).state is State.PROMOTED
+
+
+async def test_what_an_earlier_cutover_left_is_said(
+    tmp_path: Path, log: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.following.broker.calls.BEGINNING_SECONDS", 0.0)
+    async with serving(HandMaster(log)) as master:
+        before = {key: master.settings[key] for key in FROZEN}
+        made = Following(master.address, master.ha, "broker-a")
+        disk = OsDisk(tmp_path / "copy")
+        states.save(disk, made.becomes(State.CUTTING, saved=before))
+        master.refused.add(28)
+        with pytest.raises(CutoverFailed, match=r"an earlier cut-over.*duolog migrate abort"):
+            await cut_over(config_of(tmp_path / "copy"), Source(), lambda text: None, SHORT)

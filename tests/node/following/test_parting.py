@@ -1,18 +1,19 @@
 """A copy whose broker lost the end of its log is cut to it, by an operator's order alone."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from node.following import state as states
-from node.following.copying import CannotFollow, LogCopy
+from node.following.copying import CannotFollow, LogCopy, OutOfOrder
 from node.following.follower import store_of
 from node.following.program import Source, WrongSource, abort
 from node.following.state import Following
 from node.hawire.frames import Frame
 from store.osdisk import OsDisk
 from tests.node.following.conftest import config_of
-from tests.node.following.master import SEGMENT, HandMaster, copied, serving
+from tests.node.following.master import SEGMENT, HandMaster, copied, serving, written
 
 
 def _copied_before(path: Path, log: bytes, master: HandMaster) -> list[int]:
@@ -71,3 +72,55 @@ async def test_a_copy_of_another_log_is_not_cut(tmp_path: Path, log: bytes) -> N
         with pytest.raises(CannotFollow, match="nothing in common"):
             await abort(config_of(tmp_path), Source(cut_to="broker-a"))
         assert _end(tmp_path) == len(log)
+
+
+async def test_a_copy_of_another_log_that_begins_alike_is_not_cut(
+    tmp_path: Path, log: bytes
+) -> None:
+    """Every segment of any log begins with the highest bytes of a record's size."""
+    other = written(tmp_path / "other", 150, first=1)
+    async with serving(HandMaster(log)) as master:
+        _copied_before(tmp_path / "copy", log, master)
+        master.log = other
+        assert other[2 * SEGMENT :][:2] == log[2 * SEGMENT :][:2]
+        with pytest.raises(CannotFollow, match="nothing in common"):
+            await abort(config_of(tmp_path / "copy"), Source(cut_to="broker-a"))
+    assert _end(tmp_path / "copy") == len(log)
+
+
+async def test_a_copy_is_not_cut_to_another_broker_behind_the_same_address(
+    tmp_path: Path, log: bytes
+) -> None:
+    async with serving(HandMaster(log)) as master:
+        _copied_before(tmp_path, log, master)
+        master.log = log[: 2 * SEGMENT]
+        master.settings["brokerName"] = "broker-b"
+        with pytest.raises(CannotFollow, match="is broker 'broker-b', not 'broker-a'"):
+            await abort(config_of(tmp_path), Source(cut_to="broker-a"))
+    assert _end(tmp_path) == len(log)
+
+
+async def test_bytes_of_another_place_are_not_compared(
+    tmp_path: Path, log: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def elsewhere(self: HandMaster, writer: asyncio.StreamWriter, at: int) -> None:
+        await sent(self, writer, at - at % SEGMENT + SEGMENT)
+
+    sent = HandMaster._send
+    async with serving(HandMaster(log)) as master:
+        _copied_before(tmp_path, log, master)
+        monkeypatch.setattr(HandMaster, "_send", elsewhere)
+        with pytest.raises(OutOfOrder, match="expected from"):
+            await abort(config_of(tmp_path), Source(cut_to="broker-a"))
+    assert _end(tmp_path) == len(log)
+
+
+async def test_what_the_broker_has_deleted_is_not_compared(tmp_path: Path, log: bytes) -> None:
+    async with serving(HandMaster(log)) as master:
+        ends = _copied_before(tmp_path, log, master)
+        master.first, master.log = SEGMENT, log[SEGMENT : 2 * SEGMENT + 3000]
+        assert not await abort(config_of(tmp_path), Source(cut_to="broker-a"))
+        assert _end(tmp_path) == max(end for end in ends if end <= 2 * SEGMENT + 3000)
+        master.first, master.log = 4 * SEGMENT, b""
+        with pytest.raises(CannotFollow, match="nothing in common"):
+            await abort(config_of(tmp_path), Source(cut_to="broker-a"))

@@ -112,7 +112,18 @@ def test_late_offsets_only_go_forward() -> None:
         ("gone", "g"): {0: 1},
         ("RMQ_SYS_TRANS_HALF_TOPIC", "CID_RMQ_SYS_TRANS"): {0: 3},
     }
-    assert late_offsets(old, {"T": 4, "RMQ_SYS_TRANS_HALF_TOPIC": 1}, here, "broker-a") == {
+    ends = {("T", 0): 7, ("T", 1): 10, ("T", 2): 0, ("T", 3): 4}
+    found = late_offsets(old, {**ends, ("RMQ_SYS_TRANS_HALF_TOPIC", 0): 9}, here, "broker-a")
+    assert found.moved == {
         "g": {("T", "broker-a", 0): 7, ("T", "broker-a", 3): 4},
         "h": {("T", "broker-a", 0): 1},
     }
+    assert found.beyond == 0
+
+
+def test_offsets_beyond_the_end_of_their_queues_are_those_of_another_log() -> None:
+    old = Metadata()
+    old.offsets = {("T", "g"): {0: 8, 1: 3}}
+    found = late_offsets(old, {("T", 0): 7, ("T", 1): 3}, [], "broker-a")
+    assert found.moved == {"g": {("T", "broker-a", 1): 3}}
+    assert found.beyond == 1

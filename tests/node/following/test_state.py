@@ -1,15 +1,18 @@
 """The file that says whom a directory follows."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from node.following.state import (
     PATH,
+    STATUS_PATH,
     Following,
     State,
     check_follows,
     check_served,
+    check_unchanged,
     load,
     save,
 )
@@ -58,7 +61,21 @@ def test_a_state_is_followed_by_some(state: State, nexts: str) -> None:
                 made.becomes(following)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"state":"DONE","saved":{}}', '{"state":1}'])
+ROW = {"broker": "b", "ha": "h", "name": "n", "state": "FOLLOWING", "saved": {}}
+BAD_ROWS: tuple[dict[str, object], ...] = (
+    {"broker": 5},
+    {"ha": None},
+    {"cut": "7"},
+    {"cut": True},
+    {"cut": 7},
+    {"state": "PROMOTED"},
+    {"saved": []},
+    {"other": 1},
+)
+BAD_TEXTS = ("", "[]", "{}", '{"state":"DONE","saved":{}}', '{"state":1}', "[" * 100_000)
+
+
+@pytest.mark.parametrize("text", [*BAD_TEXTS, *(json.dumps({**ROW, **bad}) for bad in BAD_ROWS)])
 def test_a_file_that_cannot_be_read_is_an_error(disk: OsDisk, text: str) -> None:
     disk.write(PATH, text.encode())
     with pytest.raises(BadStoreFile, match=r"following\.json"):
@@ -88,3 +105,37 @@ def test_another_log_is_not_followed_into(tmp_path: Path) -> None:
     written(tmp_path, 1)
     with pytest.raises(BadStoreDirectory, match="empty directory"):
         check_follows(OsDisk(tmp_path), "d")
+
+
+def test_an_older_copy_of_the_file_of_a_directory_that_was_served_is_not_believed(
+    disk: OsDisk,
+) -> None:
+    disk.write("config/replica.json", b"{}")
+    for following in (MADE, MADE.becomes(State.STOPPED), MADE.becomes(State.CUTTING)):
+        save(disk, following)
+        with pytest.raises(BadStoreDirectory, match=r"a node has served it.*older copy"):
+            check_follows(disk, "d")
+        with pytest.raises(BadStoreDirectory, match="follows broker broker-a"):
+            check_served(disk, "d")
+
+
+def test_a_copy_whose_file_is_lost_is_neither_served_nor_followed(tmp_path: Path) -> None:
+    written(tmp_path, 1)
+    disk = OsDisk(tmp_path)
+    disk.write(STATUS_PATH, b"{}")
+    with pytest.raises(BadStoreDirectory, match=r"following\.json is lost"):
+        check_served(disk, "d")
+    with pytest.raises(BadStoreDirectory, match="empty directory"):
+        check_follows(disk, "d")
+    disk.write("config/replica.json", b"{}")  # it was promoted and served, long ago
+    check_served(disk, "d")
+
+
+def test_what_another_command_changed_before_the_lock_is_seen(disk: OsDisk) -> None:
+    check_unchanged(disk, None)
+    cutting = save(disk, MADE.becomes(State.CUTTING))
+    check_unchanged(disk, cutting)
+    save(disk, cutting.becomes(State.PROMOTED, cut=1))
+    for known in (cutting, None):
+        with pytest.raises(BadStoreFile, match="changed it meanwhile"):
+            check_unchanged(disk, known)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from node.remoting.calling import BadAddress, CallRefused, connect, place_of
+from node.remoting.calling import Access, BadAddress, CallRefused, connect, place_of
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
@@ -89,7 +89,7 @@ async def test_a_call_has_a_deadline() -> None:
 async def test_requests_are_signed() -> None:
     server, address = await _other()
     async with server:
-        calling = await connect(address, sign=lambda one: Command(2, one.opaque))
+        calling = await connect(address, Access(lambda one: Command(2, one.opaque)))
         with pytest.raises(CallRefused):
             await calling.call(1)
         calling.close()
