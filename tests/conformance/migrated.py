@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +33,9 @@ LATE = "DELAY\x013\x02UNIQ_KEY\x01L1\x02"  # due after the cut-over
 @dataclass(frozen=True, slots=True)
 class Moved:
     """What came of it. missing, twice: acknowledged messages that consumers got not at all, or more
-    than once. same: both logs have the same bytes up to the cut.
+    than once. same: both logs have the same bytes up to the cut. gap_seconds: the longest time
+    without an acknowledgement. steps: of a cut-over that nobody killed, seconds since the broker
+    refused messages; "acknowledged last" is by it, "acknowledged" by the node.
     """
 
     cut: int
@@ -41,6 +44,7 @@ class Moved:
     twice: int
     same: bool
     gap_seconds: float
+    steps: dict[str, float]
     status: dict[str, object]
     plan: list[dict[str, object]]
 
@@ -107,22 +111,24 @@ class Move:
         plan: list[dict[str, object]] = []
         async with asyncio.timeout(WAIT_SECONDS):
             while not plan:  # a broker that has just begun registers in a moment
-                plan = json.loads(await self.cli("plan", made.name_server, *SIZES, "--json"))
+                words = ("plan", made.name_server, *SIZES, "--json")
+                done = await asyncio.to_thread(run_cli, "migrate", *words)
+                plan = json.loads(done.stdout or "[]")
         await self._copy_under_fire()
         calling = await connect(made.address)
         await send(calling, b"half", HALF, 4)
         await send(calling, b"late", LATE)
         calling.close()
         promoted = seed is not None and await self._kill_a_cutover(random.Random(seed))
-        if not promoted:
-            await self.cli("cutover", "--data", str(data), *SIZES, "--yes")
-        words = ["status", "--data", str(data), "--checksums", "--json"]
-        status = json.loads(await self.cli(*words))
+        steps = {} if promoted else await self._cut_over()
+        shown = await self.cli("status", "--data", str(data), "--checksums", "--json")
+        status = json.loads(shown)
         end = status["cut"]
         same = bytes_of(data / "commitlog", end) == bytes_of(made.store / "commitlog", end)
-        await asyncio.to_thread(self.node.start)
+        if not self.node.running:
+            await asyncio.to_thread(self.node.start)
         stored = len(self.producer.acknowledged)
-        self.producer.address = self.listen
+        self.producer.address, self.producer.next_address = self.listen, ""
         await self.cli("offsets", "--broker", made.address, "--endpoints", self.node.endpoint)
         self.consumer.address = self.listen
         await until(lambda: len(self.producer.acknowledged) > stored + self._messages)
@@ -138,6 +144,7 @@ class Move:
             sum(times > 1 for times in bodies.values()),
             same,
             self.producer.gap,
+            steps,
             status,
             plan,
         )
@@ -174,6 +181,29 @@ class Move:
             await self.cli("abort", "--data", str(self.data), *SIZES)
             await self._grown()
         return False
+
+    async def _cut_over(self) -> dict[str, float]:
+        """Cut over, and start the node at once; when what happened."""
+        self.producer.next_address = self.listen
+        words = ("-m", "node.cli.main", "migrate", "cutover", "--yes", "--data", str(self.data))
+        pipe = asyncio.subprocess.PIPE
+        cutover = await asyncio.create_subprocess_exec(
+            sys.executable, *words, *SIZES, stderr=pipe, stdout=pipe, env=environment()
+        )
+        times: dict[str, float] = {}
+        assert cutover.stderr is not None, "it is a pipe"
+        while line := (await cutover.stderr.readline()).decode().strip():
+            times[line.partition(":")[0]] = time.monotonic()
+        assert await cutover.wait() == 0, times
+        times["ended"] = time.monotonic()
+        stored = len(self.producer.acknowledged)
+        await asyncio.to_thread(self.node.start)
+        times["node answers"] = time.monotonic()
+        await until(lambda: len(self.producer.acknowledged) > stored)
+        times["acknowledged"] = self.producer.acknowledged_at(stored)
+        times["acknowledged last"] = self.producer.acknowledged_at(stored - 1)
+        refused = times["the broker stores no more messages"]
+        return {name: round(at - refused, 3) for name, at in times.items()}
 
     async def _grown(self) -> None:
         end = len(self.producer.acknowledged) + self._messages
