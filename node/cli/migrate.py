@@ -264,7 +264,7 @@ def cutover(
     print(f"promoted at offset {end}. Now")
     print("  1. stop the old broker: mqshutdown broker. It writes its last offsets to")
     print("     config/consumerOffset.json in its store directory")
-    print(f"  2. start the node: duolog node start --data {chosen.node.data}")
+    print(f"  2. start the node, unless it waits: duolog node start --data {chosen.node.data}")
     print("  3. carry over late offsets: duolog migrate offsets --file consumerOffset.json")
 
 

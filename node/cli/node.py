@@ -51,6 +51,14 @@ def start(
     config: Annotated[Path | None, typer.Option(help="TOML file (default ./duolog.toml).")] = None,
     set_: Annotated[list[str] | None, Setting] = None,
     json_logs: Annotated[bool, typer.Option("--json", help="Write the log as JSON lines.")] = False,
+    after_cutover: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="Wait so long for `duolog migrate cutover` to promote the directory, then start.",
+        ),
+    ] = None,
 ) -> None:
     """Run a node in the foreground until SIGTERM or SIGINT."""
     gc.disable()  # a start makes hundreds of thousands of objects that stay; serve() enables it
@@ -83,7 +91,19 @@ def start(
         fail(str(error), "duolog config show --origin", 2)
     from node.server import serve
 
+    if after_cutover is not None:
+        _await_cutover(loaded.node.data, after_cutover)
     sys.exit(asyncio.run(serve(loaded)))
+
+
+def _await_cutover(directory: Path, seconds: float) -> None:
+    from node.following.promotion import wait_promoted
+    from store.errors import StoreError
+
+    try:
+        wait_promoted(directory, seconds)
+    except (StoreError, OSError) as error:
+        fail(str(error), f"duolog migrate status --data {directory}")
 
 
 def _replication(status: "NodeStatus") -> dict[str, object]:

@@ -40,13 +40,15 @@ class Patience:
     """How long the steps of a cut-over may take, in seconds.
 
     producers: given to producers, who read their routes anew, before the broker refuses messages;
-    where other brokers have the same topics, none of their sends fails then.
+    where other brokers have the same topics, none of their sends fails then. pause: between two
+    looks at how far the copy is. look: between two looks at where both logs end.
     """
 
     catch_up: float = 600.0
     producers: float = 0.0
     settle: float = 30.0
     pause: float = 1.0
+    look: float = 0.25
 
 
 async def give_back(broker: OldBroker, following: Following) -> None:
@@ -147,7 +149,7 @@ class Cutover:
 
         await self._until(
             close,
-            seconds,
+            (seconds, self._patience.pause),
             lambda: (
                 f"the copy is {follower.behind_bytes} bytes behind after {seconds:g} s "
                 f"{follower.reason}".rstrip()
@@ -198,18 +200,23 @@ class Cutover:
         return end
 
     async def _settled(self) -> int:
-        """The end of both logs, once it was the same twice."""
+        """The end of both logs, once it was the same twice.
+
+        A put that asked for the broker's role before it changed may be waiting for the disk still,
+        with others behind it: the lock of the log must be free as well.
+        """
         follower, before = self._follower, [-1]
 
         async def same() -> bool:
-            end = (await follower.ask()).end
-            same = follower.follows and end == follower.end == before[0]
-            before[0] = end
+            found = await follower.ask()
+            still = follower.follows and not found.putting_ms
+            same = still and found.end == follower.end == before[0]
+            before[0] = found.end if still else -1
             return same
 
         await self._until(
             same,
-            self._patience.settle,
+            (self._patience.settle, self._patience.look),
             lambda: (
                 f"the broker's log ends at {before[0]}, the copy at {follower.end} "
                 f"{follower.reason}".rstrip()
@@ -230,16 +237,20 @@ class Cutover:
         )
 
     async def _until(
-        self, done: Callable[[], Awaitable[bool]], seconds: float, late: Callable[[], str]
+        self,
+        done: Callable[[], Awaitable[bool]],
+        times: tuple[float, float],
+        late: Callable[[], str],
     ) -> None:
-        loop = asyncio.get_running_loop()
+        """times: the longest wait, and the one between two looks."""
+        loop, (seconds, pause) = asyncio.get_running_loop(), times
         deadline = loop.time() + seconds
         while not await done():
             if self._follower.failed.done():
                 raise ConnectionError(str(self._follower.failed.exception()))
             if loop.time() >= deadline:
                 raise TimeoutError(late())
-            await asyncio.sleep(self._patience.pause)
+            await asyncio.sleep(pause)
 
     async def _go_back(self, saved: Mapping[str, str], error: BaseException) -> NoReturn:
         """Have the broker go on. Raises CutoverFailed."""

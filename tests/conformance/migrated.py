@@ -79,7 +79,8 @@ class Move:
         )
         self.data = root / "data"
         self.listen = free_endpoint()
-        self.node = NodeProcess(self.data, *SIZES, "--set", f"remoting.listen={self.listen}")
+        more = ("--set", f"remoting.listen={self.listen}", "--after-cutover", "90")
+        self.node = NodeProcess(self.data, *SIZES, *more)
         self.producer = Producer(self.made.address, BODY_BYTES)
         self.consumer = Consumer(self.made.address)
         self._messages = messages
@@ -183,22 +184,23 @@ class Move:
         return False
 
     async def _cut_over(self) -> dict[str, float]:
-        """Cut over, and start the node at once; when what happened."""
+        """Cut over, with a node that waits for it; when what happened."""
         self.producer.next_address = self.listen
+        await asyncio.to_thread(ChildProcess.start, self.node)
         words = ("-m", "node.cli.main", "migrate", "cutover", "--yes", "--data", str(self.data))
         pipe = asyncio.subprocess.PIPE
         cutover = await asyncio.create_subprocess_exec(
             sys.executable, *words, *SIZES, stderr=pipe, stdout=pipe, env=environment()
         )
-        times: dict[str, float] = {}
+        times, stored = dict[str, float](), 0
         assert cutover.stderr is not None, "it is a pipe"
         while line := (await cutover.stderr.readline()).decode().strip():
             times[line.partition(":")[0]] = time.monotonic()
+            stored = stored if "promoted" in times else len(self.producer.acknowledged)
         assert await cutover.wait() == 0, times
         times["ended"] = time.monotonic()
-        stored = len(self.producer.acknowledged)
-        await asyncio.to_thread(self.node.start)
-        times["node answers"] = time.monotonic()
+        await asyncio.to_thread(self.node.wait_port)
+        times["node listens"] = time.monotonic()
         await until(lambda: len(self.producer.acknowledged) > stored)
         times["acknowledged"] = self.producer.acknowledged_at(stored)
         times["acknowledged last"] = self.producer.acknowledged_at(stored - 1)

@@ -5,13 +5,17 @@ import signal
 import sys
 from pathlib import Path
 
+import duolog
 import pytest
 
+from demo.childnode import ChildNode
 from demo.childprocess import ChildProcess
 from node.following import state as states
+from node.following.cutover import Patience
+from node.following.program import Source, cut_over
 from node.following.state import State
 from store.osdisk import OsDisk
-from tests.node.following.conftest import until
+from tests.node.following.conftest import config_of, until
 from tests.node.following.master import HandMaster, copied, serving, written
 from tests.process.support import environment
 from tests.support import SMALL
@@ -58,3 +62,22 @@ async def test_a_follower_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     found = states.load(OsDisk(data))
     assert found is not None
     assert found.state is State.FOLLOWING
+
+
+async def test_a_node_that_waits_starts_when_its_directory_is_promoted(tmp_path: Path) -> None:
+    log, data = written(tmp_path / "made", 100), tmp_path / "copy"
+    sizes = [word for name in SIZES for word in ("--set", f"store.{name}={getattr(SMALL, name)}")]
+    late = ChildNode(tmp_path / "none", *sizes, "--after-cutover", "0")
+    node = ChildNode(data, *sizes, "--after-cutover", "60")
+    for one in (late, node):
+        await asyncio.to_thread(one.start)
+    async with serving(HandMaster(log)) as master:
+        source, quick = Source(master.address), Patience(pause=0.01, look=0.01)
+        assert await cut_over(config_of(data), source, lambda text: None, quick) == len(log)
+    async with duolog.Client(node.endpoint, timeout=30) as client:
+        await node.wait_ready(client)
+        assert (await client.admin.node_status()).max_offset >= len(log)
+    assert await asyncio.to_thread(node.stop) == 0
+    assert late.process is not None
+    assert await asyncio.to_thread(late.process.wait, 60) == 1
+    assert "was not promoted within 0 s" in late.log_tail()

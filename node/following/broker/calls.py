@@ -25,11 +25,15 @@ class BadAnswer(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """How a broker stands: log offsets [first, end), and its version as it writes it."""
+    """How a broker stands: log offsets [first, end), and its version as it writes it.
+
+    putting_ms: for how long a put has held the lock of its log now; others may wait for it.
+    """
 
     first: int
     end: int
     version: str
+    putting_ms: int = 0
 
 
 class OldBroker:
@@ -50,7 +54,9 @@ class OldBroker:
                 first = _offset(table.get("commitLogMinOffset"), self.address)
                 end = _offset(table.get("commitLogMaxOffset"), self.address)
                 if first <= end:
-                    return Runtime(first, end, str(table.get("brokerVersionDesc", "")))
+                    version = str(table.get("brokerVersionDesc", ""))
+                    putting = _offset(table.get("pageCacheLockTimeMills", 0), self.address)
+                    return Runtime(first, end, version, putting)
         raise BadAnswer(f"{self.address} does not say where its log begins and ends")
 
     async def _figures(self) -> bytes:

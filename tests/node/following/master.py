@@ -85,6 +85,7 @@ class HandMaster:
     ha: str = ""
     grown: asyncio.Condition = field(default_factory=asyncio.Condition)
     pause: float = 0.0  # between frames
+    putting_ms: int = 0
     _links: list[asyncio.StreamWriter] = field(default_factory=list)
 
     @property
@@ -151,7 +152,8 @@ class HandMaster:
             return "".join(f"{key}={value}\n" for key, value in rows.items()).encode()
         if code == RequestCode.GET_BROKER_RUNTIME_INFO:
             table = {"commitLogMinOffset": str(self.first), "commitLogMaxOffset": str(self.end)}
-            return json.dumps({"table": {**table, "brokerVersionDesc": "V4_9_7"}}).encode()
+            more = {"brokerVersionDesc": "V4_9_7", "pageCacheLockTimeMills": str(self.putting_ms)}
+            return json.dumps({"table": {**table, **more}}).encode()
         if code == RequestCode.GET_BROKER_CLUSTER_INFO:
             return (
                 f'{{"brokerAddrTable":{{"broker-a":{{"brokerAddrs":{{0:"{self.address}"}}}}}}}}'

@@ -22,8 +22,8 @@ from tests.node.following.conftest import Opened, config_of, sizes, until
 from tests.node.following.master import HandMaster, copied, serving
 from tests.node.replicas import Elected, broker_of, log_bytes
 
-SHORT = Patience(catch_up=5, settle=0.05, pause=0.001)
-QUICK = Patience(pause=0.01)
+SHORT = Patience(catch_up=5, settle=0.05, pause=0.001, look=0.001)
+QUICK = Patience(pause=0.01, look=0.01)
 
 
 def _saved(tmp_path: Path) -> Following:
@@ -82,6 +82,24 @@ async def test_a_broker_that_goes_on_storing_is_left_as_it_was(
         assert master.settings == before
         assert not follower.following.saved
     assert _saved(tmp_path).state is State.FOLLOWING
+
+
+async def test_a_put_that_is_under_way_is_waited_for(
+    tmp_path: Path, followed: Opened, log: bytes
+) -> None:
+    """It asked for the broker's role before that changed, and waits for the disk."""
+    async with serving(HandMaster(log[:9000])) as master, followed(master) as follower:
+        await until(lambda: follower.end > 8000)
+        whole = follower.end
+        master.log, master.putting_ms = log[:whole], 3000
+        work = asyncio.create_task(Cutover(follower, lambda text: None, QUICK).run())
+        await until(lambda: master.settings["brokerRole"] == "SLAVE")
+        before = master.called.count(28)
+        await until(lambda: master.called.count(28) > before + 5)
+        assert not work.done()
+        await master.grow(log[whole : len(log)])
+        master.putting_ms = 0
+        assert await work == len(log)
 
 
 @pytest.mark.parametrize("code", [21, 43])

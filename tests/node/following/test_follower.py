@@ -258,7 +258,9 @@ async def test_a_copy_that_lost_a_segment_is_followed_no_further_and_not_promote
                 follower.failed.result()
         config = config_of(tmp_path / "copy")
         with pytest.raises(CutoverFailed, match="this copy is damaged"):
-            await cut_over(config, Source(), lambda text: None, Patience(catch_up=5, pause=0.01))
+            await cut_over(
+                config, Source(), lambda text: None, Patience(catch_up=5, pause=0.01, look=0.01)
+            )
         assert master.settings["brokerRole"] == "ASYNC_MASTER"
 
 
