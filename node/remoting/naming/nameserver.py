@@ -8,12 +8,11 @@ RETRY_SECONDS, and after twice as long each time up to RETRY_SECONDS_MAX, howeve
 import asyncio
 import contextlib
 import math
-import ssl
 from collections.abc import Awaitable, Callable
 
 import structlog
 
-from node.remoting.calling import Calling, CallRefused, connect
+from node.remoting.calling import Access, Calling, CallRefused, connect
 from node.remoting.codec.codes import RequestCode
 from node.remoting.naming.registration import Registration
 
@@ -30,10 +29,10 @@ Newer = Callable[[Registration | None, float], Awaitable[Registration | None]]
 class NameServer:
     """What one of them knows of this node."""
 
-    def __init__(self, address: str, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, address: str, access: Access) -> None:
         """address: HOST:PORT."""
         self.address = address
-        self._tls = tls
+        self._access = access
         self._calling: Calling | None = None
         self._told: Registration | None = None  # the last one that it took
         self._told_at = -math.inf
@@ -70,7 +69,7 @@ class NameServer:
         try:
             calling = self._calling
             if calling is None or not calling.is_open:
-                calling = self._calling = await connect(self.address, tls=self._tls)
+                calling = self._calling = await connect(self.address, self._access)
             code = RequestCode.REGISTER_BROKER
             await calling.call(code, registration.fields, registration.body, seconds)
         except (OSError, CallRefused) as error:  # TimeoutError is an OSError

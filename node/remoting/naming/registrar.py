@@ -13,6 +13,7 @@ from duolog._background import Background
 
 from node.broker import Broker
 from node.config import RemotingSection
+from node.remoting.calling import ANYBODY, Access
 from node.remoting.codec.routes import MASTER_ID
 from node.remoting.naming.nameserver import NameServer
 from node.remoting.naming.registration import Registration, Registrations, Standing
@@ -36,7 +37,8 @@ class Registrar:
         self._registrations = Registrations(default_topics(broker))
         ca = section.namesrv_ca
         tls = ssl.create_default_context(cafile=ca) if ca is not None else None
-        self._servers = [NameServer(address, tls) for address in section.namesrv_addr]
+        access = ANYBODY if tls is None else Access(tls=lambda: tls)
+        self._servers = [NameServer(address, access) for address in section.namesrv_addr]
         self._running = Background(broker.give_up)
         self._stirred = asyncio.Event()  # something may have changed
         self._turned = asyncio.Event()  # the role has

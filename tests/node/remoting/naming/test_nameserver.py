@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from node.remoting.calling import ANYBODY, Access
 from node.remoting.naming import nameserver as module
 from node.remoting.naming.nameserver import PERIOD_SECONDS, RETRY_SECONDS, NameServer
 from node.remoting.naming.registration import Registration, Registrations, Standing
@@ -30,9 +31,9 @@ class Days:
         clock = SimpleNamespace(get_running_loop=lambda: loop, timeout=asyncio.timeout)
         monkeypatch.setattr(module, "asyncio", clock)
         monkeypatch.setattr(module, "connect", self._connect)
-        self.server = NameServer("names:9876", None)
+        self.server = NameServer("names:9876", ANYBODY)
 
-    async def _connect(self, address: str, tls: None) -> SimpleNamespace:
+    async def _connect(self, address: str, access: Access) -> SimpleNamespace:
         self.asked.append(self.now)
         if not self.works:
             raise ConnectionError("nobody is there")
