@@ -58,9 +58,9 @@ async def test_a_tail_shows_what_comes_and_counts_the_rest(
             await tail(Visit(client, (), {"topic": "none"}, {}, 15.0, Rates()))
 
 
-async def without_queues(topics: Any, names: list[str]) -> list[duolog.TopicDescription]:
+async def without_queues(topics: Any, *words: Any, **more: Any) -> list[duolog.TopicDescription]:
     """What is told of a topic while the replica group is away that holds its queues."""
-    return [replace(part, stats=()) for part in await topics(names)]
+    return [replace(part, stats=()) for part in await topics(*words, **more)]
 
 
 async def test_dead_letters_are_shown_and_sent_again(start_node: StartNode) -> None:
