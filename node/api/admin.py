@@ -30,7 +30,7 @@ from node.api.waiting.delayed import Delayed
 from node.api.waiting.halves import Halves
 from node.broker import Broker
 from node.consuming.offsets import offset_at
-from node.core.logbytes import ENTRIES_MAX, Count, LogBytes
+from node.core.logbytes import ENTRIES_MAX, Allowance, LogBytes
 from node.core.slices import Slices
 from node.election.failover import FailoverService
 from node.pop.liteservice import bound, bound_topic, is_exclusive
@@ -179,7 +179,7 @@ class AdminService(stubs.AdminServicer):
     async def _add_topics(
         self, reply: wire.ListTopicsReply, request: wire.ListTopicsRequest, slices: Slices
     ) -> None:
-        metadata, count = self._broker.metadata, Count(slices, ENTRIES_MAX)
+        metadata, allowance = self._broker.metadata, Allowance(slices, ENTRIES_MAX)
         names: Iterable[str] = request.topics
         own: Mapping[str, TopicConfig] = {}
         if not request.topics:
@@ -191,13 +191,13 @@ class AdminService(stubs.AdminServicer):
             if config is not None:
                 self._fill(reply.topics.add(), config)
                 if request.sizes:
-                    await self._measure(reply.topics[-1], count)
+                    await self._measure(reply.topics[-1], allowance)
             elif request.topics:
                 self._broker.admission.check_knows()
 
-    async def _measure(self, topic: wire.TopicReply, count: Count) -> None:
+    async def _measure(self, topic: wire.TopicReply, allowance: Allowance) -> None:
         for queue in topic.stats:
-            found = await self._log_bytes.of(topic.topic, queue.queue_id, count)
+            found = await self._log_bytes.of(topic.topic, queue.queue_id, allowance)
             if found is not None:
                 queue.log_bytes = found
 

@@ -35,8 +35,8 @@ class Queues(Protocol):
 
 
 @dataclass(slots=True)
-class Count:
-    """What one call may read. left: entries."""
+class Allowance:
+    """What one call may read, in its slices. left: entries."""
 
     slices: Slices
     left: int
@@ -72,13 +72,13 @@ class LogBytes:
         self._of = -1
         self._counted: OrderedDict[QueueKey, _Counted] = OrderedDict()  # the newest look last
 
-    async def of(self, topic: str, queue_id: int, count: Count) -> int | None:
+    async def of(self, topic: str, queue_id: int, allowance: Allowance) -> int | None:
         """The bytes of a queue's records; None where the call may not read that many entries."""
         key = (topic, queue_id)
         while (chunk := self._unfinished(key)) is not None:
-            if not self._read(key, chunk, count):
+            if not self._read(key, chunk, allowance):
                 return None
-            await count.slices.turn()  # the queue may be another one afterwards
+            await allowance.slices.turn()  # the queue may be another one afterwards
         return sum(chunk.bytes for chunk in self._counted[key].chunks.values())
 
     def _unfinished(self, key: QueueKey) -> tuple[_Chunk, int] | None:
@@ -113,17 +113,17 @@ class LogBytes:
         self._counted.move_to_end(key)
         return known
 
-    def _read(self, key: QueueKey, found: tuple[_Chunk, int], count: Count) -> bool:
+    def _read(self, key: QueueKey, found: tuple[_Chunk, int], allowance: Allowance) -> bool:
         """Count some entries; False where there are none, or the call has read enough."""
         chunk, missing = found
-        wanted = min(missing, AT_ONCE, count.left)
+        wanted = min(missing, AT_ONCE, allowance.left)
         if not wanted:
             return False
         sizes = self._queues.entries(*key, chunk.end, wanted)[1]
         chunk.bytes += int(sizes[sizes != BLANK].sum())
         chunk.end += len(sizes)
-        count.left -= len(sizes)
+        allowance.left -= len(sizes)
         return bool(len(sizes))
 
 
-__all__ = ["ENTRIES_MAX", "Count", "LogBytes"]
+__all__ = ["ENTRIES_MAX", "Allowance", "LogBytes"]

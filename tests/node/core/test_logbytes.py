@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.core import logbytes as module
-from node.core.logbytes import Count, LogBytes
+from node.core.logbytes import Allowance, LogBytes
 from node.core.slices import Slices
 from store.consumequeue import BLANK
 from store.kernels.jit import I64
@@ -50,8 +50,8 @@ def counting(store: Store) -> LogBytes:
     return LogBytes(store, lambda: store.epoch)
 
 
-def count(left: int = module.ENTRIES_MAX) -> Count:
-    return Count(Slices(lambda: 0.0), left)
+def some(left: int = module.ENTRIES_MAX) -> Allowance:
+    return Allowance(Slices(lambda: 0.0), left)
 
 
 @pytest.fixture(autouse=True)
@@ -63,72 +63,72 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_was_counted_is_not_read_again() -> None:
     store = Store([10 * n for n in range(1, 22)])
     counts = counting(store)
-    assert await counts.of(*T, count()) == store.bytes
+    assert await counts.of(*T, some()) == store.bytes
     assert store.read == list(range(21))
-    assert await counts.of(*T, count()) == store.bytes
+    assert await counts.of(*T, some()) == store.bytes
     store.sizes += [7, 8]
-    assert await counts.of(*T, count()) == store.bytes
+    assert await counts.of(*T, some()) == store.bytes
     assert store.read == list(range(23))
 
 
 async def test_retention_costs_the_first_chunk_alone() -> None:
     store = Store([10] * 30)
     counts = counting(store)
-    await counts.of(*T, count())
+    await counts.of(*T, some())
     store.read.clear()
     store.low = 11
-    assert await counts.of(*T, count()) == store.bytes == 190
+    assert await counts.of(*T, some()) == store.bytes == 190
     assert store.read == list(range(11, 16))
 
 
 async def test_one_call_reads_so_much_and_the_next_goes_on() -> None:
     store = Store([10] * 25)
     counts = counting(store)
-    one = count(10)
+    one = some(10)
     assert await counts.of(*T, one) is None
     assert one.left == 0
     assert await counts.of("U", 0, one) is None, "of another queue neither"
-    assert await counts.of(*T, count(14)) is None
-    assert await counts.of(*T, count(1)) == 250
+    assert await counts.of(*T, some(14)) is None
+    assert await counts.of(*T, some(1)) == 250
 
 
 async def test_blank_entries_have_no_record() -> None:
     store = Store([10, BLANK, 20])
-    assert await counting(store).of(*T, count()) == 30
+    assert await counting(store).of(*T, some()) == 30
 
 
 async def test_an_empty_queue_has_no_bytes_and_then_those_of_its_messages() -> None:
     store = Store()
     counts = counting(store)
-    assert await counts.of(*T, count()) == 0
+    assert await counts.of(*T, some()) == 0
     store.sizes = [5, 6]
-    assert await counts.of(*T, count()) == 11
+    assert await counts.of(*T, some()) == 11
 
 
 @pytest.mark.parametrize("again", [5, 20, 30])
 async def test_a_topic_that_was_made_again_is_another_one(again: int) -> None:
     store = Store([10] * 20)
     counts = counting(store)
-    await counts.of(*T, count())
+    await counts.of(*T, some())
     store.sizes, store.base = [3] * again, 9000
-    assert await counts.of(*T, count()) == 3 * again
+    assert await counts.of(*T, some()) == 3 * again
 
 
 async def test_another_mastership_may_have_replaced_records() -> None:
     store = Store([10] * 20)
     counts = counting(store)
-    await counts.of(*T, count())
+    await counts.of(*T, some())
     store.sizes[12:] = [3] * 12
     store.epoch += 1
-    assert await counts.of(*T, count()) == store.bytes
+    assert await counts.of(*T, some()) == store.bytes
 
 
 async def test_a_queue_that_was_truncated_is_counted_again_there() -> None:
     store = Store([10] * 20)
     counts = counting(store)
-    await counts.of(*T, count())
+    await counts.of(*T, some())
     store.sizes[18:] = []
-    assert await counts.of(*T, count()) == store.bytes
+    assert await counts.of(*T, some()) == store.bytes
 
 
 async def test_entries_that_are_gone_meanwhile_end_the_call() -> None:
@@ -136,7 +136,7 @@ async def test_entries_that_are_gone_meanwhile_end_the_call() -> None:
     gone = SimpleNamespace(
         queue_range=store.queue_range, entries=lambda *_: np.empty((3, 0), np.int64)
     )
-    assert await LogBytes(cast(Any, gone), lambda: 1).of(*T, count()) is None
+    assert await LogBytes(cast(Any, gone), lambda: 1).of(*T, some()) is None
 
 
 async def test_counts_of_few_queues_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,11 +144,11 @@ async def test_counts_of_few_queues_are_kept(monkeypatch: pytest.MonkeyPatch) ->
     store = Store([10] * 10)
     counts = counting(store)
     for name in ("T", "U", "T", "V"):
-        await counts.of(name, 0, count())
+        await counts.of(name, 0, some())
     store.read.clear()
-    await counts.of("T", 0, count())
+    await counts.of("T", 0, some())
     assert store.read == []
-    await counts.of("U", 0, count())
+    await counts.of("U", 0, some())
     assert store.read == list(range(10))
 
 
@@ -159,6 +159,6 @@ async def test_it_is_the_sum_whatever_comes_and_goes(data: st.DataObject) -> Non
     for _ in range(data.draw(st.integers(1, 12))):
         store.sizes += data.draw(st.lists(st.sampled_from([1, 7, 90, BLANK]), max_size=12))
         store.low = data.draw(st.integers(store.low, len(store.sizes)))
-        found = await counts.of(*T, count(data.draw(st.integers(0, 20))))
+        found = await counts.of(*T, some(data.draw(st.integers(0, 20))))
         assert found in (None, store.bytes)
-    assert await counts.of(*T, count()) == store.bytes
+    assert await counts.of(*T, some()) == store.bytes
