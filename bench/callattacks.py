@@ -27,6 +27,10 @@ class Caller:
         self.answers = Answers(self._socket, self.counts)
         self.send(h2.greeting(window) + h2.frame(h2.SETTINGS, h2.ACK, 0))
 
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
     def send(self, data: bytes) -> bool:
         """Whether it was taken."""
         with contextlib.suppress(OSError):
@@ -67,6 +71,29 @@ def half_messages(endpoint: str, count: int) -> Counts:
         caller.answers.read(0.0 if sent else 0.1)
     late = LATE_BYTES * count + sum(left.values())
     return {**caller.counts, "ended": caller.answers.ended, "sent": MESSAGE_BYTES * count - late}
+
+
+def half_crowd(endpoint: str, count: int) -> Counts:
+    """Connections with a message each of 60 MiB that does not end."""
+    callers = [Caller(endpoint, number) for number in range(count)]
+    left = dict.fromkeys(callers, MESSAGE_BYTES - LATE_BYTES)
+    head = b"\0" + struct.pack(">I", MESSAGE_BYTES)
+    for caller in callers:
+        caller.answers.windows[1] = caller.answers.initial - len(head)
+        caller.send(h2.begin(1, h2.call_block(APPEND)) + h2.frame(h2.DATA, 0, 1, head))
+        caller.answers.windows[0] -= len(head)
+    under_way()
+    while not told_to_end():
+        sent = 0
+        for caller in callers:
+            caller.answers.read(0.0)
+            now = caller.send_data(1, left[caller])
+            left[caller] -= now
+            sent += now
+        if not sent:
+            told_to_end(0.05)
+    sent = (MESSAGE_BYTES - LATE_BYTES) * count - sum(left.values())
+    return {"ended": sum(caller.answers.ended for caller in callers), "sent_bytes": sent}
 
 
 def many_streams(endpoint: str, count: int) -> Counts:
@@ -119,7 +146,8 @@ def strange_clients(endpoint: str, count: int) -> Counts:
 
 
 ATTACKS: dict[str, Callable[[str, int], Counts]] = {
-    one.__name__: one for one in (half_messages, many_streams, deaf_calls, strange_clients)
+    one.__name__: one
+    for one in (half_messages, half_crowd, many_streams, deaf_calls, strange_clients)
 }
 
 __all__ = ["ATTACKS"]

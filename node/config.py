@@ -385,6 +385,13 @@ class LimitsSection(_Section):
         5000, ge=100, description="interval between metadata snapshots"
     )
 
+    arriving_bytes_max: int = Field(
+        32 << 20,
+        ge=1 << 20,
+        description="room on each port of clients for requests that have not arrived whole. Over "
+        "frames and the remoting protocol, further ones wait unread; over gRPC, connections end of "
+        "which no message arrives any more. A longer request needs to be alone",
+    )
 
 class TransactionsSection(_Section):
     """Checks of half messages that are neither committed nor rolled back."""

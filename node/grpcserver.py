@@ -23,7 +23,10 @@ from grpc._cython import cygrpc as _cygrpc
 from grpc.aio import _server
 
 from node.grpcoptions import Options
-from node.methods import methods_of
+from node.methods import Handler, methods_of
+from node.unfinished import calls
+from node.unfinished.ledger import Ledger
+from node.unfinished.watch import Watch
 
 cygrpc: Any = _cygrpc
 log = structlog.get_logger("duolog.node")
@@ -60,6 +63,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
         self._own_loop = loop
         self._methods: dict[str, Any] = {}
         self.calls_max = 0
+        self.watch: Watch | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._resolver: Any = None
 
@@ -92,6 +96,8 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
             too_many = len(self._calls) >= self.calls_max
             if too_many:
                 log.warning("gRPC: too many calls", reason=f"{self.calls_max} are under way")
+            if self.watch is not None:
+                calls.begin(self.watch.known)
             serving = cygrpc._handle_rpc(name, self._resolver, (), state, loop, too_many)
             task = loop.create_task(cygrpc._schedule_rpc_coro(serving, state, loop, name))
             self._calls.add(task)
@@ -101,20 +107,49 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
 class Server(_server.Server):
     """A server whose generic handlers are those of `grpc.method_handlers_generic_handler`."""
 
-    def __init__(self, options: Options, calls_max: int) -> None:
+    def __init__(self, options: Options, calls_max: int, ledger: Ledger) -> None:
         self._loop = cygrpc.get_working_loop()
         arguments = cast(Any, _server)._augment_channel_arguments(options, None)
         self._server = _Core(self._loop, None, (), (), arguments, None)
         self._server.calls_max = calls_max
+        self._server.watch = self._watch = Watch(ledger)
+        self._ports: set[int] = set()
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[Any]) -> None:
         """See grpcio: their methods are registered."""
         for service in generic_rpc_handlers:
-            self._server.add_registered_method_handlers(methods_of(service))
+            found: dict[str, Handler] = methods_of(service)
+            self._server.add_registered_method_handlers(
+                {name: calls.counted(method) for name, method in found.items()}
+            )
+
+    def add_insecure_port(self, address: str) -> int:
+        """See grpcio."""
+        return self._added(super().add_insecure_port(address))
+
+    def add_secure_port(self, address: str, server_credentials: grpc.ServerCredentials) -> int:
+        """See grpcio."""
+        return self._added(super().add_secure_port(address, server_credentials))
+
+    def _added(self, port: int) -> int:
+        self._ports.add(port)
+        return port
+
+    async def start(self) -> None:
+        """See grpcio."""
+        await super().start()
+        self._watch.start(self._ports)
+
+    async def stop(self, grace: float | None) -> None:
+        """See grpcio."""
+        await super().stop(grace)
+        await self._watch.stop()
 
 
-def serve(options: Options, calls_max: int) -> grpc.aio.Server:
-    """A server. calls_max: on all connections together; the others get RESOURCE_EXHAUSTED."""
+def serve(options: Options, calls_max: int, ledger: Ledger) -> grpc.aio.Server:
+    """A server. calls_max: on all connections together; the others get RESOURCE_EXHAUSTED. ledger:
+    of what has not arrived whole.
+    """
     lacking = [name for name in _USED if not hasattr(cygrpc, name)]
     lacking += [name for name in _OVERRIDDEN if not hasattr(cygrpc.AioServer, name)]
     if lacking:
@@ -122,7 +157,7 @@ def serve(options: Options, calls_max: int) -> grpc.aio.Server:
         return grpc.aio.server(options=options, maximum_concurrent_rpcs=calls_max)
     if hasattr(cygrpc, "traceback"):
         cygrpc.traceback = _Tracebacks
-    return cast(grpc.aio.Server, Server(options, calls_max))
+    return cast(grpc.aio.Server, Server(options, calls_max, ledger))
 
 
 __all__ = ["serve"]

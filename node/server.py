@@ -41,6 +41,7 @@ from node.methods import Methods
 from node.openfiles import connections_that_fit, raise_limit
 from node.replication.masterstream import ReplicationService
 from node.trimming import keep_trimmed
+from node.unfinished.ledger import Ledger
 from store.errors import StoreError
 from store.osdisk import OsDisk
 from store.record import Host
@@ -232,7 +233,8 @@ class Node:
     async def _recover(self, reserved: ReservedPort) -> None:
         """Make the services and the broker, and recover its store."""
         limits = self.config.limits
-        server = grpc_server(client_port(limits), limits.polls_max + SHORT_CALLS_MAX)
+        ledger = Ledger(limits.arriving_bytes_max, limits.request_bytes_max)
+        server = grpc_server(client_port(limits), limits.polls_max + SHORT_CALLS_MAX, ledger)
         disk = OsDisk(self.config.node.data)
         check_served(disk, str(self.config.node.data))
         broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))

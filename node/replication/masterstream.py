@@ -22,6 +22,7 @@ from node.replication.outgoing import Outgoing
 from node.replication.roles import Connection, Replication
 from node.replication.stream import HA_METHOD, PROOF_SECONDS
 from node.tls import Tls
+from node.unfinished.ledger import Ledger
 from store.clocks import MonoMs
 
 Frames = AsyncIterator[bytes]
@@ -33,6 +34,7 @@ Served = Callable[[Frames, Context], Coroutine[Any, Any, None]]
 log = structlog.get_logger("duolog.ha")
 
 CONNECTIONS_MAX = 256
+ARRIVING_BYTES_MAX = 8 << 20  # of what slaves say, which is short
 LAST_WRITE_SECONDS = 1.0
 _BROKEN = (ConnectionError, asyncio.InvalidStateError)  # also raised for a call that is over
 
@@ -56,7 +58,8 @@ class ReplicationService:
         self._replication = replication
         self._threads = threads
         self._tls = tls
-        self._server = serve(replication_port(BODY_BYTES_MAX, CONNECTIONS_MAX), CONNECTIONS_MAX)
+        options = replication_port(BODY_BYTES_MAX, CONNECTIONS_MAX)
+        self._server = serve(options, CONNECTIONS_MAX, Ledger(ARRIVING_BYTES_MAX, BODY_BYTES_MAX))
         self.methods: dict[str, Served] = {}  # by path, each with its rule before it
         self._serve(HA_METHOD, self._stream)
 

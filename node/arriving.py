@@ -1,0 +1,217 @@
+"""The memory of requests that have not arrived whole, on a port whose frames say how long they are.
+
+A long frame is not read before there is room for all of it: so every frame that is let in can go on
+to its end, and what comes too fast stays with those who send it. Addresses have their turns one
+after the other. While one waits, those that were let in have to go on: a frame that would take too
+long at its pace ends with its connection. A frame longer than all the room is read alone.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+LOOK_SECONDS = 0.25  # between two looks at those that were let in, while others wait
+LOOKS = 64  # in which a frame arrives whole at its pace, or it is late
+LEAST_BYTES = 4096  # in a look
+LATE_LOOKS = 3  # one after the other; then it ends
+WAIT_LOOKS = 240  # of a frame that waits; then it ends
+HELD_PART = 4  # of the room, this part is for what has arrived and waits
+
+STALLED_TICKS = 10  # in which hardly anything comes of a frame that has begun
+STALLED_BYTES = 1024  # in a tick, at least
+LATE = "the rest of a frame did not come, and others wait for its room"
+FULL = "there was no room for a frame for too long"
+
+
+class Pace:
+    """How fast a client sends.
+
+    Attributes:
+        arrived: bytes, since its connection began.
+    """
+
+    __slots__ = ("_stalled", "_ticked", "arrived")
+
+    def __init__(self) -> None:
+        self.arrived = self._ticked = 0
+        self._stalled = 0  # ticks
+
+    def stalls(self, begun: bool) -> bool:
+        """Called once a second: whether hardly anything came for long of what has begun.
+
+        begun: a frame has, and the node reads.
+        """
+        came, self._ticked = self.arrived - self._ticked, self.arrived
+        self._stalled = self._stalled + 1 if begun and came < STALLED_BYTES else 0
+        return self._stalled > STALLED_TICKS
+
+
+class Sender(Protocol):
+    """A connection, as the room for its frames sees it."""
+
+    pace: Pace
+
+    @property
+    def address(self) -> str:
+        """The client's, without its port."""
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether the node reads nothing of it, for a reason of its own."""
+
+    def read_on(self) -> None:
+        """There is room for the frame that waited."""
+
+    def give_up(self, reason: str) -> None:
+        """End it, and leave the room."""
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A frame that was let in. seen: bytes of its connection, at the last look."""
+
+    size: int
+    seen: int
+    late: int = 0
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A frame that was not. looks: since it waits."""
+
+    size: int
+    looks: int = 0
+
+
+class Arriving:
+    """The room of a port.
+
+    Attributes:
+        taken: bytes of frames that were let in, and of what has arrived and waits.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.taken = 0
+        self._most = bytes_max
+        self._held_most = bytes_max // HELD_PART
+        self._held: dict[Sender, int] = {}
+        self._held_bytes = 0
+        self._begun: dict[Sender, _Begun] = {}
+        self._waiting: dict[str, dict[Sender, _Waiting]] = {}  # by address; the next turn first
+        self._next_look: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Frames that are not let in yet."""
+        return sum(map(len, self._waiting.values()))
+
+    def begin(self, sender: Sender, size: int) -> bool:
+        """A frame of so many bytes begins. False: it may be read once `read_on` is called."""
+        if not self._waiting and self._fits(size):
+            self._let_in(sender, size)
+            return True
+        self._waiting.setdefault(sender.address, {})[sender] = _Waiting(size)
+        if self._next_look is None:
+            self._look_later()
+        return False
+
+    def end(self, sender: Sender) -> None:
+        """Its frame arrived whole."""
+        begun = self._begun.pop(sender, None)
+        if begun is not None:
+            self.taken -= begun.size
+        self._forget(sender)
+        self._go_on()
+
+    def hold(self, sender: Sender, size: int) -> bool:
+        """So many bytes of it have arrived and wait, of no frame that was let in; False: there is
+        no room for them.
+        """
+        more = size - self._held.get(sender, 0)
+        if more > 0 and self._held_bytes + more > self._held_most:
+            return False
+        self._held_bytes += more
+        self.taken += more
+        if size:
+            self._held[sender] = size
+        else:
+            self._held.pop(sender, None)
+        return True
+
+    def leave(self, sender: Sender) -> None:
+        """Its connection ended."""
+        self.hold(sender, 0)
+        self.end(sender)
+
+    def _forget(self, sender: Sender) -> None:
+        """It waits no more."""
+        waiting = self._waiting.get(sender.address, {})
+        if waiting.pop(sender, None) is not None and not waiting:
+            del self._waiting[sender.address]
+
+    def _fits(self, size: int) -> bool:
+        free = self._most - self._held_most - (self.taken - self._held_bytes)
+        return size <= free or not self._begun
+
+    def _let_in(self, sender: Sender, size: int) -> None:
+        self.taken += size
+        self._begun[sender] = _Begun(size, sender.pace.arrived)
+
+    def _go_on(self) -> None:
+        """Let in those that fit, an address after the other."""
+        while self._waiting:
+            address, senders = next(iter(self._waiting.items()))
+            sender, waited = next(iter(senders.items()))
+            if not self._fits(waited.size):
+                break
+            del senders[sender], self._waiting[address]
+            if senders:
+                self._waiting[address] = senders  # its next turn is the last one
+            self._let_in(sender, waited.size)
+            sender.read_on()
+        if not self._waiting and self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+
+    # -- while some wait -----------------------------------------------------------------------
+
+    def _look_later(self) -> None:
+        self._next_look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self.look)
+
+    def look(self) -> None:
+        """End what is late, and what has waited for too long; nothing where nobody waits."""
+        self._next_look = None
+        if not self._waiting:
+            return
+        for sender, begun in list(self._begun.items()):
+            if sender in self._begun and self._is_late(sender, begun):
+                sender.give_up(LATE)
+        for senders in list(self._waiting.values()):
+            for sender, waited in list(senders.items()):
+                waited.looks += 1
+                if waited.looks > WAIT_LOOKS and sender in senders:
+                    sender.give_up(FULL)
+        if self._waiting and self._next_look is None:
+            self._look_later()
+
+    def _is_late(self, sender: Sender, begun: _Begun) -> bool:
+        arrived = sender.pace.arrived
+        came, begun.seen = arrived - begun.seen, arrived
+        if came >= max(LEAST_BYTES, begun.size // LOOKS) or sender.is_held_up:
+            begun.late = 0
+        else:
+            begun.late += 1
+        return begun.late >= LATE_LOOKS
+
+    def validate(self) -> str:
+        """The violated invariant of the counts; empty if it holds."""
+        begun = sum(one.size for one in self._begun.values())
+        held = sum(self._held.values())
+        if (self.taken, self._held_bytes) != (begun + held, held):
+            return f"{begun} bytes are let in and {held} held, counted as {self.taken}"
+        if not all(self._waiting.values()):
+            return "an address waits with nothing"
+        return ""
+
+
+__all__ = ["Arriving", "Pace", "Sender"]

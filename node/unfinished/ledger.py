@@ -1,0 +1,114 @@
+"""How many bytes came on each connection, and how many of them are known as requests.
+
+Rules: what is not known is unfinished: it lies in gRPC's core, or was refused there. All of it may
+take up so many bytes; beyond, connections of which no message arrives any more end, those with the
+most of it first. Those of which none has arrived yet may have a part of it, and end sooner. One
+alone may have as much as the longest message. No IO, no clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Name = tuple[str, int]  # address and port of a client
+OWN_BYTES = 256 << 10  # of each connection: windows of HTTP/2, pings, what TLS adds
+CALL_BYTES = 256  # of a call, beside its headers and messages
+MESSAGE_BYTES = 64  # of a message, beside what it says: frames of gRPC, HTTP/2 and TLS
+MESSAGE_PART = 64  # and this part of it
+V4_IN_V6 = "::ffff:"
+LOOKS = 4  # one after the other in which no message arrives, of a connection that may end
+STRANGERS_LOOKS = 2  # of one of which none has arrived yet
+STRANGERS_PART = 4  # of the bytes, together
+
+
+@dataclass(slots=True)
+class _Connection:
+    """received: bytes, at the last look. known: of requests, since then."""
+
+    received: int = 0
+    known: int = 0
+    unfinished: int = 0
+    looks: int = 0
+    is_strange: bool = True
+
+    @property
+    def counts(self) -> int:
+        """Bytes that count."""
+        return max(0, self.unfinished - OWN_BYTES)
+
+    @property
+    def may_end(self) -> bool:
+        """Whether no message of it has arrived for long."""
+        return self.looks >= (STRANGERS_LOOKS if self.is_strange else LOOKS)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The connections of the ports of gRPC.
+
+    bytes_max: of all that is unfinished. message_bytes_max: of the longest message.
+    """
+
+    bytes_max: int
+    message_bytes_max: int
+    unfinished: int = 0  # bytes, at the last look
+    _connections: dict[Name, _Connection] = field(default_factory=dict)
+
+    def known(self, name: Name, size: int) -> None:
+        """So many bytes of a connection were those of a request."""
+        found = self._connections.get(name)
+        if found is None:
+            found = self._connections[name] = _Connection()
+        found.known += size
+
+    def look(self, received: Mapping[Name, int], all_are_named: bool) -> list[Name]:
+        """The connections that shall end. received: what came on each since it began."""
+        looked = {name: self._looked(name, size) for name, size in received.items()}
+        unseen = self._connections.keys() - looked.keys()
+        kept = {name for name in unseen if self._is_kept(name, all_are_named)}
+        self._connections = {name: self._connections[name] for name in kept} | looked
+        counted = {name: one.counts for name, one in looked.items() if one.counts}
+        self.unfinished = total = sum(counted.values())
+        if len(counted) <= 1 and total <= self.message_bytes_max:
+            return []
+        strange = {name: size for name, size in counted.items() if looked[name].is_strange}
+        ended = self._too_many(strange, self.bytes_max // STRANGERS_PART)
+        left = {name: size for name, size in counted.items() if name not in ended}
+        return ended + self._too_many(left, self.bytes_max)
+
+    def _too_many(self, counted: Mapping[Name, int], bytes_max: int) -> list[Name]:
+        """Those of some connections that end, so that the others have no more than that."""
+        total, ended = sum(counted.values()), []
+        for name in sorted(counted, key=counted.__getitem__, reverse=True):
+            if total <= bytes_max:
+                break
+            if self._connections[name].may_end:
+                total -= counted[name]
+                ended.append(name)
+        return ended
+
+    def _is_kept(self, name: Name, all_are_named: bool) -> bool:
+        """Of one that was not seen: it is gone, or it is new, and was heard of before."""
+        one = self._connections[name]
+        one.looks += all_are_named and not one.received
+        return not all_are_named or (not one.received and one.looks < LOOKS)
+
+    def _looked(self, name: Name, size: int) -> _Connection:
+        one = self._connections.get(name) or _Connection()
+        one.unfinished = max(0, one.unfinished + size - one.received - one.known)
+        one.looks = 0 if one.known else one.looks + 1
+        one.is_strange = one.is_strange and not one.known
+        one.received, one.known = size, 0
+        return one
+
+
+def name_of(address: str, port: int) -> Name:
+    """A client's name, however its address is written."""
+    return address.partition("%")[0].removeprefix(V4_IN_V6), port
+
+
+def size_of(message_bytes: int) -> int:
+    """What a message takes on its way, at most."""
+    return MESSAGE_BYTES + message_bytes + message_bytes // MESSAGE_PART
+
+
+__all__ = ["CALL_BYTES", "Ledger", "Name", "name_of", "size_of"]

@@ -1,0 +1,138 @@
+"""The connections of this process's ports, and how many bytes came on each, as the kernel says.
+
+gRPC's core accepts them itself and tells nobody; so they are looked for among the descriptors of
+this process, which stay the core's: none is closed here.
+"""
+
+import array
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+import stat
+import struct
+import termios
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from node.unfinished.ledger import Name, name_of
+
+DESCRIPTORS = "/proc/self/fd"
+AT_ONCE = 256  # then others have their turn
+_INFO_BYTES = 136
+_ACKED_AND_RECEIVED = struct.Struct("=QQ")  # of Linux's tcp_info
+_ACKED_AT = 120
+ANSWER_PART = 64  # a client acknowledges answers in less than this part of their bytes
+
+
+@dataclass(slots=True)
+class _Socket:
+    """name: the client's; None for what is no connection of these ports. raw: came, as the kernel
+    says. received: that were read, and are no acknowledgements.
+    """
+
+    inode: int
+    line: socket.socket | None = None
+    name: Name | None = None
+    raw: int = 0
+    received: int = 0
+
+
+class Sockets:
+    """Those of some ports."""
+
+    def __init__(self, ports: Collection[int]) -> None:
+        self._ports = ports
+        self._known: dict[int, _Socket] = {}
+
+    async def find(self) -> None:
+        """See which there are."""
+        numbers = [int(name) for name in os.listdir(DESCRIPTORS)]
+        for gone in self._known.keys() - set(numbers):
+            self._forget(gone)
+        for at, number in enumerate(numbers):
+            if at % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
+            self._learn(number)
+
+    def _learn(self, number: int) -> None:
+        try:
+            status = os.fstat(number)
+        except OSError:
+            self._forget(number)
+            return
+        known = self._known.get(number)
+        if known is not None and known.inode == status.st_ino:
+            return
+        self._forget(number)
+        self._known[number] = found = _Socket(status.st_ino)
+        if stat.S_ISSOCK(status.st_mode):
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                line = socket.socket(fileno=number)
+                found.name = self._client_of(line)
+                if found.name is None:
+                    line.detach()
+                else:
+                    found.line = line
+
+    def _client_of(self, line: socket.socket) -> Name | None:
+        try:
+            if line.type != socket.SOCK_STREAM or line.getsockname()[1] not in self._ports:
+                return None
+            return name_of(*line.getpeername()[:2])
+        except (OSError, IndexError, TypeError):  # it listens, or has no address of this kind
+            return None
+
+    def _forget(self, number: int) -> None:
+        known = self._known.pop(number, None)
+        if known is not None and known.line is not None:
+            known.line.detach()  # the core's, or closed already
+
+    def received(self) -> dict[Name, int]:
+        """Bytes that came on each, without those that nobody has read yet."""
+        found: dict[Name, int] = {}
+        for number, one in list(self._known.items()):
+            if one.line is None or one.name is None:
+                continue
+            try:
+                self._read(one, one.line)
+            except OSError:
+                self._forget(number)
+            else:
+                found[one.name] = one.received
+        return found
+
+    def _read(self, one: _Socket, line: socket.socket) -> None:
+        """Raises OSError."""
+        info = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        acked, raw = _ACKED_AND_RECEIVED.unpack_from(info, _ACKED_AT)
+        if raw != one.raw or one.raw > one.received:
+            unread = array.array("i", [0])
+            fcntl.ioctl(line, termios.FIONREAD, unread)
+            one.raw, one.received = raw, max(0, raw - unread[0] - acked // ANSWER_PART)
+
+    def end(self, name: Name) -> None:
+        """End a connection. The descriptor may be another one's by now."""
+        for number, one in list(self._known.items()):
+            if one.name != name:
+                continue
+            try:
+                with socket.socket(fileno=os.dup(number)) as line:
+                    if self._client_of(line) == name:
+                        line.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                self._forget(number)
+
+    def close(self) -> None:
+        """Look no more."""
+        for number in list(self._known):
+            self._forget(number)
+
+
+def are_told() -> bool:
+    """Whether this system tells of them."""
+    return hasattr(socket, "TCP_INFO") and os.path.isdir(DESCRIPTORS)
+
+
+__all__ = ["Sockets", "are_told"]

@@ -1,0 +1,95 @@
+"""Looks at the connections of gRPC's ports, and ends those that the ledger says.
+
+Few looks where nothing grows: every look reads a line of the kernel's, and only where memory has
+grown, or something is unfinished, all connections.
+"""
+
+import asyncio
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+import structlog
+
+from node.unfinished.ledger import Ledger, Name
+from node.unfinished.sockets import Sockets, are_told
+
+log = structlog.get_logger("duolog.node")
+
+LOOK_SECONDS = 0.05
+IDLE_LOOKS = 20  # without a reason, until all connections are looked at
+GROWN_BYTES = 4 << 20  # of memory, since then: a reason
+_MEMORY = Path("/proc/self/statm")
+
+
+class Watch:
+    """The connections of a server's ports.
+
+    Attributes:
+        ended: connections that were ended.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ended = 0
+        self._ledger = ledger
+        self._looks = False
+        self._task: asyncio.Task[None] | None = None
+
+    def known(self, name: Name, size: int) -> None:
+        """See Ledger; nothing where nobody looks."""
+        if self._looks:
+            self._ledger.known(name, size)
+
+    def start(self, ports: Collection[int]) -> None:
+        """Look at the connections of these ports, where the system tells of them."""
+        if are_told():
+            self._looks = True
+            self._task = asyncio.get_running_loop().create_task(self._run(Sockets(ports)))
+
+    async def stop(self) -> None:
+        """Look no more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    async def _run(self, sockets: Sockets) -> None:
+        try:
+            await self._keep_looking(sockets)
+        except Exception as error:
+            log.error("gRPC: what has not arrived whole is not limited", exc_info=error)
+        finally:
+            self._looks = False
+            sockets.close()
+
+    async def _keep_looking(self, sockets: Sockets) -> None:
+        least, looks = 0, 0
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            memory = _own_memory()
+            least, looks = min(least, memory), looks + 1
+            all_of_them = memory >= least + GROWN_BYTES or looks >= IDLE_LOOKS
+            if all_of_them:
+                await sockets.find()
+                least, looks = memory, 0
+            if all_of_them or self._ledger.unfinished:
+                self._look(sockets, all_of_them)
+
+    def _look(self, sockets: Sockets, all_of_them: bool) -> None:
+        for name in self._ledger.look(sockets.received(), all_of_them):
+            self.ended += 1
+            log.warning(
+                "gRPC: a connection was ended",
+                peer=f"{name[0]}:{name[1]}",
+                reason="requests that have not arrived whole fill the memory there is for them",
+            )
+            sockets.end(name)
+
+
+def _own_memory() -> int:
+    """Bytes that are of no file."""
+    _, resident, shared, *_ = _MEMORY.read_bytes().split()
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+__all__ = ["Watch"]

@@ -1,0 +1,170 @@
+"""The room for requests that have not arrived whole: who is let in, who waits, and who ends."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from node import arriving as module
+from node.arriving import Arriving, Pace
+
+MOST = 10_000_000
+PART = MOST - MOST // module.HELD_PART  # for frames that are let in
+
+
+class Client:
+    """A connection."""
+
+    def __init__(self, room: Arriving, address: str = "10.0.0.1") -> None:
+        self.room = room
+        self.address = address
+        self.pace = Pace()
+        self.is_held_up = False
+        self.reads = 0
+        self.ended = ""
+
+    def begin(self, size: int) -> bool:
+        return self.room.begin(self, size)
+
+    def read_on(self) -> None:
+        self.reads += 1
+
+    def give_up(self, reason: str) -> None:
+        self.ended = reason
+        self.room.leave(self)
+
+
+@pytest.fixture
+async def room() -> AsyncIterator[Arriving]:
+    made = Arriving(MOST)
+    yield made
+    assert made.validate() == ""
+
+
+def looks(room: Arriving, count: int) -> None:
+    for _ in range(count):
+        room.look()
+        assert room.validate() == ""
+
+
+async def test_frames_that_fit_are_let_in_and_the_others_wait(room: Arriving) -> None:
+    one, other, third = (Client(room) for _ in range(3))
+    assert one.begin(PART - 100)
+    assert not other.begin(101)
+    assert not third.begin(1)  # behind the one before it
+    assert room.taken == PART - 100
+    room.end(one)
+    assert (other.reads, third.reads) == (1, 1)
+    assert (room.taken, room.waiting) == (102, 0)
+
+
+async def test_a_frame_longer_than_the_room_is_read_alone(room: Arriving) -> None:
+    small, large, later = (Client(room) for _ in range(3))
+    assert small.begin(10)
+    assert not large.begin(5 * MOST)
+    assert not later.begin(10)
+    room.end(small)
+    assert (large.reads, later.reads) == (1, 0)
+    room.end(large)
+    assert later.reads == 1
+
+
+async def test_addresses_have_their_turns_one_after_the_other(room: Arriving) -> None:
+    crowd = [Client(room) for _ in range(5)]
+    other = Client(room, "10.0.0.2")
+    assert crowd[0].begin(PART)
+    for one in crowd[1:]:
+        one.begin(PART)
+    other.begin(PART)
+    room.end(crowd[0])
+    assert crowd[1].reads == 1
+    room.end(crowd[1])
+    assert other.reads == 1
+
+
+async def test_what_leaves_makes_room_whether_it_waited_or_not(room: Arriving) -> None:
+    one, other, third = (Client(room) for _ in range(3))
+    one.begin(PART)
+    other.begin(PART)
+    third.begin(PART)
+    room.leave(other)
+    room.leave(one)
+    assert (other.reads, third.reads) == (0, 1)
+    room.leave(third)
+    assert room.taken == 0
+
+
+async def test_a_frame_that_hardly_goes_on_ends_while_others_wait(room: Arriving) -> None:
+    stalled, slow, paused = (Client(room) for _ in range(3))
+    size = PART // 3
+    for one in (stalled, slow, paused):
+        assert one.begin(size)
+    paused.is_held_up = True  # the node itself does not read it
+    waiting = Client(room, "10.0.0.2")
+    assert not waiting.begin(size)
+    for _ in range(module.LATE_LOOKS):
+        assert not stalled.ended
+        stalled.pace.arrived += size // module.LOOKS - 1
+        slow.pace.arrived += size // module.LOOKS
+        looks(room, 1)
+    assert stalled.ended == module.LATE
+    assert not slow.ended
+    assert not paused.ended
+    assert waiting.reads == 1
+
+
+async def test_without_others_a_frame_may_take_its_time(room: Arriving) -> None:
+    one = Client(room)
+    one.begin(PART)
+    looks(room, 10)
+    assert not one.ended
+
+
+async def test_a_frame_that_waits_for_too_long_ends(room: Arriving) -> None:
+    busy, waiting = Client(room), Client(room)
+    busy.begin(PART)
+    waiting.begin(PART)
+    for _ in range(module.WAIT_LOOKS + 1):
+        busy.pace.arrived += PART
+        looks(room, 1)
+    assert waiting.ended == module.FULL
+    assert not busy.ended
+
+
+async def test_looks_go_on_as_long_as_somebody_waits(
+    room: Arriving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+    one, other = Client(room), Client(room)
+    one.begin(PART)
+    other.begin(PART)
+    async with asyncio.timeout(10):
+        while not one.ended:
+            await asyncio.sleep(0)
+    assert other.reads == 1
+
+
+async def test_what_has_arrived_and_waits_has_a_part_of_the_room(room: Arriving) -> None:
+    most = MOST // module.HELD_PART
+    one, other = Client(room), Client(room)
+    assert one.begin(PART)  # they take nothing of each other
+    assert room.hold(one, most - 10)
+    assert not room.hold(other, 11)
+    assert room.hold(other, 10)
+    assert room.hold(one, 5)  # it is the whole of what waits there
+    assert room.hold(other, most - 5)
+    assert room.taken == MOST
+
+
+def test_a_client_that_sends_hardly_anything_stalls() -> None:
+    pace = Pace()
+    for _ in range(module.STALLED_TICKS):
+        pace.arrived += module.STALLED_BYTES - 1
+        assert not pace.stalls(True)
+    assert not pace.stalls(False)  # nothing has begun
+    for _ in range(2 * module.STALLED_TICKS):
+        pace.arrived += module.STALLED_BYTES
+        assert not pace.stalls(True)
+    for _ in range(module.STALLED_TICKS):
+        assert not pace.stalls(True)
+    assert pace.stalls(True)

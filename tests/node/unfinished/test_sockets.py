@@ -1,0 +1,122 @@
+"""The connections of ports, found among the descriptors of a process."""
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from node.unfinished.sockets import Sockets, are_told
+
+pytestmark = pytest.mark.skipif(not are_told(), reason="this system tells nothing of connections")
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[str], Pair]]:
+    """The two ends of a new connection; those of one address have the same port."""
+    listening: dict[str, socket.socket] = {}
+    made: list[socket.socket] = []
+
+    def pair(address: str = "127.0.0.1") -> Pair:
+        if address not in listening:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            listening[address] = socket.create_server((address, 0), family=family)
+        client = socket.create_connection(listening[address].getsockname()[:2])
+        server, _ = listening[address].accept()
+        made.extend((client, server))
+        return client, server
+
+    yield pair
+    for one in (*made, *listening.values()):
+        one.close()
+
+
+def received(server: socket.socket, data: bytes) -> None:
+    got = 0
+    while got < len(data):
+        got += len(server.recv(65_536))
+
+
+async def test_bytes_that_were_read_are_counted(connect: Callable[[], Pair]) -> None:
+    client, server = connect()
+    sockets = Sockets({server.getsockname()[1]})
+    name = client.getsockname()[:2]
+    await sockets.find()
+    assert sockets.received() == {name: 0}
+    client.sendall(b"x" * 50_000)
+    received(server, b"x" * 50_000)
+    assert sockets.received() == {name: 50_000}
+    client.sendall(b"x" * 1000)
+    while not server.recv(1, socket.MSG_PEEK):
+        pass
+    assert sockets.received() == {name: 50_000}  # these are the kernel's
+    received(server, b"x" * 1000)
+    assert sockets.received() == {name: 51_000}
+    sockets.close()
+
+
+async def test_connections_of_other_ports_are_left_out(connect: Callable[[], Pair]) -> None:
+    _, server = connect()
+    sockets = Sockets({server.getsockname()[1] + 1})
+    await sockets.find()
+    assert sockets.received() == {}
+    sockets.close()
+
+
+async def test_an_ended_connection_is_at_its_end_for_both_sides(
+    connect: Callable[[], Pair],
+) -> None:
+    client, server = connect()
+    other, _ = connect()
+    sockets = Sockets({server.getsockname()[1]})
+    await sockets.find()
+    sockets.end(client.getsockname()[:2])
+    assert client.recv(10) == b""
+    assert server.recv(10) == b""
+    other.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        other.recv(10)
+    sockets.close()
+
+
+async def test_a_descriptor_that_is_another_connections_by_now_is_not_ended(
+    connect: Callable[[], Pair],
+) -> None:
+    client, server = connect()
+    sockets = Sockets({server.getsockname()[1]})
+    await sockets.find()
+    name, number = client.getsockname()[:2], server.fileno()
+    client.close()
+    server.close()
+    later, second = connect()
+    assert number in (later.fileno(), second.fileno())  # the lowest ones that are free
+    sockets.end(name)
+    second.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        second.recv(10)
+    await sockets.find()
+    assert set(sockets.received()) == {later.getsockname()[:2]}
+    sockets.close()
+
+
+async def test_sockets_stay_with_their_owner(connect: Callable[[], Pair]) -> None:
+    client, server = connect()
+    sockets = Sockets({server.getsockname()[1]})
+    await sockets.find()
+    sockets.close()
+    del sockets
+    client.sendall(b"x")
+    assert server.recv(10) == b"x"
+
+
+async def test_ipv4_clients_of_an_ipv6_port_have_their_ipv4_name() -> None:
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listening:
+        port = listening.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            server, _ = listening.accept()
+            with server:
+                sockets = Sockets({port})
+                await sockets.find()
+                assert set(sockets.received()) == {client.getsockname()}
+                sockets.close()

@@ -1,0 +1,106 @@
+"""Requests over gRPC that do not end, against a node: their connections do, and others go on."""
+
+import asyncio
+import struct
+import time
+
+import duolog
+import pytest
+from structlog.testing import capture_logs
+
+from bench import http2bytes as h2
+from bench.callattacks import APPEND, Caller
+from node.server import Node
+from node.unfinished.sockets import are_told
+from tests.node.conftest import StartNode
+
+pytestmark = pytest.mark.skipif(not are_told(), reason="this system tells nothing of connections")
+
+MIB = 1 << 20
+WAIT_SECONDS = 20.0
+LIMITS = {"arriving_bytes_max": MIB, "request_bytes_max": MIB}
+
+
+def endpoint(node: Node) -> str:
+    return f"127.0.0.1:{node.port}"
+
+
+def sends_half(address: str, streams: int, size: int) -> bool:
+    """Send messages that never are whole; whether the connection was ended."""
+    caller = Caller(address)
+    head = b"\0" + struct.pack(">I", size + 1000)
+    numbers = [2 * n + 1 for n in range(streams)]
+    for number in numbers:
+        caller.answers.windows[number] = caller.answers.initial - len(head)
+        caller.answers.windows[0] -= len(head)
+        caller.send(h2.begin(number, h2.call_block(APPEND)) + h2.frame(h2.DATA, 0, number, head))
+    left = dict.fromkeys(numbers, size)
+    until = time.monotonic() + WAIT_SECONDS
+    while not caller.answers.ended and time.monotonic() < until:
+        for number in numbers:
+            left[number] -= caller.send_data(number, left[number])
+        caller.answers.read(0.01)
+    caller.close()
+    return bool(caller.answers.ended)
+
+
+def sends_endless_headers(address: str) -> bool:
+    """The same with headers."""
+    caller = Caller(address)
+    caller.send(h2.frame(h2.HEADERS, 0, 1, h2.call_block(APPEND)))
+    more = h2.frame(h2.CONTINUATION, 0, 1, h2.field(b"x", b"y" * 100) * 100)
+    until = time.monotonic() + WAIT_SECONDS
+    for _ in range(3 * MIB // len(more)):
+        caller.send(more)
+    while not caller.answers.ended and time.monotonic() < until:
+        caller.answers.read(0.01)
+    caller.close()
+    return bool(caller.answers.ended)
+
+
+@pytest.mark.parametrize("attack", ["messages", "headers"])
+async def test_requests_that_do_not_end_are_bounded_and_others_go_on(
+    start_node: StartNode, attack: str
+) -> None:
+    node = await start_node(limits=LIMITS)
+    async with duolog.Client(endpoint(node)) as client:
+        await client.admin.create_topic("T", 1)
+        with capture_logs() as lines:
+            if attack == "messages":
+                ended = await asyncio.to_thread(sends_half, endpoint(node), 4, MIB)
+            else:
+                ended = await asyncio.to_thread(sends_endless_headers, endpoint(node))
+        assert ended
+        assert any(line["event"] == "gRPC: a connection was ended" for line in lines)
+        await client.admin.create_topic("later", 1)
+
+
+async def test_requests_that_arrive_are_counted_as_such_and_nobody_ends(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DUOLOG_TRANSPORT", "grpc")
+    node = await start_node(limits={"arriving_bytes_max": MIB})
+    watch = node._server._watch  # type: ignore[union-attr]
+    with capture_logs() as lines:
+        async with duolog.Client(endpoint(node)) as client, client.producer() as producer:
+            await client.admin.create_topic("T", 1)
+            for _ in range(8):
+                await producer.send_batch("T", [b"x" * 60_000] * 60)
+                await client.pull("T", 0, 0)
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not watch._ledger._connections or watch._ledger.unfinished:
+                    await asyncio.sleep(0.02)
+            found = [one.unfinished for one in watch._ledger._connections.values()]
+    assert max(found) < 64 << 10  # of 28 MB
+    assert not [line for line in lines if line["event"] == "gRPC: a connection was ended"]
+
+
+async def test_a_stopped_node_looks_no_more(start_node: StartNode) -> None:
+    node = await start_node()
+    watch = node._server._watch  # type: ignore[union-attr]
+    assert watch._task is not None
+    task = watch._task
+    await node.stop()
+    assert task.done()
+    watch.known(("10.0.0.1", 1), 5)
+    assert watch._ledger._connections == {}
