@@ -15,7 +15,7 @@ from bench.attackers import Counts, Held, connect, key, told_to_end, under_way
 GROUPS, SUBSCRIPTIONS = 45, 1000  # of a heartbeat of 700 KiB
 PULL_MESSAGE, HEARTBEAT, UNREGISTER = 11, 34, 35
 REQUEST_BYTES = (1 << 24) - 8
-FRAME_BYTES = (64 << 20) - 100
+FRAME_BYTES = (32 << 20) - 100
 LATE_BYTES = 1_000_000  # of a frame that has begun, sent slowly
 SLOWLY_BYTES = 2048  # a second
 Fields = dict[str, str]
@@ -171,7 +171,7 @@ def deaf_lists(endpoint: str, count: int) -> Counts:
 
 
 def half_frames(endpoint: str, count: int) -> Counts:
-    """Frames of 64 MiB that do not end."""
+    """Frames of 32 MiB that do not end."""
     begun = frames.HEADER.pack(FRAME_BYTES, frames.Kind.APPEND, 0, 0, 1, 0)
     return _halves(endpoint, count, frames.hello(key()) + begun, FRAME_BYTES)
 

@@ -347,7 +347,9 @@ class LimitsSection(_Section):
     groups_max: int = Field(
         10_000, ge=1, description="maximum number of consumer groups on this node"
     )
-    request_bytes_max: int = Field(64 << 20, ge=1 << 20, description="largest gRPC message")
+    request_bytes_max: int = Field(
+        32 << 20, ge=1 << 20, description="largest message over gRPC, and largest frame"
+    )
     append_in_flight_max: int = Field(256, ge=1, description="most unanswered batches per stream")
     pull_bytes_max: int = Field(
         8 << 20, ge=4096, description="most bytes of message bodies in one read"

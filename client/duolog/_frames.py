@@ -16,7 +16,9 @@ Everything that breaks a rule is a FrameError, and ends the connection it came f
 """
 
 import enum
+import mmap
 import struct
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,7 +35,7 @@ _WELCOME = struct.Struct("<8sHII")  # magic, version, longest frame, most calls 
 LAST = 1  # flag of a MESSAGE: the call ended well with it
 STREAM_AHEAD = 64  # messages of a stream that its reader has not taken yet, at most
 BASE_BYTES = 16 << 10  # where frames arrive that are no longer
-AT_ONCE_BYTES = 1 << 20  # room made for a frame that says it is so long; a longer one earns it
+AT_ONCE_BYTES = 2 << 20  # of a frame that is not very long
 APART_BYTES = 64 << 10  # bodies that are written by themselves
 GREETING_BYTES = 4096  # longest frame before the greeting is over
 
@@ -138,61 +140,28 @@ class Frame(NamedTuple):
         return self.payload[self.number :]
 
 
-class Budget:
-    """Bytes that all connections of a process may hold for frames that have not arrived whole."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = self._left = bytes_max
-
-    @property
-    def taken(self) -> int:
-        """Bytes in use."""
-        return self._bytes_max - self._left
-
-    def take(self, count: int) -> None:
-        """Raises FrameError where they are used up."""
-        if count > self._left:
-            raise FrameError("frames that have not arrived whole fill the memory there is for them")
-        self._left -= count
-
-    def give(self, count: int) -> None:
-        """They are free again."""
-        self._left += count
-
-
-UNBOUNDED = Budget(1 << 62)  # of a client, which knows its few nodes
-
-
 class FrameReader:
     """The bytes that arrived on a connection, and the frames in them.
 
-    Short frames arrive in a buffer of the connection's own. A long one gets memory of its own,
-    which grows with what came of it.
+    Short frames arrive in a buffer of the connection's own. A long one gets memory of its own; a
+    very long one such of which the system has no more than came, and gets it back at once.
+
+    Attributes:
+        whole: bytes of the long frame that has begun to arrive, header included; 0 for none. It
+            takes memory from the next call of `room` on.
     """
 
-    __slots__ = (
-        "_base",
-        "_begin",
-        "_budget",
-        "_end",
-        "_taken",
-        "_view",
-        "_whole",
-        "frame_bytes_max",
-    )
+    __slots__ = ("_base", "_begin", "_end", "_has_long", "_view", "frame_bytes_max", "whole")
 
-    def __init__(
-        self, frame_bytes_max: int, budget: Budget = UNBOUNDED, base_bytes: int = BASE_BYTES
-    ) -> None:
+    def __init__(self, frame_bytes_max: int, base_bytes: int = BASE_BYTES) -> None:
         """frame_bytes_max: longest frame, without its header; may be set later. base_bytes: where
         frames arrive that are no longer; see `widen`.
         """
         self.frame_bytes_max = frame_bytes_max
-        self._budget = budget
         self._base = self._view = memoryview(bytearray(base_bytes))
         self._begin = self._end = 0
-        self._whole = 0  # bytes of the long frame that `_view` is for; 0: it is the base
-        self._taken = 0  # of the budget
+        self.whole = 0
+        self._has_long = False  # frame that `_view` is for; or else it is the base
 
     @property
     def in_the_middle(self) -> bool:
@@ -205,14 +174,14 @@ class FrameReader:
             return
         held = self._view[self._begin : self._end]
         self._base = memoryview(bytearray(BASE_BYTES))
-        if not self._whole:
+        if not self._has_long:
             self._base[: len(held)] = held
             self._view, self._begin, self._end = self._base, 0, len(held)
 
     def room(self) -> memoryview:
-        """Where the next bytes shall go. Raises FrameError where there is no memory for them."""
-        if self._end == len(self._view):
-            self._grow(2 * self._end)
+        """Where the next bytes shall go."""
+        if self.whole and not self._has_long:
+            self._begin_long()
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
@@ -239,41 +208,33 @@ class FrameReader:
         self._begin = begin + whole
         if self._begin == self._end:
             self._begin = self._end = 0
-            if self._whole:
-                self._to_base()
+            if self._has_long:
+                self._view, self._has_long, self.whole = self._base, False, 0
         return Frame(kind, flags, code, call, number, payload)
 
     def _gather(self, whole: int) -> None:
         """See that a frame of so many bytes, header included, has room."""
         begin, end = self._begin, self._end
-        if self._whole or begin + whole <= len(self._view):
+        if self.whole or begin + whole <= len(self._view):
             return
         if whole <= len(self._base):
             self._view[: end - begin] = bytes(self._view[begin:end])
             self._begin, self._end = 0, end - begin
             return
-        self._whole = whole
-        self._grow(AT_ONCE_BYTES)
+        self.whole = whole
 
-    def _grow(self, size: int) -> None:
-        """Make room for more of the long frame under way."""
-        assert self._whole, "short frames have room"
-        size = min(self._whole, size)
-        self._budget.take(size - self._taken)
-        self._taken = size
+    def _begin_long(self) -> None:
+        """Have memory for the long frame that has begun."""
         held = self._view[self._begin : self._end]
-        grown = memoryview(bytearray(size))
-        grown[: len(held)] = held
-        self._view, self._begin, self._end = grown, 0, len(held)
+        self._view, self._has_long = _memory(self.whole), True
+        self._view[: len(held)] = held
+        self._begin, self._end = 0, len(held)
 
-    def _to_base(self) -> None:
-        self._view, self._whole = self._base, 0
-        self.close()
 
-    def close(self) -> None:
-        """Give back what was taken of the budget."""
-        self._budget.give(self._taken)
-        self._taken = 0
+def _memory(size: int) -> memoryview:
+    if size <= AT_ONCE_BYTES or sys.platform == "win32":
+        return memoryview(bytearray(size))
+    return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def frame(kind: int, call: int = 0, number: int = 0, payload: bytes = b"", code: int = 0) -> bytes:
@@ -364,7 +325,6 @@ def split(message: Any, serialize: Callable[[Any], bytes]) -> tuple[bytes, bytes
 
 
 __all__ = [
-    "Budget",
     "Frame",
     "FrameError",
     "FrameReader",

@@ -341,7 +341,6 @@ class FramesChannel(asyncio.BufferedProtocol):
         for timer in (self._timer, self._ticker):
             if timer is not None:
                 timer.cancel()
-        self._reader.close()
         self._paused = False
         self._may_write.set()
         self._unwritten.clear()

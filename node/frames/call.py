@@ -38,6 +38,9 @@ class Peer(Protocol):
     def room_for_requests(self) -> None:
         """A call took a request: the connection may be read again."""
 
+    def call_ended(self, number: int, call: "Call", task: "asyncio.Task[None]") -> None:
+        """The task of a call is done."""
+
     def when_taken(self, callback: Callable[[], None]) -> None:
         """Call this once the client has taken what was written, or is gone."""
 
@@ -52,18 +55,46 @@ class Aborted(Exception):
         self.trailing = trailing
 
 
+class _Requests:
+    """Those of a stream that have arrived."""
+
+    __slots__ = ("arrived", "bytes", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[bytes] = deque()
+        self.bytes = 0
+        self.arrived = asyncio.Event()
+
+
 class Call:
-    """A call under way, and the context that its method gets."""
+    """A call under way, and the context that its method gets.
+
+    There may be very many that wait: what only streams need is made for them alone.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_done",
+        "_given_up",
+        "_handler",
+        "_number",
+        "_peer",
+        "_request",
+        "_requests",
+        "_taken",
+        "deadline",
+        "late",
+        "task",
+    )
 
     def __init__(self, peer: Peer, number: int, handler: Handler) -> None:
         self._peer = peer
         self._number = number
         self._handler = handler
-        self._requests: deque[bytes] = deque()
-        self._requests_bytes = 0
-        self._arrived = asyncio.Event()
+        self._request = b""  # of a call that has one
+        self._requests = _Requests() if handler.request_streaming else None
         self._ahead = 0  # messages that the client has not taken
-        self._taken = asyncio.Event()
+        self._taken = asyncio.Event() if handler.response_streaming else None
         self.late = False  # its deadline is over
         self._given_up = False  # its number may be that of another call by now
         self.task: asyncio.Task[None] | None = None
@@ -74,9 +105,13 @@ class Call:
 
     def request(self, data: bytes) -> None:
         """A request arrived."""
-        self._requests.append(data)
-        self._requests_bytes += len(data)
-        self._arrived.set()
+        requests = self._requests
+        if requests is None:
+            self._request = data
+            return
+        requests.waiting.append(data)
+        requests.bytes += len(data)
+        requests.arrived.set()
 
     @property
     def takes_many(self) -> bool:
@@ -86,14 +121,18 @@ class Call:
     @property
     def full(self) -> bool:
         """Whether its method has requests enough for now."""
-        return len(self._requests) >= REQUESTS_MAX or self._requests_bytes >= REQUESTS_BYTES_MAX
+        found = self._requests
+        return found is not None and (
+            len(found.waiting) >= REQUESTS_MAX or found.bytes >= REQUESTS_BYTES_MAX
+        )
 
     def more(self, count: int) -> None:
         """The client took messages. Raises FrameError where there were not so many."""
         if count > self._ahead:
             raise FrameError("more messages were taken than were sent")
         self._ahead -= count
-        self._taken.set()
+        if self._taken is not None:
+            self._taken.set()
 
     def cancel(self) -> None:
         """Its answer is not needed."""
@@ -112,8 +151,11 @@ class Call:
         self.late = True
         self.cancel()
 
-    def over(self) -> None:
+    def over(self, task: "asyncio.Task[None]") -> None:
         """Its task is done."""
+        if self.deadline is not None:
+            self.deadline.cancel()
+        self._peer.call_ended(self._number, self, task)
         for callback in self._done:
             self._peer.when_taken(partial(callback, self))
 
@@ -148,6 +190,7 @@ class Call:
 
     async def write(self, message: Any) -> None:
         """A reply of a stream; waits while the client does not take any."""
+        assert self._taken is not None, "its replies are a stream"
         while self._ahead >= STREAM_AHEAD:
             self._taken.clear()
             await self._taken.wait()
@@ -184,12 +227,12 @@ class Call:
 
     async def _serve(self) -> None:
         handler = self._handler
-        if handler.request_streaming:
-            await handler.stream_stream(self._take_requests(), self)
+        if self._requests is not None:
+            await handler.stream_stream(self._take_requests(self._requests), self)
             self._end(grpc.StatusCode.OK, "")
             return
         await self._peer.writable()  # or unread replies would fill the memory
-        request = handler.request_deserializer(self._requests.popleft())
+        request, self._request = handler.request_deserializer(self._request), b""
         if handler.response_streaming:
             await handler.unary_stream(request, self)
             self._end(grpc.StatusCode.OK, "")
@@ -198,14 +241,14 @@ class Call:
         await self._peer.writable()
         self._send(reply, LAST)
 
-    async def _take_requests(self) -> AsyncIterator[Any]:
+    async def _take_requests(self, requests: _Requests) -> AsyncIterator[Any]:
         """The client's requests; they end with the call, which it cancels."""
         while True:
-            while not self._requests:
-                self._arrived.clear()
-                await self._arrived.wait()
-            data = self._requests.popleft()
-            self._requests_bytes -= len(data)
+            while not requests.waiting:
+                requests.arrived.clear()
+                await requests.arrived.wait()
+            data = requests.waiting.popleft()
+            requests.bytes -= len(data)
             self._peer.room_for_requests()
             yield self._handler.request_deserializer(data)
 

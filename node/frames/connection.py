@@ -10,7 +10,8 @@ import asyncio
 import ipaddress
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from contextvars import Context
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import grpc
@@ -18,11 +19,12 @@ import structlog
 from duolog import _frames as frames
 from duolog._busypoll import SMALL_BYTES, BusyPoll
 from duolog._errors import Throttled
-from duolog._frames import Budget, Frame, FrameError, FrameReader, Kind
+from duolog._frames import Frame, FrameError, FrameReader, Kind
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
 from node.appending import Appending, Outcome
+from node.arriving import Arriving, Pace
 from node.frames.call import Call, Trailing
 from node.frames.door import Door
 from node.methods import Handler
@@ -34,10 +36,9 @@ log = structlog.get_logger("duolog.node")
 
 FRAMES_AT_ONCE = 32  # other than appends: each may begin a call; then others have their turn
 STRANGER_BYTES = 512  # where frames arrive before the greeting, which is short
+CALLS_AT_ONCE = 8  # that begin: each goes on in the next turn, where all of them do
 UNWRITTEN_BYTES = 1 << 20  # of answers in the transport, then nothing is read
 GREETING_TICKS = 5
-STALLED_TICKS = 10  # in which hardly anything comes of a frame that has begun
-STALLED_BYTES = 1024  # in a tick, at least
 PING_TICKS = 3  # without a sign of the client, then it is pinged
 SILENT_TICKS = 12  # then it is gone; not where it is this node that does not read
 
@@ -48,7 +49,9 @@ class Terms:
 
     door: who may begin, and where their appends go. answered: called when a reply that waited for
     nothing is on its way. begin: begins a task for a call. appends_max: unanswered ones. calls_max:
-    other calls under way. busy_poll: of the loop, for the request that follows an answer.
+    other calls under way. arriving: the room for long frames that have not arrived whole.
+    busy_poll: of the loop, for the request that follows an answer. context: of the timers and
+    callbacks of calls, of which each would have a copy of its call's.
     """
 
     door: Door
@@ -58,8 +61,9 @@ class Terms:
     frame_bytes_max: int
     appends_max: int
     calls_max: int
-    budget: Budget
+    arriving: Arriving
     busy_poll: BusyPoll
+    context: Context = field(default_factory=Context)
 
 
 @dataclass(slots=True)
@@ -78,7 +82,9 @@ class Connection(asyncio.BufferedProtocol):
         """joined: is told of its beginning (which it may refuse) and its end."""
         self._terms = terms
         self._joined = joined
-        self._reader = FrameReader(frames.GREETING_BYTES, terms.budget, STRANGER_BYTES)
+        self._reader = FrameReader(frames.GREETING_BYTES, STRANGER_BYTES)
+        self.pace = Pace()
+        self._has_long = False  # frame that has begun, and has room or waits for it
         self._transport: asyncio.Transport | None = None
         self.peer = ""
         self._host: Host | None = None
@@ -94,8 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._held: set[object] = set()  # what reading waits for
-        self._age = self._silent = self._stalled = 0  # ticks
-        self._arrived = 0  # bytes, since the last tick
+        self._age = self._silent = 0  # ticks
         self._unsent = 0  # bytes of answers at the last tick
         self._when_taken: list[Callable[[], None]] = []
 
@@ -130,7 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lost = True
         if self._greeted and self._host is not None:
             self._terms.door.left(self.principal, self._host, self.peer)
-        self._reader.close()
+        self._terms.arriving.leave(self)
         self._unanswered.clear()
         self._may_write.set()
         for call in list(self._calls.values()):
@@ -146,25 +151,21 @@ class Connection(asyncio.BufferedProtocol):
         """See asyncio."""
         if self._lost:  # refused: the transport reads no more
             return memoryview(bytearray(1))
-        try:
-            return self._reader.room()
-        except FrameError as problem:
-            self._refuse(str(problem))
-            return memoryview(bytearray(1))
+        return self._reader.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         """See asyncio."""
         if self._lost or self._transport is None or self._transport.is_closing():
             return
         self._silent = 0
-        self._arrived += nbytes
+        self.pace.arrived += nbytes
         self._reader.received(nbytes)
         self._read()
 
     def _read(self) -> None:
         """Handle what has arrived whole, unless something is waited for."""
         reader, held = self._reader, self._held
-        others = 0
+        others, calls = 0, len(self._calls) + CALLS_AT_ONCE
         try:
             while not held:
                 found = reader.next()
@@ -175,11 +176,37 @@ class Connection(asyncio.BufferedProtocol):
                     continue
                 self._handle(found)
                 others += 1
-                if others == FRAMES_AT_ONCE:
+                if others == FRAMES_AT_ONCE or len(self._calls) >= calls:
                     self._hold("turn")
                     asyncio.get_running_loop().call_soon(self._release, "turn")
         except FrameError as problem:
             self._refuse(str(problem))
+        else:
+            self._see_long()
+
+    def _see_long(self) -> None:
+        """Read a long frame when there is room for it; leave the room when it has arrived."""
+        whole, arriving = self._reader.whole, self._terms.arriving
+        if bool(whole) == self._has_long or self._lost:
+            return
+        self._has_long = bool(whole)
+        if not whole:
+            arriving.end(self)
+        elif not arriving.begin(self, whole):
+            self._hold("room")
+
+    @property
+    def is_held_up(self) -> bool:
+        """See Sender."""
+        return "appends" in self._held or "turn" in self._held
+
+    def read_on(self) -> None:
+        """See Sender."""
+        self._release("room")
+
+    def give_up(self, reason: str) -> None:
+        """See Sender."""
+        self._refuse(reason)
 
     def _refuse(self, reason: str) -> None:
         """What came is no frame of ours: say so, and end the connection."""
@@ -369,16 +396,16 @@ class Connection(asyncio.BufferedProtocol):
             call.request(bytes(found.payload))
         if found.number:
             loop = asyncio.get_running_loop()
-            call.deadline = loop.call_later(found.number / 1000, call.expire)
+            call.deadline = loop.call_later(
+                found.number / 1000, call.expire, context=self._terms.context
+            )
         self._calls[number] = call
         call.task = self._terms.begin(call.run())
         # Not in the task: one that is cancelled before its first step never runs.
-        call.task.add_done_callback(lambda task: self._ended(number, call, task))
+        call.task.add_done_callback(call.over, context=self._terms.context)
 
-    def _ended(self, number: int, call: Call, task: "asyncio.Task[None]") -> None:
-        if call.deadline is not None:
-            call.deadline.cancel()
-        call.over()
+    def call_ended(self, number: int, call: Call, task: "asyncio.Task[None]") -> None:
+        """See Peer."""
         given_up = self._calls.get(number) is not call
         if not given_up:
             del self._calls[number]
@@ -432,12 +459,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._age += 1
         self._silent = 0 if self._takes_some() else self._silent + 1
-        stalls = self._reader.in_the_middle and self._arrived < STALLED_BYTES
-        self._stalled = self._stalled + 1 if stalls else 0
-        self._arrived = 0
+        stalls = self.pace.stalls(self._reader.in_the_middle and not self._held)
         if not self._greeted and self._age > GREETING_TICKS:
             self._refuse("no greeting came")
-        elif not self._held and self._stalled > STALLED_TICKS:
+        elif stalls:
             self._refuse("the rest of a frame did not come")
         elif self._silent > SILENT_TICKS and ("answers" in self._held or not self._held):
             log.info("frames: a client does not answer", peer=self.peer)

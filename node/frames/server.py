@@ -8,8 +8,9 @@ from dataclasses import replace
 import structlog
 from duolog._background import Background
 from duolog._busypoll import busy_poll
-from duolog._frames import NUMBERS, Budget
+from duolog._frames import NUMBERS
 
+from node.arriving import Arriving
 from node.config import LimitsSection
 from node.frames.connection import Connection, Terms
 from node.frames.door import Door
@@ -20,7 +21,6 @@ from node.portconnections import PortConnections
 log = structlog.get_logger("duolog.node")
 
 SHUTDOWN_SECONDS = 2.0  # of TLS
-HALVES = 8  # longest frames that all connections may hold while they have not arrived whole
 SHORT_CALLS_MAX = 1024  # of one connection, beside those that wait for messages
 # No call: as a stream, it would wait for MORE, which comes behind requests that it does not take.
 APPEND = "/duolog.v1.Messages/Append"
@@ -68,7 +68,7 @@ class FramesServer:
             limits.request_bytes_max,
             limits.append_in_flight_max,
             limits.polls_max + SHORT_CALLS_MAX,
-            Budget(HALVES * limits.request_bytes_max),
+            Arriving(limits.arriving_bytes_max),
             busy_poll(0),
         )
 
@@ -84,8 +84,8 @@ class FramesServer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes held for long frames that have not arrived whole."""
-        return self._terms.budget.taken
+        """Bytes of the room for long frames that have not arrived whole."""
+        return self._terms.arriving.taken
 
     async def start(
         self, host: str, port: int, tls: ssl.SSLContext | None = None, busy_poll_us: int = 0

@@ -1,12 +1,15 @@
 """Frames: split anywhere they are reassembled, and invalid bytes are a typed error."""
 
 import struct
+import sys
+import tracemalloc
+from pathlib import Path
 
 import duolog
 import pytest
 from duolog import _frames as frames
 from duolog._connection import Connection
-from duolog._frames import BASE_BYTES, Budget, Frame, FrameError, FrameReader, Kind
+from duolog._frames import BASE_BYTES, Frame, FrameError, FrameReader, Kind
 from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,14 +49,13 @@ numbers = st.integers(0, (1 << 32) - 1)
 def test_frames_split_anywhere_are_reassembled(
     sent: list[tuple[Kind, int, int, bytes]], steps: list[int]
 ) -> None:
-    budget = Budget(LIMIT)
-    reader = FrameReader(LIMIT, budget)
+    reader = FrameReader(LIMIT)
     data = b"".join(frames.frame(kind, call, number, body) for kind, call, number, body in sent)
     steps = [max(step, len(data) // 2000) for step in steps]
     found = feed(reader, data, steps)
     assert found == [(kind, 0, 0, call, number, body) for kind, call, number, body in sent]
     assert not reader.in_the_middle
-    budget.take(LIMIT)  # nothing is held any more
+    assert reader.whole == 0
 
 
 @given(st.binary(min_size=1, max_size=300), st.integers(1, 50))
@@ -78,18 +80,37 @@ def test_a_frame_over_the_limit_is_refused_by_its_header() -> None:
         feed(reader, struct.pack("<IBBHII", 1001, Kind.CALL, 0, 2, 1, 0), [16])
 
 
-def test_memory_for_half_frames_is_bounded() -> None:
-    budget = Budget(3 * frames.AT_ONCE_BYTES)
-    half = struct.pack("<IBBHII", 32 << 20, Kind.APPEND, 0, 0, 1, 10) + b"x" * 100
-    readers = [FrameReader(64 << 20, budget) for _ in range(3)]
-    for reader in readers:
-        feed(reader, half, [1000])
-    with pytest.raises(FrameError, match="fill the memory"):
-        feed(FrameReader(64 << 20, budget), half, [1000])
-    with pytest.raises(FrameError, match="fill the memory"):  # nor may one of them grow
-        feed(readers[0], b"x" * (2 * frames.AT_ONCE_BYTES), [1 << 20])
-    readers[1].close()
-    feed(FrameReader(64 << 20, budget), half, [1000])
+@pytest.mark.parametrize("size", [frames.AT_ONCE_BYTES - 100, 32 << 20])
+def test_a_long_frame_takes_memory_once_it_is_read_on(size: int) -> None:
+    half = struct.pack("<IBBHII", size, Kind.APPEND, 0, 0, 1, 10)
+    reader = FrameReader(64 << 20)
+    tracemalloc.start()
+    try:
+        reader.received(0)
+        room = reader.room()
+        room[: len(half)] = half
+        reader.received(len(half))
+        assert reader.next() is None
+        assert reader.whole == frames.HEADER_BYTES + size
+        memory, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert memory < 10_000
+    assert len(reader.room()) == size
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process, as Linux tells it")
+def test_a_very_long_frame_takes_no_more_memory_than_came_of_it() -> None:
+    def anonymous() -> int:
+        text = Path("/proc/self/status").read_text()
+        return int(text.partition("RssAnon:")[2].split()[0]) << 10
+
+    reader, piece = FrameReader(64 << 20), b"y" * (1 << 20)
+    feed(reader, struct.pack("<IBBHII", 60 << 20, Kind.APPEND, 0, 0, 1, 10), [100])
+    before = anonymous()
+    for _ in range(8):
+        feed(reader, piece, [1 << 20])
+    assert anonymous() - before < 12 << 20
 
 
 def test_greetings_of_the_two_sides_are_not_the_same() -> None:

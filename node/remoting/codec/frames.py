@@ -19,7 +19,7 @@ class FrameReader:
     """Gathers frames.
 
     Attributes:
-        held_bytes: bytes of a frame that has not arrived whole.
+        whole: bytes of the frame that has begun to arrive, as soon as it says so; 0 for none.
     """
 
     def __init__(self, frame_bytes_max: int) -> None:
@@ -27,6 +27,7 @@ class FrameReader:
         self._frame_bytes_max = min(frame_bytes_max, FRAME_BYTES_MAX)
         self._held = bytearray()
         self._begin = 0
+        self.whole = 0
 
     @property
     def held_bytes(self) -> int:
@@ -43,6 +44,7 @@ class FrameReader:
     def next(self) -> Command | None:
         """The next command, None where it is not whole yet. Raises BadFrame."""
         left = self.held_bytes
+        self.whole = 0
         if left < _LENGTHS.size:
             if left and self._held[self._begin] == TLS_HANDSHAKE:
                 raise BadFrame("a TLS handshake came: this port serves plain connections only")
@@ -51,6 +53,7 @@ class FrameReader:
         serialization, header_size = word >> 24, word & _HEADER_BITS
         self._check(size, header_size)
         if left < 4 + size:
+            self.whole = 4 + size
             return None
         begin = self._begin + _LENGTHS.size
         middle, end = begin + header_size, self._begin + 4 + size
@@ -58,6 +61,8 @@ class FrameReader:
         header, body = bytes(view[begin:middle]), bytes(view[middle:end])
         view.release()
         self._begin = end
+        if end == len(self._held):  # a client that says no more keeps no memory
+            self._held, self._begin = bytearray(), 0
         return read(serialization, header, body)
 
     def _check(self, size: int, header_size: int) -> None:

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import structlog
 from duolog._errors import Throttled
-from duolog._frames import Budget, FrameError
 
+from node.arriving import Arriving, Pace
 from node.portconnections import host_of, name_of
 from node.remoting.answers import Answers
 from node.remoting.codec.codes import ResponseCode
@@ -31,26 +31,25 @@ OWN_BYTES = 16 << 10  # of a frame that has begun, which each connection may hol
 UNWRITTEN_BYTES = 1 << 20  # of answers in the transport, then nothing is read
 SMALL_BYTES = 16 << 10  # of a body that is copied behind its header
 REQUESTS_AT_ONCE = 32  # then others have their turn
+CALLS_AT_ONCE = 8  # that wait: each goes on in the next turn, where all of them do
 BYTES_AT_ONCE = 64 << 10  # of them, or a single larger one
 IDLE_TICKS = 120  # RocketMQ's: clients send heartbeats every 30 s
 UNTAKEN_TICKS = 12  # in which the client takes nothing of its answers
-STALLED_TICKS = 10  # in which hardly anything comes of a frame that has begun
-STALLED_BYTES = 1024  # in a tick, at least
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What holds for every connection.
 
-    begin: begins a task for a request. calls_max: requests of one connection that wait. budget: of
-    long frames that have not arrived whole.
+    begin: begins a task for a request. calls_max: requests of one connection that wait. arriving:
+    the room for long frames that have not arrived whole.
     """
 
     desk: Desk
     begin: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
     frame_bytes_max: int
     calls_max: int
-    budget: Budget
+    arriving: Arriving
 
 
 class Connection(asyncio.Protocol):
@@ -61,7 +60,9 @@ class Connection(asyncio.Protocol):
         self._terms = terms
         self._joined = joined
         self._reader = FrameReader(terms.frame_bytes_max)
-        self._taken = 0  # bytes, of the budget
+        self.pace = Pace()
+        self._has_long = False  # frame that has begun, and has room or waits for it
+        self._waits = False  # for that room
         self._transport: asyncio.Transport | None = None
         self.host = Host("0.0.0.0", 0)
         self.certificate = ""
@@ -74,8 +75,7 @@ class Connection(asyncio.Protocol):
         self._calls: dict[asyncio.Task[None], bool] = {}  # and whether each waits for messages
         self._when_taken: list[Callable[[], None]] = []
         self._behind = False  # requests that have arrived wait for their turn
-        self._idle = self._stalled = self._untaken = 0  # ticks
-        self._arrived = 0  # bytes, since the last tick
+        self._idle = self._untaken = 0  # ticks
         self._unsent = 0  # bytes of answers at the last tick
 
     # -- the connection ------------------------------------------------------------------------
@@ -117,8 +117,7 @@ class Connection(asyncio.Protocol):
         if self._lost:
             return
         self._lost = True
-        self._terms.budget.give(self._taken)
-        self._taken = 0
+        self._terms.arriving.leave(self)
         self.end_calls()
         self._answers.end(f"the connection of {self.name} has ended")
         if self._admitted:
@@ -142,7 +141,7 @@ class Connection(asyncio.Protocol):
         if self._lost or self._transport is None or self._transport.is_closing():
             return
         self._idle = 0
-        self._arrived += len(data)
+        self.pace.arrived += len(data)
         self._reader.feed(data)
         if not self._behind:
             self._go_on()
@@ -159,35 +158,64 @@ class Connection(asyncio.Protocol):
                     asyncio.get_running_loop().call_soon(self._go_on)
                     break
             else:
-                self._count_held()
-        except (BadFrame, FrameError) as problem:
+                self._see_long()
+                if not self._may_wait():
+                    self._refuse("what has arrived and waits fills the memory there is for it")
+        except BadFrame as problem:
             self._refuse(str(problem))
         self._heed()
 
+    def _see_long(self) -> None:
+        """A long frame that has begun is read on when there is room for it."""
+        whole = self._reader.whole
+        if whole > OWN_BYTES and not (self._has_long or self._lost):
+            self._has_long = True
+            self._waits = not self._terms.arriving.begin(self, whole)
+
+    def _leave_room(self) -> None:
+        """The long frame has arrived."""
+        self._has_long = self._waits = False
+        self._terms.arriving.end(self)
+
     def _may_wait(self) -> bool:
-        """Whether there is memory for what has arrived and waits for its turn."""
-        try:
-            self._count_held()
-        except FrameError:
-            return False
-        return True
+        """Whether there is memory for what has arrived and waits for its turn, or for room."""
+        has_room = self._has_long and not self._waits
+        held = 0 if has_room or self._lost else max(0, self._reader.held_bytes - OWN_BYTES)
+        return self._terms.arriving.hold(self, held)
+
+    @property
+    def is_held_up(self) -> bool:
+        """See Sender."""
+        return self._behind
+
+    def read_on(self) -> None:
+        """See Sender."""
+        self._waits = False
+        self._may_wait()
+        self._heed()
+
+    def give_up(self, reason: str) -> None:
+        """See Sender."""
+        self._refuse(reason)
 
     def _read(self) -> bool:
         """Handle what has arrived whole, as long as answers are taken; whether the turn ended
         before that was done. Raises BadFrame.
         """
-        left = self._reader.held_bytes - BYTES_AT_ONCE
+        left, calls = self._reader.held_bytes - BYTES_AT_ONCE, len(self._calls) + CALLS_AT_ONCE
         for _ in range(REQUESTS_AT_ONCE):
             if self._deaf or self._lost:
                 return False
             command = self._reader.next()
             if command is None:
                 return False
+            if self._has_long:
+                self._leave_room()
             if command.is_response:
                 self._answers.arrived(command)
             else:
                 self._serve(command)
-            if self._reader.held_bytes <= left:
+            if self._reader.held_bytes <= left or len(self._calls) >= calls:
                 break
         return self._reader.held_bytes > 0 and not self._lost
 
@@ -196,19 +224,10 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if self._lost or transport is None or transport.is_closing():
             return
-        if self._behind or self._deaf:
+        if self._behind or self._deaf or self._waits:
             transport.pause_reading()
         else:
             transport.resume_reading()
-
-    def _count_held(self) -> None:
-        """Raises FrameError."""
-        needed = max(0, self._reader.held_bytes - OWN_BYTES)
-        if needed > self._taken:
-            self._terms.budget.take(needed - self._taken)
-        else:
-            self._terms.budget.give(self._taken - needed)
-        self._taken = needed
 
     def _refuse(self, reason: str) -> None:
         """What came is no frame: end the connection, and everything that it waits for."""
@@ -336,12 +355,10 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self._idle += 1
-        waits = self._deaf or self._behind
-        stalls = self._reader.held_bytes > 0 and self._arrived < STALLED_BYTES
-        self._stalled = self._stalled + 1 if stalls and not waits else 0
+        reads = not (self._deaf or self._behind or self._waits)
+        stalls = self.pace.stalls(reads and self._reader.held_bytes > 0)
         self._untaken = self._untaken + 1 if self._deaf and not self._takes_some() else 0
-        self._arrived = 0
-        if self._stalled > STALLED_TICKS:
+        if stalls:
             self._refuse("the rest of a frame did not come")
         elif self._idle > IDLE_TICKS or self._untaken > UNTAKEN_TICKS:
             log.info("remoting: a client does not answer", peer=self.name)

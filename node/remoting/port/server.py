@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import structlog
 from duolog._background import Background
-from duolog._frames import Budget
 
+from node.arriving import Arriving
 from node.config import LimitsSection
 from node.handshakes import Handshakes
 from node.portconnections import Connected, PortConnections
@@ -19,7 +19,6 @@ from node.remoting.port.doorway import Doorway
 
 log = structlog.get_logger("duolog.remoting")
 
-WHOLES = 8  # longest frames that all connections may hold while they have not arrived whole
 SHORT_CALLS_MAX = 1024  # of one connection, beside those that wait for messages
 
 
@@ -60,7 +59,7 @@ class RemotingServer:
             self._calls.start,
             frame_bytes_max,
             limits.polls_max + SHORT_CALLS_MAX,
-            Budget(WHOLES * frame_bytes_max),
+            Arriving(limits.arriving_bytes_max),
         )
 
     @property
@@ -75,8 +74,8 @@ class RemotingServer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes held for long frames that have not arrived whole."""
-        return self._terms.budget.taken
+        """Bytes of the room for long frames that have not arrived whole."""
+        return self._terms.arriving.taken
 
     async def start(self, host: str, port: int, tls: Secured | None = None) -> None:
         """Listen; with port 0 on a free one. tls: None for plain text alone. Raises OSError."""

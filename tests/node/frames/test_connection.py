@@ -11,11 +11,13 @@ import pytest
 from duolog import _frames as frames
 from duolog._background import Background
 from duolog._busypoll import SMALL_BYTES, BusyPoll
-from duolog._frames import LAST, STREAM_AHEAD, Budget, Frame, FrameReader, Kind
+from duolog._frames import LAST, STREAM_AHEAD, Frame, FrameReader, Kind
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
+from node import arriving
 from node.appending import Appending
+from node.arriving import Arriving
 from node.frames import connection as module
 from node.frames.connection import Connection, Terms
 from node.frames.server import numbered
@@ -170,7 +172,7 @@ class Side:
             1 << 20,
             4,
             8,
-            Budget(8 << 20),
+            Arriving(8 << 20),
             BusyPoll(0),
         )
 
@@ -232,6 +234,16 @@ async def test_others_have_their_turn_between_many_calls_that_arrive_at_once(sid
         assert line.reading == (most == 5)
         await asyncio.sleep(0)
     assert answered == list(range(count))
+
+
+async def test_few_calls_begin_in_a_turn(side: Side) -> None:
+    connection, line = side.connect(calls_max=100)
+    count = 2 * module.CALLS_AT_ONCE + 1
+    send(connection, b"".join(map(a_pull, range(1, count + 1))))
+    for begun in (module.CALLS_AT_ONCE, 2 * module.CALLS_AT_ONCE, count):
+        assert len(connection._calls) == begun
+        assert line.reading == (begun == count)
+        await asyncio.sleep(0)
 
 
 async def test_appends_that_arrive_at_once_are_all_stored_at_once(side: Side) -> None:
@@ -434,6 +446,7 @@ async def test_appends_have_a_frame_of_their_own(side: Side) -> None:
 async def test_calls_under_way_are_bounded_and_a_number_is_used_once(side: Side) -> None:
     connection, line = side.connect()
     send(connection, b"".join(map(a_pull, range(1, 10))))
+    await asyncio.sleep(0)  # one more than begin in a turn
     (refused,) = line.take()
     assert refused.call == 9
     assert end_of(refused)[0] == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
@@ -637,13 +650,43 @@ async def test_silent_connections_and_partial_frames_time_out(side: Side) -> Non
     assert never_greets.closing
     pings = [found for found in line.take() if found.kind == Kind.PING]
     assert pings
-    for _ in range(module.STALLED_TICKS + module.SILENT_TICKS):
+    for _ in range(arriving.STALLED_TICKS + module.SILENT_TICKS):
         if half in side.open:
             send(half, an_append(1)[20:21]) if not halved.closing else None
             half.tick()
         silent.tick()
     assert halved.closing
     assert line.aborted
+
+
+async def test_a_long_frame_waits_unread_until_there_is_room_for_it(side: Side) -> None:
+    side.terms = replace(side.terms, arriving=Arriving(200_000))
+    (one, first), (other, second), (third, _) = (side.connect() for _ in range(3))
+    long = an_append(1, b"x" * 100_000)
+    send(one, long[:50_000])
+    send(other, long[:100])
+    assert (first.reading, second.reading) == (True, False)
+    send(third, an_append(7))  # short ones need none
+    send(one, long[50_000:])
+    assert [found.call for found in first.take()] == [1]
+    assert second.reading
+    send(other, long[100:])
+    assert [found.call for found in second.take()] == [1]
+    assert side.terms.arriving.taken == 0
+
+
+async def test_the_room_for_a_long_frame_is_left_with_its_connection(side: Side) -> None:
+    side.terms = replace(side.terms, arriving=Arriving(200_000))
+    (one, first), (other, second) = side.connect(), side.connect()
+    long = an_append(1, b"x" * 100_000)
+    send(one, long[:50_000])
+    send(other, long[:100])
+    for _ in range(arriving.LATE_LOOKS + 1):  # it goes on until the first one
+        side.terms.arriving.look()
+    assert first.closing
+    assert second.reading
+    other.connection_lost(None)
+    assert side.terms.arriving.taken == 0
 
 
 async def test_a_client_that_reads_slowly_stays_connected(side: Side) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 from duolog._background import Background
 from duolog._errors import Throttled
-from duolog._frames import Budget, FrameError
 
+from node import arriving
+from node.arriving import Arriving
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import ONEWAY, RESPONSE, Command
 from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
@@ -19,6 +21,7 @@ from node.remoting.port.connection import Connection, Terms
 from node.remoting.port.desk import Begun, Peer
 
 ECHO, WAIT, REFUSE, BREAK, POLL = 1, 2, 3, 4, 5
+ROOM = 200_000
 
 
 class Wire(asyncio.Transport):
@@ -115,7 +118,8 @@ class Desk:
 class Side:
     """A connection and what it is made of."""
 
-    def __init__(self, desk: Desk, begin: Any, room: Budget, admits: Callable[[], bool]) -> None:
+    def __init__(self, desk: Desk, begin: Any, room: Arriving, admits: Callable[[], bool]) -> None:
+        self.room = room
         terms = Terms(desk, begin, 1 << 20, 3, room)
         self.connection = Connection(terms, lambda _, begins: admits() or not begins)
         self.wire = Wire()
@@ -139,7 +143,7 @@ def desk() -> Desk:
 
 @pytest.fixture
 async def sides(desk: Desk) -> AsyncIterator[Callable[[], Side]]:
-    background, room = Background(), Budget(30_000)
+    background, room = Background(), Arriving(ROOM)
     made: list[Side] = []
 
     def make() -> Side:
@@ -272,31 +276,63 @@ def test_what_is_no_frame_ends_this_connection_alone(
     assert desk.here == [other.connection.name]
 
 
-def test_long_frames_that_have_not_arrived_whole_share_their_memory(
+async def test_long_frames_that_have_not_arrived_whole_share_their_memory(
     sides: Callable[[], Side],
 ) -> None:
-    one, other, third = sides(), sides(), sides()
+    one, other, third, fourth = (sides() for _ in range(4))
     frame = Command(ECHO, 1, body=bytes(100_000)).frame()
     part = module.OWN_BYTES + 20_000
     one.connection.data_received(frame[:part])
-    assert not one.wire.closing
     other.connection.data_received(frame[:part])
-    assert other.wire.closing
-    third.connection.data_received(frame[: module.OWN_BYTES])  # short ones go on
-    assert not third.wire.closing
+    assert (one.wire.reading, other.wire.reading) == (True, False)
+    third.connection.data_received(frame[: module.OWN_BYTES])  # it waits, too
+    fourth.send(ECHO, 1)  # short ones go on
+    assert len(fourth.wire.take()) == 1
+    one.connection.data_received(frame[part:] + frame[:part])  # and the next one
+    await turns()
+    assert len(one.wire.take()) == 1
+    assert (one.wire.reading, other.wire.reading) == (False, True)
+    other.connection.data_received(frame[part:])
+    assert len(other.wire.take()) == 1
+    third.lose()
+    assert one.wire.reading
     one.connection.data_received(frame[part:])
     assert len(one.wire.take()) == 1
-    third.connection.data_received(frame[module.OWN_BYTES : part])
-    assert not third.wire.closing
 
 
-def test_room_is_for_all() -> None:
-    room = Budget(10)
-    room.take(10)
-    with pytest.raises(FrameError, match="memory"):
-        room.take(1)
-    room.give(7)
-    assert room.taken == 3
+async def test_what_arrives_of_frames_that_wait_is_bounded(sides: Callable[[], Side]) -> None:
+    frame = Command(ECHO, 1, body=bytes(100_000)).frame()
+    part = ROOM // arriving.HELD_PART
+    first, *others = (sides() for _ in range(3))
+    first.connection.data_received(frame[:part])
+    for one in others:
+        one.connection.data_received(frame[:part])
+    assert [one.wire.closing for one in (first, *others)] == [False, False, True]
+
+
+async def test_a_long_frame_that_does_not_go_on_ends_while_another_one_waits(
+    sides: Callable[[], Side],
+) -> None:
+    one, other = sides(), sides()
+    frame = Command(ECHO, 1, body=bytes(100_000)).frame()
+    one.connection.data_received(frame[:50_000])
+    other.connection.data_received(frame[:20_000])
+    for _ in range(arriving.LATE_LOOKS):
+        one.room.look()
+    assert one.wire.closing
+    assert other.wire.reading
+
+
+def test_a_long_request_leaves_no_memory_with_its_connection(side: Side) -> None:
+    frame = Command(ECHO, 1, flag=ONEWAY, body=bytes(900_000)).frame()
+    tracemalloc.start()
+    try:
+        for at in range(0, len(frame), 100_000):
+            side.connection.data_received(frame[at : at + 100_000])
+        memory, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert memory < 100_000
 
 
 def test_nothing_is_read_while_the_client_takes_no_answers(side: Side) -> None:
@@ -338,6 +374,20 @@ async def test_others_have_their_turn_between_many_requests_that_arrive_at_once(
     assert side.wire.take() == []
 
 
+async def test_few_requests_that_wait_begin_in_a_turn(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CALLS_AT_ONCE", 1)
+    background = Background()
+    side = Side(desk, background.start, Arriving(ROOM), lambda: True)
+    side.connection.data_received(b"".join(Command(WAIT, n).frame() for n in range(3)))
+    for begun in (1, 2, 3):
+        assert len(side.connection._calls) == begun
+        await asyncio.sleep(0)
+    side.lose()
+    await background.stop()
+
+
 async def test_others_have_their_turn_between_large_requests(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,7 +405,7 @@ async def test_where_there_is_no_memory_to_wait_for_a_turn_requests_are_served_a
 ) -> None:
     side.connection.data_received(Command(ECHO, 1, body=bytes(1500)).frame() * 100)
     first = len(side.wire.take())
-    assert 100 - first <= (30_000 + module.OWN_BYTES) / 1500
+    assert 100 - first <= (ROOM // arriving.HELD_PART + module.OWN_BYTES) / 1500
     await turns()
     assert not side.wire.closing
     assert first + len(side.wire.take()) == 100
@@ -410,7 +460,7 @@ def test_a_silent_client_is_let_go(side: Side) -> None:
 def test_a_frame_that_does_not_go_on_is_refused(side: Side) -> None:
     frame = Command(ECHO, 1, body=bytes(100)).frame()
     side.connection.data_received(frame[:50])
-    side.ticks(module.STALLED_TICKS)
+    side.ticks(arriving.STALLED_TICKS)
     assert not side.wire.closing
     side.ticks(2)
     assert side.wire.closing
@@ -435,11 +485,11 @@ async def test_the_end_waits_for_what_stores_and_not_for_polls(side: Side, desk:
 
 
 async def test_a_connection_may_be_refused(desk: Desk) -> None:
-    refused = Side(desk, Background().start, Budget(100), lambda: False)
+    refused = Side(desk, Background().start, Arriving(100), lambda: False)
     assert refused.wire.aborted
     refused.lose()
     desk.full = True
-    over = Side(desk, Background().start, Budget(100), lambda: True)
+    over = Side(desk, Background().start, Arriving(100), lambda: True)
     assert over.wire.aborted
     over.lose()
     assert desk.here == []
