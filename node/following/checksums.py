@@ -12,7 +12,7 @@ def checksums_of(directory: Path, end: int) -> Iterator[tuple[str, str]]:
 
     end: where the copied part of the log ends.
     """
-    paths = sorted(path for path in (directory / "commitlog").glob("*") if path.name.isdecimal())
+    paths = sorted(path for path in (directory / "commitlog").iterdir() if path.name.isdecimal())
     for path in paths:
         if int(path.name) + path.stat().st_size > end:  # also one that is allocated ahead
             continue

@@ -97,9 +97,9 @@ def test_a_directory_that_was_promoted_is_well(directory: Path) -> None:
 
 def test_checksums_are_of_segments_that_were_copied_whole(directory: Path) -> None:
     words = ("status", "--data", str(directory), "--checksums", "--json")
-    assert json.loads(_run(*words).stdout)["segments"] == []
     log = directory / "commitlog"
     log.mkdir()
+    assert json.loads(_run(*words).stdout)["segments"] == []
     for start in (0, 48, 96):  # the last one is allocated ahead
         (log / f"{start:020d}").write_bytes(b"x" * 48)
     assert json.loads(_run(*words).stdout)["segments"] == [], "it is not known how far it is"
