@@ -1,6 +1,7 @@
 """A node that serves slaves of RocketMQ: its port, its role, and what operators see."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from ha.progress import ConnectionState
 from node.hawire import connection, follower, server
 from node.hawire.frames import REPORT
 from node.hawire.server import SlavesServer
+from node.replication import coldloader
 from node.server import Node
+from store.clocks import MonoMs
+from store.mappedfile import MappedFile
 from tests.node.conftest import SMALL_STORE, StartNode
 from tests.node.hawire.slave import Copy, Slave, connected
-from tests.node.replicas import Elected, broker_of, log_bytes, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, log_bytes, until
 from tests.scraping import scraped
 
 SEGMENT = int(SMALL_STORE["mapped_file_size_commit_log"])
@@ -34,6 +38,11 @@ async def send(node: Node, count: int = 100, size: int = 1000) -> None:
     async with duolog.Client(address, timeout=10) as client, client.producer() as producer:
         for _ in range(count // 50):
             await producer.send_batch("T", [b"x" * size] * 50)
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -152,6 +161,43 @@ async def test_a_refused_connection_is_held_for_a_while(node: Node) -> None:
         await until(lambda: len(broker_of(node).rocketmq_slaves()) == 1)
         await asyncio.sleep(0.3)
         assert not slave.ended.is_set()
+
+
+async def test_the_last_addresses_that_were_refused_are_shown_for_a_while(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "REFUSALS_MAX", 2)
+    port, rows = port_of(node), broker_of(node).rocketmq_slaves
+    for host in ("127.0.0.2", "127.0.0.3", "127.0.0.4"):
+        async with connected(port.port, Copy(SEGMENT), host):
+            await until(lambda host=host: host in [row.host for row in rows()])  # type: ignore[misc]
+    assert [row.host for row in rows()] == ["127.0.0.3", "127.0.0.4"]
+    last_ms = max(one.last_ms for one in port._refusals.values())
+    port._forget(MonoMs(last_ms + server.REFUSED_MS))
+    assert "127.0.0.4" in [row.host for row in rows()]
+    port._forget(MonoMs(last_ms + server.REFUSED_MS + 1))
+    assert rows() == []
+
+
+async def test_what_is_not_in_memory_is_loaded_before_it_is_sent(
+    node: Node, slave: Slave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, may_load = list[int](), threading.Event()
+
+    def load(mapped: MappedFile, start: int) -> None:
+        may_load.wait(WAIT_SECONDS)
+        loaded.append(mapped.start + start)
+
+    monkeypatch.setattr(coldloader, "COLD_BYTES", 0)
+    monkeypatch.setattr(coldloader, "_load", load)
+    await send(node, 1500)
+    slave.say(0)
+    await until(lambda: [row.state for row in port_of(node).rows()] == [ConnectionState.TRANSFER])
+    await turns()
+    assert slave.frames == []
+    may_load.set()
+    await same(node, slave)
+    assert loaded[0] == 0
 
 
 @pytest.mark.usefixtures("hurried")

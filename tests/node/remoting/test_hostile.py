@@ -7,11 +7,11 @@ import pytest
 import structlog.testing
 
 from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import Command
+from node.remoting.codec.command import Command, Serialization
 from node.remoting.codec.fields import fields_of
 from node.remoting.codec.headers import REQUESTS, SHORT_NAMES
 from node.server import Node
-from tests.node.remoting.client import LETTERS, SENT_ONLY, WAIT_SECONDS, Remoting
+from tests.node.remoting.client import LETTERS, SENT_ONLY, WAIT_SECONDS, Remoting, connected
 
 SHORT = {
     RequestCode.SEND_MESSAGE_V2,
@@ -38,12 +38,23 @@ WRONG = (
     "x" * 40_000, "a" + "%" * 300, "(" * 5000, "DELAY\x01-1", "DELAY\x0199", "TRAN_MSG\x01true",
     "TIMER_DELIVER_MS\x019999999999999", "TIMER_DELAY_MS\x01x", "UNIQ_KEY\x01", "INNER_NUM\x010",
 )  # fmt: skip
+HALF = "+\ud800"  # a character
+TOPIC = {"topicName": "C", "readQueueNums": 1, "writeQueueNums": 1}
 BODIES = (
     b"", b"\x00" * 40, b"{}", b"[]", b"null", b'{"clientID":1}', b"\xff" * 10, b"[" * 50_000,
     json.dumps({"clientID": "c", "consumerDataSet": [{"groupName": "%RETRY%g"}]}).encode(),
     json.dumps({"groupName": "g", "retryMaxTimes": -1}).encode(),
     json.dumps({"groupName": "g", "consumeEnable": 1, "brokerId": 1 << 70}).encode(),
     json.dumps({"consumerGroup": "g", "clientId": "c", "mqSet": [{"topic": "T"}]}).encode(),
+    *(json.dumps(body).encode() for body in (
+        {"clientID": HALF, "consumerDataSet": [{"groupName": HALF}]},
+        {"subscriptionData": {"topic": "T", "expressionType": HALF, "subString": HALF}},
+        {"consumerGroup": HALF, "clientId": "c", "mqSet": [{"topic": HALF, "brokerName": HALF}]},
+        {"topicConfigList": [{**TOPIC, "attributes": {HALF: "x"}}]},
+        {"topicConfigList": [{**TOPIC, "attributes": {"+message.type": HALF}}]},
+        {"groupName": "g", "groupRetryPolicy": {"type": HALF}, HALF: HALF},
+        {"groupConfigList": [{"groupName": HALF}]},
+    )),
 )  # fmt: skip
 
 
@@ -77,12 +88,14 @@ async def test_every_field_may_be_anything(
     await remoting.send("T", b"x", "KEYS\x01k")
     with structlog.testing.capture_logs() as logged:
         for field in fields_of(REQUESTS[code]):
-            fields = [{**right(code), field.name: wrong} for wrong in WRONG]
+            sent = [{**right(code), field.name: wrong} for wrong in WRONG]
             if field.name in ("suspendTimeoutMillis", "sysFlag"):  # it would be held, rightly
-                fields = [{**one, "queueOffset": "0"} for one in fields]
-            await answers([remoting.begin(code, spelled(code, one), b"body") for one in fields])
-        bodies = [remoting.begin(code, spelled(code, right(code)), body) for body in BODIES]
-        await answers(bodies)
+                sent = [{**one, "queueOffset": "0"} for one in sent]
+            await answers([remoting.begin(code, spelled(code, one), b"body") for one in sent])
+        async with connected(node, Serialization.ROCKETMQ) as binary:
+            for client in (remoting, binary):
+                fields = spelled(code, right(code))
+                await answers([client.begin(code, fields, body) for body in BODIES])
     failed = [one for one in logged if one["event"] == "remoting: a request failed"]
     assert failed == []
     assert node.broker is not None

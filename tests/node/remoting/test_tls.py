@@ -5,6 +5,7 @@ import contextlib
 import shutil
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from demo.certificates import Authority, Issued
 from demo.ports import free_endpoint
 from node import certificates, handshakes
+from node.remoting.calling import Sign
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
+from node.remoting.codec.signatures import ACCESS_KEY, SIGNATURE
 from node.remoting.port import doorway
 from node.server import Node
 from tests.certificates import trusting
@@ -90,6 +93,11 @@ async def gone(node: Node) -> None:
     assert node.remoting is not None
     remoting = node.remoting
     await until(lambda: remoting.connections == 0)
+
+
+def adds(field: str, value: str) -> Sign:
+    """What a client does that adds a field to its requests."""
+    return lambda request: replace(request, fields={**request.fields, field: value})
 
 
 # -- plain and TLS -----------------------------------------------------------------------------
@@ -189,6 +197,8 @@ async def test_a_certificate_names_a_user_unless_a_signature_does(
     assert await route(node, of_bob, sign=signs("alice")) == 0
     assert await route(node, of_alice, sign=signs("bob")) == DENIED
     assert await route(node, of_alice, sign=signs("alice", "wrong")) == DENIED
+    for half in (ACCESS_KEY, SIGNATURE):
+        assert await route(node, of_alice, sign=adds(half, "alice")) == DENIED
     await users.put("alice", disabled=True)
     assert await route(node, of_alice) == DENIED
     for tls in (trusts(ours), trusts(ours, others.issue("alice"))):
