@@ -395,6 +395,7 @@ class LimitsSection(_Section):
         "which no message arrives any more. A longer request needs to be alone",
     )
 
+
 class TransactionsSection(_Section):
     """Checks of half messages that are neither committed nor rolled back."""
 

@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from duolog import _errors as sdk
 from duolog._background import Joint
-from duolog._frames import Budget, FrameError
 
 from node.core.throttle import Throttle, throttled
 from node.quotas.quotas import Who
@@ -24,6 +23,7 @@ from node.remoting.calling import Calling, connect
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.messages import read_batch
+from node.remoting.held import Held
 from node.remoting.port.desk import Peer
 
 RELAYED = 0x100  # a bit of a command's flag, beside RocketMQ's two
@@ -59,7 +59,7 @@ class Relay:
         self._address = ""
         self._before: Calling | None = None
         self._connecting: Joint[str, Calling] = Joint()
-        self._held = Budget(HELD_BYTES_MAX)
+        self._held = Held(HELD_BYTES_MAX, f"{HELD_BYTES_MAX} bytes wait for the master's answers")
 
     def takes(self, peer: Peer, request: Command) -> bool:
         """Whether to pass a request on."""
@@ -69,22 +69,17 @@ class Relay:
 
     async def pass_on(self, peer: Peer, request: Command) -> Command:
         """The master's answer. Raises BadRequest, Busy, Throttled, Unavailable."""
-        address, size = self._master(), request.size
+        address = self._master()
         if not address:
             raise sdk.Unavailable("the master is changing: try again")
         try:
-            self._held.take(size)
-        except FrameError:
-            raise sdk.Busy(f"{HELD_BYTES_MAX} bytes wait for the master's answers") from None
-        try:
-            self._check_quotas(peer, request)
-            async with asyncio.timeout(SECONDS):
-                return await self._answer(address, request)
+            with self._held.request(request.size):
+                self._check_quotas(peer, request)
+                async with asyncio.timeout(SECONDS):
+                    return await self._answer(address, request)
         except OSError as error:  # TimeoutError is one
             reason = str(error) or f"no answer within {SECONDS:g} s"
             raise sdk.Unavailable(f"the master at {address} did not answer: {reason}") from None
-        finally:
-            self._held.give(size)
 
     def _check_quotas(self, peer: Peer, request: Command) -> None:
         """Raise Throttled where the client's address is over a quota. Raises BadRequest."""

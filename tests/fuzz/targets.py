@@ -269,7 +269,7 @@ async def _frames_port_hears(data: bytes) -> None:
             connection.connection_lost(None)
             await side.calls.finish(5)
             assert side.open == set()
-            assert side.terms.budget.taken == 0
+            assert side.terms.arriving.taken == 0
             assert greeting or KEY in data or not side.appends.stored
 
 

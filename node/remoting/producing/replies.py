@@ -8,9 +8,6 @@ stored is no error.
 
 from dataclasses import replace
 
-from duolog import _errors as sdk
-from duolog._frames import Budget, FrameError
-
 from node.broker import Broker
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
@@ -18,6 +15,7 @@ from node.remoting.codec.fields import write_header
 from node.remoting.codec.headers import PushReplyRequest, SendRequest, SendResponse, read_send
 from node.remoting.codec.messages import END, properties_text, property_of
 from node.remoting.guarding.sight import Sight
+from node.remoting.held import Held
 from node.remoting.members import Members
 from node.remoting.port.desk import Peer
 from node.remoting.producing.sending import REGION, Sending
@@ -49,22 +47,15 @@ class Replies:
         self._members = members
         self._sending = sending
         self._stores = stores
-        self._held = Budget(HELD_BYTES_MAX)
+        full = f"replies of {HELD_BYTES_MAX} bytes wait for their clients to take them"
+        self._held = Held(HELD_BYTES_MAX, full)
 
     async def reply(self, peer: Peer, request: Command) -> Command:
         """SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2. Raises BadRequest, Busy."""
-        header, size = read_send(request.code, request.fields), request.size
-        try:
-            self._held.take(size)
-        except FrameError:
-            raise sdk.Busy(
-                f"replies of {HELD_BYTES_MAX} bytes wait for their clients to take them"
-            ) from None
-        try:
+        header = read_send(request.code, request.fields)
+        with self._held.request(request.size):
             problem = await self._push(peer, request, header)
             stored = await self._store(peer, request) if self._stores else None
-        finally:
-            self._held.give(size)
         if stored is not None:
             where = stored
         elif problem:

@@ -214,7 +214,7 @@ async def test_an_answer_that_cannot_be_written_ends_this_connection_alone(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     failures: list[Exception] = []
-    side = Side(desk, Background(failures.append).start, Budget(0), lambda: True)
+    side = Side(desk, Background(failures.append).start, Arriving(ROOM), lambda: True)
     request = Command(code, 1).frame()
     monkeypatch.setattr(Command, "head", lambda self: "\ud800".encode())
     side.connection.data_received(request)
