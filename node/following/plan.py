@@ -11,6 +11,7 @@ from store.options import StoreOptions
 
 TOPIC_BYTES_MAX = 127
 RETRY, DEAD = "%RETRY%", "%DLQ%"
+_USERS = ("aclEnable", "authenticationEnabled")  # of RocketMQ 4, and of 5
 _REVIVE = "rmq_sys_REVIVE_LOG_"
 _TIMERS = "rmq_sys_wheel_timer"
 
@@ -68,7 +69,7 @@ def _settings(facts: BrokerFacts, options: StoreOptions) -> Iterator[Remark]:
             yield Remark(
                 False, f"{theirs} is {value!r} there, {ours!r} here", f"set store.{key} to the same"
             )
-    if facts.settings.get("aclEnable") == "true" or facts.settings.get("authenticationEnabled"):
+    if "true" in (facts.settings.get(key) for key in _USERS):
         yield Remark(
             False,
             "it has users (ACL)",

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from demo.childprocess import ChildProcess
 from demo.ports import free_endpoint
 from node.remoting.calling import connect
 from tests.conformance.brokers import Cluster, cluster
-from tests.conformance.classic import AWAY, Consumer, Producer, create_topic, send
+from tests.conformance.classic import AWAY, QUEUES, Consumer, Producer, create_topic, send
 from tests.process.support import SMALL_FILES, NodeProcess, environment, run_cli
 
 SEGMENT = 1 << 20
@@ -25,6 +26,7 @@ SIZES = (
     "--set", f"store.message_delay_level={LEVELS}",
 )  # fmt: skip
 BODY_BYTES = 4000
+ENTRY = struct.Struct(">qiq")  # of a consume queue: offset, size, tags code
 WAIT_SECONDS = 60.0
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01H1\x02"
 LATE = "DELAY\x013\x02UNIQ_KEY\x01L1\x02"  # due after the cut-over
@@ -33,7 +35,8 @@ LATE = "DELAY\x013\x02UNIQ_KEY\x01L1\x02"  # due after the cut-over
 @dataclass(frozen=True, slots=True)
 class Moved:
     """What came of it. missing, twice: acknowledged messages that consumers got not at all, or more
-    than once. same: both logs have the same bytes up to the cut. gap_seconds: the longest time
+    than once. same: both logs have the same bytes up to the cut, and so do their
+    queues. gap_seconds: the longest time
     without an acknowledgement. steps: of a cut-over that nobody killed, seconds since the broker
     refused messages; "acknowledged last" is by it, "acknowledged" by the node.
     """
@@ -60,6 +63,21 @@ def bytes_of(directory: Path, end: int) -> bytes:
     """The bytes of a log's segments."""
     files = sorted(file for file in directory.iterdir() if file.name.isdecimal())
     return b"".join(file.read_bytes() for file in files)[:end]
+
+
+def queues_of(directory: Path, end: int) -> dict[str, bytes]:
+    """The entries of all queues for records below an offset, as their files have them."""
+    found: dict[str, bytes] = {}
+    for queue in sorted(path for path in directory.glob("*/*") if path.is_dir()):
+        entries = b"".join(file.read_bytes() for file in sorted(queue.iterdir()))
+        used = 0
+        for offset, size, _ in ENTRY.iter_unpack(entries):
+            if not size or offset >= end:
+                break
+            used += ENTRY.size
+        if used:
+            found[f"{queue.parent.name}/{queue.name}"] = entries[:used]
+    return found
 
 
 def program(data: Path, *words: str) -> ChildProcess:
@@ -138,6 +156,9 @@ class Move:
         same = same and (
             bytes_of(data / "commitlog", end) == bytes_of(made.store / "commitlog", end)
         )
+        queues = queues_of(data / "consumequeue", end)
+        same = same and len(queues) >= QUEUES
+        same = same and queues == queues_of(made.store / "consumequeue", end)
         return Moved(
             end,
             len(self.producer.acknowledged),

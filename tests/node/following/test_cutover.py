@@ -135,6 +135,20 @@ async def test_a_slave_is_not_cut_over_from(followed: Opened, log: bytes) -> Non
         assert follower.following.state is State.FOLLOWING
 
 
+async def test_another_broker_is_not_cut_over_from(
+    tmp_path: Path, followed: Opened, log: bytes
+) -> None:
+    """It has the address since the copy was connected."""
+    async with serving(HandMaster(log)) as master, followed(master) as follower:
+        await _caught_up(follower, master)
+        master.settings["brokerName"] = "broker-b"
+        found = dict(master.settings)
+        with pytest.raises(CutoverFailed, match=r"broker 'broker-b', not.*nothing was changed"):
+            await Cutover(follower, lambda text: None, QUICK).run()
+        assert master.settings == found
+        assert follower.following.state is State.FOLLOWING
+
+
 async def test_the_program_cuts_over_in_one_go(tmp_path: Path, log: bytes) -> None:
     config = config_of(tmp_path / "copy")
     async with serving(HandMaster(log)) as master:
@@ -311,6 +325,27 @@ async def test_a_cutover_that_is_killed_at_a_change_of_its_state_is_repeated(
     assert found.saved["brokerRole"] == "ASYNC_MASTER", "what undoes it is still known"
 
 
+async def test_a_promotion_that_cannot_be_noted_is_told_and_repeated(
+    tmp_path: Path, log: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = states.save
+
+    def full(disk: OsDisk, following: Following) -> Following:
+        if following.state is State.PROMOTED:
+            raise OSError("no space left")
+        return saved(disk, following)
+
+    config = config_of(tmp_path / "copy")
+    async with serving(HandMaster(log)) as master:
+        source = Source(master.address)
+        with monkeypatch.context() as patched:
+            patched.setattr(states, "save", full)
+            with pytest.raises(CutoverFailed, match=r"not be noted: no space.*stores no messages"):
+                await cut_over(config, source, lambda text: None, QUICK)
+        assert master.settings["brokerRole"] == "SLAVE", "nobody knows what the disk has"
+        assert await cut_over(config, source, lambda text: None, QUICK) == len(log)
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
@@ -333,6 +368,21 @@ async def test_another_broker_behind_the_same_address_is_not_changed(
             await abort(config, Source())
         assert master.settings == found
         assert _saved(tmp_path) == cutting, "what the broker must be told is still known"
+
+
+async def test_a_slave_behind_the_same_address_is_not_cut_over_again(
+    tmp_path: Path, log: bytes
+) -> None:
+    """It has the same log: only its number tells it from the master that was followed."""
+    async with serving(HandMaster(log)) as master:
+        made = Following(master.address, master.ha, "broker-a")
+        before = {key: master.settings[key] for key in FROZEN}
+        states.save(OsDisk(tmp_path / "copy"), made.becomes(State.CUTTING, saved=before))
+        master.settings |= {"brokerId": "1", "brokerRole": "SLAVE"}
+        found = dict(master.settings)
+        with pytest.raises(CutoverFailed, match="brokerId=1, not the master"):
+            await cut_over(config_of(tmp_path / "copy"), Source(), lambda text: None, QUICK)
+        assert master.settings == found
 
 
 class Deaf(HandMaster):

@@ -10,7 +10,7 @@ from node.following.copying import CannotFollow, LogCopy, OutOfOrder
 from node.following.follower import store_of
 from node.following.program import Source, WrongSource, abort
 from node.following.state import Following
-from node.hawire.frames import Frame
+from node.hawire.frames import HEAD, Frame
 from store.osdisk import OsDisk
 from tests.node.following.conftest import config_of
 from tests.node.following.master import SEGMENT, HandMaster, copied, serving, written
@@ -111,6 +111,20 @@ async def test_bytes_of_another_place_are_not_compared(
         _copied_before(tmp_path, log, master)
         monkeypatch.setattr(HandMaster, "_send", elsewhere)
         with pytest.raises(OutOfOrder, match="expected from"):
+            await abort(config_of(tmp_path), Source(cut_to="broker-a"))
+    assert _end(tmp_path) == len(log)
+
+
+async def test_nonsense_is_not_compared(
+    tmp_path: Path, log: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nonsense(self: HandMaster, writer: asyncio.StreamWriter, at: int) -> None:
+        writer.write(HEAD.pack(at, -1))
+
+    async with serving(HandMaster(log)) as master:
+        _copied_before(tmp_path, log, master)
+        monkeypatch.setattr(HandMaster, "_send", nonsense)
+        with pytest.raises(ConnectionError, match=f"{master.ha}: a frame of -1 bytes"):
             await abort(config_of(tmp_path), Source(cut_to="broker-a"))
     assert _end(tmp_path) == len(log)
 

@@ -33,6 +33,8 @@ def _said(facts: BrokerFacts, group: str = "broker-a") -> list[Remark]:
 
 def test_nothing_is_said_of_a_broker_that_can_be_moved_as_it_is() -> None:
     assert _said(replace(FACTS, tables=_topics("T", "%RETRY%g", "SCHEDULE_TOPIC_XXXX"))) == []
+    without = {**SETTINGS, "aclEnable": "false", "authenticationEnabled": "false"}
+    assert _said(replace(FACTS, settings=without)) == []
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,7 @@ def test_the_replica_group_has_the_brokers_name() -> None:
     [
         ({"settings": {**SETTINGS, "messageDelayLevel": "1s 2s"}}, "messageDelayLevel is '1s 2s'"),
         ({"settings": {**SETTINGS, "aclEnable": "true"}}, "users (ACL)"),
+        ({"settings": {**SETTINGS, "authenticationEnabled": "true"}}, "users (ACL)"),
         ({"tables": _topics("t" * 128)}, "more than 127 bytes"),
         ({"attributes": {"C": {"cleanup.policy": "COMPACTION"}}}, "C is compacted"),
         ({"tables": _topics("rmq_sys_REVIVE_LOG_DefaultCluster")}, "POP"),
@@ -86,6 +89,13 @@ async def test_a_cluster_is_read_from_its_name_server() -> None:
         assert found.tables.topics["T"].queues == 4
         master.refused.add(201)
         assert "not today" in (await facts_of("broker-a", master.address)).problem
+
+
+async def test_a_table_that_only_one_reader_takes_is_told() -> None:
+    master = HandMaster(b"x" * 99)
+    master.tables[21] = b'{"topicConfigTable":{},"more":NaN}'
+    async with serving(master):
+        assert "table of topics" in (await facts_of("broker-a", master.address)).problem
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"brokerAddrTable":1}', b"{"])
