@@ -357,7 +357,9 @@ class LimitsSection(_Section):
     pull_messages_max: int = Field(65_536, ge=1, description="most messages in one read")
     poll_ms_max: int = Field(30_000, ge=0, description="longest time a pull waits for messages")
     polls_max: int = Field(
-        20_000, ge=1, description="most pulls and subscriptions waiting at a time"
+        10_000,
+        ge=1,
+        description="most pulls and subscriptions waiting at a time; each takes up to 7 KiB",
     )
     connections_max: int = Field(
         3500,
@@ -383,10 +385,6 @@ class LimitsSection(_Section):
         description="most bytes of answers (messages, lists, look-ups) that clients have not taken "
         "yet; a client's address may hold a 4th, or one answer",
     )
-    snapshot_interval_ms: int = Field(
-        5000, ge=100, description="interval between metadata snapshots"
-    )
-
     arriving_bytes_max: int = Field(
         32 << 20,
         ge=1 << 20,
@@ -394,6 +392,10 @@ class LimitsSection(_Section):
         "frames and the remoting protocol, further ones wait unread; over gRPC, connections end of "
         "which no message arrives any more. A longer request needs to be alone",
     )
+    snapshot_interval_ms: int = Field(
+        5000, ge=100, description="interval between metadata snapshots"
+    )
+
 
 
 class TransactionsSection(_Section):

@@ -63,6 +63,9 @@ log = structlog.get_logger("duolog.node")
 GRACE_SECONDS = 2.0
 NOTE_SECONDS = 0.5
 SHORT_CALLS_MAX = 4096  # over gRPC at a time, beside those that wait for messages
+# Many calls that wait are many objects that stay: looking at all of them takes 100 ms and more, and
+# by default happens whenever a quarter has come new. Here it is after a million new objects.
+GC_THRESHOLDS = 5000, 5, 40
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 SERVICES = (
@@ -660,6 +663,7 @@ async def serve(config: Config) -> int:
         return 1
     assert node.broker is not None, "start made it"
     gc.freeze()  # nor does it later, with pauses for all who send
+    gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
     async with asyncio.TaskGroup() as tasks:
         waits = [tasks.create_task(event.wait()) for event in (stop, node.broker.failed)]

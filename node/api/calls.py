@@ -2,8 +2,7 @@
 the trailing metadata.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -66,17 +65,31 @@ class Replies(Protocol[Message]):
         """Send one reply; wait while the client accepts none."""
 
 
-@asynccontextmanager
-async def reporting(context: ServicerContext[Request, Reply]) -> AsyncIterator[None]:
+class Reporting:
+    """See `reporting`. No generator: there may be very many calls that wait."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: ServicerContext[Any, Any]) -> None:
+        self._context = context
+
+    async def __aenter__(self) -> None:
+        """The body begins."""
+
+    async def __aexit__(self, _: object, error: BaseException | None, trace: object) -> bool:
+        """The body ended; what abort raises comes in the place of one of our errors."""
+        if isinstance(error, DuologError | StoreError):
+            mapped = error_to_sdk(error)
+            code, name = status_of(mapped)
+            tell = log.debug if isinstance(mapped, NotMaster | Throttled) else log.warning
+            tell("call refused", kind=name, reason=str(mapped)[:500])
+            await self._context.abort(code, _shortened(str(mapped)), tuple(trailing_of(mapped)))
+        return False
+
+
+def reporting(context: ServicerContext[Any, Any]) -> Reporting:
     """End the call with the mapped status if the body raises one of our errors."""
-    try:
-        yield
-    except (DuologError, StoreError) as error:
-        mapped = error_to_sdk(error)
-        code, name = status_of(mapped)
-        tell = log.debug if isinstance(mapped, NotMaster | Throttled) else log.warning
-        tell("call refused", kind=name, reason=str(mapped)[:500])
-        await context.abort(code, _shortened(str(mapped)), tuple(trailing_of(mapped)))
+    return Reporting(context)
 
 
 def _shortened(text: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from duolog import _errors as sdk
 
 from node.consuming.reading import Reader, Selection
+from node.consuming.waiting import Waiting
 from store.queueends import QueueKey
 from store.reader import GetMessageStatus, GetResult
 
@@ -62,12 +63,11 @@ async def _poll(
     result = reader.read(key, offset, selection)
     if _says_something(result, offset) or loop.time() >= deadline:
         return offset, result
-    arrived = asyncio.Event()
     with reader.calls.one():
-        reader.board.watch(key, arrived)
+        waiting = Waiting(reader.board, reader.turns, key, deadline)
         try:
             while not _says_something(result, offset) and loop.time() < deadline:
-                arrived.clear()
+                waiting.look()
                 offset = max(offset, result.next_offset) if result.max_offset else offset
                 result = reader.read(key, offset, selection)
                 if _says_something(result, offset):
@@ -77,13 +77,10 @@ async def _poll(
                     if offset < result.max_offset:
                         await asyncio.sleep(0)
                         continue
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        await arrived.wait()
-                except TimeoutError:
+                if not await waiting.arrived():
                     break
         finally:
-            reader.board.unwatch(key, arrived)
+            waiting.end()
     return offset, result
 
 

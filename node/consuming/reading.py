@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from duolog import _errors as sdk
 
+from node.consuming.waiting import Turns
 from node.core.core import Core
 from node.core.throttle import throttled
 from node.core.untaken import Untaken
@@ -60,6 +61,7 @@ class Reader:
         self.calls = calls
         self.untaken = untaken
         self.board = core.board
+        self.turns = Turns()
         self._in_memory_bytes = (
             physical_memory() * replication.options.access_message_in_memory_max_ratio // 100
         )

@@ -1,8 +1,5 @@
 """The limit on calls that wait for messages, for all protocols."""
 
-import contextlib
-from collections.abc import Iterator
-
 from duolog import _errors as sdk
 
 
@@ -19,13 +16,16 @@ class WaitingCalls:
             return f"{self.count} calls wait, not 0..{self._most}"
         return ""
 
-    @contextlib.contextmanager
-    def one(self) -> Iterator[None]:
-        """Count a call while it waits. Raises Busy if too many calls wait."""
+    def one(self) -> "WaitingCalls":
+        """Count a call while the body waits. Raises Busy if too many calls wait."""
+        return self
+
+    def __enter__(self) -> None:
+        """See `one`."""
         if self.count >= self._most:
             raise sdk.Busy(f"{self._most} calls already wait for messages (limits.polls_max)")
         self.count += 1
-        try:
-            yield
-        finally:
-            self.count -= 1
+
+    def __exit__(self, *_: object) -> None:
+        """See `one`."""
+        self.count -= 1
