@@ -41,7 +41,9 @@ async def test_a_group_without_members_goes_where_it_is_told(
 async def test_without_force_no_queue_goes_forward(node: Node, remoting: Remoting) -> None:
     await send_two(remoting)
     one = {**ALL, "queueId": 1, "offset": 0}
-    await told(remoting, RESET, **ALL, timestamp=-1)
+    found = await told(remoting, RESET, **{**ALL, "isForce": "false"}, timestamp=-1)
+    assert found["offsetTable"][queue(0)] == 2, "a group without offsets gets some"
+    assert await offsets(node) == [2, 1, 0, 0]
     await told(remoting, RESET, **one, timestamp=0)
     assert await offsets(node) == [2, 0, 0, 0]
     found = await told(remoting, RESET, **{**ALL, "isForce": "false"}, timestamp=-1)

@@ -242,6 +242,20 @@ async def test_what_tools_ask_goes_to_clients_whose_users_may_read(
     assert not {directly.code, running.code} & set(told)
 
 
+async def test_clients_are_reset_as_long_as_their_users_may_consume(
+    node: Node, users: Users, alice: Remoting
+) -> None:
+    reset = {"topic": "T", "group": "g", "timestamp": -1, "isForce": "true"}
+    await alice.beat("c", "g", "T")
+    async with connected(node, sign=signs("root")) as root:
+        for rights, count in ((OF_T, 1), (("Pub,Sub Topic:T",), 0)):
+            await users.may("alice", *rights)
+            assert (await root.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == 0
+            assert (await alice.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})).code == 0
+            told = [alice.told.get_nowait().code for _ in range(alice.told.qsize())]
+            assert told.count(RequestCode.RESET_CONSUMER_CLIENT_OFFSET) == count
+
+
 async def test_a_right_to_create_a_topic_is_none_to_alter_or_delete_it(
     node: Node, users: Users
 ) -> None:

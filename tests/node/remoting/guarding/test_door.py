@@ -137,6 +137,11 @@ async def test_a_node_that_may_lack_the_newest_users_does_not_say_no(
         async with connected(node, sign=sign) as client:
             found = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
             assert found.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert node._access is not None
+    assert node._remoting_service is not None
+    sight, user = node._remoting_service._sight, node._access.gate.by_signature("none", "127.0.0.1")
+    told = (sight.may_consume(user, "g"), sight.may_get(user, "T"), sight.may_decide(user, "T"))
+    assert not any(told), "nor does it tell clients what they may not see"
     async with connected(node, sign=signs("alice")) as client:
         found = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
         assert found.code == 0, "what is known to be allowed is allowed"
