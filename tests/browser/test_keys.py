@@ -18,8 +18,7 @@ pytestmark = [pytest.mark.process, pytest.mark.browser]
 def test_g_and_a_letter_go_to_a_page(site: Cluster, open_window: Open, key: str, path: str) -> None:
     window = open_window(site.url)
     window.open("/messages" if path != "/messages" else "/topics")
-    window.page.keyboard.press("g")
-    window.page.keyboard.press(key)
+    window.page.keyboard.type(f"g{key}")
     window.page.wait_for_url(f"{site.url}{path}")
 
 

@@ -13,6 +13,7 @@ WAIT_SECONDS = 30.0
 POLL_MS = 20
 SCREENSHOTS = "DUOLOG_TEST_SCREENSHOTS"  # a directory that gets a picture of every page
 STREAM = "text/event-stream"
+LEFT = "Execution context was destroyed"
 # The shifts of the layout that nobody's input explains.
 SHIFTS = """
 window.shifts = [];
@@ -83,8 +84,24 @@ class Window:
         return self.page.evaluate(expression)
 
     def wait(self, expression: str) -> None:
-        """Wait until a JavaScript expression is true."""
-        self.until(lambda: self.ask(expression))  # Playwright's own way is against the policy
+        """Wait until a JavaScript expression is true, on this page or on the one that follows."""
+        self.until(lambda: self._holds(expression))  # Playwright's own way is against the policy
+
+    def _holds(self, expression: str) -> bool:
+        from playwright.sync_api import Error
+
+        try:
+            return bool(self.ask(expression))
+        except Error as error:
+            if LEFT not in str(error):
+                raise
+            return False  # the browser went to another page meanwhile
+
+    def refused(self, status: int) -> None:
+        """Wait until the browser complains that a page has this status, which is then forgotten."""
+        told = f"the server responded with a status of {status} "
+        self.until(lambda: any(told in one for one in self.complaints))
+        self.complaints = [one for one in self.complaints if told not in one]
 
     @property
     def sentence(self) -> str:
