@@ -53,23 +53,29 @@ class TagFilter:
     @staticmethod
     def of(tags: Sequence[str]) -> "TagFilter":
         """A filter for any of these tags; everything without tags or with `*`. Raises BadFilter."""
+        found = TagFilter._any_of(tags)
+        return EVERYTHING if "*" in tags else found
+
+    @staticmethod
+    def _any_of(tags: Sequence[str]) -> "TagFilter":
         if len(tags) > TAGS_MAX:
             raise BadFilter(f"{len(tags)} tags, the limit is {TAGS_MAX}")
-        if "*" in tags:
-            return EVERYTHING
         wanted = sorted(set(tags))
         hashes = [java_hash(np.frombuffer(tag.encode(), np.uint8)) for tag in wanted]
         return TagFilter(tuple(wanted), np.array(hashes, np.int64), _texts(wanted))
 
     @staticmethod
     def parse(expression: str) -> "TagFilter":
-        """Read an expression; `*` or nothing is everything. Raises BadFilter."""
+        """Read an expression; `*` or nothing is everything. Raises BadFilter.
+
+        As in RocketMQ, `*` beside other tags is a tag of this name.
+        """
         words = [word.strip() for word in expression.split("||")]
         if expression.strip() in ("", "*"):
             return EVERYTHING
         if not all(words):
             raise BadFilter(f"tag expression {expression!r} has an empty tag")
-        return TagFilter.of(words)
+        return TagFilter._any_of(words)
 
     def chosen(self, result: GetResult) -> GetResult:
         """Compare the texts: tags with equal hashes may differ."""

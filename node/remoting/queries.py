@@ -4,6 +4,7 @@ from node.broker import Broker
 from node.quotas.quotas import Who
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
+from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.fields import read_header, write_header
 from node.remoting.codec.headers import QueryRequest, QueryResponse, ViewRequest
 from node.remoting.guarding.sight import Sight
@@ -41,9 +42,11 @@ class Queries:
         if header.unique:
             found = lookups.all_by_unique_key(header.topic, header.key)
         else:
-            count = max(1, min(header.max_num, MESSAGES_MAX))
+            if header.max_num < 0:
+                raise BadRequest(f"the field maxNum is {header.max_num}")
+            count = min(header.max_num, MESSAGES_MAX)
             times = max(0, header.begin_timestamp), header.end_timestamp
-            found = lookups.by_key(header.topic, header.key, count, *times)
+            found = lookups.by_key(header.topic, header.key, count, *times) if count else []
         if not found:
             raise Refused(
                 ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"

@@ -76,8 +76,7 @@ class Routes:
 
     def cluster(self, request: Command) -> Command:
         """GET_BROKER_CLUSTER_INFO."""
-        standard = request.version >= STANDARD_JSON_VERSION
-        return request.answer(0, body=cluster_info(self._addresses(), standard))
+        return request.answer(0, body=cluster_info(self._addresses()))
 
     def _queues(self, topic: str) -> TopicQueues:
         broker = self._broker

@@ -60,11 +60,11 @@ def topic_route(queues: TopicQueues, broker: BrokerAddresses, standard: bool) ->
     return text.encode()
 
 
-def cluster_info(broker: BrokerAddresses, standard: bool) -> bytes:
-    """ClusterInfo."""
+def cluster_info(broker: BrokerAddresses) -> bytes:
+    """ClusterInfo, which has numbers as keys whoever asks."""
     clusters = json.dumps({broker.cluster: [broker.name]}, separators=(",", ":"))
     text = (
-        f'{{"brokerAddrTable":{{{json.dumps(broker.name)}:{broker.to_json(standard)}}},'
+        f'{{"brokerAddrTable":{{{json.dumps(broker.name)}:{broker.to_json(standard=False)}}},'
         f'"clusterAddrTable":{clusters}}}'
     )
     return text.encode()

@@ -15,6 +15,7 @@ from node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
 from node.quotas.quotas import Who
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
+from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.fields import read_header, write_header
 from node.remoting.codec.headers import PullRequest, PullResponse
 from node.remoting.codec.heartbeats import EXPRESSION_CHARACTERS_MAX, SQL
@@ -26,6 +27,7 @@ from node.remoting.refusals import Refused
 from store.errors import CorruptRecord
 from store.kernels import decode
 from store.kernels.jit import I64
+from store.queueends import QueueKey
 from store.reader import GetMessageStatus, GetResult
 
 COMMITS, SUSPENDS, HAS_SUBSCRIPTION = 0x1, 0x2, 0x4  # bits of a pull's flags
@@ -86,14 +88,18 @@ class Pulling:
         queues = self._core.admission.readable_queue(*key).queues
         check_place(key, queues, max(0, header.queue_offset))
         chosen = self._filter(peer, header)
+        if header.max_msg_nums < 0:
+            raise BadRequest(f"the field maxMsgNums is {header.max_msg_nums}")
         row = self._core.metadata.tables.groups.get(header.consumer_group, {})
         if not row.get("consumeEnable", True):
             raise sdk.NoPermission(f"group {header.consumer_group!r} may not consume")
         if header.sys_flag & COMMITS and header.commit_offset >= 0:
             with contextlib.suppress(sdk.NotMaster):
                 self._offsets.commit(header.consumer_group, key, header.commit_offset)
+        if header.queue_offset < 0:
+            return self._moved(request, key)
         who = Who.at(name_of_caller(), peer.host.address)
-        reader, start = self._broker.reader, max(0, header.queue_offset)
+        reader, start = self._broker.reader, header.queue_offset
         deadline = asyncio.get_running_loop().time() + self._wait_seconds(header)
         offset, result, held = await within_room(
             reader,
@@ -140,6 +146,13 @@ class Pulling:
         asked = who if self._core.throttle.on else None
         return Selection(chosen, count, size, header.consumer_group, asked)
 
+    def _moved(self, request: Command, key: QueueKey) -> Command:
+        """The answer to an offset before all: where the queue begins."""
+        low, high = self._core.store.queue_range(*key)
+        fields = write_header(PullResponse(MASTER_ID, low, low, high))
+        too_small = GetMessageStatus.OFFSET_TOO_SMALL
+        return request.answer(_CODES[too_small], too_small.value, fields)
+
     def _answer(
         self, request: Command, header: PullRequest, offset: int, result: GetResult
     ) -> Command:
@@ -151,11 +164,12 @@ class Pulling:
         fields = write_header(
             PullResponse(MASTER_ID, following, result.min_offset, result.max_offset)
         )
+        remark = result.status.value
         if code is not ResponseCode.SUCCESS:
-            return request.answer(code, result.status.value, fields)
+            return request.answer(code, remark, fields)
         body = self._records(result.table)
         self._count(header, result)
-        return request.answer(code, fields=fields, body=body)
+        return request.answer(code, remark, fields, body)
 
     def _count(self, header: PullRequest, result: GetResult) -> None:
         size = len(result.bodies)

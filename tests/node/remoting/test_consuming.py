@@ -81,6 +81,24 @@ async def test_a_pull_gets_no_more_than_it_asks_for(remoting: Remoting) -> None:
     assert len(records(small.body)) == 2  # 5 bytes each
     one = await remoting.pull("g", "T", 0, maxMsgBytes=1)
     assert len(records(one.body)) == 1
+    negative = await remoting.pull("g", "T", 0, maxMsgNums=-1)
+    assert negative.code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("count", [0, 3])
+async def test_a_pull_before_the_beginning_is_sent_there(remoting: Remoting, count: int) -> None:
+    await filled(remoting, count)
+    await reads(remoting)
+    found = await remoting.pull("g", "T", -1, wait_ms=20_000)
+    assert (found.code, found.body) == (ResponseCode.PULL_OFFSET_MOVED, b"")
+    assert (found.fields["nextBeginOffset"], found.fields["maxOffset"]) == ("0", str(count))
+
+
+async def test_an_asterisk_beside_other_tags_is_a_tag(remoting: Remoting) -> None:
+    await filled(remoting, 3, ("red", "blue", "*"))
+    await reads(remoting, "red || *")
+    found = await remoting.pull("g", "T", 0)
+    assert [one.body for one in records(found.body)] == [b"body0", b"body2"]
 
 
 async def test_a_tag_selects(remoting: Remoting) -> None:

@@ -53,11 +53,12 @@ async def test_a_route_names_this_node_as_master(node: Node, remoting: Remoting)
 async def test_the_dialect_goes_by_the_version(
     remoting: Remoting, version: int, standard: bool
 ) -> None:
-    codes = (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO)
-    for code in codes:
-        found = await remoting.ask(code, {"topic": "T"}, version=version)
-        assert (b'{"0":' in found.body) is standard
-        assert (b"{0:" in found.body) is not standard
+    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    found = await remoting.ask(code, {"topic": "T"}, version=version)
+    assert (b'{"0":' in found.body) is standard
+    assert (b"{0:" in found.body) is not standard
+    cluster = await remoting.ask(RequestCode.GET_BROKER_CLUSTER_INFO, version=version)
+    assert b"{0:" in cluster.body
 
 
 async def test_an_unknown_topic_has_no_route(remoting: Remoting) -> None:
@@ -84,9 +85,8 @@ async def test_a_slave_names_its_master(start_node: StartNode) -> None:
     assert node.remoting is not None
     async with connected(node) as client:
         found = await client.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
-    addresses = json.loads(found.body)["brokerAddrTable"]["broker-a"]["brokerAddrs"]
     port = node.remoting.port
-    assert addresses == {"0": f"10.0.0.9:{port}", "1": f"127.0.0.1:{port}"}
+    assert f'{{0:"10.0.0.9:{port}",1:"127.0.0.1:{port}"}}'.encode() in found.body
 
 
 # Served with `rocketmq_slaves.listen` only.

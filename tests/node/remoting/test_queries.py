@@ -34,6 +34,8 @@ async def test_messages_are_found_by_key_and_id(node: Node, remoting: Remoting) 
     await remoting.send("T", b"two", "KEYS\x01b\x02UNIQ_KEY\x01ID2", 1)
     assert await query(remoting, "b") == (0, [b"one", b"two"])
     assert await query(remoting, "b", maxNum=1) == (0, [b"two"])  # the newest
+    assert await query(remoting, "b", maxNum=0) == (ResponseCode.QUERY_NOT_FOUND, [])
+    assert await query(remoting, "b", maxNum=-1) == (ResponseCode.SYSTEM_ERROR, [])
     assert await query(remoting, "ID2", _UNIQUE_KEY_QUERY="true") == (0, [b"two"])
     assert await query(remoting, "nothing") == (ResponseCode.QUERY_NOT_FOUND, [])
     assert await query(remoting, "b", endTimestamp=5) == (ResponseCode.QUERY_NOT_FOUND, [])
