@@ -397,7 +397,6 @@ class LimitsSection(_Section):
     )
 
 
-
 class TransactionsSection(_Section):
     """Checks of half messages that are neither committed nor rolled back."""
 

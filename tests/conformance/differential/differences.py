@@ -99,7 +99,6 @@ OF_BOTH: Rows = {
     ),
     "where a pull with tags goes on": ("pull of a tag | FOUND 8 * | FOUND 9 *",),
     "a lookup by `_UNIQUE_KEY_QUERY`": ("query unique, unknown: code | 0 | 22",),
-    "request and reply": ("request 32*: code | 1 | 3",),
     "fields of responses": (
         "query *: indexLastUpdate* | * | -",
         "route *topicSynFlag | - | 0",

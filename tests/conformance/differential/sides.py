@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from demo.ports import free_endpoint
 from node.remoting.calling import Calling, CallRefused, connect
@@ -19,7 +20,7 @@ from tests.process.support import NodeProcess
 LEVELS = "1s 2s 1s 1s 1s 1s"
 CHECK_MS = 1000
 READY_SECONDS = 30.0
-OF_BROKER = {
+OF_BROKER: dict[str, Any] = {
     "messageDelayLevel": LEVELS,
     "transactionTimeOut": CHECK_MS,
     "transactionCheckInterval": CHECK_MS,
