@@ -59,8 +59,11 @@ class LogCopy:
 
     @property
     def is_compared(self) -> bool:
-        """Whether this connection has shown that the broker has the bytes that were here."""
-        return self._agreed >= self._known
+        """Whether this connection has shown that the broker has the bytes that were here.
+
+        Where there are none to compare, it has sent something at least.
+        """
+        return not self._unheard and self._agreed >= self._known
 
     def ask(self, first: int) -> int:
         """Begin a connection: the offset from which the master is asked for its log.

@@ -1,6 +1,7 @@
 """The cut-over: what is changed at the broker, what is durable, and what is set back."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import duolog
@@ -133,6 +134,25 @@ async def test_a_slave_is_not_cut_over_from(followed: Opened, log: bytes) -> Non
         with pytest.raises(CutoverFailed, match=r"cut over from its master.*nothing was changed"):
             await Cutover(follower, lambda text: None, QUICK).run()
         assert follower.following.state is State.FOLLOWING
+
+
+async def test_a_broker_whose_log_does_not_come_is_not_frozen(tmp_path: Path, log: bytes) -> None:
+    """Its HA port is another program's, which says nothing."""
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.transport.abort()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    silent = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    patience = Patience(catch_up=0.2, pause=0.01, look=0.01)
+    async with server, serving(HandMaster(log)) as master:
+        source = Source(master.address, silent)
+        with pytest.raises(CutoverFailed, match=r"bytes behind after.*nothing was changed"):
+            await cut_over(config_of(tmp_path / "copy"), source, lambda text: None, patience)
+        assert 25 not in master.called, "producers were not kept from sending"
+    assert _saved(tmp_path).state is State.FOLLOWING
 
 
 async def test_another_broker_is_not_cut_over_from(
@@ -323,6 +343,27 @@ async def test_a_cutover_that_is_killed_at_a_change_of_its_state_is_repeated(
     found = _saved(tmp_path)
     assert (found.state, found.cut) == (State.PROMOTED, len(log))
     assert found.saved["brokerRole"] == "ASYNC_MASTER", "what undoes it is still known"
+
+
+@pytest.mark.parametrize("noted", [False, True])
+async def test_a_new_directory_that_was_killed_at_its_first_note_is_begun_again(
+    tmp_path: Path, log: bytes, noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = states.save
+
+    def killed(disk: OsDisk, following: Following) -> Following:
+        if noted:
+            saved(disk, following)
+        raise Killed
+
+    config = config_of(tmp_path / "copy")
+    async with serving(HandMaster(log)) as master:
+        source = Source(master.address)
+        with monkeypatch.context() as patched:
+            patched.setattr(states, "save", killed)
+            with pytest.raises(Killed):
+                await cut_over(config, source, lambda text: None, QUICK)
+        assert await cut_over(config, source, lambda text: None, QUICK) == len(log)
 
 
 async def test_a_promotion_that_cannot_be_noted_is_told_and_repeated(
