@@ -13,6 +13,7 @@ from demo.ports import free_ports
 
 HEAP = ("-Xms256m", "-Xmx256m", "-XX:MaxDirectMemorySize=512m", "-XX:TieredStopAtLevel=1")
 NAME = "broker-a"
+READY_SECONDS = 180.0  # a JVM beside others
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ def cluster(root: Path, version: str, *, java: Sequence[str] = (), **settings: o
         f"127.0.0.1:{port}",
         store,
     )
+    made.names.ready_seconds = made.broker.ready_seconds = READY_SECONDS
     made.names.endpoint, made.broker.endpoint = made.name_server, made.address
     return made
 
