@@ -68,7 +68,7 @@ def test_what_is_wrong_is_said_and_what_was_typed_is_kept(site: Cluster, open_wi
     window.shows("the body is not JSON")
     window.refused(400)
     page.go_back()
-    window.wait("document.querySelector('textarea') !== null")
+    window.wait("document.querySelector('textarea')?.value === '{'")
 
 
 @pytest.mark.parametrize("path", ["/topics/orders/send", "/topics/orders/0/0/again"])
