@@ -59,11 +59,15 @@ _ORIGIN = (b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID")  # of a dead letter: t
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What an answer tells. It may wait for slaves, and its messages are stored: without them."""
+    """What an answer tells."""
 
     request: Command
     queue_id: int
     transaction_id: str
+
+    def bare(self) -> "_Told":
+        """Without the messages of the request, which are stored, for an answer that waits."""
+        return replace(self, request=self.request.bare())
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,9 @@ class Sending:
             if put.given_up is not None:
                 self._core.traffic.dead.add(put.given_up, result.count, len(columns.bodies))
         told = put.told
-        return self._answer(told, result) if waiting is None else self._wait(told, result, waiting)
+        if waiting is None:
+            return self._answer(told, result)
+        return self._wait(told.bare(), result, waiting)
 
     # -- what is stored ------------------------------------------------------------------------
 
@@ -144,8 +150,8 @@ class Sending:
             header = _dead_letter(header, *given_up)
         config = self._writable(header)
         queue_id = self._queue(header, config)
-        batch = self._batch(peer, request, header, _unsaid(header.topic, given_up is not None))
-        batch = sent = replace(batch, topic=config.name, queue_id=queue_id)
+        unsaid = _unsaid(header.topic, given_up is not None)
+        batch = sent = self._batch(peer, request, header, queue_id, unsaid)
         text = batch.columns.properties.tobytes() if batch.columns.count == 1 else b""
         transaction = ""
         if property_of(text, b"TRAN_MSG") == "true":
@@ -155,7 +161,7 @@ class Sending:
             batch = self._deferred(batch, text)
             kind = NORMAL if batch.topic == config.name else DELAY
         self._check_quotas(peer, sent)  # last: what is refused uses nothing
-        told = _Told(request.bare(), queue_id, transaction)
+        told = _Told(request, queue_id, transaction)
         return _Put(config.name, kind, batch, told, given_up)
 
     def _given_up(self, header: SendRequest) -> tuple[str, str] | None:
@@ -216,9 +222,14 @@ class Sending:
         return header.queue_id
 
     def _batch(
-        self, peer: Peer, request: Command, header: SendRequest, unsaid: tuple[bytes, ...]
+        self,
+        peer: Peer,
+        request: Command,
+        header: SendRequest,
+        queue_id: int,
+        unsaid: tuple[bytes, ...],
     ) -> PutBatch:
-        """The messages, without some properties, for a queue that is chosen later."""
+        """The messages, without some properties."""
         if header.sys_flag & INNER_BATCH:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "inner batches are not supported")
         flag, fields = header.flag, None
@@ -241,7 +252,7 @@ class Sending:
             columns = Columns.of([request.body], [self._answerable(text)])
         return PutBatch(
             header.topic,
-            0,
+            queue_id,
             columns,
             header.born_timestamp,
             peer.host,

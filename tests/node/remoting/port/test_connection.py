@@ -34,10 +34,12 @@ class Wire(asyncio.Transport):
         self.closing = False
         self.aborted = False
         self.breaks = False  # at the next write
+        self.writes = 0
         self.unsent = 0  # bytes that the client has not taken, where a test says so
 
     def write(self, data: Any) -> None:
         self.written += data
+        self.writes += 1
         self.closing = self.closing or self.breaks
 
     def get_write_buffer_size(self) -> int:
@@ -433,8 +435,24 @@ async def test_a_client_that_takes_no_answers_is_served_no_more_in_its_turn(side
 
 def test_nothing_is_written_to_a_connection_that_broke(side: Side) -> None:
     side.wire.breaks = True
-    side.connection.data_received(Command(ECHO, 1).frame() * 10)
+    large = Command(ECHO, 1, body=bytes(module.SMALL_BYTES + 1))
+    side.connection.data_received(large.frame() * 3 + Command(ECHO, 2).frame())
     assert len(side.wire.take()) == 1
+
+
+def test_small_answers_of_a_turn_are_written_together_and_in_order(side: Side) -> None:
+    frames = [Command(ECHO, number, body=b"x").frame() for number in range(5)]
+    large = Command(ECHO, 5, body=bytes(module.SMALL_BYTES + 1)).frame()
+    side.connection.data_received(b"".join((*frames, large, *frames)))
+    numbers = [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4]
+    assert [one.opaque for one in side.wire.take()] == numbers
+    assert side.wire.writes == 4, "five, the large one's header and body, and five"
+
+
+def test_what_was_answered_before_a_broken_frame_is_written(side: Side) -> None:
+    side.connection.data_received(Command(ECHO, 1).frame() + b"\xff" * 16)
+    assert [one.opaque for one in side.wire.take()] == [1]
+    assert side.wire.closing
 
 
 def test_a_client_that_takes_nothing_for_long_is_let_go(side: Side) -> None:
