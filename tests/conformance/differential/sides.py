@@ -89,6 +89,7 @@ def of_node(root: Path) -> Iterator[Side]:
     listen = free_endpoint()
     node = NodeProcess(root, *OF_NODE, "--set", f"remoting.listen={listen}")
     node.start()
+    node.wait_listening(listen)
     try:
         yield Side(listen, listen)
     finally:
