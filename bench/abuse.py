@@ -38,6 +38,7 @@ QUIET_SECONDS = 2.0
 WATCH_SECONDS = 0.02
 REPEATS = 100
 GRPC, FRAMES, METRICS, TLS, REMOTING = "gRPC", "frames", "metrics", "TLS", "remoting"
+CONSOLE, REPLICATION, SLAVES = "console", "replication", "slaves"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +87,34 @@ CASES = (
     Case("a member that comes and leaves beside 1,000", "restless_member", REMOTING, 1000),
     Case("10 requests of 16 MiB that do not end", "half_requests", REMOTING, 10),
     Case("bursts of requests that break", "broken_bursts", REMOTING, 250),
+    Case("16 scrapes at a time without an end", "scrapes", METRICS, 16),
+    Case("10,000 idle connections, console", "idle", CONSOLE, 10_000),
+    Case("1,000 requests for a page at a byte a second", "slow_http", CONSOLE, 1000),
+    Case("100 pages of the console at a time without an end", "console_pages", CONSOLE, 100),
+    Case("checks of health without an end", "health_checks", GRPC, 100),
+    Case("20,000 watches of health on 10 connections", "health_watches", GRPC, 20_000),
+    Case("10,000 idle connections with HTTP/2, replication", "idle_http2", REPLICATION, 10_000),
+    Case("10,000 slaves that say nothing", "mute_slaves", REPLICATION, 10_000),
+    Case("100 slaves with a report that does not end", "half_reports", REPLICATION, 100),
+    Case("10,000 idle connections, slaves of RocketMQ", "idle", SLAVES, 10_000),
+    Case("slaves of RocketMQ that break off", "half_greetings", SLAVES, 50),
 )
 
 
+def anonymous_mib(pid: int) -> float:
+    """Anonymous memory of a process and its children, MiB. Raises OSError."""
+    process = Path(f"/proc/{pid}")
+    lines = (process / "status").read_text().splitlines()
+    own = next((line for line in lines if line.startswith("RssAnon")), "RssAnon: 0 kB")
+    children = (process / "task" / str(pid) / "children").read_text().split()
+    return int(own.split()[1]) / 1024 + sum(anonymous_mib(int(child)) for child in children)
+
+
 class Watch:
-    """Looks at the memory of a node all the time."""
+    """Looks at the memory of a node, and of its console, all the time."""
 
     def __init__(self, node: Node) -> None:
-        self._file = Path(f"/proc/{node.pid}/status")
+        self._pid = node.pid
         self.peak = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -101,9 +122,8 @@ class Watch:
 
     def mib(self) -> float:
         """Anonymous memory now, MiB; the highest seen where the process ended."""
-        with contextlib.suppress(OSError, StopIteration):
-            lines = self._file.read_text().splitlines()
-            return int(next(x for x in lines if x.startswith("RssAnon")).split()[1]) / 1024
+        with contextlib.suppress(OSError):
+            return anonymous_mib(self._pid)
         return self.peak
 
     def _run(self) -> None:
@@ -206,7 +226,9 @@ def figures_of(case: Case, found: Found) -> list[Figure]:
 @asynccontextmanager
 async def warm() -> AsyncIterator[Target]:
     """A node that has stored and served large reads: what is not given back is there already."""
-    ports = {name: free_endpoint() for name in (FRAMES, METRICS, TLS, REMOTING)}
+    free_endpoint(), free_endpoint()  # RocketMQ's slaves use the port two below
+    others = (REMOTING, FRAMES, METRICS, TLS, CONSOLE, REPLICATION, SLAVES)
+    ports = {name: free_endpoint() for name in others}
     with tempfile.TemporaryDirectory(prefix="duolog-bench-") as directory:
         with contextlib.redirect_stdout(io.StringIO()):
             certificates.main([directory])
@@ -217,6 +239,10 @@ async def warm() -> AsyncIterator[Target]:
             f"node.frames_listen={ports[FRAMES]}",
             f"metrics.listen={ports[METRICS]}",
             f"remoting.listen={ports[REMOTING]}",
+            f"console.listen={ports[CONSOLE]}",
+            f"ha.listen={ports[REPLICATION]}",
+            f"rocketmq_slaves.listen={ports[SLAVES]}",
+            "rocketmq_slaves.allow=127.0.0.0/8",
             "store.mapped_file_size_commit_log=67108864",
         )
         words = [word for setting in settings for word in ("--set", setting)]

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import callattacks, ownattacks
+from bench import callattacks, ownattacks, portattacks
 from bench import http2bytes as h2
 from bench.attackers import (
     Answers,
@@ -298,6 +298,7 @@ ATTACKS = {
     **{one.__name__: one for one in _HERE},
     **callattacks.ATTACKS,
     **ownattacks.ATTACKS,
+    **portattacks.ATTACKS,
 }
 
 

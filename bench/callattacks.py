@@ -75,12 +75,17 @@ def half_messages(endpoint: str, count: int) -> Counts:
 
 def half_crowd(endpoint: str, count: int) -> Counts:
     """Connections with a message each of 60 MiB that does not end."""
+    return send_halves(endpoint, count, APPEND)
+
+
+def send_halves(endpoint: str, count: int, path: bytes) -> Counts:
+    """The same with a method of that path."""
     callers = [Caller(endpoint, number) for number in range(count)]
     left = dict.fromkeys(callers, MESSAGE_BYTES - LATE_BYTES)
     head = b"\0" + struct.pack(">I", MESSAGE_BYTES)
     for caller in callers:
         caller.answers.windows[1] = caller.answers.initial - len(head)
-        caller.send(h2.begin(1, h2.call_block(APPEND)) + h2.frame(h2.DATA, 0, 1, head))
+        caller.send(h2.begin(1, h2.call_block(path)) + h2.frame(h2.DATA, 0, 1, head))
         caller.answers.windows[0] -= len(head)
     under_way()
     while not told_to_end():
@@ -150,4 +155,4 @@ ATTACKS: dict[str, Callable[[str, int], Counts]] = {
     for one in (half_messages, half_crowd, many_streams, deaf_calls, strange_clients)
 }
 
-__all__ = ["ATTACKS"]
+__all__ = ["ATTACKS", "Caller", "send_halves"]

@@ -1,6 +1,7 @@
 """Scrapes: read the node's state on the event loop in small steps, and write it in a thread.
 
-One at a time: others wait for their turn, up to their deadline.
+One at a time: others wait for their turn, up to their deadline. Between two, the node has a rest of
+some times what the last one took: who only asks for metrics does not keep it from its work.
 """
 
 import asyncio
@@ -12,6 +13,8 @@ from node.metrics.exposition import Exposition, Overdue
 from node.metrics.samples import Samples
 
 STEP_SECONDS = 0.001  # longest time that the loop reads without a pause
+RESTS = 4  # times what a scrape took
+REST_SECONDS_MAX = 1.0
 WRITE_SECONDS = 0.5  # left for sending the answer
 
 Facts = Callable[[Samples], Iterator[None]]  # adds samples; may be interrupted where it yields
@@ -32,6 +35,7 @@ class Scrapes:
         self._exposition = exposition
         self._series_max = series_max
         self._turn = asyncio.Lock()
+        self._rests_until = 0.0  # loop time
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="duolog-metrics")
 
     async def text(self, deadline: float) -> list[bytes]:
@@ -39,19 +43,28 @@ class Scrapes:
         loop = asyncio.get_running_loop()
         deadline -= WRITE_SECONDS
         async with asyncio.timeout_at(deadline), self._turn:
-            samples = Samples()
-            until = loop.time() + STEP_SECONDS
-            for _ in self._facts(samples):
-                if loop.time() >= until:
-                    await asyncio.sleep(0)
-                    until = loop.time() + STEP_SECONDS
-            abandoned = threading.Event()
+            await asyncio.sleep(self._rests_until - loop.time())
+            began = loop.time()
             try:
-                return await loop.run_in_executor(
-                    self._thread, self._write, samples, deadline, abandoned
-                )
+                return await self._made(deadline)
             finally:
-                abandoned.set()  # where nobody waits for the text, the thread ends
+                rest = min(REST_SECONDS_MAX, RESTS * (loop.time() - began))
+                self._rests_until = loop.time() + rest
+
+    async def _made(self, deadline: float) -> list[bytes]:
+        loop, samples = asyncio.get_running_loop(), Samples()
+        until = loop.time() + STEP_SECONDS
+        for _ in self._facts(samples):
+            if loop.time() >= until:
+                await asyncio.sleep(0)
+                until = loop.time() + STEP_SECONDS
+        abandoned = threading.Event()
+        try:
+            return await loop.run_in_executor(
+                self._thread, self._write, samples, deadline, abandoned
+            )
+        finally:
+            abandoned.set()  # where nobody waits for the text, the thread ends
 
     def _write(self, samples: Samples, deadline: float, abandoned: threading.Event) -> list[bytes]:
         """In the thread. asyncio's clock is the monotonic one. Raises TimeoutError."""

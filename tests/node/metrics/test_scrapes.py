@@ -12,7 +12,7 @@ import pytest
 from node.histogram import Histogram
 from node.metrics.exposition import AT_ONCE, Exposition, Overdue
 from node.metrics.samples import Samples
-from node.metrics.scrapes import STEP_SECONDS, WRITE_SECONDS, Facts, Scrapes
+from node.metrics.scrapes import RESTS, STEP_SECONDS, WRITE_SECONDS, Facts, Scrapes
 from node.metrics.table import SCOPES
 from tests.scraping import Scrape
 
@@ -74,6 +74,23 @@ async def test_scrapes_come_one_at_a_time() -> None:
     await asyncio.gather(*(text_of(made) for _ in range(4)))
     made.stop()
     assert (running, most) == (0, 1)
+
+
+async def test_between_two_scrapes_the_node_rests_some_times_what_the_first_one_took() -> None:
+    loop, began, took = asyncio.get_running_loop(), [], 0.005
+
+    def facts(samples: Samples) -> Iterator[None]:
+        began.append(loop.time())
+        while loop.time() < began[-1] + took:
+            pass
+        yield
+
+    made = scrapes(facts)
+    for _ in range(3):
+        await made.text(loop.time() + 60)
+    made.stop()
+    assert began[1] - began[0] >= (1 + RESTS) * took
+    assert began[2] - began[1] >= (1 + RESTS) * took
 
 
 async def test_a_scrape_that_takes_too_long_ends_at_its_deadline() -> None:
