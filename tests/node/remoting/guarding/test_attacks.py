@@ -227,6 +227,7 @@ async def test_what_tools_ask_goes_to_clients_whose_users_may_read(
     await alice.beat("none", "g", "T")
     directly = TABLE[RequestCode.CONSUME_MESSAGE_DIRECTLY].ask(there)
     running = TABLE[RequestCode.GET_CONSUMER_RUNNING_INFO].ask(there)
+    status = TABLE[RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS].ask(there)
     async with connected(node, sign=signs("carol")) as carol:
         answer = asyncio.ensure_future(ask(carol, directly))
         while (asked := await alice.told.get()).code != directly.code:
@@ -238,6 +239,7 @@ async def test_what_tools_ask_goes_to_clients_whose_users_may_read(
             found = await ask(carol, directly)
             assert "not online" in found.remark
         assert "not online" in (await ask(carol, running)).remark
+        assert "No Any Consumer online" in (await ask(carol, status)).remark
     told = [alice.told.get_nowait().code for _ in range(alice.told.qsize())]
     assert not {directly.code, running.code} & set(told)
 
