@@ -258,7 +258,10 @@ async def test_a_silent_slave_is_let_go(node: Node, monkeypatch: pytest.MonkeyPa
         assert slave.frames == []
 
 
-async def test_a_slave_that_takes_nothing_holds_up_nobody(node: Node) -> None:
+async def test_a_slave_that_takes_nothing_holds_up_nobody(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "HOUSEKEEPING_MS", 10**9)  # it is not let go for its silence
     port = port_of(node).port
     async with connected(port, Copy(SEGMENT)) as slow, connected(port, Copy(SEGMENT)) as slave:
         slow.reading.clear()
