@@ -277,6 +277,7 @@ class Follower:
                 if read := self.follows:
                     await self.take_tables()
             except _AWAY as error:
+                read = False
                 self.tables_reason = f"tables: {str(error) or type(error).__name__}"
             await asyncio.sleep(TABLES_SECONDS if read else UNREAD_SECONDS)
 

@@ -18,20 +18,22 @@ AWAY = (CallRefused, OSError, TimeoutError)
 async def create_topic(address: str, access: Access = ANYBODY) -> None:
     """As an administrator does."""
     calling = await connect(address, access)
-    await calling.call(
-        CREATE_TOPIC,
-        {
-            "topic": TOPIC,
-            "defaultTopic": "TBW102",
-            "readQueueNums": str(QUEUES),
-            "writeQueueNums": str(QUEUES),
-            "perm": "6",
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0",
-            "order": "false",
-        },
-    )
-    calling.close()
+    try:
+        await calling.call(
+            CREATE_TOPIC,
+            {
+                "topic": TOPIC,
+                "defaultTopic": "TBW102",
+                "readQueueNums": str(QUEUES),
+                "writeQueueNums": str(QUEUES),
+                "perm": "6",
+                "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0",
+                "order": "false",
+            },
+        )
+    finally:
+        calling.close()
 
 
 async def send(calling: Calling, body: bytes, properties: str = "", sysflag: int = 0) -> None:
