@@ -36,7 +36,7 @@ log = structlog.get_logger("duolog.node")
 
 FRAMES_AT_ONCE = 32  # other than appends: each may begin a call; then others have their turn
 STRANGER_BYTES = 512  # where frames arrive before the greeting, which is short
-CALLS_AT_ONCE = 8  # that begin: each goes on in the next turn, where all of them do
+CALLS_AT_ONCE = 4  # that begin: each goes on in the next turn, where all of them do
 UNWRITTEN_BYTES = 1 << 20  # of answers in the transport, then nothing is read
 GREETING_TICKS = 5
 PING_TICKS = 3  # without a sign of the client, then it is pinged

@@ -6,8 +6,10 @@ most of it first. Those of which none has arrived yet may have a part of it, and
 alone may have as much as the longest message. No IO, no clock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+
+from store.clocks import MonoMs
 
 Name = tuple[str, int]  # address and port of a client
 OWN_BYTES = 256 << 10  # of each connection: windows of HTTP/2, pings, what TLS adds
@@ -15,15 +17,22 @@ CALL_BYTES = 256  # of a call, beside its headers and messages
 MESSAGE_BYTES = 64  # of a message, beside what it says: frames of gRPC, HTTP/2 and TLS
 MESSAGE_PART = 64  # and this part of it
 V4_IN_V6 = "::ffff:"
-LOOKS = 4  # one after the other in which no message arrives, of a connection that may end
-STRANGERS_LOOKS = 2  # of one of which none has arrived yet
+LOOKS = (
+    2  # in which no message arrives, of a connection that may end; between them, methods get some
+)
+UNSEEN_LOOKS = 4  # at all connections, until one that was heard of is forgotten
+SILENT_MS = 200  # without a message
+STRANGERS_SILENT_MS = 30  # of one of which none has arrived yet
 STRANGERS_PART = 4  # of the bytes, together
 
 
 @dataclass(slots=True)
 class _Connection:
-    """received: bytes, at the last look. known: of requests, since then."""
+    """heard_ms: when a message arrived, or it was first seen. received: bytes, at the last look.
+    known: of requests, since then.
+    """
 
+    heard_ms: MonoMs
     received: int = 0
     known: int = 0
     unfinished: int = 0
@@ -35,10 +44,10 @@ class _Connection:
         """Bytes that count."""
         return max(0, self.unfinished - OWN_BYTES)
 
-    @property
-    def may_end(self) -> bool:
+    def may_end(self, now_ms: MonoMs) -> bool:
         """Whether no message of it has arrived for long."""
-        return self.looks >= (STRANGERS_LOOKS if self.is_strange else LOOKS)
+        silent_ms = STRANGERS_SILENT_MS if self.is_strange else SILENT_MS
+        return self.looks >= LOOKS and now_ms - self.heard_ms >= silent_ms
 
 
 @dataclass(slots=True)
@@ -57,12 +66,12 @@ class Ledger:
         """So many bytes of a connection were those of a request."""
         found = self._connections.get(name)
         if found is None:
-            found = self._connections[name] = _Connection()
+            found = self._connections[name] = _Connection(MonoMs(0))
         found.known += size
 
-    def look(self, received: Mapping[Name, int], all_are_named: bool) -> list[Name]:
+    def look(self, received: Mapping[Name, int], all_are_named: bool, now_ms: MonoMs) -> list[Name]:
         """The connections that shall end. received: what came on each since it began."""
-        looked = {name: self._looked(name, size) for name, size in received.items()}
+        looked = {name: self._looked(name, size, now_ms) for name, size in received.items()}
         unseen = self._connections.keys() - looked.keys()
         kept = {name for name in unseen if self._is_kept(name, all_are_named)}
         self._connections = {name: self._connections[name] for name in kept} | looked
@@ -71,34 +80,37 @@ class Ledger:
         if len(counted) <= 1 and total <= self.message_bytes_max:
             return []
         strange = {name: size for name, size in counted.items() if looked[name].is_strange}
-        ended = self._too_many(strange, self.bytes_max // STRANGERS_PART)
+        may_end = {name for name in counted if looked[name].may_end(now_ms)}
+        ended = _too_many(strange, may_end, self.bytes_max // STRANGERS_PART)
         left = {name: size for name, size in counted.items() if name not in ended}
-        return ended + self._too_many(left, self.bytes_max)
-
-    def _too_many(self, counted: Mapping[Name, int], bytes_max: int) -> list[Name]:
-        """Those of some connections that end, so that the others have no more than that."""
-        total, ended = sum(counted.values()), []
-        for name in sorted(counted, key=counted.__getitem__, reverse=True):
-            if total <= bytes_max:
-                break
-            if self._connections[name].may_end:
-                total -= counted[name]
-                ended.append(name)
-        return ended
+        return ended + _too_many(left, may_end, self.bytes_max)
 
     def _is_kept(self, name: Name, all_are_named: bool) -> bool:
         """Of one that was not seen: it is gone, or it is new, and was heard of before."""
         one = self._connections[name]
         one.looks += all_are_named and not one.received
-        return not all_are_named or (not one.received and one.looks < LOOKS)
+        return not all_are_named or (not one.received and one.looks < UNSEEN_LOOKS)
 
-    def _looked(self, name: Name, size: int) -> _Connection:
-        one = self._connections.get(name) or _Connection()
+    def _looked(self, name: Name, size: int, now_ms: MonoMs) -> _Connection:
+        one = self._connections.get(name) or _Connection(now_ms)
         one.unfinished = max(0, one.unfinished + size - one.received - one.known)
-        one.looks = 0 if one.known else one.looks + 1
-        one.is_strange = one.is_strange and not one.known
+        if one.known:
+            one.looks, one.heard_ms, one.is_strange = 0, now_ms, False
+        else:
+            one.looks += 1
         one.received, one.known = size, 0
         return one
+
+
+def _too_many(counted: Mapping[Name, int], may_end: Set[Name], bytes_max: int) -> list[Name]:
+    """Those of some connections that end, so that the others have no more than that."""
+    total, ended = sum(counted.values()), []
+    for name in sorted(may_end & counted.keys(), key=counted.__getitem__, reverse=True):
+        if total <= bytes_max:
+            break
+        total -= counted[name]
+        ended.append(name)
+    return ended
 
 
 def name_of(address: str, port: int) -> Name:

@@ -13,10 +13,13 @@ import structlog
 
 from node.unfinished.ledger import Ledger, Name
 from node.unfinished.sockets import Sockets, are_told
+from store.clocks import MonoMs
 
 log = structlog.get_logger("duolog.node")
 
 LOOK_SECONDS = 0.05
+NEXT_SECONDS = 0.01  # to the next look where something is unfinished
+RESTS = 10  # times what a look took, at least
 IDLE_LOOKS = 20  # without a reason, until all connections are looked at
 GROWN_BYTES = 4 << 20  # of memory, since then: a reason
 _MEMORY = Path("/proc/self/statm")
@@ -63,9 +66,10 @@ class Watch:
             sockets.close()
 
     async def _keep_looking(self, sockets: Sockets) -> None:
-        least, looks = 0, 0
+        loop, least, looks, rest = asyncio.get_running_loop(), 0, 0, LOOK_SECONDS
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(rest)
+            began = loop.time()
             memory = _own_memory()
             least, looks = min(least, memory), looks + 1
             all_of_them = memory >= least + GROWN_BYTES or looks >= IDLE_LOOKS
@@ -74,9 +78,12 @@ class Watch:
                 least, looks = memory, 0
             if all_of_them or self._ledger.unfinished:
                 self._look(sockets, all_of_them)
+            rest = NEXT_SECONDS if self._ledger.unfinished else LOOK_SECONDS
+            rest = max(rest, RESTS * (loop.time() - began))
 
     def _look(self, sockets: Sockets, all_of_them: bool) -> None:
-        for name in self._ledger.look(sockets.received(), all_of_them):
+        now_ms = MonoMs(int(1000 * asyncio.get_running_loop().time()))
+        for name in self._ledger.look(sockets.received(), all_of_them, now_ms):
             self.ended += 1
             log.warning(
                 "gRPC: a connection was ended",

@@ -4,47 +4,62 @@ import pytest
 
 from node.unfinished import ledger as module
 from node.unfinished.ledger import Ledger, Name, name_of, size_of
+from store.clocks import MonoMs
 
 MIB = 1 << 20
 MOST, LONGEST = 8 * MIB, 16 * MIB
 OWN = module.OWN_BYTES
+LOOKS = module.SILENT_MS // 50  # of 50 ms, after which a connection may end
 
 
 def name(number: int) -> Name:
     return "10.0.0.1", number
 
 
-def known(*names: Name) -> Ledger:
+class Looked(Ledger):
+    """A ledger, and the time."""
+
+    now_ms = 1_000_000
+
+    def see(
+        self, received: dict[Name, int], *, every: bool = True, after_ms: int = 50
+    ) -> list[Name]:
+        """Look, so much later."""
+        self.now_ms += after_ms
+        return self.look(received, every, MonoMs(self.now_ms))
+
+
+def known(*names: Name) -> Looked:
     """A ledger in which these have sent a message."""
-    made = Ledger(MOST, LONGEST)
+    made = Looked(MOST, LONGEST)
     for one in names:
         made.known(one, 1)
-    made.look(dict.fromkeys(names, 1), True)
+    made.see(dict.fromkeys(names, 1))
     return made
 
 
-def looks(ledger: Ledger, received: dict[Name, int], count: int = module.LOOKS) -> list[Name]:
+def looks(ledger: Looked, received: dict[Name, int], count: int = LOOKS) -> list[Name]:
     """Look so many times at the same; what the last look says."""
     found: list[Name] = []
     for _ in range(count):
-        found = ledger.look(received, True)
+        found = ledger.see(received)
     return found
 
 
 def test_what_is_known_is_not_unfinished() -> None:
-    ledger = Ledger(MOST, LONGEST)
+    ledger = Looked(MOST, LONGEST)
     total = 0
     for _ in range(100):
         total += MIB
         ledger.known(name(1), MIB)
-        assert ledger.look({name(1): total}, True) == []
+        assert ledger.see({name(1): total}) == []
         assert ledger.unfinished == 0
 
 
 def test_connections_of_which_no_message_arrives_end_the_largest_first() -> None:
     ledger = known(name(1), name(2), name(3))
     received = {name(1): 3 * MIB, name(2): 5 * MIB, name(3): 4 * MIB}
-    assert looks(ledger, received, module.LOOKS - 1) == []
+    assert looks(ledger, received, LOOKS - 1) == []
     assert ledger.unfinished == 12 * MIB - 3 * OWN - 3
     assert looks(ledger, received, 1) == [name(2)]
     assert looks(ledger, {one: received[one] for one in (name(1), name(3))}) == []
@@ -55,12 +70,12 @@ def test_a_connection_whose_messages_arrive_goes_on_beside_others() -> None:
     ledger = known(stalled)
     for number in range(1, 20):
         ledger.known(busy, MIB)
-        found = ledger.look({busy: (number + 9) * MIB, stalled: 2 * MIB}, True)
-        assert found == ([stalled] if number >= module.LOOKS else [])
+        found = ledger.see({busy: (number + 9) * MIB, stalled: 2 * MIB})
+        assert found == ([stalled] if number >= LOOKS else [])
 
 
 def test_one_alone_may_have_as_much_as_the_longest_message() -> None:
-    ledger = Ledger(MOST, LONGEST)
+    ledger = Looked(MOST, LONGEST)
     assert looks(ledger, {name(1): LONGEST, name(2): OWN}, 50) == []
     assert looks(ledger, {name(1): LONGEST + OWN + 1, name(2): OWN}) == [name(1)]
 
@@ -73,40 +88,57 @@ def test_those_of_which_no_message_ever_arrived_have_a_part_and_end_sooner() -> 
     received[name(3)] += 1
     assert looks(ledger, received, 1) == [name(3)]
     received[name(4)] = received.pop(name(3))
-    assert looks(ledger, received, module.STRANGERS_LOOKS - 1) == [name(2)]
+    assert ledger.see(received) == [name(2)]
+    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS - 1) == [name(2)]
+    assert ledger.see(received, after_ms=1) == [name(4)]
+
+
+def test_a_connection_ends_after_some_looks_however_long_they_took() -> None:
+    ledger = known(name(1), name(2))
+    received = {name(1): 5 * MIB, name(2): 5 * MIB}
+    assert ledger.see(received, after_ms=60_000) == []  # its messages may not have been served
+    assert len(ledger.see(received, after_ms=0)) == 1
+
+
+def test_a_connection_ends_after_some_time_however_many_looks_there_were() -> None:
+    ledger = known(name(1), name(2))
+    received = {name(1): 5 * MIB, name(2): 5 * MIB}
+    for _ in range(module.SILENT_MS - 1):
+        assert ledger.see(received, after_ms=1) == []
+    assert len(ledger.see(received, after_ms=1)) == 1
 
 
 def test_what_a_connection_has_of_its_own_does_not_count() -> None:
-    ledger = Ledger(MOST, LONGEST)
+    ledger = Looked(MOST, LONGEST)
     assert looks(ledger, {name(number): OWN for number in range(1000)}) == []
     assert ledger.unfinished == 0
 
 
 def test_what_is_known_too_early_or_too_well_is_no_credit() -> None:
-    ledger = Ledger(MOST, LONGEST)
+    ledger = Looked(MOST, LONGEST)
     ledger.known(name(1), 100 * MIB)
-    ledger.look({name(1): MIB}, True)
+    ledger.see({name(1): MIB})
     assert looks(ledger, {name(1): MIB + LONGEST + OWN + 1}) == [name(1)]
 
 
 def test_a_connection_that_is_heard_of_before_it_is_seen_is_known_when_it_is() -> None:
-    ledger = Ledger(MOST, LONGEST)
+    ledger = Looked(MOST, LONGEST)
     ledger.known(name(1), 50 * MIB)
-    for _ in range(module.LOOKS - 1):
-        ledger.look({}, True)
+    for _ in range(module.UNSEEN_LOOKS - 1):
+        ledger.see({})
     for _ in range(10):
-        ledger.look({}, False)  # of those that were known before
-    ledger.look({name(1): 50 * MIB}, True)
+        ledger.see({}, every=False)  # of those that were known before
+    ledger.see({name(1): 50 * MIB})
     assert ledger.unfinished == 0
 
 
 def test_connections_that_are_gone_are_forgotten() -> None:
-    ledger = Ledger(MOST, LONGEST)
+    ledger = Looked(MOST, LONGEST)
     for number in range(100):
         ledger.known(name(number), 10)
-        ledger.look({name(number): 2 * MIB}, True)
+        ledger.see({name(number): 2 * MIB})
     ledger.known(name(1000), 10)
-    looks(ledger, {})
+    looks(ledger, {}, module.UNSEEN_LOOKS)
     assert ledger._connections == {}
     assert ledger.unfinished == 0
 
