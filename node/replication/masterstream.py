@@ -35,6 +35,7 @@ log = structlog.get_logger("duolog.ha")
 
 CONNECTIONS_MAX = 256
 ARRIVING_BYTES_MAX = 8 << 20  # of what slaves say, which is short
+HELLO_SECONDS = 10.0  # from the beginning of a stream
 LAST_WRITE_SECONDS = 1.0
 _BROKEN = (ConnectionError, asyncio.InvalidStateError)  # also raised for a call that is over
 
@@ -59,7 +60,9 @@ class ReplicationService:
         self._threads = threads
         self._tls = tls
         options = replication_port(BODY_BYTES_MAX, CONNECTIONS_MAX)
-        self._server = serve(options, CONNECTIONS_MAX, Ledger(ARRIVING_BYTES_MAX, BODY_BYTES_MAX))
+        self._server = serve(
+            options, CONNECTIONS_MAX, Ledger(ARRIVING_BYTES_MAX, ARRIVING_BYTES_MAX)
+        )
         self.methods: dict[str, Served] = {}  # by path, each with its rule before it
         self._serve(HA_METHOD, self._stream)
 
@@ -175,7 +178,8 @@ class ReplicationService:
     ) -> None:
         master, number = connection
         perform, mono_ms = self._replication.perform, self._replication.mono_ms
-        while isinstance(data := await context.read(), bytes):
+        data = await self._first(context)
+        while isinstance(data, bytes):
             if slave and _is_hello_of_another(data, slave):
                 await self._refuse(context, Unproven(f"only {slave!r} was proved as its name"))
             effects = master.step(masterevents.Received(number, data), mono_ms())
@@ -184,6 +188,17 @@ class ReplicationService:
             self._replication.refusals.release_if_settled()
             if masterevents.CONFIRMED not in effects[-1:]:  # that wakes all senders
                 sender.wake()
+            data = await context.read()
+
+    async def _first(self, context: Context) -> Any:
+        """What a slave says first. Ends the call where it says nothing for long."""
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                return await context.read()
+        except TimeoutError:
+            reason = f"the slave said nothing for {HELLO_SECONDS:.0f} s"
+        log.warning("a slave was refused", peer=context.peer(), reason=reason)
+        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, reason)
 
 
 def _proven_first(service: ReplicationService, method: Method) -> Served:

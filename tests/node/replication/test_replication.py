@@ -33,7 +33,7 @@ from node.cli.node import problems_of
 from node.config import ConfigError, load
 from node.consuming.reading import Selection
 from node.filters.tagfilter import EVERYTHING
-from node.replication import slavestream
+from node.replication import masterstream, slavestream
 from node.replication.stream import HA_METHOD
 from node.server import Node
 from store.clocks import MonoMs
@@ -710,6 +710,19 @@ async def test_nonsense_on_the_port_ends_that_connection_and_nothing_else(group:
         await client.admin.create_topic("T", 1)
         assert (await append(client, append_request([b"x"]))).status == wire.PUT_OK
     await caught_up(master, slave)
+
+
+async def test_a_stream_on_which_no_slave_says_anything_ends(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masterstream, "HELLO_SECONDS", 0.05)
+    master = await group.start_master()
+    machine = broker_of(master).replication.master
+    assert machine is not None
+    async with peer(master) as one:
+        assert await one.receive() is None
+        assert await one.call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await until(lambda: not machine.sessions)
 
 
 async def test_a_thousand_reconnects_leave_nothing_behind(group: Group) -> None:
