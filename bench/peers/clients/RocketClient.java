@@ -23,6 +23,7 @@ public final class RocketClient {
     static final int BATCH_BYTES = 512 << 10;
     static final int BATCH_THREADS = 2;
     static final int IN_FLIGHT = 512;
+    static final int THREADS = 64;
     static final int PULL = 1024;
     static final int TIMEOUT_MS = 30_000;
     static final int RETRY_MS = 5;
@@ -123,7 +124,8 @@ public final class RocketClient {
             ended(count, took, 1e6 * latencies[count / 2], 1e6 * latencies[(int) (0.99 * count)]);
             return;
         }
-        Sender sender = kind.equals("post") ? this::posts : this::batches;
+        Sender sender = kind.equals("post") ? this::posts
+            : kind.equals("threads") ? this::threads : this::batches;
         if (warmSeconds > 0) {
             sender.send(producer, warmSeconds, 0);
         }
@@ -152,29 +154,21 @@ public final class RocketClient {
         return latencies.stream().mapToDouble(Double::doubleValue).toArray();
     }
 
-    /** send(Collection) in two threads; a batch is one request, and its answer is for all of it. */
-    long batches(DefaultMQProducer producer, double limit, int wanted) throws Exception {
-        int batch = BATCH_BYTES / (size + 40);
-        AtomicLong left = new AtomicLong(wanted > 0 ? wanted : Long.MAX_VALUE);
+    /** What a thread sends in one turn; messages that are stored, 0: no more. */
+    interface Turn {
+        int send() throws Exception;
+    }
+
+    static long together(int count, Turn turn) throws Exception {
         AtomicLong stored = new AtomicLong();
         AtomicReference<Exception> failed = new AtomicReference<>();
-        double until = now() + limit;
         List<Thread> threads = new ArrayList<>();
-        for (int k = 0; k < BATCH_THREADS; k++) {
+        for (int k = 0; k < count; k++) {
             Thread thread = new Thread(() -> {
                 try {
-                    while (failed.get() == null && (wanted > 0 || now() < until)) {
-                        long before = left.getAndAdd(-batch);
-                        if (before <= 0) {
-                            return;
-                        }
-                        int count = (int) Math.min(batch, before);
-                        List<Message> messages = new ArrayList<>(count);
-                        for (int n = 0; n < count; n++) {
-                            messages.add(message());
-                        }
-                        must(producer.send(messages));
-                        stored.addAndGet(count);
+                    for (int sent = 1; sent > 0 && failed.get() == null; ) {
+                        sent = turn.send();
+                        stored.addAndGet(sent);
                     }
                 } catch (Exception error) {
                     failed.set(error);
@@ -190,6 +184,37 @@ public final class RocketClient {
             throw failed.get();
         }
         return stored.get();
+    }
+
+    /** send(Collection) in two threads; a batch is one request, and its answer is for all of it. */
+    long batches(DefaultMQProducer producer, double limit, int wanted) throws Exception {
+        int batch = BATCH_BYTES / (size + 40);
+        AtomicLong left = new AtomicLong(wanted > 0 ? wanted : Long.MAX_VALUE);
+        double until = now() + limit;
+        return together(BATCH_THREADS, () -> {
+            long before = wanted > 0 || now() < until ? left.getAndAdd(-batch) : 0;
+            int count = (int) Math.max(0, Math.min(batch, before));
+            if (count > 0) {
+                List<Message> messages = new ArrayList<>(count);
+                for (int n = 0; n < count; n++) {
+                    messages.add(message());
+                }
+                must(producer.send(messages));
+            }
+            return count;
+        });
+    }
+
+    /** The synchronous send in many threads, each of which waits for its answers. */
+    long threads(DefaultMQProducer producer, double limit, int wanted) throws Exception {
+        double until = now() + limit;
+        return together(THREADS, () -> {
+            if (now() >= until) {
+                return 0;
+            }
+            must(producer.send(message()));
+            return 1;
+        });
     }
 
     /** The asynchronous send, a callback each, with so many in flight. */
