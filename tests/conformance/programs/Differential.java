@@ -48,7 +48,9 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 public class Differential {
     static final int HEARTBEAT_MS = 500, SECONDS = 40, ORDERED = 50, QUIET_MS = 500;
+    static final int TIMEOUT_MS = 20_000; // on a slow machine
     static final String BROKER = "broker-a";
+    static final String[] TOPICS = {"JA", "JO", "JR", "JX", "JB", "JD", "JF", "JN"};
     // How far a queue had grown, and how often a producer was asked, are questions of time.
     static final List<String> VARYING =
         Arrays.asList("CONSUME_START_TIME", "MAX_OFFSET", "TRANSACTION_CHECK_TIMES");
@@ -158,6 +160,7 @@ public class Differential {
         made.setNamesrvAddr(server);
         made.setInstanceName(instance());
         made.setHeartbeatBrokerInterval(HEARTBEAT_MS);
+        made.setMqClientApiTimeout(TIMEOUT_MS);
         made.setPollNameServerInterval(1000);
         made.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         made.setConsumeThreadMin(1);
@@ -308,6 +311,8 @@ public class Differential {
         decider.setNamesrvAddr(server);
         decider.setInstanceName(instance());
         decider.setHeartbeatBrokerInterval(HEARTBEAT_MS);
+        decider.setMqClientApiTimeout(TIMEOUT_MS);
+        decider.setSendMsgTimeout(TIMEOUT_MS);
         decider.setTransactionListener(new TransactionListener() {
             @Override public LocalTransactionState executeLocalTransaction(Message one, Object state) {
                 return (LocalTransactionState) state;
@@ -448,6 +453,7 @@ public class Differential {
         puller.setNamesrvAddr(server);
         puller.setInstanceName(instance());
         puller.setHeartbeatBrokerInterval(HEARTBEAT_MS);
+        puller.setMqClientApiTimeout(TIMEOUT_MS);
         puller.start();
         note("queues", new TreeSet<>(puller.fetchSubscribeMessageQueues("JF")));
         MessageQueue full = new MessageQueue("JF", BROKER, 0), empty = new MessageQueue("JF", BROKER, 1);
@@ -501,6 +507,7 @@ public class Differential {
         DefaultLitePullConsumer lite = new DefaultLitePullConsumer("j-lite");
         lite.setNamesrvAddr(server);
         lite.setInstanceName(instance());
+        lite.setMqClientApiTimeout(TIMEOUT_MS);
         lite.setAutoCommit(false);
         lite.start();
         MessageQueue queue = new MessageQueue("JF", BROKER, 0);
@@ -555,9 +562,13 @@ public class Differential {
         producer.setInstanceName(instance());
         producer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         producer.setMaxMessageSize(8 << 20);
-        producer.setSendMsgTimeout(20_000);
+        producer.setSendMsgTimeout(TIMEOUT_MS);
+        producer.setMqClientApiTimeout(TIMEOUT_MS);
         producer.setRetryTimesWhenSendFailed(0);
         producer.start();
+        for (String topic : TOPICS) {
+            until(() -> isRouted(topic));
+        }
         Map<String, Part> parts = new TreeMap<>();
         parts.put("sends", this::sends);
         parts.put("order", this::order);
@@ -592,6 +603,14 @@ public class Differential {
             named.put(what, value);
         });
         return named;
+    }
+
+    boolean isRouted(String topic) {
+        try {
+            return !producer.fetchPublishMessageQueues(topic).isEmpty();
+        } catch (MQClientException notYet) {
+            return false;
+        }
     }
 
     static String quoted(String text) {

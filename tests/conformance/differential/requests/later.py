@@ -7,7 +7,7 @@ from typing import Any
 
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import Command
-from store.record import parse_message_id
+from store.record import Record, parse_message_id
 from tests.conformance.differential.seen import plain
 from tests.conformance.differential.session import Cases, Session, properties
 from tests.node.remoting.client import records
@@ -15,7 +15,7 @@ from tests.node.remoting.client import records
 LEVELS_MS = (1000, 2000, 1000)
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 OWN = {"KEYS": "k", "TAGS": "red", "own": "v", "UNIQ_KEY": "0A0000010000000000000000000000B1"}
-ALL_SECONDS = 3.0  # in which all that is delivered after a second has come
+ALL_SECONDS = 30.0
 DECIDERS, CHECK_SECONDS = "deciders", 20.0
 
 
@@ -114,8 +114,14 @@ async def sent_to_retry_topics(session: Session) -> None:
         text = properties(**OWN, **more, DELAY=1)
         sent = await session.send(f"%RETRY%{group}", b"again", text, **fields)
         session.seen.answer(f"send to a retry topic, {name}", sent, "queueOffset")
-    for topic, word in ((f"%RETRY%{group}", "delivered"), (f"%DLQ%{group}", "given up")):
-        for record in await session.delivered(topic, 3, seconds=ALL_SECONDS):
+    places = {"delivered": f"%RETRY%{group}", "given up": f"%DLQ%{group}"}
+    found: dict[str, list[Record]] = {}
+    end = time.monotonic() + ALL_SECONDS
+    while sum(map(len, found.values())) < 3 and time.monotonic() < end:
+        for word, topic in places.items():
+            found[word] = await session.delivered(topic, 3, seconds=0.2)
+    for word, ended in found.items():
+        for record in ended:
             name = f"sent to a retry topic, attempt {record.reconsume_times} {word}"
             session.seen.record(name, record, "queueOffset")
 
@@ -147,12 +153,7 @@ async def transactions(session: Session) -> None:
     """Half messages that are decided at once, and one whose producer is asked."""
     topic = await session.topic("X")
     seen, end = session.seen, RequestCode.END_TRANSACTION
-    sent = []
-    for number in range(4):
-        now = int(1000 * time.time())  # RocketMQ asks for no old ones
-        more = {"queueId": number, "producerGroup": DECIDERS, "bornTimestamp": now}
-        sent.append(await session.send(topic, b"half%d" % number, half(number), **more))
-        seen.answer(f"half message {number}", sent[-1], "queueOffset")
+    sent = {number: await _half(session, topic, number) for number in (0, 1, 3)}
     cases: Cases = {
         "of another group": {"producerGroup": "others"},
         "of another place": {"commitLogOffset": place(sent[1])},
@@ -169,16 +170,25 @@ async def transactions(session: Session) -> None:
     (record,) = await session.delivered(topic, queue=0)
     seen.record("committed message", record, "prepared")  # which may be the first place of all
     await session.note("rollback", end, decision(sent[1], 1, ROLLBACK))
-    session.tell(end, decision(sent[2], 2, 99))
-    await _asked(session, sent[2])
+    await _asked(session, topic)
 
 
-async def _asked(session: Session, sent: Command) -> None:
-    """A producer that is in the group is asked for the one that is undecided."""
+async def _half(session: Session, topic: str, number: int) -> Command:
+    now = int(1000 * time.time())  # RocketMQ asks for no old ones
+    more = {"queueId": number, "producerGroup": DECIDERS, "bornTimestamp": now}
+    sent = await session.send(topic, b"half%d" % number, half(number), **more)
+    session.seen.answer(f"half message {number}", sent, "queueOffset")
+    return sent
+
+
+async def _asked(session: Session, topic: str) -> None:
+    """A producer that is in the group is asked for one that is undecided."""
     rows = [{"groupName": DECIDERS}]
     body = json.dumps({"clientID": "decider", "producerDataSet": rows}).encode()
     await session.ask(RequestCode.HEART_BEAT, body=body)
-    asked = await _check(session, sent)
+    sent = await _half(session, topic, 2)
+    session.tell(RequestCode.END_TRANSACTION, decision(sent, 2, 99))
+    asked = await _check(session)
     if asked is None:
         session.seen.note("check", "none")
         return
@@ -195,7 +205,7 @@ async def _asked(session: Session, sent: Command) -> None:
     session.seen.record("message committed after a check", record)
 
 
-async def _check(session: Session, sent: Command) -> Command | None:
+async def _check(session: Session) -> Command | None:
     """The check of that half message; others may be asked for, too."""
     end = time.monotonic() + CHECK_SECONDS
     while (left := end - time.monotonic()) > 0:

@@ -73,8 +73,8 @@ PULLS: dict[str, dict[str, Any]] = {
         "sysFlag": HAS_SUBSCRIPTION | SUSPENDS,
         "suspendTimeoutMillis": HOLD_MS,
     },
-    "of the dead letters of no group": {"topic": "%DLQ%none"},
-    "of the retry topic of no group": {"topic": "%RETRY%none"},
+    "of the dead letters of no group": {"topic": "%DLQ%noone"},
+    "of the retry topic of no group": {"topic": "%RETRY%noone"},
 }
 OF_QUEUES = {
     "first": RequestCode.GET_MIN_OFFSET,
