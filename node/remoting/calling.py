@@ -177,7 +177,8 @@ class Calling(asyncio.Protocol):
 def place_of(address: str) -> tuple[str, int]:
     """Host and port of HOST:PORT. Raises BadAddress."""
     host, _, port = address.rpartition(":")
-    if not (host and port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+    is_number = port.isascii() and port.isdecimal() and len(port) < 6
+    if not (host and is_number and 0 < int(port) < 1 << 16):
         raise BadAddress(f"{address!r} is no HOST:PORT")
     return host.strip("[]"), int(port)
 
@@ -199,7 +200,7 @@ async def opened(address: str, made: Callable[[], P], access: Access = ANYBODY) 
         raise TimeoutError(f"{address} did not answer within {CONNECT_SECONDS:g} s") from None
     except OSError as error:
         raise ConnectionError(f"{address} cannot be reached: {error}") from error
-    except UnicodeError as error:
+    except ValueError as error:  # UnicodeError is one
         raise BadAddress(f"{address!r} names no host: {error}") from error
 
 
