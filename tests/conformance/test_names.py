@@ -12,13 +12,14 @@ from typing import Any
 import duolog.sync
 import pytest
 
+from bench.peers.peer import Server
+from bench.peers.rocketmqbroker import RocketmqBroker, name_server
 from cluster.chaos.processes import ProcessTarget
-from demo.childprocess import ChildProcess
 from demo.ports import free_endpoint, free_ports
 from node.remoting.calling import CallRefused, connect
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import Command
-from tests.conformance import mixed
+from tests.conformance.brokers import jars_of
 from tests.conformance.conftest import LED_SECONDS_MAX, SMALL, next_master
 from tests.conformance.test_other_clients import PROGRAMS, need, outcome
 from tests.etcd import need_etcd
@@ -27,23 +28,39 @@ from tests.process.support import NodeProcess
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(400)]
 
 VERSION = "4.9.7"
+BROKER = "rocketmq-a"
+SEGMENT_BYTES = 16 << 20
 SENDS = 80
 WELL = 3  # looks in a row that found no failure
 ROUTE_MS = 1000  # how often a producer asks for routes: with its 30 s, a crash is a gap up to that
 
 
 @pytest.fixture
-def names(tmp_path: Path) -> Iterator[ChildProcess]:
-    """A name server."""
+def names(tmp_path: Path) -> Iterator[str]:
+    """A name server: its HOST:PORT."""
     need("java", "mvn")
-    started = mixed.name_server(tmp_path, mixed.jars(VERSION))
-    yield started
-    started.stop()
+    server, address = name_server(tmp_path / "names", jars_of(VERSION))
+    server.start()
+    server.wait_listening(address)
+    yield address
+    server.stop()
+
+
+def rocketmq(root: Path, names: str, topic: str) -> Server:
+    """A broker of RocketMQ with a topic of 4 queues, started."""
+    broker = RocketmqBroker(root, jars_of(VERSION), SEGMENT_BYTES)
+    row = {"topicName": topic, "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+    table = {"dataVersion": {"counter": 1, "timestamp": 1}, "topicConfigTable": {topic: row}}
+    (broker.store / "config").mkdir(parents=True)
+    (broker.store / "config" / "topics.json").write_text(json.dumps(table))
+    server = broker.server("ASYNC_MASTER", 0, names, brokerName=BROKER)
+    server.start()
+    return server
 
 
 def java(home: Path, program: str, *words: str) -> list[str]:
     """The command that runs a program with the classic client."""
-    path = f"{mixed.jars(VERSION)}/*"
+    path = f"{jars_of(VERSION)}/*"
     return ["java", f"-Duser.home={home}", "-cp", path, str(PROGRAMS / program), *words]
 
 
@@ -64,27 +81,27 @@ def brokers(names: str, topic: str) -> set[str]:
         return set()
 
 
-def test_one_cluster_of_rocketmq_and_duolog(tmp_path: Path, names: ChildProcess) -> None:
+def test_one_cluster_of_rocketmq_and_duolog(tmp_path: Path, names: str) -> None:
     with ExitStack() as stack:
-        broker = mixed.broker(tmp_path, mixed.jars(VERSION), names.name, ["M"])
+        broker = rocketmq(tmp_path / "rocketmq", names, "M")
         stack.callback(broker.stop)
         node = NodeProcess(
             tmp_path / "data", *SMALL,
             "--set", f"remoting.listen={free_endpoint()}",
-            "--set", f"remoting.namesrv_addr={names.name}",
+            "--set", f"remoting.namesrv_addr={names}",
         )  # fmt: skip
         node.start()
         stack.callback(node.stop)
         with duolog.sync.Client(node.endpoint, timeout=15) as client:
             client.admin.create_topic("M", 4)
             end = time.monotonic() + 60
-            while brokers(names.name, "M") != {mixed.BROKER, "broker-a"}:
+            while brokers(names, "M") != {BROKER, "broker-a"}:
                 assert time.monotonic() < end, "the name server does not know both in time"
                 time.sleep(0.1)
             status = client.admin.node_status()
         assert (status.parts["name_servers"], status.parts["name_servers_lost"]) == (1, 0)
-        found: dict[str, Any] = outcome(*java(tmp_path, "Mixed.java", names.name, "M", str(SENDS)))
-    half = {mixed.BROKER: SENDS // 2, "broker-a": SENDS // 2}
+        found: dict[str, Any] = outcome(*java(tmp_path, "Mixed.java", names, "M", str(SENDS)))
+    half = {BROKER: SENDS // 2, "broker-a": SENDS // 2}
     assert found["sent"] == half, "queues of both, in turn"
     assert found["read"] == half
 
@@ -166,17 +183,17 @@ def sending(home: Path, servers: str, route_ms: int) -> Iterator[Gaps]:
         made.end()
 
 
-def test_a_producer_goes_on_when_masters_change(tmp_path: Path, names: ChildProcess) -> None:
+def test_a_producer_goes_on_when_masters_change(tmp_path: Path, names: str) -> None:
     """A switch is no gap, also for one that asks for routes every 30 s; a crash is a short one."""
     need_etcd()
-    target = Spread(tmp_path / "cluster", "--set", f"remoting.namesrv_addr={names.name}")
+    target = Spread(tmp_path / "cluster", "--set", f"remoting.namesrv_addr={names}")
     target.start()
     try:
         with duolog.sync.Client([target.endpoint(one) for one in target.nodes]) as client:
             in_sync(client)
             client.admin.create_topic("S", 4)
-            with sending(tmp_path, names.name, 0) as slow, ExitStack() as stack:
-                quick = stack.enter_context(sending(tmp_path, names.name, ROUTE_MS))
+            with sending(tmp_path, names, 0) as slow, ExitStack() as stack:
+                quick = stack.enter_context(sending(tmp_path, names, ROUTE_MS))
                 for one in (slow, quick):
                     one.longest()
                 client.admin.failover()

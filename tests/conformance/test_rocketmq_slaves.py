@@ -11,9 +11,9 @@ from typing import Any
 import duolog.sync
 import pytest
 
-from bench.peers.peer import Server, Unavailable
-from bench.peers.rocketmq import RocketMq
+from bench.peers.peer import Server
 from bench.peers.rocketmqbroker import RocketmqBroker, digests, name_server
+from tests.conformance.brokers import jars_of
 from tests.conformance.conftest import SMALL
 from tests.conformance.test_other_clients import outcome
 from tests.conformance.test_remoting import classic
@@ -25,14 +25,6 @@ pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(400)]
 SEGMENT = 1 << 20
 QUEUES = 4
 WAIT_SECONDS = 90.0
-
-
-def jars_of(version: str) -> Path:
-    """The folder with a version's jars; skips where they cannot be had."""
-    try:
-        return RocketMq(version).jars()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
