@@ -213,14 +213,15 @@ def _barriers_overlooked() -> list[Patch]:
 
 def _epoch_before_barrier() -> list[Patch]:
     """A slave notes an epoch before it has stored its barrier."""
-    original = _SLAVE._barriers
+    original = _SLAVE._apply
 
-    def barriers(self: Any, data: Any, rows: Any) -> Any:
-        found = original(data, rows)
+    def apply(self: Any, start: int, data: Any) -> int:
+        found: list[Any] = []
+        self._records.find(start, data, lambda rows: found.extend(self._barriers(data, rows)))
         self._note(found)
-        return found
+        return original(self, start, data)
 
-    return [(_SLAVE, "_barriers", barriers)]
+    return [(_SLAVE, "_apply", apply)]
 
 
 def _late_registration() -> list[Patch]:

@@ -259,7 +259,7 @@ def two_readers(broker: Broker, patch: pytest.MonkeyPatch) -> None:
         (woken_and_waiting, "PopService: polls of G for T: one that was woken still stands in"),
         (watching_for_nobody, "PopService: polls of G for T: watches [('T', 0)] for no poll"),
         (uncounted_poll, "PopService: 1 polls wait, counted as 0"),
-        (too_many_calls, "PopService: 20001 calls wait, not 0..20000"),
+        (too_many_calls, "PopService: 10001 calls wait, not 0..10000"),
         (untold_subscriber, "LiteService: c of G is not told of all of ['%LMQ%$P$a']"),
         (miscounted_subscriptions, "LiteService: 1 subscriptions, counted as 2"),
         (told_and_gone, "LiteService: a client that left is told of queues"),

@@ -21,6 +21,7 @@ from node.metrics.table import (
     COPIED,
     MEASURED,
     METRICS,
+    REGISTERED,
     SCOPES,
     SLAVES,
     TRACED,
@@ -32,7 +33,7 @@ from tests.process.support import run_cli
 pytestmark = pytest.mark.process
 
 # Tested with elected nodes and slaves, in tests/node/metrics; where they are told of, beside that.
-ELSEWHERE = (AUTO, SLAVES, COPIED, TRACED, MEASURED, AUDITED, CERTIFIED)
+ELSEWHERE = (AUTO, SLAVES, COPIED, TRACED, MEASURED, AUDITED, CERTIFIED, REGISTERED)
 
 # A node that is fenced as soon as it answers.
 FENCED = """

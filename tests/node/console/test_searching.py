@@ -187,7 +187,7 @@ async def test_a_search_is_of_its_session_and_ends_with_it(
         await at.post("/login", data=boss, headers=ORIGIN)
         page = await read(at, f"{TEXT}Duck")
         assert "found so far" in sentence(page)
-        searching = [one for one in asyncio.all_tasks() if "_run" in repr(one.get_coro())]
+        searching = [one for one in asyncio.all_tasks() if "object _run at" in repr(one.get_coro())]
         assert len(searching) == 1
         async with asyncio.timeout(10):
             await held.reached.wait()
