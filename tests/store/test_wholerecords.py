@@ -93,3 +93,15 @@ def test_a_record_is_waited_for_as_long_as_its_size_may_be_true(segment: int) ->
         found = WholeRecords(chosen).find(0, data, _nothing)
         assert (found.size, found.wrong) == (0, wrong)
     assert WholeRecords(chosen).find(0, data[:7], _nothing).wrong is None
+
+
+@pytest.mark.parametrize("left", [-100, 100])
+def test_a_blank_ends_where_its_segment_does(log: U8, left: int) -> None:
+    end = _ends(log)[-2]
+    wrong = log.copy()
+    size = SEGMENT - end - left
+    wrong[end : end + 4] = np.frombuffer(size.to_bytes(4, "big"), np.uint8)
+    for cut in (end + 8, SEGMENT):
+        found = WholeRecords(SMALL).find(0, wrong[:cut], _nothing)
+        assert found.size == end
+        assert found.wrong is not None
