@@ -2,18 +2,22 @@
 
 A long frame is not read before there is room for all of it: so every frame that is let in can go on
 to its end, and what comes too fast stays with those who send it. Addresses have their turns one
-after the other. While one waits, those that were let in have to go on: a frame that would take too
-long at its pace ends with its connection. A frame longer than all the room is read alone.
+after the other; one that does not fit is passed over, for a while. While one waits, those that were
+let in have to go on: a frame that would take too long at its pace ends with its connection. A frame
+longer than all the room is read alone.
 """
 
 import asyncio
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 LOOK_SECONDS = 0.25  # between two looks at those that were let in, while others wait
 LOOKS = 64  # in which a frame arrives whole at its pace, or it is late
+GRACE_LOOKS = 8  # before those, as a line that stood still begins slowly
 LEAST_BYTES = 4096  # in a look
-LATE_LOOKS = 3  # one after the other; then it ends
+PASSED_LOOKS = 40  # in which others that fit pass one that does not; then the room is kept for it
+PASSED_MAX = 64  # addresses that are passed over at once
 WAIT_LOOKS = 240  # of a frame that waits; then it ends
 HELD_PART = 4  # of the room, this part is for what has arrived and waits
 
@@ -68,11 +72,11 @@ class Sender(Protocol):
 
 @dataclass(slots=True)
 class _Begun:
-    """A frame that was let in. seen: bytes of its connection, at the last look."""
+    """A frame that was let in. began: bytes of its connection then. looks: while others waited."""
 
     size: int
-    seen: int
-    late: int = 0
+    began: int
+    looks: int = 0
 
 
 @dataclass(slots=True)
@@ -107,7 +111,7 @@ class Arriving:
 
     def begin(self, sender: Sender, size: int) -> bool:
         """A frame of so many bytes begins. False: it may be read once `read_on` is called."""
-        if not self._waiting and self._fits(size):
+        if self._fits(size) and not self._is_kept():
             self._let_in(sender, size)
             return True
         self._waiting.setdefault(sender.address, {})[sender] = _Waiting(size)
@@ -159,12 +163,10 @@ class Arriving:
 
     def _go_on(self) -> None:
         """Let in those that fit, an address after the other."""
-        while self._waiting:
-            address, senders = next(iter(self._waiting.items()))
+        while (address := self._next()) is not None:
+            senders = self._waiting.pop(address)
             sender, waited = next(iter(senders.items()))
-            if not self._fits(waited.size):
-                break
-            del senders[sender], self._waiting[address]
+            del senders[sender]
             if senders:
                 self._waiting[address] = senders  # its next turn is the last one
             self._let_in(sender, waited.size)
@@ -172,6 +174,21 @@ class Arriving:
         if not self._waiting and self._next_look is not None:
             self._next_look.cancel()
             self._next_look = None
+
+    def _next(self) -> str | None:
+        """The address whose next frame is let in now."""
+        for address, senders in islice(self._waiting.items(), PASSED_MAX):
+            waited = next(iter(senders.values()))
+            if self._fits(waited.size):
+                return address
+            if waited.looks > PASSED_LOOKS:
+                break
+        return None
+
+    def _is_kept(self) -> bool:
+        """Whether what room there is is kept for the one that is next."""
+        first = next(iter(self._waiting.values()), None)
+        return first is not None and next(iter(first.values())).looks > PASSED_LOOKS
 
     # -- while some wait -----------------------------------------------------------------------
 
@@ -195,13 +212,11 @@ class Arriving:
             self._look_later()
 
     def _is_late(self, sender: Sender, begun: _Begun) -> bool:
-        arrived = sender.pace.arrived
-        came, begun.seen = arrived - begun.seen, arrived
-        if came >= max(LEAST_BYTES, begun.size // LOOKS) or sender.is_held_up:
-            begun.late = 0
-        else:
-            begun.late += 1
-        return begun.late >= LATE_LOOKS
+        if sender.is_held_up:
+            return False
+        begun.looks += 1
+        due = (begun.looks - GRACE_LOOKS) * max(LEAST_BYTES, begun.size // LOOKS)
+        return sender.pace.arrived - begun.began < min(due, begun.size)
 
     def validate(self) -> str:
         """The violated invariant of the counts; empty if it holds."""

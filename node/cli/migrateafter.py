@@ -49,6 +49,8 @@ def offsets(
 
     Repeatable: a group that is further already stays where it is.
     """
+    from duolog import Fatal
+
     from node.following.late import Late, late_offsets
     from node.remoting.calling import CallRefused
 
@@ -69,11 +71,15 @@ def offsets(
                 (row.topic, one.queue_id): one.max_offset for row in topics for one in row.stats
             }
             found = late_offsets(old, ends, await client.admin.groups(), group)
-            for name, places in found.moved.items():
-                if not dry_run:
+            for name, places in () if dry_run else tuple(found.moved.items()):
+                try:
                     await client.admin.commit(name, places, forward=True)
+                except Fatal as error:  # of this group alone
+                    refused.append(f"{name}: {error}")
+                    del found.moved[name]
         return found
 
+    refused: list[str] = []
     found = run(carry())
     rows = [
         {"group": group, "topic": topic, "queue": queue, "offset": offset}
@@ -88,6 +94,8 @@ def offsets(
             f"{found.beyond} offsets are left out: they lie beyond the end of their queues, and "
             "are not those of the log that was moved"
         )
+    if refused:
+        fail(f"groups whose offsets were refused: {'; '.join(refused)}")
 
 
 @app.command(cls=CallsBrokers)
@@ -110,10 +118,10 @@ def rollback(
     async def ask() -> "tuple[Runtime, NodeStatus, str]":
         old = OldBroker(broker, access)
         try:
-            async with client_of(endpoints, timeout) as client:
-                here = await client.admin.node_status()
             name = (await old.settings()).get("brokerName", "")
-            return await old.runtime(), here, name
+            there = await old.runtime()  # first: it may grow while the node is asked
+            async with client_of(endpoints, timeout) as client:
+                return there, await client.admin.node_status(), name
         except (CallRefused, OSError) as error:
             usual = "starting the old broker as a slave first"
             fail(str(error) or type(error).__name__, hint_for(error, usual))

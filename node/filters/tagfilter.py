@@ -68,13 +68,13 @@ class TagFilter:
     def parse(expression: str) -> "TagFilter":
         """Read an expression; `*` or nothing is everything. Raises BadFilter.
 
-        As in RocketMQ, `*` beside other tags is a tag of this name.
+        As in RocketMQ, `*` beside other tags is a tag of this name, and empty ones do not count.
         """
-        words = [word.strip() for word in expression.split("||")]
         if expression.strip() in ("", "*"):
             return EVERYTHING
-        if not all(words):
-            raise BadFilter(f"tag expression {expression!r} has an empty tag")
+        words = [word for part in expression.split("||") if (word := part.strip())]
+        if not words:
+            raise BadFilter(f"tag expression {expression!r} has no tag")
         return TagFilter._any_of(words)
 
     def chosen(self, result: GetResult) -> GetResult:

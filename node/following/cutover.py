@@ -85,6 +85,7 @@ class Cutover:
         try:
             await self._catch_up()
             saved = await self._settings()
+            self._check_follows()
             follower.becomes(State.CUTTING, saved=saved)
         except _FAILURES as error:
             raise CutoverFailed(f"{_text(error)}; {self._as_before()}") from error
@@ -246,11 +247,15 @@ class Cutover:
         loop, (seconds, pause) = asyncio.get_running_loop(), times
         deadline = loop.time() + seconds
         while not await done():
-            if self._follower.failed.done():
-                raise ConnectionError(str(self._follower.failed.exception()))
+            self._check_follows()
             if loop.time() >= deadline:
                 raise TimeoutError(late())
             await asyncio.sleep(pause)
+
+    def _check_follows(self) -> None:
+        """Raise ConnectionError where the copy has stopped for good."""
+        if self._follower.failed.done():
+            raise ConnectionError(str(self._follower.failed.exception()))
 
     async def _go_back(self, saved: Mapping[str, str], error: BaseException) -> NoReturn:
         """Have the broker go on. Raises CutoverFailed."""

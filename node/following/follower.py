@@ -258,9 +258,10 @@ class Follower:
         """Append frames; where the copy ends then."""
         before = self.end
         self._copy.take(frames)
+        if any(frame.data for frame in frames):  # of a record that takes long, too
+            self._moved_ms = self.log.times.mono_ms()
         if self.end > before:
             self.broker_end = max(self.broker_end, self.end)
-            self._moved_ms = self.log.times.mono_ms()
             self.log.applied()
         if self.end >= self.broker_end:
             self.caught_up_ms = self.log.times.wall_ms()

@@ -198,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_held_up(self) -> bool:
         """See Sender."""
-        return "appends" in self._held or "turn" in self._held
+        return not self._held <= {"room"}
 
     def read_on(self) -> None:
         """See Sender."""

@@ -21,7 +21,9 @@ from node.core.throttle import Throttle, throttled
 from node.quotas.quotas import Who
 from node.remoting.calling import Calling, connect
 from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import Command
+from node.remoting.codec.command import HEADER_BYTES_MAX, LENGTHS_BYTES, NUMBER_MAX, Command
+from node.remoting.codec.errors import BadRequest
+from node.remoting.codec.frames import FRAME_BYTES_MAX
 from node.remoting.codec.messages import read_batch
 from node.remoting.held import Held
 from node.remoting.port.desk import Peer
@@ -51,10 +53,15 @@ PASSED_ON = frozenset(
 class Relay:
     """Keeps a connection to the current master, and one to the master before it."""
 
-    def __init__(self, master: Callable[[], str], throttle: Throttle) -> None:
-        """master: HOST:PORT of the master, empty if that is this node, or is not known."""
+    def __init__(self, master: Callable[[], str], throttle: Throttle, frame_bytes_max: int) -> None:
+        """master: HOST:PORT of the master, empty if that is this node, or is not known.
+
+        frame_bytes_max: longest frame that the master takes, without its first length, if that is
+        less than RocketMQ's.
+        """
         self._master = master
         self._throttle = throttle
+        self._frame_bytes_max = min(frame_bytes_max, FRAME_BYTES_MAX)
         self._calling: Calling | None = None
         self._address = ""
         self._before: Calling | None = None
@@ -67,15 +74,18 @@ class Relay:
             return False
         return bool(self._master())
 
-    async def pass_on(self, peer: Peer, request: Command) -> Command:
-        """The master's answer. Raises BadRequest, Busy, Throttled, Unavailable."""
+    async def pass_on(self, peer: Peer, request: Command, waited: float = 0.0) -> Command:
+        """The master's answer. Raises BadRequest, Busy, Throttled, Unavailable.
+
+        waited: seconds for which the client has waited already.
+        """
         address = self._master()
         if not address:
             raise sdk.Unavailable("the master is changing: try again")
         try:
             with self._held.request(request.size):
                 self._check_quotas(peer, request)
-                async with asyncio.timeout(SECONDS):
+                async with asyncio.timeout(SECONDS - waited):
                     return await self._answer(address, request)
         except OSError as error:  # TimeoutError is one
             reason = str(error) or f"no answer within {SECONDS:g} s"
@@ -85,8 +95,7 @@ class Relay:
         """Raise Throttled where the client's address is over a quota. Raises BadRequest."""
         if not self._throttle.on or request.code not in _SENDS:
             return
-        batch = request.code == RequestCode.SEND_BATCH_MESSAGE
-        count = len(read_batch(request.body)) if batch else 1
+        count = len(read_batch(request.body)) if _is_batch(request) else 1
         wait = self._throttle.put(Who.at("", peer.host.address), "", request.size, count)
         if wait is not None:
             raise throttled(wait)
@@ -98,11 +107,25 @@ class Relay:
         if calling.unsent_bytes > UNSENT_BYTES_MAX:
             raise sdk.Busy(f"the master has not taken {UNSENT_BYTES_MAX} bytes of requests yet")
         marked = replace(request, flag=request.flag | RELAYED)
+        self._check_size(marked)
         if request.is_oneway:
             calling.pass_on_oneway(marked)
             return request.answer(0)
         answer = await calling.pass_on(marked, SECONDS)
         return replace(answer, opaque=request.opaque, serialization=request.serialization)
+
+    def _check_size(self, request: Command) -> None:
+        """Raise BadRequest for what gets too long, as its header is written anew: the master would
+        end the connection, and with it what others wait for.
+        """
+        header = len(replace(request, opaque=NUMBER_MAX).head()) - LENGTHS_BYTES
+        frame = 4 + header + len(request.body)
+        for what, size, most in (
+            ("header", header, HEADER_BYTES_MAX),
+            ("frame", frame, self._frame_bytes_max),
+        ):
+            if size > most:
+                raise BadRequest(f"a {what} of {size} bytes for the master, the limit is {most}")
 
     async def _connected(self, address: str) -> Calling:
         try:
@@ -126,6 +149,13 @@ class Relay:
         await self._connecting.stop()
         self._retire()
         self._retire()
+
+
+def _is_batch(request: Command) -> bool:
+    """Whether a send has many messages."""
+    fields = request.fields
+    is_marked = (fields.get("batch") or fields.get("m", "")).lower() == "true"
+    return is_marked or request.code == RequestCode.SEND_BATCH_MESSAGE
 
 
 __all__ = ["PASSED_ON", "RELAYED", "Relay"]

@@ -109,7 +109,7 @@ class RemotingService:
         routes = Routes(broker, advertised)
         # What is signed counts at the node that it was sent to: such requests are not passed on.
         master = routes.master_elsewhere if door is None else str
-        self._relay = relay = Relay(master, self._throttle)
+        self._relay = relay = Relay(master, self._throttle, broker.limits.request_bytes_max)
         sending = Sending(broker, sight, host, relay)
         stores = around.section.store_reply_message_enable
         replies = Replies(broker, self.members, sending, sight, stores)

@@ -23,16 +23,20 @@ LOOKS = (
 UNSEEN_LOOKS = 4  # at all connections, until one that was heard of is forgotten
 SILENT_MS = 200  # without a message
 STRANGERS_SILENT_MS = 30  # of one of which none has arrived yet
-STRANGERS_PART = 4  # of the bytes, together
+STRANGERS_PART = 4  # of the bytes, together, once half of all of them are in use
+HEARD_PART = 16  # of what is unfinished that messages have to be, so that its connection is heard
+FORGOTTEN_MS = 60_000  # without a byte; then what little is unfinished is taken for a miscount
+FORGOTTEN_BYTES = 1 << 20  # so little: calls that were given up, or refused unread
 
 
 @dataclass(slots=True)
 class _Connection:
-    """heard_ms: when a message arrived, or it was first seen. received: bytes, at the last look.
-    known: of requests, since then.
+    """heard_ms: when a message arrived, or it was first seen. grew_ms: when any byte did. received:
+    bytes, at the last look. known: of requests, since then.
     """
 
     heard_ms: MonoMs
+    grew_ms: MonoMs
     received: int = 0
     known: int = 0
     unfinished: int = 0
@@ -66,7 +70,7 @@ class Ledger:
         """So many bytes of a connection were those of a request."""
         found = self._connections.get(name)
         if found is None:
-            found = self._connections[name] = _Connection(MonoMs(0))
+            found = self._connections[name] = _Connection(MonoMs(0), MonoMs(0))
         found.known += size
 
     def look(self, received: Mapping[Name, int], all_are_named: bool, now_ms: MonoMs) -> list[Name]:
@@ -77,10 +81,15 @@ class Ledger:
         self._connections = {name: self._connections[name] for name in kept} | looked
         counted = {name: one.counts for name, one in looked.items() if one.counts}
         self.unfinished = total = sum(counted.values())
-        if len(counted) <= 1 and total <= self.message_bytes_max:
+        large = sum(size > OWN_BYTES for size in counted.values())
+        if (large <= 1 and total <= self.message_bytes_max) or total <= self.bytes_max // 2:
             return []
         strange = {name: size for name, size in counted.items() if looked[name].is_strange}
-        may_end = {name for name in counted if looked[name].may_end(now_ms)}
+        may_end = {
+            name
+            for name, size in counted.items()
+            if looked[name].may_end(now_ms) or size > self.bytes_max + self.message_bytes_max
+        }
         ended = _too_many(strange, may_end, self.bytes_max // STRANGERS_PART)
         left = {name: size for name, size in counted.items() if name not in ended}
         return ended + _too_many(left, may_end, self.bytes_max)
@@ -92,10 +101,15 @@ class Ledger:
         return not all_are_named or (not one.received and one.looks < UNSEEN_LOOKS)
 
     def _looked(self, name: Name, size: int, now_ms: MonoMs) -> _Connection:
-        one = self._connections.get(name) or _Connection(now_ms)
+        one = self._connections.get(name) or _Connection(now_ms, now_ms)
         one.unfinished = max(0, one.unfinished + size - one.received - one.known)
-        if one.known:
-            one.looks, one.heard_ms, one.is_strange = 0, now_ms, False
+        if size != one.received:
+            one.grew_ms = now_ms
+        elif now_ms - one.grew_ms >= FORGOTTEN_MS and one.unfinished < FORGOTTEN_BYTES:
+            one.unfinished = 0
+        one.is_strange = one.is_strange and not one.known
+        if one.known * HEARD_PART > one.counts:
+            one.looks, one.heard_ms = 0, now_ms
         else:
             one.looks += 1
         one.received, one.known = size, 0

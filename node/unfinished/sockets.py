@@ -106,6 +106,8 @@ class Sockets:
     def _read(self, one: _Socket, line: socket.socket) -> None:
         """Raises OSError."""
         info = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        if len(info) < _INFO_BYTES:
+            raise OSError("the system tells less of a connection")
         acked, raw = _ACKED_AND_RECEIVED.unpack_from(info, _ACKED_AT)
         if raw != one.raw or one.raw > one.received:
             unread = array.array("i", [0])
@@ -118,6 +120,8 @@ class Sockets:
             if one.name != name:
                 continue
             try:
+                if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                    continue
                 with socket.socket(fileno=os.dup(number)) as line:
                     if self._client_of(line) == name:
                         line.shutdown(socket.SHUT_RDWR)

@@ -19,6 +19,7 @@ log = structlog.get_logger("duolog.node")
 
 LOOK_SECONDS = 0.05
 NEXT_SECONDS = 0.01  # to the next look where something is unfinished
+BLIND_SECONDS = 1.0  # to the next look where the system did not let this one be
 RESTS = 10  # times what a look took, at least
 IDLE_LOOKS = 20  # without a reason, until all connections are looked at
 GROWN_BYTES = 4 << 20  # of memory, since then: a reason
@@ -70,12 +71,16 @@ class Watch:
         while True:
             await asyncio.sleep(rest)
             began = loop.time()
-            memory = _own_memory()
-            least, looks = min(least, memory), looks + 1
-            all_of_them = memory >= least + GROWN_BYTES or looks >= IDLE_LOOKS
-            if all_of_them:
-                await sockets.find()
-                least, looks = memory, 0
+            try:
+                memory = _own_memory()
+                least, looks = min(least, memory), looks + 1
+                all_of_them = memory >= least + GROWN_BYTES or looks >= IDLE_LOOKS
+                if all_of_them:
+                    await sockets.find()
+                    least, looks = memory, 0
+            except OSError:  # there was no descriptor left for a moment
+                rest = BLIND_SECONDS
+                continue
             if all_of_them or self._ledger.unfinished:
                 self._look(sockets, all_of_them)
             rest = NEXT_SECONDS if self._ledger.unfinished else LOOK_SECONDS

@@ -51,17 +51,46 @@ async def test_frames_that_fit_are_let_in_and_the_others_wait(room: Arriving) ->
     one, other, third = (Client(room) for _ in range(3))
     assert one.begin(PART - 100)
     assert not other.begin(101)
-    assert not third.begin(1)  # behind the one before it
+    assert not third.begin(102)
     assert room.taken == PART - 100
     room.end(one)
     assert (other.reads, third.reads) == (1, 1)
-    assert (room.taken, room.waiting) == (102, 0)
+    assert (room.taken, room.waiting) == (203, 0)
+
+
+async def test_one_that_does_not_fit_is_passed_over_for_a_while(room: Arriving) -> None:
+    slow, large, other = Client(room), Client(room), Client(room, "10.0.0.2")
+    assert slow.begin(PART // 2)
+    assert not large.begin(PART)
+    slow.is_held_up = True
+    for _ in range(module.PASSED_LOOKS):
+        assert other.begin(100), "there is room"
+        room.end(other)
+        looks(room, 1)
+    looks(room, 1)
+    assert not other.begin(100), "what room there is is kept for the large one"
+    room.end(slow)
+    assert (large.reads, other.reads) == (1, 0)
+    room.end(large)
+    assert other.reads == 1
+
+
+async def test_what_waits_behind_one_that_does_not_fit_passes_it(room: Arriving) -> None:
+    slow, large = Client(room), Client(room, "10.0.0.2")
+    short, other = Client(room, "10.0.0.3"), Client(room, "10.0.0.4")
+    assert slow.begin(PART // 2)
+    assert other.begin(PART // 2)
+    assert not large.begin(PART)
+    assert not short.begin(100)
+    room.end(other)
+    assert (large.reads, short.reads) == (0, 1)
 
 
 async def test_a_frame_longer_than_the_room_is_read_alone(room: Arriving) -> None:
     small, large, later = (Client(room) for _ in range(3))
     assert small.begin(10)
     assert not large.begin(5 * MOST)
+    looks(room, module.PASSED_LOOKS + 1)
     assert not later.begin(10)
     room.end(small)
     assert (large.reads, later.reads) == (1, 0)
@@ -102,15 +131,30 @@ async def test_a_frame_that_hardly_goes_on_ends_while_others_wait(room: Arriving
     paused.is_held_up = True  # the node itself does not read it
     waiting = Client(room, "10.0.0.2")
     assert not waiting.begin(size)
-    for _ in range(module.LATE_LOOKS):
+    looks(room, module.GRACE_LOOKS)
+    for _ in range(3):
         assert not stalled.ended
-        stalled.pace.arrived += size // module.LOOKS - 1
         slow.pace.arrived += size // module.LOOKS
+        stalled.pace.arrived += size // module.LOOKS
         looks(room, 1)
+    slow.pace.arrived += size // module.LOOKS
+    stalled.pace.arrived += size // module.LOOKS - 1
+    looks(room, 1)
     assert stalled.ended == module.LATE
     assert not slow.ended
     assert not paused.ended
     assert waiting.reads == 1
+
+
+async def test_a_frame_that_now_and_then_goes_on_ends_as_well(room: Arriving) -> None:
+    slow, waiting = Client(room), Client(room)
+    size = PART - 100
+    assert slow.begin(size)
+    waiting.begin(PART)
+    for look in range(module.GRACE_LOOKS + module.LOOKS // 2):
+        slow.pace.arrived += size // module.LOOKS if look % 3 == 0 else 0
+        looks(room, 1)
+    assert slow.ended == module.LATE
 
 
 async def test_without_others_a_frame_may_take_its_time(room: Arriving) -> None:

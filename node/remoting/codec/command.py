@@ -40,10 +40,11 @@ LANGUAGES = (
 OTHER = "OTHER"
 _NUMBERS = {name: number for number, name in enumerate(LANGUAGES)}
 _LENGTHS = struct.Struct(">II")
+LENGTHS_BYTES = _LENGTHS.size  # before a header
 _HEAD = struct.Struct(">hBhii")
 _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
-_INT_MAX = (1 << 31) - 1
+NUMBER_MAX = (1 << 31) - 1  # of requests, and of all integers
 _SURROGATE = b"\\ud"
 
 
@@ -203,7 +204,7 @@ def _number(header: dict[str, object], name: str) -> int:
     value = header.get(name, 0)
     if not isinstance(value, int) or isinstance(value, bool):
         raise BadFrame(f"{name} of a header is no number")
-    if not -_INT_MAX - 1 <= value <= _INT_MAX:
+    if not -NUMBER_MAX - 1 <= value <= NUMBER_MAX:
         raise BadFrame(f"{name} of a header does not fit 32 bits")
     return value
 
@@ -277,6 +278,8 @@ def _decoded(text: bytes) -> str:
 __all__ = [
     "HEADER_BYTES_MAX",
     "LANGUAGES",
+    "LENGTHS_BYTES",
+    "NUMBER_MAX",
     "ONEWAY",
     "OTHER",
     "RESPONSE",

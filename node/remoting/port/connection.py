@@ -30,6 +30,7 @@ log = structlog.get_logger("duolog.remoting")
 
 OWN_BYTES = 16 << 10  # of a frame that has begun, which each connection may hold anyway
 UNWRITTEN_BYTES = 1 << 20  # of answers in the transport, then nothing is read
+READ_BYTES = 64 << 10  # at once
 SMALL_BYTES = 16 << 10  # of a body that is copied behind its header
 REQUESTS_AT_ONCE = 32  # then others have their turn
 CALLS_AT_ONCE = 4  # that wait: each goes on in the next turn, where all of them do
@@ -100,6 +101,8 @@ class Connection(asyncio.Protocol):
         self.certificate = common_name(transport.get_extra_info("peercert"))
         self.is_encrypted = transport.get_extra_info("sslcontext") is not None
         self._transport.set_write_buffer_limits(UNWRITTEN_BYTES)
+        if hasattr(transport, "max_size"):  # asyncio's: what may arrive before reading is paused
+            transport.max_size = READ_BYTES
         if not self._joined(self, True):
             self.abort()
             return
@@ -189,7 +192,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_held_up(self) -> bool:
         """See Sender."""
-        return self._behind
+        return self._behind or self._deaf
 
     def read_on(self) -> None:
         """See Sender."""
@@ -294,6 +297,7 @@ class Connection(asyncio.Protocol):
             self._write(answer)
         except Exception as error:  # it has no form on the wire: a bug, and of this answer alone
             log.error("remoting: a request failed", code=request.code, exc_info=error)
+            self._write_gathered()  # what others of the turn got
             self._end()
             self.abort()
 

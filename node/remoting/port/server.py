@@ -12,7 +12,6 @@ from node.arriving import Arriving
 from node.config import LimitsSection
 from node.handshakes import Handshakes
 from node.portconnections import Connected, PortConnections
-from node.remoting.codec.frames import FRAME_BYTES_MAX
 from node.remoting.port.connection import Connection, Terms
 from node.remoting.port.desk import Desk
 from node.remoting.port.doorway import Doorway
@@ -53,11 +52,10 @@ class RemotingServer:
         self._servers: list[asyncio.Server] = []
         self._handshakes: Handshakes | None = None
         self._made: Callable[[], asyncio.Protocol] = self._connection
-        frame_bytes_max = min(limits.request_bytes_max, FRAME_BYTES_MAX)
         self._terms = Terms(
             desk,
             self._calls.start,
-            frame_bytes_max,
+            limits.request_bytes_max,
             limits.polls_max + SHORT_CALLS_MAX,
             Arriving(limits.arriving_bytes_max),
         )

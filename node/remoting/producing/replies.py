@@ -6,7 +6,10 @@ connected to it. As in RocketMQ, the sender is told how the push ended; a reply 
 stored is no error.
 """
 
+from collections.abc import Coroutine
 from dataclasses import replace
+
+from duolog import _errors as sdk
 
 from node.broker import Broker
 from node.remoting.codec.codes import RequestCode, ResponseCode
@@ -17,7 +20,7 @@ from node.remoting.codec.messages import END, properties_text, property_of
 from node.remoting.guarding.sight import Sight
 from node.remoting.held import Held
 from node.remoting.members import Members
-from node.remoting.port.desk import Peer
+from node.remoting.port.desk import Begun, Peer
 from node.remoting.producing.sending import REGION, Sending
 from node.remoting.refusals import refusal
 
@@ -51,11 +54,16 @@ class Replies:
         self._held = Held(HELD_BYTES_MAX, full)
 
     async def reply(self, peer: Peer, request: Command) -> Command:
-        """SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2. Raises BadRequest, Busy."""
+        """SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2. Raises BadRequest, Busy, Throttled."""
         header = read_send(request.code, request.fields)
         with self._held.request(request.size):
-            problem = await self._push(peer, request, header)
-            stored = await self._store(peer, request) if self._stores else None
+            begun = self._stored(peer, request, header)
+            try:
+                problem = await self._push(peer, request, header)
+                stored = await self._where(begun)
+            finally:
+                if isinstance(begun, Coroutine):
+                    begun.close()
         if stored is not None:
             where = stored
         elif problem:
@@ -103,18 +111,40 @@ class Replies:
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
         return Command(code, fields=write_header(fields), body=body)
 
-    async def _store(self, peer: Peer, request: Command) -> dict[str, str] | None:
-        """Store it as a message of its topic: where it is; None where it is not."""
+    def _stored(self, peer: Peer, request: Command, header: SendRequest) -> Begun | None:
+        """Begin to store it as a message of its topic; None where it is not.
+
+        What is over a quota is not pushed either. Raises Throttled.
+        """
+        if not self._stores:
+            self._sending.check_quotas(peer, header.topic, request.size, 1)
+            return None
         try:
-            begun = self._sending.send(
+            return self._sending.send(
                 peer, replace(request, code=_CODES[RequestCode(request.code)])
             )
+        except sdk.Throttled:
+            raise
+        except Exception as error:
+            _check_refused(error)
+            return None
+
+    async def _where(self, begun: Begun | None) -> dict[str, str] | None:
+        """Where it is stored; None where it is not."""
+        if begun is None:
+            return None
+        try:
             answer = begun if isinstance(begun, Command) else await begun
         except Exception as error:
-            if refusal(error) is None:
-                raise
+            _check_refused(error)
             return None
         return dict(answer.fields) if answer.code in _STORED else None
+
+
+def _check_refused(error: Exception) -> None:
+    """A reply that cannot be stored is no error; raise anything else."""
+    if refusal(error) is None:
+        raise error
 
 
 __all__ = ["Replies"]

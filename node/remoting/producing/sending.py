@@ -117,11 +117,13 @@ class Sending:
         self, peer: Peer, request: Command, header: SendRequest, told: Outcome
     ) -> Command:
         """Once more, when it is settled who takes puts."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         await asyncio.shield(told)  # also where this client goes
         closed = self._core.admission.refused_put()
         if closed is not None:
             if self._relay.takes(peer, request):
-                return await self._relay.pass_on(peer, request)
+                return await self._relay.pass_on(peer, request, loop.time() - began)
             return self._refused(request, closed)
         begun = self._attempt(peer, request, header)
         return begun if isinstance(begun, Command) else await begun
@@ -160,7 +162,8 @@ class Sending:
         else:
             batch = self._deferred(batch, text)
             kind = NORMAL if batch.topic == config.name else DELAY
-        self._check_quotas(peer, sent)  # last: what is refused uses nothing
+        size = len(sent.columns.bodies) + len(sent.columns.properties)
+        self.check_quotas(peer, sent.topic, size, sent.columns.count)  # refused, it uses nothing
         told = _Told(request, queue_id, transaction)
         return _Put(config.name, kind, batch, told, given_up)
 
@@ -268,13 +271,12 @@ class Sending:
             return text
         return END.join((without(text, b"CLUSTER"), self._cluster))
 
-    def _check_quotas(self, peer: Peer, batch: PutBatch) -> None:
-        """Raise Throttled where a request is over a quota: nothing of it is stored."""
+    def check_quotas(self, peer: Peer, topic: str, size: int, count: int) -> None:
+        """Raise Throttled where so many bytes and messages are over a quota; else they count."""
         throttle = self._core.throttle
         if throttle.on:
-            size = len(batch.columns.bodies) + len(batch.columns.properties)
             who = Who.at(name_of_caller(), peer.host.address)
-            wait = throttle.put(who, batch.topic, size, batch.columns.count)
+            wait = throttle.put(who, topic, size, count)
             if wait is not None:
                 raise throttled(wait)
 

@@ -682,7 +682,7 @@ async def test_the_room_for_a_long_frame_is_left_with_its_connection(side: Side)
     long = an_append(1, b"x" * 100_000)
     send(one, long[:50_000])
     send(other, long[:100])
-    for _ in range(arriving.LATE_LOOKS + 1):  # it goes on until the first one
+    for _ in range(arriving.GRACE_LOOKS + 13):  # it goes on until the first one
         side.terms.arriving.look()
     assert first.closing
     assert second.reading

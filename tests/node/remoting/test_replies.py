@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import duolog
 import pytest
 
 from demo.ports import free_endpoint
@@ -113,6 +114,25 @@ async def test_the_topic_of_replies_has_a_route_before_the_first(remoting: Remot
     assert found.code == ResponseCode.SUCCESS
     (queues,) = json.loads(found.body)["queueDatas"]
     assert (queues["writeQueueNums"], queues["perm"]) == (1, 6)
+
+
+@pytest.mark.parametrize("stores", [True, False])
+async def test_replies_over_a_quota_are_not_pushed(start_node: StartNode, stores: bool) -> None:
+    made = await start_node(
+        remoting={"listen": free_endpoint(), "store_reply_message_enable": stores}
+    )
+    async with (
+        connected(made) as remoting,
+        duolog.Client(f"127.0.0.1:{made.port}", timeout=10) as client,
+    ):
+        await client.admin.create_topic(TOPIC, 1)
+        await client.admin.put_quota(f"Topic:{TOPIC}", messages_in=1, burst_ms=1)
+        codes = []
+        for _ in range(3):
+            answer = await reply(remoting, "nobody")  # a push to nobody is an error at once
+            codes.append(answer.code)
+        assert codes[0] == ResponseCode.SYSTEM_ERROR
+        assert ResponseCode.SYSTEM_BUSY in codes
 
 
 async def test_waiting_replies_have_a_bound(

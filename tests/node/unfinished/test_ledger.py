@@ -74,16 +74,47 @@ def test_a_connection_whose_messages_arrive_goes_on_beside_others() -> None:
         assert found == ([stalled] if number >= LOOKS else [])
 
 
+def test_small_messages_do_not_keep_a_connection_with_much_that_is_unfinished() -> None:
+    large, other = name(1), name(2)
+    ledger = known(large, other)
+    found: list[Name] = []
+    for _ in range(LOOKS):
+        ledger.known(large, 300)
+        found = ledger.see({large: 8 * MIB, other: 2 * MIB})
+    assert found == [large]
+
+
+def test_a_connection_with_far_too_much_ends_whatever_arrives() -> None:
+    ledger = known(name(1))
+    most = MOST + LONGEST
+    for number in (1, 2):
+        ledger.known(name(1), 100 * MIB)
+        assert ledger.see({name(1): number * 100 * MIB + most}) == []
+    ledger.known(name(1), 100 * MIB)
+    assert ledger.see({name(1): 300 * MIB + most + OWN + 10}) == [name(1)]
+
+
+def test_what_little_stays_unfinished_for_long_is_forgotten() -> None:
+    ledger = known(name(1), name(2))
+    received = {name(1): MIB // 2, name(2): 2 * MIB}
+    looks(ledger, received, 2)
+    before = ledger.unfinished
+    ledger.see(received, after_ms=module.FORGOTTEN_MS - 100)
+    assert ledger.unfinished == before
+    ledger.see(received, after_ms=100)
+    assert 0 < ledger.unfinished == 2 * MIB - OWN - 1
+
+
 def test_one_alone_may_have_as_much_as_the_longest_message() -> None:
     ledger = Looked(MOST, LONGEST)
-    assert looks(ledger, {name(1): LONGEST, name(2): OWN}, 50) == []
+    assert looks(ledger, {name(1): LONGEST, name(2): 2 * OWN}, 50) == []
     assert looks(ledger, {name(1): LONGEST + OWN + 1, name(2): OWN}) == [name(1)]
 
 
 def test_those_of_which_no_message_ever_arrived_have_a_part_and_end_sooner() -> None:
     part = MOST // module.STRANGERS_PART
     ledger = known(name(1))
-    received = {name(1): 2 * MIB, name(2): part // 2 + OWN, name(3): part // 2 + OWN}
+    received = {name(1): 4 * MIB, name(2): part // 2 + OWN, name(3): part // 2 + OWN}
     assert looks(ledger, received, 50) == []
     received[name(3)] += 1
     assert looks(ledger, received, 1) == [name(3)]

@@ -53,6 +53,8 @@ PULLS: dict[str, dict[str, Any]] = {
     "with an unknown tag, of two": {"subscription": "z", "maxMsgNums": 2},
     "with an empty tag": {"subscription": ""},
     "with bars alone": {"subscription": "||"},
+    "with a bar behind": {"subscription": "a||"},
+    "with a bar before": {"subscription": "|| a || || b"},
     "with an unknown kind": {"expressionType": "X"},
     "with a kind in small letters": {"expressionType": "sql92", "subscription": "n > 7"},
     "with an empty kind": {"expressionType": ""},

@@ -126,12 +126,12 @@ class NonsenseFake:
     """A name server that answers nonsense.
 
     Attributes:
-        connections: that were made; open: those that are.
+        requests: that came; open: connections that are.
     """
 
     def __init__(self, answer: Callable[[Command], bytes]) -> None:
         self.answer = answer
-        self.connections = self.open = 0
+        self.requests = self.open = 0
         self.address = ""
 
 
@@ -142,7 +142,6 @@ class _Nonsense(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self.fake.connections += 1
         self.fake.open += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -151,6 +150,7 @@ class _Nonsense(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.frames.feed(data)
         while (request := self.frames.next()) is not None:
+            self.fake.requests += 1
             self.transport.write(self.fake.answer(request))
 
 

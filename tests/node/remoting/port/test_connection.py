@@ -319,7 +319,7 @@ async def test_a_long_frame_that_does_not_go_on_ends_while_another_one_waits(
     frame = Command(ECHO, 1, body=bytes(100_000)).frame()
     one.connection.data_received(frame[:50_000])
     other.connection.data_received(frame[:20_000])
-    for _ in range(arriving.LATE_LOOKS):
+    for _ in range(arriving.GRACE_LOOKS + 1):
         one.room.look()
     assert one.wire.closing
     assert other.wire.reading

@@ -102,7 +102,7 @@ class Quotas:
 
 def relay_to(found: Callable[[], str], quotas: Quotas | None = None) -> Relay:
     """A relay to the master that is found."""
-    return Relay(found, cast(Throttle, quotas or Quotas()))
+    return Relay(found, cast(Throttle, quotas or Quotas()), FRAME_BYTES_MAX)
 
 
 def request(body: bytes = b"x", opaque: int = 77, **more: Any) -> Command:

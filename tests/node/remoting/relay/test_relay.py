@@ -9,6 +9,8 @@ from node.quotas.quotas import Who
 from node.remoting.calling import Calling
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import ONEWAY, Command, Serialization
+from node.remoting.codec.errors import BadRequest
+from node.remoting.codec.frames import FRAME_BYTES_MAX
 from node.remoting.codec.messages import BatchMessage, write_batch
 from node.remoting.relay import PASSED_ON, RELAYED, UNSENT_BYTES_MAX
 from node.remoting.replicas.tables import TABLES
@@ -214,4 +216,30 @@ async def test_quotas_of_the_clients_address_are_counted_here() -> None:
         assert len(there.taken) == 3
         who = Who("", SENDER.host.address)
         assert quotas.passed == [(who, batch.size, 3), (who, request().size, 1)]
+        await relay.stop()
+
+
+@pytest.mark.parametrize("mark", ["m", "batch"])
+async def test_messages_of_a_marked_batch_count_one_by_one(mark: str) -> None:
+    quotas = Quotas(messages=4)
+    async with master() as there:
+        relay = relay_to(lambda: there.address, quotas)
+        body = write_batch([BatchMessage(0, b"x", b"")] * 3)
+        await relay.pass_on(SENDER, Command(SEND, 1, {mark: "true"}, body))
+        assert [count for _, _, count in quotas.passed] == [3]
+        await relay.stop()
+
+
+async def test_what_gets_too_long_on_its_way_ends_no_calls_of_others() -> None:
+    async with master() as there:
+        relay = relay_to(lambda: there.address)
+        waiting = asyncio.ensure_future(relay.pass_on(SENDER, request(b"later")))
+        await until(lambda: len(there.later) == 1)
+        wide = Command(SEND, 1, {"i": "\u20ac" * 60_000}, b"x")  # 3 bytes each; 6 as it goes on
+        with pytest.raises(BadRequest, match="a header of 36"):
+            await relay.pass_on(SENDER, wide)
+        with pytest.raises(BadRequest, match="a frame of"):
+            await relay.pass_on(SENDER, request(bytes(FRAME_BYTES_MAX - 50)))
+        there.answer_later()
+        assert (await waiting).code == 0
         await relay.stop()
