@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duolog
 import pytest
@@ -242,6 +243,35 @@ async def test_offsets_of_another_log_are_left_out_and_told(
         assert "1 offsets are left out" in done.output
         queues = (await client.admin.group("g")).queues
         assert [queue.committed for queue in queues if queue.topic == "T"][:1] == [3]
+
+
+async def test_a_group_that_is_refused_does_not_keep_the_others(
+    tmp_path: Path, start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    endpoint = f"127.0.0.1:{node.port}"
+    late = tmp_path / "consumerOffset.json"
+    late.write_text('{"offsetTable":{"T@a":{0:3},"T@b":{0:4}}}')
+    async with duolog.Client(endpoint, timeout=10) as client:
+        admin = type(client.admin)
+        commit = admin.commit
+
+        async def refuses(self: Any, group: str, *more: Any, **how: Any) -> Any:
+            if group == "a":
+                raise duolog.NoPermission("not this one")
+            return await commit(self, group, *more, **how)
+
+        monkeypatch.setattr(admin, "commit", refuses)
+        await client.admin.create_topic("T", 1)
+        async with client.producer() as producer:
+            await producer.send_batch("T", [b"x"] * 9, queue_id=0)
+        words = ("offsets", "--file", str(late), "--endpoints", endpoint)
+        done = await asyncio.to_thread(_run, *words)
+        assert done.exit_code == 1
+        assert "1 offsets were moved forward" in done.output
+        assert "refused: a: not this one" in done.output
+        queues = (await client.admin.group("b")).queues
+        assert [queue.committed for queue in queues if queue.topic == "T"] == [4]
 
 
 async def test_what_a_broker_says_moves_no_cursor(

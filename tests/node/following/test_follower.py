@@ -13,6 +13,8 @@ from node.following.cutover import CutoverFailed, Patience
 from node.following.program import Source, abort, cut_over
 from node.following.state import Following, State
 from node.following.status import status_of
+from node.hawire.frames import Frame
+from store.clocks import MonoMs
 from store.osdisk import OsDisk
 from tests.node.following.conftest import Opened, config_of, until
 from tests.node.following.master import SEGMENT, HandMaster, copied, serving
@@ -170,6 +172,18 @@ async def test_a_master_that_sends_nothing_is_asked_again(
         master.log = log  # without a word to its slaves
         await until(lambda: follower.end == len(log))
         assert len(master.asked) > 1
+
+
+async def test_a_part_of_a_long_record_is_a_sign_of_life(followed: Opened, log: bytes) -> None:
+    async with serving(HandMaster(log[:9000])) as master, followed(master) as follower:
+        await until(lambda: follower.end > 8000 and not follower.reason)
+        end, follower._moved_ms = follower.end, MonoMs(0)
+        follower._take([Frame(9000, log[9000:9001])])
+        assert follower.end == end < 9000
+        assert follower._moved_ms > 0
+        follower._moved_ms = MonoMs(0)
+        follower._take([Frame(9001, b"")])  # a heartbeat is none
+        assert follower._moved_ms == 0
 
 
 async def test_a_broker_whose_log_begins_where_the_copy_ends_is_followed(
