@@ -198,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_held_up(self) -> bool:
         """See Sender."""
-        return not self._held <= {"room"}
+        return bool(self._held - {"room"})
 
     def read_on(self) -> None:
         """See Sender."""

@@ -37,6 +37,7 @@ class Watch:
         self.ended = 0
         self._ledger = ledger
         self._looks = False
+        self._problem = ""  # as logged; empty: it looks
         self._task: asyncio.Task[None] | None = None
 
     def known(self, name: Name, size: int) -> None:
@@ -78,13 +79,20 @@ class Watch:
                 if all_of_them:
                     await sockets.find()
                     least, looks = memory, 0
-            except OSError:  # there was no descriptor left for a moment
+            except OSError as error:  # there was no descriptor left for a moment
+                self._note(str(error))
                 rest = BLIND_SECONDS
                 continue
+            self._note("")
             if all_of_them or self._ledger.unfinished:
                 self._look(sockets, all_of_them)
             rest = NEXT_SECONDS if self._ledger.unfinished else LOOK_SECONDS
             rest = max(rest, RESTS * (loop.time() - began))
+
+    def _note(self, problem: str) -> None:
+        if problem and not self._problem:
+            log.warning("gRPC: connections cannot be looked at", reason=problem)
+        self._problem = problem
 
     def _look(self, sockets: Sockets, all_of_them: bool) -> None:
         now_ms = MonoMs(int(1000 * asyncio.get_running_loop().time()))

@@ -11,6 +11,8 @@ from structlog.testing import capture_logs
 from bench import http2bytes as h2
 from bench.callattacks import APPEND, Caller
 from node.server import Node
+from node.unfinished import watch as watching
+from node.unfinished.ledger import Ledger
 from node.unfinished.sockets import are_told
 from tests.node.conftest import StartNode
 
@@ -56,6 +58,31 @@ def sends_endless_headers(address: str) -> bool:
         caller.answers.read(0.01)
     caller.close()
     return bool(caller.answers.ended)
+
+
+async def test_a_look_that_the_system_does_not_allow_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(watching, "BLIND_SECONDS", 0.0)
+    looks = 0
+
+    def memory() -> int:
+        nonlocal looks
+        looks += 1
+        if looks in (2, 3, 6):
+            raise OSError("too many open files")
+        return 0
+
+    monkeypatch.setattr(watching, "_own_memory", memory)
+    watch = watching.Watch(Ledger(MIB, MIB))
+    with capture_logs() as lines:
+        watch.start({1})
+        async with asyncio.timeout(WAIT_SECONDS):
+            while looks < 10:
+                await asyncio.sleep(0)
+        await watch.stop()
+    assert [line["reason"] for line in lines] == ["too many open files"] * 2, "once for each spell"
 
 
 @pytest.mark.parametrize("attack", ["messages", "headers"])
