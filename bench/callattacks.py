@@ -2,7 +2,7 @@
 
 import contextlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bench import http2bytes as h2
 from bench.attackers import Answers, Counts, connect, told_to_end, under_way
@@ -101,6 +101,18 @@ def send_halves(endpoint: str, count: int, path: bytes) -> Counts:
     return {"ended": sum(caller.answers.ended for caller in callers), "sent_bytes": sent}
 
 
+def held_open(callers: Sequence[Caller]) -> Counts:
+    """Keep the streams of some connections open, and take what comes, until told to end."""
+    under_way()
+    while not told_to_end(0.1):
+        for caller in callers:
+            caller.answers.read(0.01)
+    return {
+        "reset": sum(caller.counts["reset"] for caller in callers),
+        "ended": sum(caller.answers.ended for caller in callers),
+    }
+
+
 def many_streams(endpoint: str, count: int) -> Counts:
     """Telemetry streams that are held open, on as many connections as they need."""
     callers = [Caller(endpoint, number) for number in range(count // STREAMS)]
@@ -110,14 +122,7 @@ def many_streams(endpoint: str, count: int) -> Counts:
             caller.send(h2.begin(2 * n + 1, h2.call_block(TELEMETRY, name)))
             if n % 100 == 99:
                 caller.answers.read(0.001)
-    under_way()
-    while not told_to_end(0.1):
-        for caller in callers:
-            caller.answers.read(0.01)
-    return {
-        "reset": sum(caller.counts["reset"] for caller in callers),
-        "ended": sum(caller.answers.ended for caller in callers),
-    }
+    return held_open(callers)
 
 
 def deaf_calls(endpoint: str, count: int) -> Counts:

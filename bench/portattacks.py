@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from bench import http2bytes as h2
 from bench.attackers import Counts, connect, told_to_end, under_way
-from bench.callattacks import Caller, send_halves
+from bench.callattacks import Caller, held_open, send_halves
 from node.replication.stream import HA_METHOD
 
 CHECK = b"/grpc.health.v1.Health/Check"
@@ -95,14 +95,7 @@ def health_watches(endpoint: str, count: int) -> Counts:
             caller.send(call + h2.message(2 * n + 1, b"", h2.END_STREAM))
             if n % 100 == 99:
                 caller.answers.read(0.001)
-    under_way()
-    while not told_to_end(0.1):
-        for caller in callers:
-            caller.answers.read(0.01)
-    return {
-        "reset": sum(caller.counts["reset"] for caller in callers),
-        "ended": sum(caller.answers.ended for caller in callers),
-    }
+    return held_open(callers)
 
 
 def mute_slaves(endpoint: str, count: int) -> Counts:
@@ -112,14 +105,7 @@ def mute_slaves(endpoint: str, count: int) -> Counts:
         for n in range(STREAMS):
             caller.send(h2.begin(2 * n + 1, h2.call_block(HA_METHOD.encode())))
         caller.answers.read(0.001)
-    under_way()
-    while not told_to_end(0.1):
-        for caller in callers:
-            caller.answers.read(0.01)
-    return {
-        "reset": sum(caller.counts["reset"] for caller in callers),
-        "ended": sum(caller.answers.ended for caller in callers),
-    }
+    return held_open(callers)
 
 
 def half_reports(endpoint: str, count: int) -> Counts:

@@ -6,10 +6,9 @@ Rules: every wait has a deadline, and ends with the connection; only so many wai
 import asyncio
 from collections.abc import Callable
 
-from node.remoting.codec.command import Command
+from node.remoting.codec.command import NUMBER_MAX, Command
 
 WAITING_MAX = 4096
-_NUMBERS = 0x7FFFFFFF
 
 
 class Answers:
@@ -21,7 +20,7 @@ class Answers:
 
     def number(self) -> int:
         """The number of the next request."""
-        self._number = (self._number + 1) & _NUMBERS
+        self._number = (self._number + 1) & NUMBER_MAX
         return self._number
 
     async def of(

@@ -12,7 +12,7 @@ from node.remoting.administration.verbs import Verbs
 from node.remoting.codec.adminbodies import group_name, read_group, read_groups
 from node.remoting.codec.adminheaders import DeleteGroupRequest, GroupRequest
 from node.remoting.codec.codes import ResponseCode
-from node.remoting.codec.command import Command
+from node.remoting.codec.command import NUMBER_MAX, Command
 from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.fastjson import Key, Value
 from node.remoting.codec.fields import read_header
@@ -20,7 +20,6 @@ from node.remoting.port.desk import Peer
 from node.remoting.refusals import Refused
 from store.metadata import new_group
 
-INT_MAX = (1 << 31) - 1
 # Settings of a group that the native API does not name; they are kept as they are set.
 _TRUTHS = (
     "consumeBroadcastEnable",
@@ -138,8 +137,8 @@ def _number(config: Mapping[Key, Value], name: str) -> int | None:
     value = config.get(name)
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= INT_MAX:
-        raise BadRequest(f"{name} of a group is no number of 0 to {INT_MAX}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= NUMBER_MAX:
+        raise BadRequest(f"{name} of a group is no number of 0 to {NUMBER_MAX}")
     return value
 
 

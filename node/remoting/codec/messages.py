@@ -15,6 +15,7 @@ Source: Apache RocketMQ 4.9.8, MessageDecoder.encodeMessage.
 """
 
 import struct
+import zlib
 from dataclasses import dataclass
 
 from node.remoting.codec.errors import BadRequest
@@ -108,9 +109,15 @@ def write_batch(messages: list[BatchMessage]) -> bytes:
     return b"".join(parts)
 
 
+def body_crc(body: bytes) -> int:
+    """RocketMQ's CRC of a body: CRC-32 without its first bit, which would be the sign in Java."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
 __all__ = [
     "END",
     "BatchMessage",
+    "body_crc",
     "properties_text",
     "property_of",
     "read_batch",

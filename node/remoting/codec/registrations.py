@@ -24,7 +24,6 @@ from node.remoting.codec.fields import Int, Long
 
 COMPRESSED_FROM = 1000  # topics: old name servers know the plain form alone, which is long
 _LENGTH = struct.Struct(">I")
-_CRC_BITS = 0x7FFFFFFF
 _FILTER_SERVERS = b"[]"
 
 
@@ -144,11 +143,6 @@ class RegisterBody:
         self._parts.append(self._zlib.compress(data))
 
 
-def body_crc(body: bytes) -> int:
-    """What `body_crc32` says of a body."""
-    return zlib.crc32(body) & _CRC_BITS
-
-
 def _sized(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
@@ -160,5 +154,4 @@ __all__ = [
     "RegisterRequest",
     "RegisteredTopic",
     "UnregisterBrokerRequest",
-    "body_crc",
 ]

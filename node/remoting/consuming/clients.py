@@ -9,7 +9,7 @@ from node.access.gate import PRINCIPAL
 from node.broker import Broker
 from node.pop.retrytopics import group_retry_topic
 from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import LANGUAGES, ONEWAY, OTHER, Command
+from node.remoting.codec.command import LANGUAGES, NUMBER_MAX, ONEWAY, OTHER, Command
 from node.remoting.codec.fields import read_header, write_header
 from node.remoting.codec.headers import MembersRequest, SendBackRequest, UnregisterRequest
 from node.remoting.codec.heartbeats import ConsumerData, member_list, read_check, read_heartbeat
@@ -138,7 +138,7 @@ class Clients:
                 continue
             self._told[group] += 1
             self._left -= 1
-            self._numbers = (self._numbers + 1) & 0x7FFFFFFF
+            self._numbers = (self._numbers + 1) & NUMBER_MAX
             code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
             peer.tell(Command(code, self._numbers, fields, flag=ONEWAY))
 

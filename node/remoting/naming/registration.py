@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from node.core.slices import Slices
 from node.remoting.codec.fields import write_header
+from node.remoting.codec.messages import body_crc
 from node.remoting.codec.registrations import (
     DataVersion,
     RegisterBody,
     RegisteredTopic,
     RegisterRequest,
     UnregisterBrokerRequest,
-    body_crc,
 )
 from store.clocks import WallMs
 from store.metadata import TopicConfig, is_system_topic

@@ -1,16 +1,16 @@
 """Transactions: decisions on half messages, and the checks that ask their producers for one."""
 
 import struct
-import zlib
 
 from duolog import _errors as sdk
 
 from node.broker import Broker
 from node.deferred.transactionservice import Check
 from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import ONEWAY, Command
+from node.remoting.codec.command import NUMBER_MAX, ONEWAY, Command
 from node.remoting.codec.fields import read_header, write_header
 from node.remoting.codec.headers import CheckTransactionRequest, EndTransactionRequest
+from node.remoting.codec.messages import body_crc
 from node.remoting.guarding.sight import Sight
 from node.remoting.members import Members
 from store.record import (
@@ -23,7 +23,6 @@ from store.record import (
 
 _INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
 _CRC_AT, _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT = 8, 20, 28
-_CRC_BITS = 0x7FFFFFFF
 NO_SUCH_HALF = "there is no such half message"
 
 
@@ -80,7 +79,7 @@ class Transactions:
         ]
         if not producers:
             return False
-        self._numbers = (self._numbers + 1) & 0x7FFFFFFF
+        self._numbers = (self._numbers + 1) & NUMBER_MAX
         record = check.record
         unique = record.properties.get("UNIQ_KEY", "")
         fields = write_header(
@@ -120,7 +119,7 @@ def half_bytes(record: Record) -> bytes:
     length = len(topic).to_bytes(header.topic_length_bytes(), "big")
     rest = b"".join((record.body, length, topic, len(properties).to_bytes(2, "big"), properties))
     _INT.pack_into(head, 0, len(head) + len(rest))
-    _INT.pack_into(head, _CRC_AT, zlib.crc32(record.body) & _CRC_BITS)
+    _INT.pack_into(head, _CRC_AT, body_crc(record.body))
     _LONG.pack_into(head, _QUEUE_OFFSET_AT, record.queue_offset)
     _LONG.pack_into(head, _PHYSICAL_OFFSET_AT, record.physical_offset)
     _INT.pack_into(head, len(head) - _INT.size, len(record.body))

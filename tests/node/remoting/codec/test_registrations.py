@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.remoting.codec.messages import body_crc
 from node.remoting.codec.registrations import (
     COMPRESSED_FROM,
     DataVersion,
     RegisterBody,
     RegisteredTopic,
-    body_crc,
 )
 
 VERSION = DataVersion(3, 1_700_000_000_000, 7)

@@ -11,7 +11,7 @@ from typing import Any
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import ONEWAY, RESPONSE, Command
 from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
-from node.remoting.codec.registrations import body_crc
+from node.remoting.codec.messages import body_crc
 
 LEFT_SECONDS_MAX = 20.0
 
