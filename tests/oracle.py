@@ -159,3 +159,23 @@ def properties_of(text: bytes) -> dict[bytes, bytes]:
         if separator and name and value:
             found[name] = value
     return found
+
+
+def said_properties(text: bytes, unsaid: tuple[bytes, ...] = ()) -> bytes:
+    """Properties as they are stored: without those of some names, and those without a value."""
+    kept = []
+    for pair in text.rstrip(b"\x02").split(b"\x02"):
+        name, separator, _ = pair.partition(b"\x01")
+        if not pair.endswith(b"\x01") and not (separator and name in unsaid):
+            kept.append(pair)
+    return b"\x02".join(kept)
+
+
+def is_for_later(text: bytes) -> bool:
+    """Whether a message is delivered by its time, or by a decision."""
+    later = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TRAN_MSG")
+    pairs = [pair.partition(b"\x01") for pair in text.split(b"\x02")]
+    return any(
+        separator and name.decode("latin-1") in later and value not in (b"0", b"false")
+        for name, separator, value in pairs
+    )

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 KERNELS = Path(__file__).parent.parent / "store" / "kernels"
-MODULES = ("crc", "memory", "text", "encode", "scan", "queue", "index", "decode", "choose")
+MODULES = ("crc", "memory", "text", "encode", "batch", "scan", "queue", "index", "decode", "choose")
 
 
 def drop_stale() -> None:

@@ -20,11 +20,11 @@ from duolog._background import Joint
 from node.core.throttle import Throttle, throttled
 from node.quotas.quotas import Who
 from node.remoting.calling import Calling, connect
+from node.remoting.codec.batches import count_of
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import HEADER_BYTES_MAX, LENGTHS_BYTES, NUMBER_MAX, Command
 from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.frames import FRAME_BYTES_MAX
-from node.remoting.codec.messages import read_batch
 from node.remoting.held import Held
 from node.remoting.port.desk import Peer
 
@@ -95,7 +95,7 @@ class Relay:
         """Raise Throttled where the client's address is over a quota. Raises BadRequest."""
         if not self._throttle.on or request.code not in _SENDS:
             return
-        count = len(read_batch(request.body)) if _is_batch(request) else 1
+        count = count_of(request.body) if _is_batch(request) else 1
         wait = self._throttle.put(Who.at("", peer.host.address), "", request.size, count)
         if wait is not None:
             raise throttled(wait)

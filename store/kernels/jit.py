@@ -26,6 +26,7 @@ KERNELS: list[tuple[str, Any, Callable[..., Any]]] = []  # name, signature, func
 i64: Any = None
 boolean: Any = None
 u8s: Any = None
+u32s: Any = None
 i64s: Any = None
 i64_table: Any = None
 ro_u8s: Any = None
@@ -41,6 +42,7 @@ if LIBRARY is None:
     i64 = types.int64
     boolean = types.boolean
     u8s = types.Array(types.uint8, 1, "C")
+    u32s = types.Array(types.uint32, 1, "C")
     i64s = types.Array(types.int64, 1, "C")
     i64_table = types.Array(types.int64, 2, "C")
     ro_u8s = types.Array(types.uint8, 1, "C", readonly=True)

@@ -21,6 +21,7 @@ from node.deferred.transactionservice import IMMUNITY_SECONDS_MAX
 from node.engine.log import Outcome
 from node.pop.retrytopics import RETRY_TIMES, dead_letter_topic
 from node.quotas.quotas import Who
+from node.remoting.codec.batches import read_batch
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadRequest
@@ -30,9 +31,7 @@ from node.remoting.codec.messages import (
     END,
     properties_text,
     property_of,
-    read_batch,
     without,
-    without_empty,
 )
 from node.remoting.guarding.sight import Sight
 from node.remoting.port.desk import Begun, Peer
@@ -52,7 +51,6 @@ KEPT_FLAGS = COMPRESSED | MULTI_TAGS | COMPRESSION_TYPE
 INNER_BATCH = 0x80
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored
-_LATER = (b"DELAY", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC", b"TRAN_MSG")
 _ASKS = b"REPLY_TO_CLIENT\x01"
 _ORIGIN = (b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID")  # of a dead letter: the node says it
 
@@ -239,17 +237,15 @@ class Sending:
         if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
             if header.topic.startswith(RETRY_PREFIX):
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batches cannot be sent back")
-            messages = read_batch(request.body)
-            if len(messages) > 1 and any(_waits(one.properties) for one in messages):
+            sent = read_batch(request.body, unsaid)
+            columns = sent.columns
+            if sent.waiting and columns.count > 1:
                 raise Refused(
                     ResponseCode.MESSAGE_ILLEGAL, "a batch has delayed messages or half messages"
                 )
-            texts = (without(without_empty(one.properties), *unsaid) for one in messages)
-            columns = Columns.of((one.body for one in messages), texts)
-            flags = [one.flag for one in messages]
-            flag = flags[0]
-            if len(set(flags)) > 1:
-                fields = _fields(header, flags)
+            flag = int(sent.flags[0])
+            if (sent.flags != flag).any():
+                fields = _fields(header, sent.flags)
         else:
             text = without(properties_text(header.properties), *unsaid)
             columns = Columns.of([request.body], [self._answerable(text)])
@@ -358,15 +354,12 @@ def _dead_letter(header: SendRequest, origin: str, group: str) -> SendRequest:
     return replace(header, topic=dead_letter_topic(group), queue_id=0, properties=properties)
 
 
-def _waits(text: bytes) -> bool:
-    """Whether a message is delivered later than others: by its time, or by a decision."""
-    return any(property_of(text, name) not in (None, "0", "false") for name in _LATER)
-
-
-def _fields(header: SendRequest, flags: list[int]) -> I64:
+def _fields(header: SendRequest, flags: I64) -> I64:
     """Header fields of a batch whose messages have different flags."""
-    rows = (flags, *([value] * len(flags) for value in _same(header)))
-    return np.ascontiguousarray(np.array(rows, np.int64))
+    fields = np.empty((5, len(flags)), np.int64)
+    fields[0] = flags
+    fields[1:] = np.array(_same(header))[:, None]
+    return fields
 
 
 def _same(header: SendRequest) -> tuple[int, int, int, int]:

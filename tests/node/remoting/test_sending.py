@@ -9,9 +9,9 @@ import pytest
 
 from demo.ports import free_endpoint
 from node.engine.log import Outcome
+from node.remoting.codec.batches import write_batch
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Serialization
-from node.remoting.codec.messages import BatchMessage, write_batch
 from node.server import Node
 from store.messagestore import PutBatch, PutResult
 from store.offsets import QueueOffset
@@ -84,9 +84,9 @@ async def test_a_message_without_an_answer_is_stored(node: Node, remoting: Remot
 async def test_a_batch_is_stored_whole(node: Node, remoting: Remoting) -> None:
     body = write_batch(
         [
-            BatchMessage(1, b"one", b"K\x01a\x02WAIT\x01true"),
-            BatchMessage(2, b"two", b"TAGS\x01red"),
-            BatchMessage(2, b"three", b""),
+            (1, b"one", b"K\x01a\x02WAIT\x01true"),
+            (2, b"two", b"TAGS\x01red"),
+            (2, b"three", b""),
         ]
     )
     fields = {
@@ -117,7 +117,7 @@ async def test_a_batch_is_stored_whole(node: Node, remoting: Remoting) -> None:
 async def test_messages_that_wait_cannot_be_in_a_batch(
     node: Node, remoting: Remoting, properties: bytes, code: ResponseCode
 ) -> None:
-    body = write_batch([BatchMessage(0, b"one", b""), BatchMessage(0, b"two", properties)])
+    body = write_batch([(0, b"one", b""), (0, b"two", properties)])
     fields = {"a": "p", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 7, "h": 0, "i": ""}
     sent = await remoting.ask(RequestCode.SEND_BATCH_MESSAGE, fields, body)
     assert sent.code == code, sent.remark

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from node.remoting.codec.batches import write_batch
 from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.messages import BatchMessage, write_batch
 from tests.conformance.differential.session import (
     Session,
     properties,
@@ -19,13 +19,13 @@ from tests.conformance.differential.session import (
 
 MIB = 1 << 20
 UNIQUE = "0A0000010000000000000000000000A1"
-ONE = (BatchMessage(1, b"one", b"K\x01a"), BatchMessage(2, b"two", b"TAGS\x01red\x02KEYS\x01k"))
+ONE = ((1, b"one", b"K\x01a"), (2, b"two", b"TAGS\x01red\x02KEYS\x01k"))
 IN_BATCH = {
     "good": ONE,
     "of one message": ONE[:1],
-    "with WAIT": (BatchMessage(0, b"one", b"WAIT\x01true\x02K\x01v"), *ONE),
-    "with a delayed message": (*ONE, BatchMessage(0, b"late", b"DELAY\x011")),
-    "with a half message": (*ONE, BatchMessage(0, b"half", b"TRAN_MSG\x01true\x02PGROUP\x01p")),
+    "with WAIT": ((0, b"one", b"WAIT\x01true\x02K\x01v"), *ONE),
+    "with a delayed message": (*ONE, (0, b"late", b"DELAY\x011")),
+    "with a half message": (*ONE, (0, b"half", b"TRAN_MSG\x01true\x02PGROUP\x01p")),
 }
 
 
@@ -155,7 +155,7 @@ async def _batches(session: Session) -> None:
     await _batch(
         session, "batch to a topic that is not there", "SBNone", good, 0, defaultTopic="Nowhere"
     )
-    large = write_batch([BatchMessage(0, bytes(MIB), b"") for _ in range(5)])
+    large = write_batch([(0, bytes(MIB), b"") for _ in range(5)])
     await _batch(session, "batch of more than 4 MiB", "SB9", large, 0)
 
 

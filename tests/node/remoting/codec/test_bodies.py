@@ -1,4 +1,4 @@
-"""Bodies: batches, properties, heartbeats, and routes in both dialects."""
+"""Bodies: properties, heartbeats, and routes in both dialects."""
 
 import json
 from typing import Any
@@ -16,55 +16,12 @@ from node.remoting.codec.heartbeats import (
     read_heartbeat,
 )
 from node.remoting.codec.messages import (
-    BatchMessage,
     properties_text,
     property_of,
-    read_batch,
     without,
     without_empty,
-    write_batch,
 )
 from node.remoting.codec.routes import BrokerAddresses, TopicQueues, cluster_info, topic_route
-
-MESSAGES = st.builds(
-    BatchMessage,
-    st.integers(-(1 << 31), (1 << 31) - 1),
-    st.binary(max_size=60),
-    st.binary(max_size=60).map(lambda text: text.rstrip(b"\x02")),
-)
-
-
-@given(st.lists(MESSAGES, min_size=1, max_size=5))
-def test_a_batch_is_read_as_it_was_written(messages: list[BatchMessage]) -> None:
-    assert read_batch(write_batch(messages)) == messages
-
-
-def test_a_batch_cut_at_any_byte_is_refused() -> None:
-    whole = write_batch([BatchMessage(0, b"one", b"K\x01v"), BatchMessage(1, b"", b"")])
-    first = len(write_batch([BatchMessage(0, b"one", b"K\x01v")]))
-    for cut in range(len(whole)):
-        if cut == first:
-            continue
-        with pytest.raises(BadRequest):
-            read_batch(whole[:cut])
-
-
-@given(st.binary(max_size=120))
-def test_any_bytes_are_a_batch_or_refused(data: bytes) -> None:
-    try:
-        read_batch(data)
-    except BadRequest:
-        pass
-
-
-@given(st.integers(0, 25), st.integers(0, 255))
-def test_a_batch_with_any_byte_changed_is_read_or_refused(at: int, value: int) -> None:
-    data = bytearray(write_batch([BatchMessage(0, b"one", b"K\x01v")]))
-    data[at % len(data)] = value
-    try:
-        read_batch(bytes(data))
-    except BadRequest:
-        pass
 
 
 def test_properties_are_found_and_left_out_by_their_whole_names() -> None:

@@ -7,11 +7,11 @@ from duolog import _errors as sdk
 
 from node.quotas.quotas import Who
 from node.remoting.calling import Calling
+from node.remoting.codec.batches import write_batch
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import ONEWAY, Command, Serialization
 from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.frames import FRAME_BYTES_MAX
-from node.remoting.codec.messages import BatchMessage, write_batch
 from node.remoting.relay import PASSED_ON, RELAYED, UNSENT_BYTES_MAX
 from node.remoting.replicas.tables import TABLES
 from node.remoting.rules import ADMINISTRATION
@@ -204,7 +204,7 @@ async def test_quotas_of_the_clients_address_are_counted_here() -> None:
     quotas = Quotas(messages=4)
     async with master() as there:
         relay = relay_to(lambda: there.address, quotas)
-        body = write_batch([BatchMessage(0, b"x", b"")] * 3)
+        body = write_batch([(0, b"x", b"")] * 3)
         batch = Command(RequestCode.SEND_BATCH_MESSAGE, 1, {"b": "T"}, body)
         await relay.pass_on(SENDER, batch)
         with pytest.raises(sdk.Throttled, match="messages in"):
@@ -224,7 +224,7 @@ async def test_messages_of_a_marked_batch_count_one_by_one(mark: str) -> None:
     quotas = Quotas(messages=4)
     async with master() as there:
         relay = relay_to(lambda: there.address, quotas)
-        body = write_batch([BatchMessage(0, b"x", b"")] * 3)
+        body = write_batch([(0, b"x", b"")] * 3)
         await relay.pass_on(SENDER, Command(SEND, 1, {mark: "true"}, body))
         assert [count for _, _, count in quotas.passed] == [3]
         await relay.stop()
