@@ -5,7 +5,7 @@
 | catch up | | nothing was changed |
 | freeze: the broker is made a slave that is read only | CUTTING, its settings | they are set back |
 | settle: both logs end at one offset, seen twice | | the same |
-| take the tables a last time, sync the log | log and tables | the same |
+| between the looks: take the tables a last time, sync the log | log and tables | the same |
 | promote | PROMOTED | |
 
 What stops writers is the role: a broker of RocketMQ asks for its own role at every put, while its
@@ -28,6 +28,7 @@ from node.remoting.calling import CallRefused
 PERMISSION = {"brokerPermission": "4"}  # to read
 FROZEN = {"brokerRole": "SLAVE", "slaveReadEnable": "true", **PERMISSION}
 CLOSE_BYTES = 4 << 20  # so much is copied in a moment
+LOOKS = 5  # for both logs to end at one offset, in the time between the two looks that count
 _FAILURES = (OSError, TimeoutError, CallRefused, CannotFollow)
 
 
@@ -193,49 +194,53 @@ class Cutover:
             raise ConnectionError(f"the broker stores messages still: it says {wrong}")
 
     async def _complete(self) -> int:
-        """The end of both logs, once everything up to there is here, and on disk."""
-        end = await self._settled()
-        await self._follower.take_tables()
-        await self._follower.made_durable(end)
-        await self._still(end)
-        return end
+        """The end of both logs, once everything up to there is here, and on disk.
 
-    async def _settled(self) -> int:
-        """The end of both logs, once it was the same twice.
-
-        A put that asked for the broker's role before it changed may be waiting for the disk still,
-        with others behind it: the lock of the log must be free as well.
+        They have to end there twice: a put that asked for the broker's role before it changed may
+        be waiting for the disk still, with others behind it. What else is to be done is done
+        between the two looks.
         """
-        follower, before = self._follower, [-1]
-
-        async def same() -> bool:
+        follower, loop = self._follower, asyncio.get_running_loop()
+        deadline = loop.time() + self._patience.settle
+        while True:
+            end = await self._together(deadline)
+            again = loop.time() + self._patience.look
+            await follower.take_tables()
+            await follower.made_durable(end)
+            await asyncio.sleep(again - loop.time())
             found = await follower.ask()
-            still = follower.follows and not found.putting_ms
-            same = still and found.end == follower.end == before[0]
-            before[0] = found.end if still else -1
-            return same
-
-        await self._until(
-            same,
-            (self._patience.settle, self._patience.look),
-            lambda: (
-                f"the broker's log ends at {before[0]}, the copy at {follower.end} "
-                f"{follower.reason}".rstrip()
-            ),
-        )
-        self._say(f"both logs end at offset {follower.end}")
-        return follower.end
-
-    async def _still(self, end: int) -> None:
-        """Neither log grew meanwhile."""
-        found = (await self._follower.ask()).end
-        if not found == end == self._follower.end:
-            raise ConnectionError(f"the broker's log went on to {found} after it ended at {end}")
-        tables = self._follower.tables
+            if follower.follows and not found.putting_ms and found.end == end == follower.end:
+                break
+            if loop.time() >= deadline:
+                raise TimeoutError(
+                    f"both logs ended at {end}, then the broker's at {found.end} and the copy at "
+                    f"{follower.end}"
+                )
+        self._say(f"both logs end at offset {end}")
+        tables = follower.tables
         self._say(
             f"tables taken: {len(tables.topics)} topics, {len(tables.groups)} groups, offsets of "
             f"{len(tables.offsets)} topics and groups, {len(tables.delay_offsets)} delay levels"
         )
+        return end
+
+    async def _together(self, deadline: float) -> int:
+        """Where both logs end, while no put holds the lock of the broker's."""
+        follower, ends = self._follower, [-1]
+
+        async def same() -> bool:
+            found = await follower.ask()
+            ends[0] = found.end
+            return follower.follows and not found.putting_ms and found.end == follower.end
+
+        await self._until(
+            same,
+            (deadline - asyncio.get_running_loop().time(), self._patience.look / LOOKS),
+            lambda: (
+                f"the broker's log ends at {ends[0]}, the copy at {follower.end} {follower.reason}"
+            ).rstrip(),
+        )
+        return follower.end
 
     async def _until(
         self,

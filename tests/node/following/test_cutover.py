@@ -103,6 +103,48 @@ async def test_a_put_that_is_under_way_is_waited_for(
         assert await work == len(log)
 
 
+async def test_a_log_that_grows_after_it_ended_once_is_waited_for(
+    followed: Opened, log: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tables may have changed with it: they are taken again."""
+    async with serving(HandMaster(log[:9000])) as master, followed(master) as follower:
+        await until(lambda: follower.end > 8000)
+        master.log, taken = log[: follower.end], 0
+        take = follower.take_tables
+
+        async def grows() -> None:
+            nonlocal taken
+            await take()
+            if asyncio.current_task() is work:  # and not what the follower does by itself
+                taken += 1
+                await master.grow(log[len(master.log) :])
+
+        monkeypatch.setattr(follower, "take_tables", grows)
+        work = asyncio.create_task(Cutover(follower, lambda text: None, QUICK).run())
+        assert await work == len(log)
+        assert taken == 2
+
+
+async def test_a_broker_whose_log_goes_on_is_left_as_it_was(
+    followed: Opened, log: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(HandMaster(log[:9000])) as master, followed(master) as follower:
+        await until(lambda: follower.end > 8000)
+        master.log = log[: follower.end]
+        take, patience = follower.take_tables, Patience(settle=0, pause=0.01, look=0.01)
+
+        async def grows() -> None:
+            await take()
+            if asyncio.current_task() is work:
+                await master.grow(log[len(master.log) :])
+
+        monkeypatch.setattr(follower, "take_tables", grows)
+        work = asyncio.create_task(Cutover(follower, lambda text: None, patience).run())
+        with pytest.raises(CutoverFailed, match=r"both logs ended at 8.*stores messages again"):
+            await work
+        assert master.settings["brokerRole"] == "ASYNC_MASTER"
+
+
 @pytest.mark.parametrize("code", [21, 43])
 async def test_a_table_that_cannot_be_taken_ends_the_cutover(
     tmp_path: Path, followed: Opened, log: bytes, code: int
