@@ -172,8 +172,8 @@ def said_properties(text: bytes, unsaid: tuple[bytes, ...] = ()) -> bytes:
 
 
 def is_for_later(text: bytes) -> bool:
-    """Whether a message is delivered by its time, or by a decision."""
-    later = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TRAN_MSG")
+    """Whether a message is delivered at its time."""
+    later = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
     pairs = [pair.partition(b"\x01") for pair in text.split(b"\x02")]
     return any(
         separator and name.decode("latin-1") in later and value not in (b"0", b"false")

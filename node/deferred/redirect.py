@@ -20,7 +20,6 @@ from store.reader import GetResult
 from store.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Host, Record, encode_properties
 
 _PAIR, _END = b"\x01", b"\x02"
-_REAL = frozenset((b"REAL_TOPIC", b"REAL_QID"))
 _OF_ITS_PLACE = frozenset(("__CRC32#", *lightqueues.PROPERTIES))  # valid for one record only
 
 
@@ -49,7 +48,7 @@ def redirected(
     columns = batch.columns
     text, ends = columns.properties.tobytes(), columns.property_offsets.tolist()
     blocks = [text[low:high].rstrip(_END) for low, high in itertools.pairwise(ends)]
-    own = waiting.words | _REAL
+    own = waiting.words.union(name.encode() for name in added)
     if any(word in text for word in own):
         blocks = [_without(block, own) for block in blocks]
     properties = [block + _END + suffix if block else suffix for block in blocks]

@@ -49,9 +49,12 @@ READABLE_PAUSE_SECONDS = 0.005
 SAVE_SECONDS = 5.0
 CHECKS_AT_ONCE = 500
 IMMUNITY_SECONDS_MAX = 3600
-# Properties of half messages that are removed on commit.
-HALF_WORDS = frozenset(("REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP", ORIGIN, CHECKS, IMMUNITY))
-_HALF = Waiting(frozenset(name.encode() for name in (*HALF_WORDS, "__CRC32#")), half=True)
+PREPARED = "TRAN_MSG"  # stays on commit: a consumer of RocketMQ's makes getTransactionId() from it
+# Properties of half messages.
+HALF_WORDS = frozenset(("REAL_TOPIC", "REAL_QID", PREPARED, "PGROUP", ORIGIN, CHECKS, IMMUNITY))
+_HALF = Waiting(
+    frozenset(name.encode() for name in (*(HALF_WORDS - {PREPARED}), "__CRC32#")), half=True
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +277,7 @@ class TransactionService:
                 f"{IMMUNITY_SECONDS_MAX} s"
             )
         batch.columns.check(self._core.options.max_message_size)
-        words = {"TRAN_MSG": "true", "PGROUP": group}
+        words = {PREPARED: "true", "PGROUP": group}
         if immunity_seconds:
             words[IMMUNITY] = str(immunity_seconds)
         return redirected(batch, HALF_TOPIC, QUEUE, words, _HALF)

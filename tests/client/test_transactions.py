@@ -73,7 +73,7 @@ async def test_committed_messages_are_visible_and_rolled_back_ones_are_not(node:
         (found,) = list(await client.pull("T", 0, 0))
         assert (found.body, found.tags, found.keys) == (b"one", "A", ["k"])
         assert found.unique_key == half.unique_key
-        assert set(found.properties) == {"KEYS", "TAGS", "UNIQ_KEY", "color"}
+        assert set(found.properties) == {"KEYS", "TAGS", "UNIQ_KEY", "TRAN_MSG", "color"}
         await until(lambda: broker_of(node).transactions.waiting == 0)
 
 

@@ -26,7 +26,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Its messages. flags: of each. waiting: how many are for later than now."""
+    """Its messages. flags: of each. waiting: how many are delayed."""
 
     columns: Columns
     flags: I64

@@ -6,8 +6,8 @@ Properties are `name 0x01 value 0x02` each, the last separator may be missing.
 import zlib
 
 PAIR, END = b"\x01", b"\x02"
-# Properties of a message that is delivered later: by its time, or by a decision.
-LATER = (b"DELAY", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC", b"TRAN_MSG")
+# Properties of a message that is delivered at its time.
+LATER = (b"DELAY", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC")
 
 
 def properties_text(text: str) -> bytes:

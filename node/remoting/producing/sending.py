@@ -154,7 +154,7 @@ class Sending:
         batch = sent = self._batch(peer, request, header, queue_id, unsaid)
         text = batch.columns.properties.tobytes() if batch.columns.count == 1 else b""
         transaction = ""
-        if property_of(text, b"TRAN_MSG") == "true":
+        if _is_half(header, text):
             batch, kind = self._half(batch, header, text), TRANSACTION
             transaction = property_of(text, b"UNIQ_KEY") or ""
         else:
@@ -240,9 +240,7 @@ class Sending:
             sent = read_batch(request.body, unsaid)
             columns = sent.columns
             if sent.waiting and columns.count > 1:
-                raise Refused(
-                    ResponseCode.MESSAGE_ILLEGAL, "a batch has delayed messages or half messages"
-                )
+                raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch has delayed messages")
             flag = int(sent.flags[0])
             if (sent.flags != flag).any():
                 fields = _fields(header, sent.flags)
@@ -332,6 +330,12 @@ def _check_numbers(header: SendRequest) -> None:
         raise BadRequest(f"the field reconsumeTimes exceeds {RECONSUME_TIMES_MAX}")
     if not 0 <= header.born_timestamp <= TIME_MS_MAX:
         raise BadRequest(f"the field bornTimestamp is outside 0..{TIME_MS_MAX}")
+
+
+def _is_half(header: SendRequest, text: bytes) -> bool:
+    """Whether a message waits for a decision; one that is sent back was committed."""
+    is_prepared = property_of(text, b"TRAN_MSG") == "true"
+    return is_prepared and not header.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
 
 
 def _unsaid(topic: str, is_given_up: bool) -> tuple[bytes, ...]:

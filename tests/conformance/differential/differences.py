@@ -23,7 +23,6 @@ OF_BOTH: Rows = {
         "*: property DELAY | * | -",
         "*: property REAL_* | * | -",
         "*: property WAIT | * | -",
-        "*: property TRAN_MSG | true | -",
         "*: property PGROUP | * | -",
         "*: property TRANSACTION_CHECK_TIMES | * | -",
         "attempt *: delay level | * | 0",
@@ -31,7 +30,6 @@ OF_BOTH: Rows = {
         "delivered late: delay level | 3 | 0",
         "a*: wait | false | true",
         "dead letter of j-failing: wait | false | true",
-        "committed *: transactionId | * | null",
     ),
     "the properties `DLQ_ORIGIN_TOPIC`": (
         "*: property DLQ_ORIGIN_TOPIC | - | *",
@@ -74,7 +72,6 @@ OF_BOTH: Rows = {
     "batches": (
         "batch *: msgId | <offset id>,* | <offset id>",
         "batch with a delayed message: code | 0 | 13",
-        "batch with a half message: code | 0 | 13",
         "sent in a batch: offset id | <offset id>,* | <offset id>",
     ),
     "a transaction's decision": (

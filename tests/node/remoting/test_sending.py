@@ -110,11 +110,10 @@ async def test_a_batch_is_stored_whole(node: Node, remoting: Remoting) -> None:
         (b"K\x01v\x02TIMER_DELAY_SEC\x0160", ResponseCode.MESSAGE_ILLEGAL),
         (b"TIMER_DELAY_MS\x0160", ResponseCode.MESSAGE_ILLEGAL),
         (b"TIMER_DELIVER_MS\x0160", ResponseCode.MESSAGE_ILLEGAL),
-        (b"TRAN_MSG\x01true", ResponseCode.MESSAGE_ILLEGAL),
-        (b"TRAN_MSG\x01false\x02DELAY\x010\x02XDELAY\x013", ResponseCode.SUCCESS),
+        (b"TRAN_MSG\x01true\x02DELAY\x010\x02XDELAY\x013", ResponseCode.SUCCESS),
     ],
 )
-async def test_messages_that_wait_cannot_be_in_a_batch(
+async def test_delayed_messages_cannot_be_in_a_batch(
     node: Node, remoting: Remoting, properties: bytes, code: ResponseCode
 ) -> None:
     body = write_batch([(0, b"one", b""), (0, b"two", properties)])
@@ -218,7 +217,7 @@ async def test_a_message_sent_back_once_too_often_is_a_dead_letter(
     node: Node, remoting: Remoting
 ) -> None:
     await remoting.beat("c", "g", "T")
-    again = "RETRY_TOPIC\x01T\x02DELAY\x014"
+    again = "RETRY_TOPIC\x01T\x02DELAY\x014\x02TRAN_MSG\x01true"  # as committed ones have it
     sent = await remoting.send("%RETRY%g", b"x", again, reconsumeTimes=1, maxReconsumeTimes=2)
     assert sent.code == ResponseCode.SUCCESS
     waiting = await stored(node, "SCHEDULE_TOPIC_XXXX", 3)
@@ -226,7 +225,11 @@ async def test_a_message_sent_back_once_too_often_is_a_dead_letter(
     assert waiting.reconsume_times == 1
     await remoting.send("%RETRY%g", b"x", again, reconsumeTimes=2, maxReconsumeTimes=2)
     dead = await stored(node, "%DLQ%g")
-    assert properties_of(dead) == {"RETRY_TOPIC": "T", "DLQ_ORIGIN_TOPIC": "T"}
+    assert properties_of(dead) == {
+        "RETRY_TOPIC": "T",
+        "DLQ_ORIGIN_TOPIC": "T",
+        "TRAN_MSG": "true",
+    }
     forged = "DLQ_ORIGIN_TOPIC\x01Other\x02DLQ_ORIGIN_MESSAGE_ID\x01ID2\x02UNIQ_KEY\x01ID1"
     await remoting.send("%RETRY%g", b"x", forged, reconsumeTimes=2, maxReconsumeTimes=2)
     assert properties_of(await stored(node, "%DLQ%g", offset=1)) == {

@@ -66,7 +66,8 @@ async def test_a_committed_message_is_delivered(node: Node, remoting: Remoting) 
     found = await read(node)
     assert found is not None
     assert (found.body, found.properties["K"]) == (b"pay", "v")
-    assert not found.properties.keys() & {"TRAN_MSG", "PGROUP", "REAL_TOPIC"}
+    assert found.properties["TRAN_MSG"] == "true", "getTransactionId() of consumers is UNIQ_KEY"
+    assert not found.properties.keys() & {"PGROUP", "REAL_TOPIC", "REAL_QID"}
     assert (await end(remoting, half, COMMIT)).code == ResponseCode.SUCCESS  # again
     assert (await end(remoting, half, ROLLBACK)).code != ResponseCode.SUCCESS
 

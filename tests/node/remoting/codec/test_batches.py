@@ -13,7 +13,7 @@ from tests import oracle
 
 UNSAID = (b"WAIT", b"RETRY_TOPIC")
 NAMES = st.sampled_from(
-    [b"WAIT", b"RETRY_TOPIC", b"DELAY", b"TRAN_MSG", b"K", b"WAI", b"WAITS", b""]
+    [b"WAIT", b"RETRY_TOPIC", b"DELAY", b"TIMER_DELAY_MS", b"K", b"WAI", b"WAITS", b""]
 )
 VALUES = st.sampled_from([b"", b"0", b"false", b"3", b"true", b"00", b"a\x01b"])
 PAIRS = st.one_of(
