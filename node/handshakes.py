@@ -21,7 +21,7 @@ HANDSHAKE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 30.0
 
 
-class Unsecured(asyncio.Protocol):
+class Unsecured(asyncio.BaseProtocol):
     """A connection before its handshake is done. address: of the client."""
 
     address: str = ""
@@ -104,7 +104,7 @@ class Handshakes:
             connection.done(secured)
 
 
-class Handshake(Unsecured):
+class Handshake(Unsecured, asyncio.Protocol):
     """A connection before it is one, on a port where all of them begin with TLS."""
 
     def __init__(self, handshakes: Handshakes, connection: Served) -> None:
@@ -141,6 +141,8 @@ def _feed(transport: asyncio.Transport, data: bytes) -> None:
     while data and isinstance(protocol, asyncio.BufferedProtocol) and not transport.is_closing():
         room = memoryview(protocol.get_buffer(len(data)))
         size = min(len(room), len(data))
+        if not size:  # it takes no more now, and nobody keeps the rest
+            transport.abort()
         room[:size] = data[:size]
         protocol.buffer_updated(size)
         data = data[size:]
