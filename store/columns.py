@@ -143,4 +143,6 @@ def offsets_to_wire(ends: I64) -> bytes:
 
 
 def _offsets(blobs: list[bytes]) -> U32:
+    if len(blobs) == 1:
+        return np.array((0, len(blobs[0])), np.uint32)
     return np.fromiter(accumulate(map(len, blobs), initial=0), np.uint32, len(blobs) + 1)

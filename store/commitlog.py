@@ -32,10 +32,14 @@ POPULATE_BYTES = 16 << 20  # how far ahead of the writer pages are faulted in
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The position of a batch: [start, end) in the log, including blanks between its records."""
+    """The position of a batch: [start, end) in the log, including blanks between its records.
+
+    places: where each of its records begins, if that was asked for.
+    """
 
     start: int
     end: int
+    places: I64 = field(default_factory=lambda: EMPTY_I64, compare=False)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -78,13 +82,15 @@ class Part:
     """Which messages of a batch are appended, and as whose.
 
     first: the first of them. producer: 10 bytes, with `sequence` the UNIQ_KEY of message `first`;
-    empty for none. fields: see `encode`, what the header gets wrong for single messages.
+    empty for none. fields: see `encode`, what the header gets wrong for single messages. placed:
+    whether to say where each record begins.
     """
 
     first: int = 0
     producer: bytes = b""
     sequence: int = 0
     fields: I64 = field(default_factory=lambda: encode.NO_FIELDS)
+    placed: bool = False
 
 
 WHOLE = Part()
@@ -191,7 +197,7 @@ class CommitLog:
     ) -> Appended:
         template = np.frombuffer(header.packed(), np.uint8)
         topic, hex_id = _topic_array(header.topic), _hex_array(part.producer)
-        result: I64 = np.zeros(1, np.int64)
+        result: I64 = np.zeros(1 + (columns.count if part.placed else 0), np.int64)
         mapped = self._writable()
         start = mapped.start + mapped.wrote
         done = first = part.first
@@ -223,7 +229,7 @@ class CommitLog:
             fitted = int(result[0])
             done += fitted
             if done == columns.count:
-                return Appended(start, mapped.start + position)
+                return Appended(start, mapped.start + position, result[1:])
             if fitted == 0 and before == 0:
                 raise BadMessage(
                     f"message {done} of the batch does not fit into a segment of "

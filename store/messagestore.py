@@ -32,7 +32,7 @@ from store.mappedfile import FlushJob
 from store.offsets import PhyOffset, QueueOffset
 from store.openfiles import TooManyUnsynced
 from store.options import StoreOptions
-from store.puts import PutBatch, PutResult, Puts
+from store.puts import PutBatch, PutResult, Puts, Singles, SinglesResult
 from store.queueends import QueueEnds, QueueKey
 from store.queueflushes import Derived, QueueFlushes
 from store.queuenote import NOT_INDEXED
@@ -311,6 +311,13 @@ class MessageStore:
         if refused is not None:
             return refused
         return self.puts.put(batch, wall_ms)
+
+    def put_singles(self, singles: Singles, wall_ms: WallMs) -> SinglesResult:
+        """Append messages of several queues of a topic, all of them or none."""
+        refused = self._not_writable()
+        if refused is not None:
+            return SinglesResult(refused.status, refused.reason)
+        return self.puts.put_singles(singles, wall_ms)
 
     def hold_light_queues(self, names: Iterable[str]) -> None:
         """Store nothing in light queues while their removal is being decided."""
@@ -686,5 +693,7 @@ __all__ = [
     "MessageStore",
     "PutBatch",
     "PutResult",
+    "Singles",
+    "SinglesResult",
     "StoreEvents",
 ]

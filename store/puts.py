@@ -4,14 +4,22 @@ Rules: a refused batch changes nothing; queue offsets, sequences and places in l
 only once the log has the batch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from store.clocks import WallMs
 from store.columns import Columns
-from store.commitlog import CommitLog, Part
+from store.commitlog import Appended, CommitLog, Part
 from store.errors import BadMessage
 from store.idempotence import IdempotenceTable, Run
-from store.kernels.encode import FIELDS, NO_FIELDS
+from store.kernels.encode import (
+    FIELD_QUEUE_ID,
+    FIELD_QUEUE_OFFSET,
+    FIELD_SYSFLAG,
+    FIELDS,
+    NO_FIELDS,
+    SINGLES_FIELDS,
+)
 from store.kernels.jit import I64
 from store.lightputs import LightPuts, check_places, with_places
 from store.offsets import PhyOffset, QueueOffset
@@ -79,6 +87,40 @@ class PutResult:
     duplicates: tuple[Run, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Singles:
+    """Messages that one client sent one by one to queues of a topic, to be stored at once.
+
+    fields: [SINGLES_FIELDS, count], see `encode`; their queue offsets are filled in.
+    """
+
+    topic: str
+    columns: Columns
+    fields: I64
+    born_host: Host = LOCAL_HOST
+
+    @property
+    def queue_ids(self) -> list[int]:
+        """The queue of each."""
+        found: list[int] = self.fields[FIELD_QUEUE_ID].tolist()
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SinglesResult:
+    """The result of a put of singles: all of them are stored, or none is.
+
+    queue_offsets, places: of each that is stored, the latter in the log. end_offset: as in
+    `PutResult`, of all of them.
+    """
+
+    status: PutMessageStatus
+    reason: str = ""
+    queue_offsets: Sequence[int] = ()
+    places: Sequence[int] = ()
+    end_offset: PhyOffset = PhyOffset(0)
+
+
 class Puts:
     """Appends batches.
 
@@ -135,10 +177,57 @@ class Puts:
                 self.ends[key] = offset + 1
         return result
 
+    def put_singles(self, singles: Singles, wall_ms: WallMs) -> SinglesResult:
+        """As `MessageStore.put_singles`, of a store that may be written."""
+        try:
+            self._check_singles(singles)
+            where, offsets = self._append_singles(singles, wall_ms)
+        except BadMessage as error:
+            return SinglesResult(error.status, error.reason)
+        except OSError as error:
+            return SinglesResult(*_no_segment(error))
+        for queue_id, offset in zip(singles.queue_ids, offsets, strict=True):
+            self.ends[singles.topic, queue_id] = offset + 1
+        places: list[int] = where.places.tolist()
+        return SinglesResult(PutMessageStatus.PUT_OK, "", offsets, places, PhyOffset(where.end))
+
+    def _check_singles(self, singles: Singles) -> None:
+        check_topic(singles.topic)
+        fields, count = singles.fields, singles.columns.count
+        if fields.shape != (SINGLES_FIELDS, count) or count > MESSAGES_PER_BATCH_MAX:
+            raise BadMessage(f"{count} messages have header fields of shape {fields.shape}")
+        for queue_id in singles.queue_ids:
+            _check_queue(queue_id)
+        if (fields[FIELD_SYSFLAG] & TRANSACTION_MASK).any():
+            raise BadMessage("only a put of its own may be a transaction's message")
+        singles.columns.check(self._options.max_message_size)
+        check_places(singles.columns, (), False)
+
+    def _append_singles(self, singles: Singles, wall_ms: WallMs) -> tuple[Appended, list[int]]:
+        """Where they are in the log, and the queue offset of each."""
+        following: dict[int, int] = {}
+        offsets: list[int] = []
+        for queue_id in singles.queue_ids:
+            offset = following.get(queue_id)
+            if offset is None:
+                offset = self.ends.get((singles.topic, queue_id), 0)
+            offsets.append(offset)
+            following[queue_id] = offset + 1
+        singles.fields[FIELD_QUEUE_OFFSET] = offsets
+        header = RecordHeader(
+            singles.topic,
+            0,
+            0,
+            max(wall_ms, self._log.last_store_time),
+            singles.born_host,
+            self._store_host,
+        )
+        part = Part(fields=singles.fields, placed=True)
+        return self._log.append(singles.columns, header, 0, part), offsets
+
     def _check(self, batch: PutBatch) -> None:
         check_topic(batch.topic)
-        if not 0 <= batch.queue_id <= QUEUE_ID_MAX:
-            raise BadMessage(f"queue id {batch.queue_id} is outside 0..{QUEUE_ID_MAX}")
+        _check_queue(batch.queue_id)
         if not 1 <= batch.columns.count <= MESSAGES_PER_BATCH_MAX:
             raise BadMessage(f"a batch of {batch.columns.count} messages is not allowed")
         if len(batch.producer) not in (0, 10):
@@ -198,10 +287,7 @@ class Puts:
         except BadMessage as error:
             return PutResult(error.status, error.reason)
         except OSError as error:
-            return PutResult(
-                PutMessageStatus.CREATE_MAPEDFILE_FAILED,
-                f"cannot make the next segment: {error.strerror or error}",
-            )
+            return PutResult(*_no_segment(error))
         count = batch.columns.count - first
         if in_queue:
             self.ends[key] = queue_offset + count
@@ -227,3 +313,13 @@ class Puts:
             count,
             tuple(known),
         )
+
+
+def _check_queue(queue_id: int) -> None:
+    if not 0 <= queue_id <= QUEUE_ID_MAX:
+        raise BadMessage(f"queue id {queue_id} is outside 0..{QUEUE_ID_MAX}")
+
+
+def _no_segment(error: OSError) -> tuple[PutMessageStatus, str]:
+    status = PutMessageStatus.CREATE_MAPEDFILE_FAILED
+    return status, f"cannot make the next segment: {error.strerror or error}"

@@ -29,7 +29,7 @@ from node.upkeep.flushing import TICK_SECONDS, Flusher
 from node.upkeep.groupcommit import GroupCommitService
 from store.clocks import MonoMs
 from store.errors import StoreClosed, StoreError, StoreFenced
-from store.messagestore import MessageStore, PutBatch, PutResult
+from store.messagestore import MessageStore, PutBatch, PutResult, Singles, SinglesResult
 from store.offsets import PhyOffset
 from store.queueends import QueueKey
 from store.recovery import RecoveryReport
@@ -247,6 +247,29 @@ class Log:
         if result.status is not PutMessageStatus.PUT_OK:
             return result, None
         self.count_in(result.count, len(batch.columns.bodies))
+        waiting = self.settle(result.end_offset)
+        if waiting is None:
+            self.answered()
+        else:
+            self.pump_soon()
+        return result, waiting
+
+    def put_singles(self, singles: Singles) -> tuple[SinglesResult, Outcome | None]:
+        """As `put`: messages that came at once, each of which is delivered by itself.
+
+        Spans name batches: where they are exported, messages are put one by one.
+        """
+        assert self._refused is not None, "connected before the first put"
+        assert self.traces is None, "no spans"
+        refused = self._refused()
+        if refused is not None:
+            return SinglesResult(refused.status, refused.reason), None
+        began = perf_counter()
+        result = self.store.put_singles(singles, self.times.store_ms())
+        if result.status is not PutMessageStatus.PUT_OK:
+            return result, None
+        self.append_seconds.observe(perf_counter() - began)
+        self.count_in(singles.columns.count, len(singles.columns.bodies))
         waiting = self.settle(result.end_offset)
         if waiting is None:
             self.answered()

@@ -41,6 +41,10 @@ FIELD_BORN_TIME = 2
 FIELD_RECONSUME_TIMES = 3
 FIELD_PREPARED_OFFSET = 4
 FIELDS = 5
+# Of messages of several queues also these.
+FIELD_QUEUE_ID = 5
+FIELD_QUEUE_OFFSET = 6
+SINGLES_FIELDS = 7
 NO_FIELDS: I64 = np.empty((FIELDS, 0), np.int64)
 HOST_BITS = 0x30  # bits of the sysflag that say which hosts are IPv6
 
@@ -158,9 +162,11 @@ def encode(
 
     base: commit-log offset of target[0]. queue_offset and sequence are those of message `first`.
     producer: 20 hex digits of the producer id, or empty for no UNIQ_KEY.
-    fields: [FIELDS, count] table of the fields that differ between messages, [FIELDS, 0] for none.
+    fields: [FIELDS, count] table of the fields that differ between messages, [FIELDS, 0] for none;
+    [SINGLES_FIELDS, count] where their queues differ as well.
     Stops before a record that would leave less than 8 bytes in the file.
     result[0] becomes the number of assembled messages; returns the position after the last one.
+    Where result has count + 1 numbers, result[1 + k] becomes the commit-log offset of message k.
     """
     count = len(body_offsets) - 1
     header_bytes = len(header)
@@ -191,6 +197,9 @@ def encode(
             put64(target, position + 40, fields[FIELD_BORN_TIME, k])
             put32(target, at - 16, fields[FIELD_RECONSUME_TIMES, k])
             put64(target, at - 12, fields[FIELD_PREPARED_OFFSET, k])
+            if fields.shape[0] > FIELDS:
+                put32(target, position + 12, fields[FIELD_QUEUE_ID, k])
+                put64(target, position + 20, fields[FIELD_QUEUE_OFFSET, k])
         put32(target, at - 4, body_bytes)
         body_at = at
         at = copy_bytes(target, at, bodies, body_low, body_high)
@@ -236,6 +245,8 @@ def encode(
         else:
             for b in range(4):
                 target[magic_at + b] = header[4 + b]
+        if len(result) > count:
+            result[1 + k] = base + position
         position = at
         done += 1
     result[0] = done
