@@ -7,7 +7,7 @@ otherwise. A field without a default must be there; unknown fields are left out.
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from node.remoting.codec.errors import BadRequest
 
@@ -20,12 +20,16 @@ TEXT_MAX = 80  # of a value in an error
 
 
 class Field(NamedTuple):
-    """One field. bits: of a number; 0 for a text, 1 for a truth value."""
+    """One field. bits: of a number; 0 for a text, 1 for a truth value. default: where it is not
+    required. key: its name where it is read, if that is another one.
+    """
 
     attribute: str
     name: str
     bits: int
     required: bool
+    default: object
+    key: str
 
 
 _FIELDS: dict[type, tuple[Field, ...]] = {}
@@ -42,15 +46,13 @@ def fields_of(kind: type) -> tuple[Field, ...]:
 def _fields_of(kind: type) -> tuple[Field, ...]:
     hints = get_type_hints(kind, include_extras=True)
     assert dataclasses.is_dataclass(kind), "headers are dataclasses"
-    return tuple(
-        Field(
-            one.name,
-            one.metadata.get("name") or camel(one.name),
-            _bits(hints[one.name]),
-            one.default is dataclasses.MISSING,
-        )
-        for one in dataclasses.fields(kind)
-    )
+    return tuple(_field_of(one, hints[one.name]) for one in dataclasses.fields(kind))
+
+
+def _field_of(one: "dataclasses.Field[Any]", hint: object) -> Field:
+    name = one.metadata.get("name") or camel(one.name)
+    required = one.default is dataclasses.MISSING
+    return Field(one.name, name, _bits(hint), required, one.default, name)
 
 
 def camel(name: str) -> str:
@@ -67,16 +69,23 @@ def _bits(hint: object) -> int:
 
 def read_header(kind: type[H], texts: Mapping[str, str]) -> H:
     """A header of its fields. Raises BadRequest."""
-    found: dict[str, object] = {}
-    for attribute, name, bits, required in fields_of(kind):
-        text = texts.get(name)
+    return read_fields(kind, fields_of(kind), texts)
+
+
+def read_fields(kind: type[H], fields: tuple[Field, ...], texts: Mapping[str, str]) -> H:
+    """The same, by the keys of these fields, which are all that it has. Raises BadRequest."""
+    values: list[object] = []
+    for _, name, bits, required, default, key in fields:
+        text = texts.get(key)
         if text:
-            found[attribute] = text if not bits else _value(name, bits, text)
-        elif required:
-            if text is None or bits:
-                raise BadRequest(f"the field {name} is missing")
-            found[attribute] = text
-    return kind(**found)
+            values.append(text if not bits else _value(name, bits, text))
+        elif not required:
+            values.append(default)
+        elif text is None or bits:
+            raise BadRequest(f"the field {name} is missing")
+        else:
+            values.append(text)
+    return kind(*values)
 
 
 def write_header(header: object) -> dict[str, str]:
@@ -94,7 +103,7 @@ def written(value: object) -> str:
 def _value(name: str, bits: int, text: str) -> int | bool:
     if bits == 1:
         return text.lower() == "true"
-    if text.isdecimal() and text.isascii() and len(text) <= _FITTING_DIGITS[bits]:
+    if len(text) <= _FITTING_DIGITS[bits] and text.isascii() and text.isdecimal():
         return int(text)  # as nearly all are
     if not _NUMBER.fullmatch(text):
         raise BadRequest(f"the field {name} is no number: {text[:TEXT_MAX]!r}")
@@ -110,6 +119,7 @@ __all__ = [
     "Long",
     "camel",
     "fields_of",
+    "read_fields",
     "read_header",
     "write_header",
     "written",

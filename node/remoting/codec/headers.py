@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from node.remoting.codec.adminheaders import ADMIN_REQUESTS, WITHOUT_FIELDS
 from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.fields import Int, Long, read_header
+from node.remoting.codec.fields import Int, Long, fields_of, read_fields, read_header
 from node.remoting.codec.registrations import RegisterRequest, UnregisterBrokerRequest
 
 # -- name server -----------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ class RegisterResponse:
 # -- producing -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as a Command: never changed
 class SendRequest:
     """SEND_MESSAGE and SEND_REPLY_MESSAGE; SEND_MESSAGE_V2, SEND_BATCH_MESSAGE and
     SEND_REPLY_MESSAGE_V2 under their short names.
@@ -310,15 +310,22 @@ REQUESTS: dict[RequestCode, type] = {
 }
 
 
+_LETTERS = {name: letter for letter, name in SHORT_NAMES.items()}
+_SHORT_FIELDS = tuple(one._replace(key=_LETTERS[one.name]) for one in fields_of(SendRequest))
+_LONG_FORMS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
+
+
 def sent_fields(code: int, texts: Mapping[str, str]) -> Mapping[str, str]:
     """The fields of a request that sends, under their long names."""
-    if code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
+    if code in _LONG_FORMS:
         return texts
     return {SHORT_NAMES.get(name, name): value for name, value in texts.items()}
 
 
 def read_send(code: int, texts: Mapping[str, str]) -> SendRequest:
     """The header of a request that sends. Raises BadRequest."""
+    if code not in _LONG_FORMS and texts.keys() <= SHORT_NAMES.keys():  # as nearly all are
+        return read_fields(SendRequest, _SHORT_FIELDS, texts)
     return read_header(SendRequest, sent_fields(code, texts))
 
 

@@ -35,7 +35,10 @@ def property_of(text: bytes, name: bytes) -> str | None:
 
 def without(text: bytes, *names: bytes) -> bytes:
     """Properties without those of some names."""
-    if not any(name + PAIR in text for name in names):
+    for name in names:
+        if name + PAIR in text:
+            break
+    else:
         return text
     return END.join(pair for pair in text.split(END) if pair.partition(PAIR)[0] not in names)
 
@@ -48,6 +51,7 @@ def body_crc(body: bytes) -> int:
 __all__ = [
     "END",
     "LATER",
+    "PAIR",
     "body_crc",
     "properties_text",
     "property_of",
