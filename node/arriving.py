@@ -19,7 +19,6 @@ LEAST_BYTES = 4096  # in a look
 PASSED_LOOKS = 40  # in which others that fit pass one that does not; then the room is kept for it
 PASSED_MAX = 64  # addresses that are passed over at once
 WAIT_LOOKS = 240  # of a frame that waits; then it ends
-HELD_PART = 4  # of the room, this part is for what has arrived and waits
 
 STALLED_TICKS = 10  # in which hardly anything comes of a frame that has begun
 STALLED_BYTES = 1024  # in a tick, at least
@@ -91,15 +90,12 @@ class Arriving:
     """The room of a port.
 
     Attributes:
-        taken: bytes of frames that were let in, and of what has arrived and waits.
+        taken: bytes of frames that were let in.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.taken = 0
         self._most = bytes_max
-        self._held_most = bytes_max // HELD_PART
-        self._held: dict[Sender, int] = {}
-        self._held_bytes = 0
         self._begun: dict[Sender, _Begun] = {}
         self._waiting: dict[str, dict[Sender, _Waiting]] = {}  # by address; the next turn first
         self._next_look: asyncio.TimerHandle | None = None
@@ -120,32 +116,12 @@ class Arriving:
         return False
 
     def end(self, sender: Sender) -> None:
-        """Its frame arrived whole."""
+        """Its frame arrived whole, or its connection ended."""
         begun = self._begun.pop(sender, None)
         if begun is not None:
             self.taken -= begun.size
         self._forget(sender)
         self._go_on()
-
-    def hold(self, sender: Sender, size: int) -> bool:
-        """So many bytes of it have arrived and wait, of no frame that was let in; False: there is
-        no room for them.
-        """
-        more = size - self._held.get(sender, 0)
-        if more > 0 and self._held_bytes + more > self._held_most:
-            return False
-        self._held_bytes += more
-        self.taken += more
-        if size:
-            self._held[sender] = size
-        else:
-            self._held.pop(sender, None)
-        return True
-
-    def leave(self, sender: Sender) -> None:
-        """Its connection ended."""
-        self.hold(sender, 0)
-        self.end(sender)
 
     def _forget(self, sender: Sender) -> None:
         """It waits no more."""
@@ -154,8 +130,7 @@ class Arriving:
             del self._waiting[sender.address]
 
     def _fits(self, size: int) -> bool:
-        free = self._most - self._held_most - (self.taken - self._held_bytes)
-        return size <= free or not self._begun
+        return size <= self._most - self.taken or not self._begun
 
     def _let_in(self, sender: Sender, size: int) -> None:
         self.taken += size
@@ -221,9 +196,8 @@ class Arriving:
     def validate(self) -> str:
         """The violated invariant of the counts; empty if it holds."""
         begun = sum(one.size for one in self._begun.values())
-        held = sum(self._held.values())
-        if (self.taken, self._held_bytes) != (begun + held, held):
-            return f"{begun} bytes are let in and {held} held, counted as {self.taken}"
+        if self.taken != begun:
+            return f"{begun} bytes are let in, counted as {self.taken}"
         if not all(self._waiting.values()):
             return "an address waits with nothing"
         return ""

@@ -357,7 +357,8 @@ class Node:
         if tls is not None and self.config.remoting_has_tls:
             secured = Secured(tls.remoting_context(), self.config.tls.only)
         try:
-            await self.remoting.start(reserved.host, reserved.port, secured)
+            busy_poll_us = self.config.node.busy_poll_us
+            await self.remoting.start(reserved.host, reserved.port, secured, busy_poll_us)
         except OSError:
             raise ListenError(f"cannot listen on {reserved.address}: {IN_USE}") from None
         if fast is not None:

@@ -226,12 +226,13 @@ class FrameReader:
     def _begin_long(self) -> None:
         """Have memory for the long frame that has begun."""
         held = self._view[self._begin : self._end]
-        self._view, self._has_long = _memory(self.whole), True
+        self._view, self._has_long = frame_memory(self.whole), True
         self._view[: len(held)] = held
         self._begin, self._end = 0, len(held)
 
 
-def _memory(size: int) -> memoryview:
+def frame_memory(size: int) -> memoryview:
+    """Memory of a frame; where it is very long, the system has no more of it than is filled."""
     if size <= AT_ONCE_BYTES or sys.platform == "win32":
         return memoryview(bytearray(size))
     return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
@@ -330,4 +331,5 @@ __all__ = [
     "FrameReader",
     "Kind",
     "Welcome",
+    "frame_memory",
 ]

@@ -24,10 +24,11 @@ from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
 from node.appending import Appending, Outcome
-from node.arriving import Arriving, Pace
+from node.arriving import Arriving
 from node.frames.call import Call, Trailing
 from node.frames.door import Door
 from node.methods import Handler
+from node.portreading import ANSWERS, PortReading
 from node.tls import common_name
 from node.wirecodec import peer_host
 from store.record import Host
@@ -75,17 +76,15 @@ class _Unanswered:
     outcome: Outcome | None
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(PortReading):
     """One client's connection."""
 
     def __init__(self, terms: Terms, joined: Callable[["Connection", bool], bool]) -> None:
         """joined: is told of its beginning (which it may refuse) and its end."""
+        super().__init__(terms.arriving)
         self._terms = terms
         self._joined = joined
         self._reader = FrameReader(frames.GREETING_BYTES, STRANGER_BYTES)
-        self.pace = Pace()
-        self._has_long = False  # frame that has begun, and has room or waits for it
-        self._transport: asyncio.Transport | None = None
         self.peer = ""
         self._host: Host | None = None
         self._certificate = ""
@@ -93,16 +92,11 @@ class Connection(asyncio.BufferedProtocol):
         self.principal: object = None  # whose it is, as the door says
         self._appends: Appending | None = None
         self._going = ""  # why it takes no more calls
-        self._lost = False
         self._calls: dict[int, Call] = {}
         self._unanswered: deque[_Unanswered] = deque()
-        self._deaf = False  # the client takes no answers
         self._may_write = asyncio.Event()
         self._may_write.set()
-        self._held: set[object] = set()  # what reading waits for
         self._age = self._silent = 0  # ticks
-        self._unsent = 0  # bytes of answers at the last tick
-        self._when_taken: list[Callable[[], None]] = []
 
     # -- the connection ------------------------------------------------------------------------
 
@@ -135,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lost = True
         if self._greeted and self._host is not None:
             self._terms.door.left(self.principal, self._host, self.peer)
-        self._terms.arriving.leave(self)
+        self._arriving.end(self)
         self._unanswered.clear()
         self._may_write.set()
         for call in list(self._calls.values()):
@@ -177,36 +171,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._handle(found)
                 others += 1
                 if others == FRAMES_AT_ONCE or len(self._calls) >= calls:
-                    self._hold("turn")
-                    asyncio.get_running_loop().call_soon(self._release, "turn")
+                    self._give_turn()
         except FrameError as problem:
             self._refuse(str(problem))
         else:
-            self._see_long()
-
-    def _see_long(self) -> None:
-        """Read a long frame when there is room for it; leave the room when it has arrived."""
-        whole, arriving = self._reader.whole, self._terms.arriving
-        if bool(whole) == self._has_long or self._lost:
-            return
-        self._has_long = bool(whole)
-        if not whole:
-            arriving.end(self)
-        elif not arriving.begin(self, whole):
-            self._hold("room")
-
-    @property
-    def is_held_up(self) -> bool:
-        """See Sender."""
-        return bool(self._held - {"room"})
-
-    def read_on(self) -> None:
-        """See Sender."""
-        self._release("room")
-
-    def give_up(self, reason: str) -> None:
-        """See Sender."""
-        self._refuse(reason)
+            self._see_long(reader.whole)
 
     def _refuse(self, reason: str) -> None:
         """What came is no frame of ours: say so, and end the connection."""
@@ -259,46 +228,15 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- reading and writing -------------------------------------------------------------------
 
-    def _hold(self, reason: object) -> None:
-        """Read nothing until this is over."""
-        if not self._held and self._transport is not None:
-            self._transport.pause_reading()
-        self._held.add(reason)
-
-    def _release(self, reason: object) -> None:
-        """It is over."""
-        if reason not in self._held:
-            return
-        self._held.discard(reason)
-        if not self._held and not self._lost:
-            self._read()  # what is here already
-            if not self._held and self._transport is not None:
-                self._transport.resume_reading()
-
     def pause_writing(self) -> None:
         """See asyncio."""
-        self._deaf = True
         self._may_write.clear()
-        self._hold("answers")
+        super().pause_writing()
 
     def resume_writing(self) -> None:
         """See asyncio."""
-        self._deaf = False
         self._may_write.set()
-        self._tell_taken()
-        self._release("answers")
-
-    def when_taken(self, callback: Callable[[], None]) -> None:
-        """Call this once the client has taken what was written, or is gone."""
-        if self._deaf and not self._lost:
-            self._when_taken.append(callback)
-        else:
-            callback()
-
-    def _tell_taken(self) -> None:
-        waiting, self._when_taken = self._when_taken, []
-        for callback in waiting:
-            callback()
+        super().resume_writing()
 
     async def writable(self) -> None:
         """Wait while the client takes nothing."""
@@ -464,17 +402,11 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse("no greeting came")
         elif stalls:
             self._refuse("the rest of a frame did not come")
-        elif self._silent > SILENT_TICKS and ("answers" in self._held or not self._held):
+        elif self._silent > SILENT_TICKS and (ANSWERS in self._held or not self._held):
             log.info("frames: a client does not answer", peer=self.peer)
             self.abort()
         elif self._silent > PING_TICKS and not self._deaf and self._greeted:
             self._write(frames.frame(Kind.PING, number=self._silent))
-
-    def _takes_some(self) -> bool:
-        """Whether the client took answers since the last tick, on however slow a line."""
-        assert self._transport is not None, "connected"
-        before, self._unsent = self._unsent, self._transport.get_write_buffer_size()
-        return self._unsent < before
 
     def go(self, reason: str) -> None:
         """Take no more calls; those under way go on."""

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -29,7 +29,7 @@ from node.remoting.guarding.sight import Sight
 from node.remoting.members import Members
 from node.remoting.naming.registrar import Registrar
 from node.remoting.places import reached_at
-from node.remoting.port.desk import Begun, Handler, Peer
+from node.remoting.port.desk import Begun, Handler, Peer, tried
 from node.remoting.producing.replies import Replies
 from node.remoting.producing.sending import Sending
 from node.remoting.producing.transactions import Transactions
@@ -50,6 +50,7 @@ _NAMES = {code.value: code.name.lower() for code in RequestCode}
 _ENDS = {code.value: code.name.lower() for code in ResponseCode}
 SUCCESS, FAILED = "success", "process_request_failed"
 _WAITING = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+_SENDING = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_MESSAGE)
 _READS_JSON = (
     RequestCode.HEART_BEAT,
     RequestCode.LOCK_BATCH_MQ,
@@ -110,7 +111,7 @@ class RemotingService:
         # What is signed counts at the node that it was sent to: such requests are not passed on.
         master = routes.master_elsewhere if door is None else str
         self._relay = relay = Relay(master, self._throttle, broker.limits.request_bytes_max)
-        sending = Sending(broker, sight, host, relay)
+        self._sending = sending = Sending(broker, sight, host, relay)
         stores = around.section.store_reply_message_enable
         replies = Replies(broker, self.members, sending, sight, stores)
         pulling = Pulling(broker, self.members, offsets)
@@ -240,6 +241,17 @@ class RemotingService:
             self._count(peer, len(begun.body))
         return begun
 
+    def serve_each(self, peer: Peer, requests: Sequence[Command]) -> list[Begun | Exception]:
+        """As `serve`, of sends that came at once; errors are returned."""
+        if self._door is not None or not self._sending.stores_at_once:
+            return [tried(self.serve, peer, request) for request in requests]
+        began = perf_counter()
+        found = self._sending.send_each(peer, requests)
+        if not self._is_timed:
+            return found
+        pairs = zip(requests, found, strict=True)
+        return [self._timed_end(begun, request, began) for request, begun in pairs]
+
     async def _in_turn(self, serve: Handler, peer: Peer, request: Command) -> Command:
         """A request that takes long to read: one at a time of all clients, and others' turn comes
         in between. Raises Busy.
@@ -267,6 +279,10 @@ class RemotingService:
         """Whether a request may wait for messages."""
         return request.code in _WAITING
 
+    def repeats(self, code: int) -> bool:
+        """Whether a client that has its answer is likely to send such a request again at once."""
+        return code in _SENDING
+
     def refusal(self, request: Command, error: Exception) -> Command | None:
         """The answer to a request that failed so; None for a bug."""
         found = refusal(error)
@@ -276,16 +292,23 @@ class RemotingService:
 
     def _timed(self, handler: Handler, peer: Peer, request: Command) -> Begun:
         began = perf_counter()
-        try:
-            begun = handler(peer, request)
-        except Exception as error:
-            self._note(request, began, refusal(error))
-            raise
-        if not isinstance(begun, Command):
+        begun = self._timed_end(tried(handler, peer, request), request, began)
+        if isinstance(begun, Exception):
+            raise begun
+        return begun
+
+    def _timed_end(
+        self, begun: Begun | Exception, request: Command, began: float
+    ) -> Begun | Exception:
+        """Note how long it took, now or when it is answered."""
+        if isinstance(begun, Exception):
+            self._note(request, began, refusal(begun))
+        elif isinstance(begun, Command):
+            self._note(request, began, (begun.code, ""))
+        else:
             later = self._timed_later(begun, request, began)
             weakref.finalize(later, begun.close)  # one that never begins does not await it
             return later
-        self._note(request, began, (begun.code, ""))
         return begun
 
     async def _timed_later(

@@ -9,7 +9,6 @@ from node import arriving as module
 from node.arriving import Arriving, Pace
 
 MOST = 10_000_000
-PART = MOST - MOST // module.HELD_PART  # for frames that are let in
 
 
 class Client:
@@ -31,7 +30,7 @@ class Client:
 
     def give_up(self, reason: str) -> None:
         self.ended = reason
-        self.room.leave(self)
+        self.room.end(self)
 
 
 @pytest.fixture
@@ -49,10 +48,10 @@ def looks(room: Arriving, count: int) -> None:
 
 async def test_frames_that_fit_are_let_in_and_the_others_wait(room: Arriving) -> None:
     one, other, third = (Client(room) for _ in range(3))
-    assert one.begin(PART - 100)
+    assert one.begin(MOST - 100)
     assert not other.begin(101)
     assert not third.begin(102)
-    assert room.taken == PART - 100
+    assert room.taken == MOST - 100
     room.end(one)
     assert (other.reads, third.reads) == (1, 1)
     assert (room.taken, room.waiting) == (203, 0)
@@ -60,8 +59,8 @@ async def test_frames_that_fit_are_let_in_and_the_others_wait(room: Arriving) ->
 
 async def test_one_that_does_not_fit_is_passed_over_for_a_while(room: Arriving) -> None:
     slow, large, other = Client(room), Client(room), Client(room, "10.0.0.2")
-    assert slow.begin(PART // 2)
-    assert not large.begin(PART)
+    assert slow.begin(MOST // 2)
+    assert not large.begin(MOST)
     slow.is_held_up = True
     for _ in range(module.PASSED_LOOKS):
         assert other.begin(100), "there is room"
@@ -78,9 +77,9 @@ async def test_one_that_does_not_fit_is_passed_over_for_a_while(room: Arriving) 
 async def test_what_waits_behind_one_that_does_not_fit_passes_it(room: Arriving) -> None:
     slow, large = Client(room), Client(room, "10.0.0.2")
     short, other = Client(room, "10.0.0.3"), Client(room, "10.0.0.4")
-    assert slow.begin(PART // 2)
-    assert other.begin(PART // 2)
-    assert not large.begin(PART)
+    assert slow.begin(MOST // 2)
+    assert other.begin(MOST // 2)
+    assert not large.begin(MOST)
     assert not short.begin(100)
     room.end(other)
     assert (large.reads, short.reads) == (0, 1)
@@ -101,10 +100,10 @@ async def test_a_frame_longer_than_the_room_is_read_alone(room: Arriving) -> Non
 async def test_addresses_have_their_turns_one_after_the_other(room: Arriving) -> None:
     crowd = [Client(room) for _ in range(5)]
     other = Client(room, "10.0.0.2")
-    assert crowd[0].begin(PART)
+    assert crowd[0].begin(MOST)
     for one in crowd[1:]:
-        one.begin(PART)
-    other.begin(PART)
+        one.begin(MOST)
+    other.begin(MOST)
     room.end(crowd[0])
     assert crowd[1].reads == 1
     room.end(crowd[1])
@@ -113,19 +112,19 @@ async def test_addresses_have_their_turns_one_after_the_other(room: Arriving) ->
 
 async def test_what_leaves_makes_room_whether_it_waited_or_not(room: Arriving) -> None:
     one, other, third = (Client(room) for _ in range(3))
-    one.begin(PART)
-    other.begin(PART)
-    third.begin(PART)
-    room.leave(other)
-    room.leave(one)
+    one.begin(MOST)
+    other.begin(MOST)
+    third.begin(MOST)
+    room.end(other)
+    room.end(one)
     assert (other.reads, third.reads) == (0, 1)
-    room.leave(third)
+    room.end(third)
     assert room.taken == 0
 
 
 async def test_a_frame_that_hardly_goes_on_ends_while_others_wait(room: Arriving) -> None:
     stalled, slow, paused = (Client(room) for _ in range(3))
-    size = PART // 3
+    size = MOST // 3
     for one in (stalled, slow, paused):
         assert one.begin(size)
     paused.is_held_up = True  # the node itself does not read it
@@ -148,9 +147,9 @@ async def test_a_frame_that_hardly_goes_on_ends_while_others_wait(room: Arriving
 
 async def test_a_frame_that_now_and_then_goes_on_ends_as_well(room: Arriving) -> None:
     slow, waiting = Client(room), Client(room)
-    size = PART - 100
+    size = MOST - 100
     assert slow.begin(size)
-    waiting.begin(PART)
+    waiting.begin(MOST)
     for look in range(module.GRACE_LOOKS + module.LOOKS // 2):
         slow.pace.arrived += size // module.LOOKS if look % 3 == 0 else 0
         looks(room, 1)
@@ -159,17 +158,17 @@ async def test_a_frame_that_now_and_then_goes_on_ends_as_well(room: Arriving) ->
 
 async def test_without_others_a_frame_may_take_its_time(room: Arriving) -> None:
     one = Client(room)
-    one.begin(PART)
+    one.begin(MOST)
     looks(room, 10)
     assert not one.ended
 
 
 async def test_a_frame_that_waits_for_too_long_ends(room: Arriving) -> None:
     busy, waiting = Client(room), Client(room)
-    busy.begin(PART)
-    waiting.begin(PART)
+    busy.begin(MOST)
+    waiting.begin(MOST)
     for _ in range(module.WAIT_LOOKS + 1):
-        busy.pace.arrived += PART
+        busy.pace.arrived += MOST
         looks(room, 1)
     assert waiting.ended == module.FULL
     assert not busy.ended
@@ -180,24 +179,12 @@ async def test_looks_go_on_as_long_as_somebody_waits(
 ) -> None:
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
     one, other = Client(room), Client(room)
-    one.begin(PART)
-    other.begin(PART)
+    one.begin(MOST)
+    other.begin(MOST)
     async with asyncio.timeout(10):
         while not one.ended:
             await asyncio.sleep(0)
     assert other.reads == 1
-
-
-async def test_what_has_arrived_and_waits_has_a_part_of_the_room(room: Arriving) -> None:
-    most = MOST // module.HELD_PART
-    one, other = Client(room), Client(room)
-    assert one.begin(PART)  # they take nothing of each other
-    assert room.hold(one, most - 10)
-    assert not room.hold(other, 11)
-    assert room.hold(other, 10)
-    assert room.hold(one, 5)  # it is the whole of what waits there
-    assert room.hold(other, most - 5)
-    assert room.taken == MOST
 
 
 def test_a_client_that_sends_hardly_anything_stalls() -> None:

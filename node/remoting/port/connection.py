@@ -1,42 +1,51 @@
 """A client's connection: its frames are handled in the callback in which they arrive.
 
 Rules: what is not known to be a frame ends the connection, and no other one. A request that waits
-is a task, which ends with its connection. Nothing is read while the client takes no answers.
-Answers come in the order in which they are made: clients know them by their numbers. However much
-arrived at once, other connections have their turn after a few requests; small answers to those of
-one turn are written together, as each write costs as much as a send.
+is a task, which ends with its connection. Answers come in the order in which they are made: clients
+know them by their numbers. However much arrives at once, other connections have their turn after
+some requests; small answers to those of one turn are written together, as each write costs as much
+as a send. What has arrived and waits is never more than a short frame, or a long one that has room.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from time import perf_counter
 from typing import Any, cast
 
 import structlog
+from duolog._busypoll import SMALL_BYTES as ALONE_BYTES
+from duolog._busypoll import BusyPoll
 from duolog._errors import Throttled
+from duolog._frames import frame_memory
 
-from node.arriving import Arriving, Pace
+from node.arriving import Arriving
 from node.portconnections import host_of, name_of
+from node.portreading import TURN, PortReading
 from node.remoting.answers import Answers
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadFrame
-from node.remoting.codec.frames import FrameReader
-from node.remoting.port.desk import Desk
+from node.remoting.codec.frames import SHORT_BYTES, FrameReader
+from node.remoting.port.beginnings import Beginnings
+from node.remoting.port.desk import Begun, Desk, tried
 from node.tls import common_name
 from store.record import Host
 
 log = structlog.get_logger("duolog.remoting")
 
-OWN_BYTES = 16 << 10  # of a frame that has begun, which each connection may hold anyway
 UNWRITTEN_BYTES = 1 << 20  # of answers in the transport, then nothing is read
-READ_BYTES = 64 << 10  # at once
 SMALL_BYTES = 16 << 10  # of a body that is copied behind its header
 REQUESTS_AT_ONCE = 32  # then others have their turn
-CALLS_AT_ONCE = 4  # that wait: each goes on in the next turn, where all of them do
-BYTES_AT_ONCE = 64 << 10  # of them, or a single larger one
+SECONDS_AT_ONCE = 0.001  # of them, or a single longer one
+ENDS_AT_ONCE = 32  # calls of a connection that is gone: each lets go of what it has
 IDLE_TICKS = 120  # RocketMQ's: clients send heartbeats every 30 s
 UNTAKEN_TICKS = 12  # in which the client takes nothing of its answers
+
+
+def _arrivals() -> memoryview:
+    return memoryview(bytearray(SHORT_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +53,9 @@ class Terms:
     """What holds for every connection.
 
     begin: begins a task for a request. calls_max: requests of one connection that wait. arriving:
-    the room for long frames that have not arrived whole.
+    the room for long frames that have not arrived whole. beginnings: those of requests that wait.
+    busy_poll: of the loop, for the request that follows an answer. arrivals: where bytes of all
+    connections arrive; each takes them out at once, so that one that is silent has no memory.
     """
 
     desk: Desk
@@ -52,35 +63,31 @@ class Terms:
     frame_bytes_max: int
     calls_max: int
     arriving: Arriving
+    beginnings: Beginnings = field(default_factory=Beginnings)
+    busy_poll: BusyPoll = field(default_factory=lambda: BusyPoll(0.0))
+    arrivals: memoryview = field(default_factory=_arrivals)
 
 
-class Connection(asyncio.Protocol):
+class Connection(PortReading):
     """One client's connection."""
 
     def __init__(self, terms: Terms, joined: Callable[["Connection", bool], bool]) -> None:
         """joined: is told of its beginning (which it may refuse) and its end."""
+        super().__init__(terms.arriving)
         self._terms = terms
         self._joined = joined
-        self._reader = FrameReader(terms.frame_bytes_max)
-        self.pace = Pace()
-        self._has_long = False  # frame that has begun, and has room or waits for it
-        self._waits = False  # for that room
-        self._transport: asyncio.Transport | None = None
+        self._reader = FrameReader(terms.frame_bytes_max, frame_memory)
         self.host = Host("0.0.0.0", 0)
         self.certificate = ""
         self.is_encrypted = False
         self._admitted = False
-        self._lost = False
         self._going = ""  # why it serves no more requests
-        self._deaf = False  # the client takes no answers
         self._answers = Answers()
         self._calls: dict[asyncio.Task[None], bool] = {}  # and whether each waits for messages
-        self._when_taken: list[Callable[[], None]] = []
         self._gathers = False  # answers, as it is in a turn
         self._gathered: list[bytes] = []
-        self._behind = False  # requests that have arrived wait for their turn
+        self._answered: int | None = None  # code of the last request that waited for nothing
         self._idle = self._untaken = 0  # ticks
-        self._unsent = 0  # bytes of answers at the last tick
 
     # -- the connection ------------------------------------------------------------------------
 
@@ -101,8 +108,6 @@ class Connection(asyncio.Protocol):
         self.certificate = common_name(transport.get_extra_info("peercert"))
         self.is_encrypted = transport.get_extra_info("sslcontext") is not None
         self._transport.set_write_buffer_limits(UNWRITTEN_BYTES)
-        if hasattr(transport, "max_size"):  # asyncio's: what may arrive before reading is paused
-            transport.max_size = READ_BYTES
         if not self._joined(self, True):
             self.abort()
             return
@@ -123,8 +128,8 @@ class Connection(asyncio.Protocol):
         if self._lost:
             return
         self._lost = True
-        self._terms.arriving.leave(self)
-        self.end_calls()
+        self._arriving.end(self)
+        self._end_some(list(self._calls))
         self._answers.end(f"the connection of {self.name} has ended")
         if self._admitted:
             self._terms.desk.left(self)
@@ -142,106 +147,83 @@ class Connection(asyncio.Protocol):
 
     # -- reading -------------------------------------------------------------------------------
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
         """See asyncio."""
-        if self._lost or self._transport is None or self._transport.is_closing():
+        if self._lost:  # refused: the transport reads no more
+            return memoryview(bytearray(1))
+        return self._reader.room(self._terms.arrivals)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See asyncio."""
+        if self._is_over:
             return
-        self._idle = 0
-        self.pace.arrived += len(data)
+        self._reader.received(self._terms.arrivals, nbytes)
+        self._arrived(nbytes)
+
+    def feed(self, data: bytes) -> None:
+        """What arrived before this was the protocol of the transport; called once, if at all."""
+        if self._is_over:
+            return
         self._reader.feed(data)
-        if not self._behind:
-            self._go_on()
-
-    def _go_on(self) -> None:
-        """Handle some of what has arrived; what is left waits for the next turn."""
-        self._behind = False
-        if self._lost:
-            return
-        try:
-            while self._read():
-                if self._may_wait():
-                    self._behind = True
-                    asyncio.get_running_loop().call_soon(self._go_on)
-                    break
-            else:
-                self._see_long()
-                if not self._may_wait():
-                    self._refuse("what has arrived and waits fills the memory there is for it")
-        except BadFrame as problem:
-            self._refuse(str(problem))
-        self._heed()
-
-    def _see_long(self) -> None:
-        """A long frame that has begun is read on when there is room for it."""
-        whole = self._reader.whole
-        if whole > OWN_BYTES and not (self._has_long or self._lost):
-            self._has_long = True
-            self._waits = not self._terms.arriving.begin(self, whole)
-
-    def _leave_room(self) -> None:
-        """The long frame has arrived."""
-        self._has_long = self._waits = False
-        self._terms.arriving.end(self)
-
-    def _may_wait(self) -> bool:
-        """Whether there is memory for what has arrived and waits for its turn, or for room."""
-        has_room = self._has_long and not self._waits
-        held = 0 if has_room or self._lost else max(0, self._reader.held_bytes - OWN_BYTES)
-        return self._terms.arriving.hold(self, held)
+        self._arrived(len(data))
+        if self._held and self._reader.held_bytes > SHORT_BYTES:
+            self._refuse("more came with the end of its handshake than is kept")
 
     @property
-    def is_held_up(self) -> bool:
-        """See Sender."""
-        return self._behind or self._deaf
+    def _is_over(self) -> bool:
+        return self._lost or self._transport is None or self._transport.is_closing()
 
-    def read_on(self) -> None:
-        """See Sender."""
-        self._waits = False
-        self._may_wait()
-        self._heed()
+    def _arrived(self, size: int) -> None:
+        self._idle = 0
+        self.pace.arrived += size
+        self._terms.busy_poll.came()
+        self._answered = None
+        self._read()
+        code, is_small = self._answered, size <= ALONE_BYTES and not self._held
+        if code is not None and is_small and self._terms.desk.repeats(code):
+            self._terms.busy_poll.expect()
 
-    def give_up(self, reason: str) -> None:
-        """See Sender."""
-        self._refuse(reason)
-
-    def _read(self) -> bool:
-        """Handle what has arrived whole, as long as answers are taken; whether the turn ended
-        before that was done. Raises BadFrame.
-        """
+    def _read(self) -> None:
+        """Handle what has arrived whole, unless something is waited for."""
+        problem = ""
         self._gathers = True
         try:
-            return self._read_some()
+            self._read_some()
+        except BadFrame as error:
+            problem = str(error)
         finally:
             self._gathers = False
             self._write_gathered()
-
-    def _read_some(self) -> bool:
-        left, calls = self._reader.held_bytes - BYTES_AT_ONCE, len(self._calls) + CALLS_AT_ONCE
-        for _ in range(REQUESTS_AT_ONCE):
-            if self._deaf or self._lost:
-                return False
-            command = self._reader.next()
-            if command is None:
-                return False
-            if self._has_long:
-                self._leave_room()
-            if command.is_response:
-                self._answers.arrived(command)
-            else:
-                self._serve(command)
-            if self._reader.held_bytes <= left or len(self._calls) >= calls:
-                break
-        return self._reader.held_bytes > 0 and not self._lost
-
-    def _heed(self) -> None:
-        """Read more, or not: while what has arrived waits, or the client takes no answers."""
-        transport = self._transport
-        if self._lost or transport is None or transport.is_closing():
-            return
-        if self._behind or self._deaf or self._waits:
-            transport.pause_reading()
+        if problem:
+            self._refuse(problem)
         else:
-            transport.resume_reading()
+            self._see_long(self._reader.whole)
+
+    def _read_some(self) -> None:
+        """As far as a turn allows. Raises BadFrame."""
+        reader, held, calls, desk = self._reader, self._held, self._calls, self._terms.desk
+        left, before = REQUESTS_AT_ONCE, len(calls)
+        until = perf_counter() + SECONDS_AT_ONCE
+        repeated: list[Command] = []
+        try:
+            while not (held or self._lost) and (command := reader.next()) is not None:
+                if command.is_response:
+                    self._answers.arrived(command)
+                elif desk.repeats(command.code):
+                    repeated.append(command)
+                else:
+                    self._serve_each(repeated)
+                    self._serve(command)
+                left -= 1
+                if not reader.held_bytes:
+                    continue
+                if len(calls) > before and self._terms.beginnings.are_over:
+                    self._hold(TURN)
+                    self._terms.beginnings.wait(partial(self._release, TURN))
+                elif not left or perf_counter() >= until:
+                    self._give_turn()
+        finally:
+            self._serve_each(repeated)
 
     def _refuse(self, reason: str) -> None:
         """What came is no frame: end the connection, and everything that it waits for."""
@@ -251,26 +233,42 @@ class Connection(asyncio.Protocol):
 
     # -- requests ------------------------------------------------------------------------------
 
+    def _serve_each(self, requests: list[Command]) -> None:
+        """Serve, and forget, requests of a kind that is served together."""
+        together, requests[:] = requests[:], ()
+        if len(together) < 2 or self._going or not self._may_begin(len(together)):
+            for request in together:
+                self._serve(request)
+            return
+        found = tried(self._terms.desk.serve_each, self, together)
+        each = [found] * len(together) if isinstance(found, Exception) else found
+        for request, begun in zip(together, each, strict=True):
+            self._take(request, begun)
+
     def _serve(self, request: Command) -> None:
-        desk = self._terms.desk
         if self._going:
             code = ResponseCode.SERVICE_NOT_AVAILABLE
             self._answer(request, request.answer(code, self._going))
-            return
-        if len(self._calls) >= self._terms.calls_max:  # a message would be stored all the same
+        elif not self._may_begin(1):  # a message would be stored all the same
             text = f"{self._terms.calls_max} requests are under way on this connection"
             self._answer(request, request.answer(ResponseCode.SYSTEM_BUSY, text))
-            return
-        try:
-            begun = desk.serve(self, request)
-        except Exception as error:
-            self._answer(request, self._failed(request, error))
-            return
+        else:
+            self._take(request, tried(self._terms.desk.serve, self, request))
+
+    def _may_begin(self, count: int) -> bool:
+        return len(self._calls) + count <= self._terms.calls_max
+
+    def _take(self, request: Command, begun: Begun | Exception) -> None:
+        """Answer a request, now or when it is served."""
         if isinstance(begun, Command):
             self._answer(request, begun)
+            self._answered = request.code
+        elif isinstance(begun, Exception):
+            self._answer(request, self._failed(request, begun))
         else:
             task = self._terms.begin(self._wait(request.bare(), begun))
-            self._calls[task] = desk.holds(request)
+            self._calls[task] = self._terms.desk.holds(request)
+            self._terms.beginnings.count()
             task.add_done_callback(self._calls.pop)
             close = begun.close  # of a task that is cancelled before it begins
             task.add_done_callback(lambda _: close())
@@ -339,36 +337,12 @@ class Connection(asyncio.Protocol):
         if not self.tell(command):
             raise ConnectionError(f"{self.name} takes no requests")
 
-    def pause_writing(self) -> None:
-        """See asyncio."""
-        self._deaf = True
-        self._heed()
-
-    def resume_writing(self) -> None:
-        """See asyncio."""
-        self._deaf = False
-        self._tell_taken()
-        if not self._behind:  # else its turn comes
-            self._go_on()
-
     def after_answer(self, callback: Callable[[], None]) -> None:
         """Call this once the client has taken the answer that is made now, or is gone.
 
         It is written in this turn: what makes it does not wait any more.
         """
         asyncio.get_running_loop().call_soon(self.when_taken, callback)
-
-    def when_taken(self, callback: Callable[[], None]) -> None:
-        """Call this once the client has taken what was written so far, or is gone."""
-        if self._deaf and not self._lost:
-            self._when_taken.append(callback)
-        else:
-            callback()
-
-    def _tell_taken(self) -> None:
-        waiting, self._when_taken = self._when_taken, []
-        for callback in waiting:
-            callback()
 
     # -- time, and the end ---------------------------------------------------------------------
 
@@ -378,8 +352,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self._idle += 1
-        reads = not (self._deaf or self._behind or self._waits)
-        stalls = self.pace.stalls(reads and self._reader.held_bytes > 0)
+        stalls = self.pace.stalls(self._reader.held_bytes > 0 and not self._held)
         self._untaken = self._untaken + 1 if self._deaf and not self._takes_some() else 0
         if stalls:
             self._refuse("the rest of a frame did not come")
@@ -387,12 +360,6 @@ class Connection(asyncio.Protocol):
             log.info("remoting: a client does not answer", peer=self.name)
             self._end()
             self.abort()
-
-    def _takes_some(self) -> bool:
-        """Whether the client took answers since the last tick, on however slow a line."""
-        assert self._transport is not None, "connected"
-        before, self._unsent = self._unsent, self._transport.get_write_buffer_size()
-        return self._unsent < before
 
     def go(self, reason: str) -> None:
         """Serve no more requests; those under way go on, unless they wait for messages."""
@@ -410,6 +377,13 @@ class Connection(asyncio.Protocol):
         """Cancel what is under way."""
         for task in list(self._calls):
             task.cancel()
+
+    def _end_some(self, calls: "list[asyncio.Task[None]]") -> None:
+        """Cancel calls, some in each turn of the event loop."""
+        for task in calls[:ENDS_AT_ONCE]:
+            task.cancel()
+        if len(calls) > ENDS_AT_ONCE:
+            asyncio.get_running_loop().call_soon(self._end_some, calls[ENDS_AT_ONCE:])
 
 
 __all__ = ["Connection", "Terms"]

@@ -1,11 +1,13 @@
 """What serves the requests of a connection, and what it sees of one."""
 
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from node.remoting.codec.command import Command
 from store.record import Host
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Begun = Command | Coroutine[Any, Any, Command]
 
 
@@ -56,11 +58,25 @@ class Desk(Protocol):
     def serve(self, peer: Peer, request: Command) -> Begun:
         """The answer, or what makes it and may wait. Raises what `refusal` has answers for."""
 
+    def serve_each(self, peer: Peer, requests: Sequence[Command]) -> list[Begun | Exception]:
+        """As `serve`, of requests that came at once, all of which repeat; errors are returned."""
+
     def holds(self, request: Command) -> bool:
         """Whether a request may wait for messages: the end of a node does not wait for it."""
+
+    def repeats(self, code: int) -> bool:
+        """Whether a client that has its answer is likely to send such a request again at once."""
 
     def refusal(self, request: Command, error: Exception) -> Command | None:
         """The answer to a request that failed so; None for a bug."""
 
 
-__all__ = ["Begun", "Desk", "Handler", "Peer"]
+def tried(do: Callable[P, T], *given: P.args, **named: P.kwargs) -> T | Exception:
+    """What a call returns, or the error that it raises."""
+    try:
+        return do(*given, **named)
+    except Exception as error:
+        return error
+
+
+__all__ = ["Begun", "Desk", "Handler", "Peer", "tried"]

@@ -13,27 +13,31 @@ import structlog
 from node.handshakes import Handshakes, Unsecured
 from node.portconnections import Connected, host_of
 from node.remoting.codec.frames import TLS_HANDSHAKE
-from node.remoting.port.connection import IDLE_TICKS
+from node.remoting.port.connection import IDLE_TICKS, Connection
 
 log = structlog.get_logger("duolog.remoting")
 
 Joined = Callable[[Connected, bool], bool]
 
 
-class Doorway(Unsecured):
+class Doorway(Unsecured, asyncio.BufferedProtocol):
     """Stands for a connection until it is one."""
 
     def __init__(
         self,
         handshakes: Handshakes,
         joined: Joined,
-        made: Callable[[], asyncio.Protocol],
+        made: Callable[[], Connection],
+        arrivals: memoryview,
         only: bool,
     ) -> None:
-        """joined: as a connection's. made: makes the connection. only: with TLS."""
+        """joined: as a connection's. made: makes the connection. arrivals: see Terms. only: with
+        TLS.
+        """
         self._handshakes = handshakes
         self._joined = joined
         self._made = made
+        self._arrivals = arrivals
         self._only = only
         self._transport: asyncio.Transport | None = None
         self._securing = False
@@ -53,9 +57,13 @@ class Doorway(Unsecured):
         """See asyncio. Also where its handshake failed."""
         self._joined(self, False)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See asyncio."""
+        return self._arrivals
+
+    def buffer_updated(self, nbytes: int) -> None:
         """The first bytes."""
-        transport = self._transport
+        data, transport = bytes(self._arrivals[:nbytes]), self._transport
         if transport is None or transport.is_closing():
             return
         if self._securing:  # it is done, and not told yet
@@ -79,8 +87,8 @@ class Doorway(Unsecured):
         connection = self._made()
         transport.set_protocol(connection)
         connection.connection_made(transport)
-        if data and not transport.is_closing():
-            connection.data_received(data)
+        if data:
+            connection.feed(data)
 
     # -- as one of the port's ------------------------------------------------------------------
 

@@ -3,10 +3,11 @@
 import asyncio
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 from duolog._background import Background
+from duolog._busypoll import busy_poll
 
 from node.arriving import Arriving
 from node.config import LimitsSection
@@ -51,7 +52,7 @@ class RemotingServer:
         )
         self._servers: list[asyncio.Server] = []
         self._handshakes: Handshakes | None = None
-        self._made: Callable[[], asyncio.Protocol] = self._connection
+        self._made: Callable[[], asyncio.BaseProtocol] = self._connection
         self._terms = Terms(
             desk,
             self._calls.start,
@@ -75,8 +76,14 @@ class RemotingServer:
         """Bytes of the room for long frames that have not arrived whole."""
         return self._terms.arriving.taken
 
-    async def start(self, host: str, port: int, tls: Secured | None = None) -> None:
-        """Listen; with port 0 on a free one. tls: None for plain text alone. Raises OSError."""
+    async def start(
+        self, host: str, port: int, tls: Secured | None = None, busy_poll_us: int = 0
+    ) -> None:
+        """Listen; with port 0 on a free one. tls: None for plain text alone. Raises OSError.
+
+        busy_poll_us: how long to look for the request after an answer; see NodeSection.
+        """
+        self._terms = replace(self._terms, busy_poll=busy_poll(busy_poll_us))
         if tls is not None:
             self._handshakes = Handshakes(tls.context)
             self._made = self._doorways(self._handshakes, tls.only)
@@ -93,12 +100,12 @@ class RemotingServer:
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
-    def _connection(self) -> asyncio.Protocol:
+    def _connection(self) -> Connection:
         return Connection(self._terms, self._connections.joined)
 
-    def _doorways(self, handshakes: Handshakes, only: bool) -> Callable[[], asyncio.Protocol]:
-        joined = self._connections.joined
-        return lambda: Doorway(handshakes, joined, self._connection, only)
+    def _doorways(self, handshakes: Handshakes, only: bool) -> Callable[[], Doorway]:
+        joined, arrivals = self._connections.joined, self._terms.arrivals
+        return lambda: Doorway(handshakes, joined, self._connection, arrivals, only)
 
     async def stop(self, grace: float) -> None:
         """Serve no more requests, let those under way end for so many seconds, close."""

@@ -1,12 +1,14 @@
 """Sends: one message or a batch, stored with the verbs of the other APIs.
 
-As in RocketMQ, a message that is sent twice is stored twice, even under one UNIQ_KEY: programs send
-an object again on purpose.
+Messages that came at once are stored at once. As in RocketMQ, a message that is sent twice is
+stored twice, even under one UNIQ_KEY: programs send an object again on purpose.
 """
 
 import asyncio
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 from duolog import _errors as sdk
@@ -25,23 +27,26 @@ from node.remoting.codec.batches import read_batch
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.fields import write_header
+from node.remoting.codec.fields import fields_of
 from node.remoting.codec.headers import SendRequest, SendResponse, read_send
 from node.remoting.codec.messages import (
     END,
+    LATER,
+    PAIR,
     properties_text,
     property_of,
     without,
 )
 from node.remoting.guarding.sight import Sight
-from node.remoting.port.desk import Begun, Peer
+from node.remoting.port.desk import Begun, Peer, tried
 from node.remoting.refusals import Refused, put_code
 from node.remoting.relay import Relay
 from node.remoting.routes import DEFAULT_TOPIC, reply_topic
 from store.columns import Columns
 from store.kernels.jit import I64
-from store.messagestore import PutBatch, PutResult
+from store.messagestore import PutBatch, PutResult, Singles, SinglesResult
 from store.metadata import PERM_WRITE, TopicConfig, is_closed_topic
+from store.offsets import PhyOffset, QueueOffset
 from store.record import COMPRESSED, Host, offset_message_id
 from store.status import PutMessageStatus
 
@@ -51,12 +56,13 @@ KEPT_FLAGS = COMPRESSED | MULTI_TAGS | COMPRESSION_TYPE
 INNER_BATCH = 0x80
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored
+_MSG_ID, _QUEUE_ID, _QUEUE_OFFSET = (one.name for one in fields_of(SendResponse))
+_WAITING_MARKS = tuple(name + PAIR for name in (*LATER, b"TRAN_MSG"))
 _ASKS = b"REPLY_TO_CLIENT\x01"
 _ORIGIN = (b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID")  # of a dead letter: the node says it
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
+class _Told(NamedTuple):
     """What an answer tells."""
 
     request: Command
@@ -65,13 +71,21 @@ class _Told:
 
     def bare(self) -> "_Told":
         """Without the messages of the request, which are stored, for an answer that waits."""
-        return replace(self, request=self.request.bare())
+        return self._replace(request=self.request.bare())
 
 
-@dataclass(frozen=True, slots=True)
-class _Put:
-    """A checked request. batch: where it waits for its delivery, if it does. given_up: of a dead
-    letter, the topic that it was sent to, and the group.
+class _Single(NamedTuple):
+    """A checked request with one message that nothing delays. text: its properties."""
+
+    told: _Told
+    topic: str
+    header: SendRequest
+    text: bytes
+
+
+class _Put(NamedTuple):
+    """Another checked request. batch: where it waits for its delivery, if it does. given_up: of a
+    dead letter, the topic that it was sent to, and the group.
     """
 
     topic: str
@@ -126,8 +140,39 @@ class Sending:
         begun = self._attempt(peer, request, header)
         return begun if isinstance(begun, Command) else await begun
 
+    @property
+    def stores_at_once(self) -> bool:
+        """Whether messages may be stored together: not where spans are exported, of each."""
+        return self._log.traces is None and self._core.admission.refused_put() is None
+
+    def send_each(self, peer: Peer, requests: Sequence[Command]) -> list[Begun | Exception]:
+        """The same for requests that came at once: messages to one topic are stored together.
+
+        To be called where `stores_at_once`.
+        """
+        found: list[Begun | Exception] = []
+        singles: list[_Single] = []
+        for request in requests:
+            checked = tried(self._read, peer, request)
+            if singles and not (isinstance(checked, _Single) and checked.topic == singles[0].topic):
+                found += self._store(peer, singles)
+                singles = []
+            if isinstance(checked, _Single):
+                singles.append(checked)
+            else:
+                found.append(tried(self._put, checked) if isinstance(checked, _Put) else checked)
+        return found + self._store(peer, singles)
+
+    def _read(self, peer: Peer, request: Command) -> _Put | _Single:
+        return self._checked(peer, request, read_send(request.code, request.fields))
+
     def _attempt(self, peer: Peer, request: Command, header: SendRequest) -> Begun:
-        put = self._checked(peer, request, header)
+        checked = self._checked(peer, request, header)
+        if isinstance(checked, _Put):
+            return self._put(checked)
+        return self._put(_alone(peer, checked))
+
+    def _put(self, put: _Put) -> Begun:
         result, waiting = self._log.put(put.batch)
         if result.count:
             columns = put.batch.columns
@@ -141,9 +186,31 @@ class Sending:
             return self._answer(told, result)
         return self._wait(told.bare(), result, waiting)
 
+    def _store(self, peer: Peer, singles: Sequence[_Single]) -> list[Begun | Exception]:
+        """Of one topic, at once if that can be done; else each says why not."""
+        if len(singles) > 1:
+            batch = _together(peer, singles)
+            result, waiting = self._log.put_singles(batch)
+            if result.places:
+                count = len(singles)
+                self._core.traffic.receive(batch.topic, NORMAL, count, batch.columns)
+                return list(self._stored(singles, result, waiting))
+        return [tried(self._put, _alone(peer, one)) for one in singles]
+
+    def _stored(
+        self, singles: Sequence[_Single], result: SinglesResult, waiting: Outcome | None
+    ) -> Iterator[Begun]:
+        places = zip(singles, result.queue_offsets, result.places, strict=True)
+        for single, queue_offset, place in places:
+            one = PutResult(result.status, "", QueueOffset(queue_offset), PhyOffset(place))
+            if waiting is None:
+                yield self._answer(single.told, one)
+            else:
+                yield self._wait(single.told.bare(), one, waiting)
+
     # -- what is stored ------------------------------------------------------------------------
 
-    def _checked(self, peer: Peer, request: Command, header: SendRequest) -> _Put:
+    def _checked(self, peer: Peer, request: Command, header: SendRequest) -> _Put | _Single:
         _check_numbers(header)
         given_up = self._given_up(header)
         if given_up is not None:
@@ -151,10 +218,22 @@ class Sending:
         config = self._writable(header)
         queue_id = self._queue(header, config)
         unsaid = _unsaid(header.topic, given_up is not None)
-        batch = sent = self._batch(peer, request, header, queue_id, unsaid)
-        text = batch.columns.properties.tobytes() if batch.columns.count == 1 else b""
-        transaction = ""
-        if _is_half(header, text):
+        if header.sys_flag & INNER_BATCH:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "inner batches are not supported")
+        in_batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
+        if in_batch:
+            batch, text = self._batch(peer, request, header, queue_id, unsaid), b""
+            if batch.columns.count == 1:
+                text = batch.columns.properties.tobytes()
+        else:
+            text = self._answerable(without(properties_text(header.properties), *unsaid))
+            single = _Single(_Told(request, queue_id, ""), config.name, header, text)
+            if given_up is None and not _may_wait(text):
+                self.check_quotas(peer, config.name, len(request.body) + len(text), 1)
+                return single
+            batch = _alone(peer, single).batch
+        sent, transaction = batch, ""
+        if not in_batch and _is_half(header, text):
             batch, kind = self._half(batch, header, text), TRANSACTION
             transaction = property_of(text, b"UNIQ_KEY") or ""
         else:
@@ -230,34 +309,16 @@ class Sending:
         queue_id: int,
         unsaid: tuple[bytes, ...],
     ) -> PutBatch:
-        """The messages, without some properties."""
-        if header.sys_flag & INNER_BATCH:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "inner batches are not supported")
-        flag, fields = header.flag, None
-        if header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
-            if header.topic.startswith(RETRY_PREFIX):
-                raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batches cannot be sent back")
-            sent = read_batch(request.body, unsaid)
-            columns = sent.columns
-            if sent.waiting and columns.count > 1:
-                raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch has delayed messages")
-            flag = int(sent.flags[0])
-            if (sent.flags != flag).any():
-                fields = _fields(header, sent.flags)
-        else:
-            text = without(properties_text(header.properties), *unsaid)
-            columns = Columns.of([request.body], [self._answerable(text)])
-        return PutBatch(
-            header.topic,
-            queue_id,
-            columns,
-            header.born_timestamp,
-            peer.host,
-            flag,
-            header.sys_flag & KEPT_FLAGS,
-            max(0, header.reconsume_times),
-            fields=fields,
-        )
+        """The messages of a batch, without some properties."""
+        if header.topic.startswith(RETRY_PREFIX):
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batches cannot be sent back")
+        sent = read_batch(request.body, unsaid)
+        if sent.waiting and sent.columns.count > 1:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch has delayed messages")
+        flag = int(sent.flags[0])
+        fields = _fields(header, sent.flags) if (sent.flags != flag).any() else None
+        batch = _batch_of(peer, header, queue_id, sent.columns)
+        return replace(batch, flag=flag, fields=fields)
 
     def _answerable(self, text: bytes) -> bytes:
         """Properties of a message; one that asks for a reply names the cluster to reply to."""
@@ -313,15 +374,44 @@ class Sending:
             return self._refused(told.request, result)
         if result.status is not PutMessageStatus.PUT_OK:
             self._core.traffic.failures.add(result.status.value, 1)
-        where = SendResponse(
-            offset_message_id(self.host, result.physical_offset),
-            told.queue_id,
-            result.queue_offset,
-        )
-        fields = {**write_header(where), **REGION}
+        fields = {
+            _MSG_ID: offset_message_id(self.host, result.physical_offset),
+            _QUEUE_ID: str(told.queue_id),
+            _QUEUE_OFFSET: str(result.queue_offset),
+            **REGION,
+        }
         if told.transaction_id:
             fields["transactionId"] = told.transaction_id
         return told.request.answer(put_code(result.status), result.reason, fields)
+
+
+def _batch_of(peer: Peer, header: SendRequest, queue_id: int, columns: Columns) -> PutBatch:
+    return PutBatch(
+        header.topic,
+        queue_id,
+        columns,
+        header.born_timestamp,
+        peer.host,
+        header.flag,
+        header.sys_flag & KEPT_FLAGS,
+        max(0, header.reconsume_times),
+    )
+
+
+def _alone(peer: Peer, single: _Single) -> _Put:
+    """A message that is stored by itself."""
+    told, topic, header, text = single
+    columns = Columns.of([told.request.body], [text])
+    batch = _batch_of(peer, header, told.queue_id, columns)
+    return _Put(topic, NORMAL, batch, told, None)
+
+
+def _together(peer: Peer, singles: Sequence[_Single]) -> Singles:
+    """Messages to one topic that are stored at once."""
+    rows = [(one.header.flag, *_same(one.header), one.told.queue_id, 0) for one in singles]
+    columns = Columns.of([one.told.request.body for one in singles], [one.text for one in singles])
+    fields = np.ascontiguousarray(np.array(rows, np.int64).T)
+    return Singles(singles[0].topic, columns, fields, peer.host)
 
 
 def _check_numbers(header: SendRequest) -> None:
@@ -356,6 +446,14 @@ def _dead_letter(header: SendRequest, origin: str, group: str) -> SendRequest:
         parts.append(b"DLQ_ORIGIN_MESSAGE_ID\x01" + unique.encode())
     properties = END.join(parts).decode()
     return replace(header, topic=dead_letter_topic(group), queue_id=0, properties=properties)
+
+
+def _may_wait(text: bytes) -> bool:
+    """Whether a message may be delivered later than others: by its time, or by a decision."""
+    for mark in _WAITING_MARKS:
+        if mark in text:
+            return True
+    return False
 
 
 def _fields(header: SendRequest, flags: I64) -> I64:

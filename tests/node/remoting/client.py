@@ -80,8 +80,12 @@ class Remoting:
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         if not command.is_oneway:
             self._waiting[command.opaque] = future
-        self._writer.write(command.frame())
+        self.write_command(command)
         return future
+
+    def write_command(self, command: Command) -> None:
+        """Send a command."""
+        self._writer.write(command.frame())
 
     async def ask(
         self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"", **more: Any
@@ -116,6 +120,13 @@ class Remoting:
         self, topic: str, body: bytes, properties: str = "", queue_id: int = 0, **more: Any
     ) -> Command:
         """SEND_MESSAGE_V2."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            return await self.begin_send(topic, body, properties, queue_id, **more)
+
+    def begin_send(
+        self, topic: str, body: bytes, properties: str = "", queue_id: int = 0, **more: Any
+    ) -> "asyncio.Future[Command]":
+        """The same; its answer."""
         fields = {
             "producerGroup": "p",
             "topic": topic,
@@ -130,7 +141,7 @@ class Remoting:
             **more,
         }
         short = {LETTERS[name]: value for name, value in fields.items()}
-        return await self.ask(RequestCode.SEND_MESSAGE_V2, short, body)
+        return self.begin(RequestCode.SEND_MESSAGE_V2, short, body)
 
     async def beat(
         self,

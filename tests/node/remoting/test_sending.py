@@ -3,6 +3,7 @@
 import asyncio
 import tracemalloc
 from typing import Any
+from unittest.mock import patch
 
 import duolog
 import pytest
@@ -11,14 +12,16 @@ from demo.ports import free_endpoint
 from node.engine.log import Outcome
 from node.remoting.codec.batches import write_batch
 from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Serialization
+from node.remoting.codec.command import Command, Serialization
 from node.server import Node
-from store.messagestore import PutBatch, PutResult
+from store.messagestore import PutBatch, PutResult, Singles, SinglesResult
 from store.offsets import QueueOffset
 from store.record import Record, parse_message_id
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import LETTERS, Remoting, connected
+
+NOT_NOW = PutMessageStatus.SERVICE_NOT_AVAILABLE
 
 
 async def stored(node: Node, topic: str, queue_id: int = 0, offset: int = 0) -> Record:
@@ -285,12 +288,79 @@ async def test_sends_of_one_connection_are_answered_by_their_numbers(remoting: R
     assert len(places) == 64
 
 
+def together(remoting: Remoting, *sends: dict[str, Any]) -> "list[asyncio.Future[Command]]":
+    """Sends in one piece; their answers."""
+    pieces: list[bytes] = []
+    with patch.object(remoting, "write_command", lambda one: pieces.append(one.frame())):
+        found = [remoting.begin_send(**{"topic": "T", "body": b"x", **one}) for one in sends]
+    remoting.write(b"".join(pieces))
+    return found
+
+
+async def test_messages_that_come_at_once_are_stored_at_once_and_answered_each(
+    node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert node.broker is not None
+    log = node.broker.log
+    stored_at_once: list[int] = []
+    put_singles = log.put_singles
+
+    def noted(singles: Singles) -> tuple[SinglesResult, Outcome | None]:
+        stored_at_once.append(singles.columns.count)
+        return put_singles(singles)
+
+    monkeypatch.setattr(log, "put_singles", noted)
+    sends = [
+        {"body": b"%d" % k, "queue_id": k % 3, "properties": f"K\x01{k}\x02", "flag": k}
+        for k in range(20)
+    ]
+    found = await asyncio.gather(*together(remoting, *sends))
+    assert stored_at_once == [20]
+    assert {one.code for one in found} == {ResponseCode.SUCCESS}
+    for k, answer in enumerate(found):
+        assert (answer.fields["queueId"], answer.fields["queueOffset"]) == (str(k % 3), str(k // 3))
+        record = await stored(node, "T", k % 3, k // 3)
+        assert (record.body, record.flag, properties_of(record)) == (b"%d" % k, k, {"K": str(k)})
+        assert answer.fields["msgId"][16:] == record.message_id[16:]
+    assert node.broker.core.traffic.received.table["T", "normal"].messages == 20
+
+
+async def test_what_may_not_be_stored_keeps_nothing_else_out(
+    node: Node, remoting: Remoting
+) -> None:
+    """Each is answered as if it had come alone, and they are stored in their order."""
+    assert node.broker is not None
+    node.broker.metadata.auto_create("Other", 4)
+    sends: list[dict[str, Any]] = [
+        {"body": b"a"},
+        {"properties": "K"},
+        {"body": b"b"},
+        {"topic": "Unknown"},
+        {"topic": "Other", "body": b"o"},
+        {"body": b"c"},
+        {"body": b"later", "properties": "DELAY\x013"},
+        {"bornTimestamp": "x"},
+        {"body": b"d"},
+    ]
+    found = await asyncio.gather(*together(remoting, *sends))
+    good = ResponseCode.SUCCESS
+    illegal, unknown = ResponseCode.MESSAGE_ILLEGAL, ResponseCode.TOPIC_NOT_EXIST
+    wrong = ResponseCode.SYSTEM_ERROR
+    codes = [one.code for one in found]
+    assert codes == [good, illegal, good, unknown, good, good, good, wrong, good]
+    for offset, body in enumerate((b"a", b"b", b"c", b"d")):
+        assert (await stored(node, "T", 0, offset)).body == body
+    assert (await stored(node, "Other")).body == b"o"
+    assert (await stored(node, "SCHEDULE_TOPIC_XXXX", 2)).body == b"later"
+
+
 async def test_what_waits_for_its_answer_holds_no_body(
     node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert node.broker is not None
     log, safe = node.broker.log, asyncio.get_running_loop().create_future()
     put, stored_now = log.put, asyncio.Event()
+    monkeypatch.setattr(log, "put_singles", lambda _: (SinglesResult(NOT_NOW), None))
     places: list[int] = []
 
     def unconfirmed(batch: PutBatch) -> tuple[PutResult, Outcome | None]:
@@ -322,6 +392,9 @@ async def test_durable_sends_wait_for_the_disk(start_node: StartNode) -> None:
         assert (await client.send("T", b"x")).code == ResponseCode.SUCCESS
         assert node.broker is not None
         assert node.broker.store.flushed_offset > 0
+        found = await asyncio.gather(*together(client, *({"body": b"%d" % k} for k in range(8))))
+        assert [one.fields["queueOffset"] for one in found] == [str(k) for k in range(1, 9)]
+        assert node.broker.store.flushed_offset == node.broker.store.max_offset
 
 
 def test_the_letters_cover_all_names() -> None:

@@ -3,22 +3,25 @@
 import asyncio
 import struct
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
 from duolog._background import Background
+from duolog._busypoll import SMALL_BYTES, BusyPoll
 from duolog._errors import Throttled
 
 from node import arriving
 from node.arriving import Arriving
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import ONEWAY, RESPONSE, Command
-from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
+from node.remoting.codec.frames import FRAME_BYTES_MAX, SHORT_BYTES, FrameReader
+from node.remoting.port import beginnings
 from node.remoting.port import connection as module
 from node.remoting.port.connection import Connection, Terms
-from node.remoting.port.desk import Begun, Peer
+from node.remoting.port.desk import Begun, Peer, tried
 
 ECHO, WAIT, REFUSE, BREAK, POLL = 1, 2, 3, 4, 5
 ROOM = 200_000
@@ -80,6 +83,7 @@ class Desk:
         self.answers: dict[int, asyncio.Future[str]] = {}
         self.here: list[str] = []
         self.served: list[int] = []
+        self.together: list[int] = []
         self.full = False
         self.cancelled = 0
 
@@ -110,8 +114,15 @@ class Desk:
             self.cancelled += 1
             raise
 
+    def serve_each(self, peer: Peer, requests: Sequence[Command]) -> list[Begun | Exception]:
+        self.together.append(len(requests))
+        return [tried(self.serve, peer, request) for request in requests]
+
     def holds(self, request: Command) -> bool:
         return request.code == POLL
+
+    def repeats(self, code: int) -> bool:
+        return code == ECHO
 
     def refusal(self, request: Command, error: Exception) -> Command | None:
         return request.answer(7, "no") if isinstance(error, KeyError) else None
@@ -120,15 +131,41 @@ class Desk:
 class Side:
     """A connection and what it is made of."""
 
-    def __init__(self, desk: Desk, begin: Any, room: Arriving, admits: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        begin: Any,
+        room: Arriving,
+        admits: Callable[[], bool] = lambda: True,
+        **more: Any,
+    ) -> None:
         self.room = room
-        terms = Terms(desk, begin, 1 << 20, 3, room)
+        terms = replace(Terms(desk, begin, 1 << 20, 3, room), **more)
         self.connection = Connection(terms, lambda _, begins: admits() or not begins)
         self.wire = Wire()
+        self._coming = b""
         self.connection.connection_made(self.wire)
 
+    def arrive(self, data: bytes = b"") -> None:
+        """As a transport does: what is not read waits there."""
+        self._coming += data
+        while self._coming and self.wire.reading and not self.wire.closing:
+            room = self.connection.get_buffer(-1)
+            count = min(len(room), len(self._coming))
+            assert count, "there is room where it is read"
+            room[:count] = self._coming[:count]
+            self._coming = self._coming[count:]
+            self.connection.buffer_updated(count)
+
+    async def flow(self, data: bytes) -> None:
+        """The same until all of it is read, as far as it is."""
+        self.arrive(data)
+        while self._coming and not self.wire.closing:
+            await asyncio.sleep(0)
+            self.arrive()
+
     def send(self, code: int, number: int, body: bytes = b"", flag: int = 0) -> None:
-        self.connection.data_received(Command(code, number, body=body, flag=flag).frame())
+        self.arrive(Command(code, number, body=body, flag=flag).frame())
 
     def lose(self) -> None:
         self.connection.connection_lost(None)
@@ -136,6 +173,12 @@ class Side:
     def ticks(self, count: int) -> None:
         for _ in range(count):
             self.connection.tick()
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns end by what was served in them, however slow the machine is."""
+    monkeypatch.setattr(module, "SECONDS_AT_ONCE", inf)
 
 
 @pytest.fixture
@@ -149,7 +192,7 @@ async def sides(desk: Desk) -> AsyncIterator[Callable[[], Side]]:
     made: list[Side] = []
 
     def make() -> Side:
-        made.append(Side(desk, background.start, room, lambda: True))
+        made.append(Side(desk, background.start, room))
         return made[-1]
 
     yield make
@@ -170,7 +213,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_requests_are_answered_in_the_callback(side: Side) -> None:
+async def test_requests_are_answered_in_the_callback(side: Side) -> None:
     side.send(ECHO, 1, b"a")
     side.send(ECHO, 2, b"b" * 100_000)
     found = side.wire.take()
@@ -216,10 +259,10 @@ async def test_an_answer_that_cannot_be_written_ends_this_connection_alone(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     failures: list[Exception] = []
-    side = Side(desk, Background(failures.append).start, Arriving(ROOM), lambda: True)
+    side = Side(desk, Background(failures.append).start, Arriving(ROOM))
     request = Command(code, 1).frame()
     monkeypatch.setattr(Command, "head", lambda self: "\ud800".encode())
-    side.connection.data_received(request)
+    side.arrive(request)
     await turns()
     if code == WAIT:
         desk.answers[1].set_result("")
@@ -269,7 +312,7 @@ def test_what_is_no_frame_ends_this_connection_alone(
     sides: Callable[[], Side], desk: Desk, data: bytes
 ) -> None:
     one, other = sides(), sides()
-    one.connection.data_received(data)
+    one.arrive(data)
     assert one.wire.closing
     one.send(ECHO, 1)
     assert one.wire.take() == []
@@ -283,33 +326,58 @@ async def test_long_frames_that_have_not_arrived_whole_share_their_memory(
 ) -> None:
     one, other, third, fourth = (sides() for _ in range(4))
     frame = Command(ECHO, 1, body=bytes(100_000)).frame()
-    part = module.OWN_BYTES + 20_000
-    one.connection.data_received(frame[:part])
-    other.connection.data_received(frame[:part])
+    part = SHORT_BYTES + 20_000
+    one.arrive(frame[:part])
+    other.arrive(frame[:part])
     assert (one.wire.reading, other.wire.reading) == (True, False)
-    third.connection.data_received(frame[: module.OWN_BYTES])  # it waits, too
+    third.arrive(frame[:SHORT_BYTES])  # it waits, too
     fourth.send(ECHO, 1)  # short ones go on
     assert len(fourth.wire.take()) == 1
-    one.connection.data_received(frame[part:] + frame[:part])  # and the next one
-    await turns()
+    await one.flow(frame[part:] + frame[:SHORT_BYTES])  # and the next one
     assert len(one.wire.take()) == 1
     assert (one.wire.reading, other.wire.reading) == (False, True)
-    other.connection.data_received(frame[part:])
+    other.arrive(frame[part:])
     assert len(other.wire.take()) == 1
     third.lose()
     assert one.wire.reading
-    one.connection.data_received(frame[part:])
+    one.arrive(frame[SHORT_BYTES:])
     assert len(one.wire.take()) == 1
 
 
-async def test_what_arrives_of_frames_that_wait_is_bounded(sides: Callable[[], Side]) -> None:
-    frame = Command(ECHO, 1, body=bytes(100_000)).frame()
-    part = ROOM // arriving.HELD_PART
-    first, *others = (sides() for _ in range(3))
-    first.connection.data_received(frame[:part])
-    for one in others:
-        one.connection.data_received(frame[:part])
-    assert [one.wire.closing for one in (first, *others)] == [False, False, True]
+async def test_however_many_wait_for_room_nobody_is_refused_and_little_is_kept(
+    sides: Callable[[], Side],
+) -> None:
+    frame = Command(ECHO, 1, body=bytes(150_000)).frame()
+    crowd = [sides() for _ in range(100)]
+    crowd[0].arrive(frame[:-1])
+    for one in crowd[1:]:
+        one.arrive(frame * 2)
+    assert sum(one.wire.reading for one in crowd) == 1
+    assert all(one.connection._reader.held_bytes <= SHORT_BYTES for one in crowd[1:])
+    crowd[0].arrive(frame[-1:])
+    answered = len(crowd[0].wire.take())
+    while going := [one for one in crowd[1:] if one.wire.reading and one._coming]:
+        for one in going:
+            one.arrive()
+            answered += len(one.wire.take())
+        await asyncio.sleep(0)
+    assert answered == 1 + 2 * len(crowd[1:])
+    assert not any(one.wire.closing for one in crowd)
+
+
+async def test_what_came_before_is_served_and_no_more_than_a_short_frame_of_it_waits(
+    sides: Callable[[], Side],
+) -> None:
+    long = Command(ECHO, 2, body=bytes(150_000)).frame()
+    one, other, third = (sides() for _ in range(3))
+    one.connection.feed(Command(ECHO, 1).frame() + long[:50_000])
+    await one.flow(long[50_000:-1])
+    other.connection.feed(long[:SHORT_BYTES])
+    third.connection.feed(long[: SHORT_BYTES + 1])
+    assert [side.wire.closing for side in (one, other, third)] == [False, False, True]
+    await one.flow(long[-1:])
+    await other.flow(long[SHORT_BYTES:])
+    assert [found.opaque for side in (one, other) for found in side.wire.take()] == [1, 2, 2]
 
 
 async def test_a_long_frame_that_does_not_go_on_ends_while_another_one_waits(
@@ -317,20 +385,20 @@ async def test_a_long_frame_that_does_not_go_on_ends_while_another_one_waits(
 ) -> None:
     one, other = sides(), sides()
     frame = Command(ECHO, 1, body=bytes(100_000)).frame()
-    one.connection.data_received(frame[:50_000])
-    other.connection.data_received(frame[:20_000])
+    one.arrive(frame[:SHORT_BYTES])
+    other.arrive(frame[:20_000])
     for _ in range(arriving.GRACE_LOOKS + 1):
         one.room.look()
     assert one.wire.closing
     assert other.wire.reading
 
 
-def test_a_long_request_leaves_no_memory_with_its_connection(side: Side) -> None:
+async def test_a_long_request_leaves_no_memory_with_its_connection(side: Side) -> None:
     frame = Command(ECHO, 1, flag=ONEWAY, body=bytes(900_000)).frame()
     tracemalloc.start()
     try:
         for at in range(0, len(frame), 100_000):
-            side.connection.data_received(frame[at : at + 100_000])
+            await side.flow(frame[at : at + 100_000])
         memory, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -349,8 +417,9 @@ def test_nothing_is_read_while_the_client_takes_no_answers(side: Side) -> None:
     assert taken == [0]
     side.connection.resume_writing()
     assert side.wire.reading
-    assert [one.opaque for one in side.wire.take()] == [1]
     assert taken == [0, 1]
+    side.arrive()
+    assert [one.opaque for one in side.wire.take()] == [1]
 
 
 def test_what_waits_to_be_taken_is_let_go_with_the_connection(side: Side) -> None:
@@ -364,7 +433,7 @@ def test_what_waits_to_be_taken_is_let_go_with_the_connection(side: Side) -> Non
 async def test_others_have_their_turn_between_many_requests_that_arrive_at_once(side: Side) -> None:
     count = 2 * module.REQUESTS_AT_ONCE + 5
     frames = [Command(ECHO, number).frame() for number in range(count)]
-    side.connection.data_received(b"".join(frames))
+    side.arrive(b"".join(frames))
     answered = []
     for most in (module.REQUESTS_AT_ONCE, module.REQUESTS_AT_ONCE, 5):
         found = [one.opaque for one in side.wire.take()]
@@ -376,45 +445,41 @@ async def test_others_have_their_turn_between_many_requests_that_arrive_at_once(
     assert side.wire.take() == []
 
 
-async def test_few_requests_that_wait_begin_in_a_turn(
+async def test_few_requests_that_wait_begin_in_a_turn_of_all_connections(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CALLS_AT_ONCE", 1)
-    background = Background()
-    side = Side(desk, background.start, Arriving(ROOM), lambda: True)
-    side.connection.data_received(b"".join(Command(WAIT, n).frame() for n in range(3)))
-    for begun in (1, 2, 3):
-        assert len(side.connection._calls) == begun
+    monkeypatch.setattr(beginnings, "AT_ONCE", 1)
+    background, begun = Background(), beginnings.Beginnings()
+    one, other = (Side(desk, background.start, Arriving(ROOM), beginnings=begun) for _ in range(2))
+    for side in (one, other):
+        side.arrive(b"".join(Command(WAIT, n).frame() for n in range(3)))
+    assert (one.wire.reading, other.wire.reading) == (False, False)
+    found = [(1, 1)]
+    while found[-1] != (3, 3):
         await asyncio.sleep(0)
-    side.lose()
+        found.append((len(one.connection._calls), len(other.connection._calls)))
+    assert list(dict.fromkeys(found)) == [(1, 1), (2, 1), (2, 2), (3, 2), (3, 3)]
+    await turns()
+    assert one.wire.reading
+    assert other.wire.reading
+    one.lose()
+    other.lose()
     await background.stop()
 
 
-async def test_others_have_their_turn_between_large_requests(
+async def test_others_have_their_turn_after_a_request_that_takes_long(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BYTES_AT_ONCE", 8000)
-    side.connection.data_received(Command(ECHO, 1, body=bytes(8000)).frame() * 3)
-    for _ in range(3):
+    monkeypatch.setattr(module, "SECONDS_AT_ONCE", 0.0)
+    side.arrive(Command(ECHO, 1).frame() * 3)
+    for reads in (False, False, True):
         assert len(side.wire.take()) == 1
+        assert side.wire.reading == reads
         await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert side.wire.reading
-
-
-async def test_where_there_is_no_memory_to_wait_for_a_turn_requests_are_served_at_once(
-    side: Side,
-) -> None:
-    side.connection.data_received(Command(ECHO, 1, body=bytes(1500)).frame() * 100)
-    first = len(side.wire.take())
-    assert 100 - first <= (ROOM // arriving.HELD_PART + module.OWN_BYTES) / 1500
-    await turns()
-    assert not side.wire.closing
-    assert first + len(side.wire.take()) == 100
 
 
 async def test_what_waits_for_its_turn_ends_with_its_connection(side: Side) -> None:
-    side.connection.data_received(Command(ECHO, 1, body=bytes(1000)).frame() * 40)
+    side.arrive(Command(ECHO, 1, body=bytes(1000)).frame() * 40)
     side.wire.take()
     side.lose()
     await turns()
@@ -422,7 +487,7 @@ async def test_what_waits_for_its_turn_ends_with_its_connection(side: Side) -> N
 
 
 async def test_a_client_that_takes_no_answers_is_served_no_more_in_its_turn(side: Side) -> None:
-    side.connection.data_received(Command(ECHO, 1).frame() * (module.REQUESTS_AT_ONCE + 1))
+    side.arrive(Command(ECHO, 1).frame() * (module.REQUESTS_AT_ONCE + 1))
     side.wire.take()
     side.connection.pause_writing()
     await turns()
@@ -433,24 +498,37 @@ async def test_a_client_that_takes_no_answers_is_served_no_more_in_its_turn(side
     assert side.wire.reading
 
 
-def test_nothing_is_written_to_a_connection_that_broke(side: Side) -> None:
+async def test_nothing_is_written_to_a_connection_that_broke(side: Side) -> None:
     side.wire.breaks = True
     large = Command(ECHO, 1, body=bytes(module.SMALL_BYTES + 1))
-    side.connection.data_received(large.frame() * 3 + Command(ECHO, 2).frame())
+    await side.flow(large.frame() * 3 + Command(ECHO, 2).frame())
     assert len(side.wire.take()) == 1
 
 
-def test_small_answers_of_a_turn_are_written_together_and_in_order(side: Side) -> None:
+async def test_small_answers_of_a_turn_are_written_together_and_in_order(side: Side) -> None:
     frames = [Command(ECHO, number, body=b"x").frame() for number in range(5)]
     large = Command(ECHO, 5, body=bytes(module.SMALL_BYTES + 1)).frame()
-    side.connection.data_received(b"".join((*frames, large, *frames)))
+    await side.flow(b"".join((*frames, large, *frames)))
     numbers = [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4]
     assert [one.opaque for one in side.wire.take()] == numbers
     assert side.wire.writes == 4, "five, the large one's header and body, and five"
 
 
+async def test_requests_that_repeat_are_served_together(side: Side, desk: Desk) -> None:
+    codes = (ECHO, ECHO, ECHO, REFUSE, ECHO, WAIT, ECHO, ECHO)
+    side.arrive(b"".join(Command(code, n).frame() for n, code in enumerate(codes)))
+    assert desk.together == [3, 2]
+    assert desk.served == list(range(len(codes)))
+    found = [(one.opaque, one.code) for one in side.wire.take()]
+    assert found == [(0, 0), (1, 0), (2, 0), (3, 7), (4, 0), (6, 0), (7, 0)]
+    assert side.wire.writes == 1
+    side.arrive(Command(ECHO, 8).frame() * 2 + b"\xff" * 16)
+    assert desk.together == [3, 2, 2], "before the frame that is none"
+    assert [one.opaque for one in side.wire.take()] == [8, 8]
+
+
 def test_what_was_answered_before_a_broken_frame_is_written(side: Side) -> None:
-    side.connection.data_received(Command(ECHO, 1).frame() + b"\xff" * 16)
+    side.arrive(Command(ECHO, 1).frame() + b"\xff" * 16)
     assert [one.opaque for one in side.wire.take()] == [1]
     assert side.wire.closing
 
@@ -477,11 +555,52 @@ def test_a_silent_client_is_let_go(side: Side) -> None:
 
 def test_a_frame_that_does_not_go_on_is_refused(side: Side) -> None:
     frame = Command(ECHO, 1, body=bytes(100)).frame()
-    side.connection.data_received(frame[:50])
+    side.arrive(frame[:50])
     side.ticks(arriving.STALLED_TICKS)
     assert not side.wire.closing
     side.ticks(2)
     assert side.wire.closing
+
+
+async def test_many_that_wait_end_in_several_turns(desk: Desk) -> None:
+    background, count = Background(), module.ENDS_AT_ONCE + 1
+    side = Side(desk, background.start, Arriving(ROOM), calls_max=count)
+    side.arrive(b"".join(Command(WAIT, number).frame() for number in range(count)))
+    while len(desk.answers) < count:
+        await asyncio.sleep(0)
+    side.lose()
+    await asyncio.sleep(0)
+    assert desk.cancelled == module.ENDS_AT_ONCE
+    await turns()
+    assert desk.cancelled == count
+    await background.stop()
+
+
+class Watched(BusyPoll):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+        self.told: list[str] = []
+
+    def came(self) -> None:
+        self.told.append("came")
+
+    def expect(self) -> None:
+        self.told.append("expect")
+
+
+async def test_the_next_message_is_looked_for_after_one_that_came_alone(desk: Desk) -> None:
+    background, watched = Background(), Watched()
+    side = Side(desk, background.start, Arriving(ROOM), busy_poll=watched)
+    side.send(ECHO, 1)
+    assert watched.told == ["came", "expect"]
+    side.send(REFUSE, 2)  # of which no more is expected
+    side.send(WAIT, 3)
+    side.send(ECHO, 4, bytes(SMALL_BYTES))
+    assert watched.told == ["came", "expect", "came", "came", "came"]
+    side.lose()
+    await background.stop()
 
 
 async def test_the_end_waits_for_what_stores_and_not_for_polls(side: Side, desk: Desk) -> None:
@@ -507,7 +626,7 @@ async def test_a_connection_may_be_refused(desk: Desk) -> None:
     assert refused.wire.aborted
     refused.lose()
     desk.full = True
-    over = Side(desk, Background().start, Arriving(100), lambda: True)
+    over = Side(desk, Background().start, Arriving(100))
     assert over.wire.aborted
     over.lose()
     assert desk.here == []
@@ -517,6 +636,6 @@ def test_headers_of_another_form_are_answered_in_it(side: Side) -> None:
     from node.remoting.codec.command import Serialization
 
     request = replace(Command(ECHO, 6), serialization=Serialization.ROCKETMQ)
-    side.connection.data_received(request.frame())
+    side.arrive(request.frame())
     (found,) = side.wire.take()
     assert (found.opaque, found.serialization) == (6, Serialization.ROCKETMQ)
