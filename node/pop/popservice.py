@@ -24,7 +24,7 @@ from node.filters.consumerfilters import ConsumerFilters
 from node.filters.tagfilter import MessageFilter
 from node.pop.popline import Line
 from node.pop.popqueue import Lease, PopQueue
-from node.pop.retrytopics import RetryTopics, retry_topic
+from node.pop.retrytopics import RetryTopics, copies_from, retry_topic
 from node.pop.subscriber import Subscriber
 from node.traces.recorder import Delivery
 from store.clocks import MonoMs
@@ -357,6 +357,8 @@ class PopService:
             if result.next_offset <= state.next and not result.count:
                 break
             result = request.filter.chosen(result)
+            if key[0] != request.topic and key[0].startswith(RETRY_PREFIX):
+                result = copies_from(request.topic, result)  # others may be of another group
             found += self._lease_rows(key, state, request, result, mono_ms)
             self._dirty[key] = None
             if state.orderly and found:

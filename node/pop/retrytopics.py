@@ -3,20 +3,27 @@
 %RETRY%<group>_<topic> holds messages that a group will get again by POP, %RETRY%<group> messages
 that the members of a group sent back, and %DLQ%<group> messages that the group has given up. A copy
 keeps body, keys, tags, born time and born host. Its reconsume times count the failed attempts.
+
+One name may be that of several: %RETRY%a_b_c is for a group a and a topic b_c, for a_b and c, and
+for what members of a_b_c sent back. So each copy says which topic it comes from.
 """
 
 import hashlib
+from dataclasses import replace
 
+import numpy as np
 from duolog import _errors as sdk
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from node.core.core import Core
 from node.deferred.delayservice import DelayService
 from node.deferred.redirect import stored_again
-from store.record import TOPIC_BYTES_MAX, Record
+from store.reader import GetResult
+from store.record import TOPIC_BYTES_MAX, Record, decode_properties
 from store.status import PutMessageStatus
 
 RETRY_TIMES = 16  # retryMaxTimes
+ORIGIN = "RETRY_TOPIC"
 RECONSUME_TIMES_MAX = (1 << 31) - 1  # that a record has room for
 FIRST_LEVEL = 3  # the ladder begins at the third delay level: 10 s
 
@@ -45,7 +52,21 @@ def dead_letter_topic(group: str) -> str:
 
 def origin_of(record: Record) -> str:
     """The topic a message was first sent to."""
-    return record.properties.get("RETRY_TOPIC", record.topic)
+    return record.properties.get(ORIGIN, record.topic)
+
+
+def copies_from(topic: str, result: GetResult) -> GetResult:
+    """Of what was read in a retry topic, the copies of a topic's messages.
+
+    Copies that RocketMQ stored by POP do not say where they come from: they are anybody's, and so
+    are copies of these, which name the retry topic.
+    """
+    origins = (
+        decode_properties(text.decode(errors="replace")).get(ORIGIN, topic)
+        for _, _, text in result.rows()
+    )
+    own = (origin == topic or origin.startswith(RETRY_PREFIX) for origin in origins)
+    return result.chosen(np.fromiter(own, np.uint8, result.count))
 
 
 def _attempts_of(record: Record) -> int:
@@ -70,7 +91,9 @@ class RetryTopics:
         if failed > int(row.get("retryMaxTimes", RETRY_TIMES)):
             await self._dead(group, record, failed)
             return
-        await self._put(retry_topic(group, topic), record, failed, {"RETRY_TOPIC": record.topic})
+        if not topic.startswith(RETRY_PREFIX):  # of an earlier copy, it counts no more
+            record = replace(record, properties={**record.properties, ORIGIN: topic})
+        await self._put(retry_topic(group, topic), record, failed, {ORIGIN: record.topic})
 
     async def send_back(self, group: str, record: Record, level: int, max_attempts: int) -> str:
         """Store a message for one more attempt after a delay; the topic that holds it now.
@@ -85,7 +108,7 @@ class RetryTopics:
             await self._dead(group, record, failed)
             return dead_letter_topic(group)
         topic = group_retry_topic(group)
-        origin = {"RETRY_TOPIC": record.topic}
+        origin = {ORIGIN: record.topic}
         await self._put(topic, record, failed, origin, level or FIRST_LEVEL + failed - 1)
         return topic
 

@@ -15,7 +15,10 @@ from node.rocketmq.relay.clients import Clients
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from store.clocks import MonoMs
+from store.columns import Columns
+from store.messagestore import PutBatch
 from store.offsets import PhyOffset
+from store.record import Host
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of, until
@@ -107,6 +110,34 @@ async def test_an_expired_lease_leads_to_another_attempt_and_finally_a_dead_lett
     assert dead.system_properties.dead_letter_queue.topic == "T"
     assert dead.system_properties.dead_letter_queue.message_id == "01CD"
     assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
+
+
+async def test_a_dead_letter_that_is_popped_has_more_attempts_of_its_own(
+    api: Api, node: Node
+) -> None:
+    """Its copy names the topic that it was first sent to, and is none of that topic's any more."""
+    await api.send(message(b"x"))
+    for group, topic, attempts_made in (("g", "T", 3), ("patient", "%DLQ%g", 2)):
+        await until(lambda topic=topic: topic in broker_of(node).metadata.topics)
+        for _ in range(attempts_made):
+            (found,) = await receive_until(api, group, 1, topic=topic)
+            handle = found.system_properties.receipt_handle
+            assert (await api.change(group, handle, 30, topic)).status.code == Code.OK
+
+
+async def test_a_copy_that_does_not_name_its_topic_is_delivered_until_it_is_a_dead_letter(
+    api: Api, node: Node
+) -> None:
+    """As RocketMQ stores them for another attempt."""
+    broker = broker_of(node)
+    broker.metadata.auto_create("%RETRY%g_T", 1)
+    columns = Columns.of([b"x"], [b"UNIQ_KEY\x01ID"])
+    await broker.log.put_and_wait(PutBatch("%RETRY%g_T", 0, columns, 1, Host("127.0.0.1", 1)))
+    for _ in range(3):  # retry_times 2
+        (found,) = await receive_until(api, "g", 1)
+        handle = found.system_properties.receipt_handle
+        assert (await api.change("g", handle, 30)).status.code == Code.OK
+    await until(lambda: "%DLQ%g" in broker.metadata.topics)
 
 
 async def test_a_changed_lease_has_a_handle_of_its_own(api: Api) -> None:

@@ -91,6 +91,29 @@ async def test_a_handle_is_of_no_use_to_another_user(alice: Api, bob: Api) -> No
     assert (await alice.ack("g", handle)).status.code == Code.OK
 
 
+async def test_a_retry_topic_that_two_groups_share_gives_each_its_own_messages(
+    node: Node, users: Users
+) -> None:
+    """%RETRY%a_b_c is that of a for the topic b_c, and that of a_b for the topic c."""
+    await make_topics(node, "c", "b_c")
+    await users.new("carol", "Pub,Sub Topic:c", "Sub Group:a_b")
+    await users.new("mallory", "Pub,Sub Topic:b_c", "Sub Group:a")
+    carol, mallory = as_user(node, "carol"), as_user(node, "mallory")
+    try:
+        for api, group, topic in ((carol, "a_b", "c"), (mallory, "a", "b_c")):
+            await api.send(message(topic.encode(), topic=topic))
+            (handle,) = (await api.receive(group, topic)).handles
+            assert (await api.change(group, handle, 20, topic)).status.code == Code.OK
+        store = broker_of(node).store
+        await until(lambda: store.queue_range("%RETRY%a_b_c", 0)[1] == 2)
+        for api, group, topic in ((carol, "a_b", "c"), (mallory, "a", "b_c")):
+            found = [await api.receive(group, topic) for _ in range(2)]
+            assert [body for received in found for body in received.bodies] == [topic.encode()]
+    finally:
+        await carol.close()
+        await mallory.close()
+
+
 async def test_a_transaction_is_decided_only_with_the_right_to_its_topic(
     alice: Api, bob: Api
 ) -> None:
