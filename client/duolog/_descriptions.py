@@ -423,6 +423,7 @@ class NodeStatus:
         wall_ms: its wall clock when it answered; 0: not known.
         certificate: file of its certificate that expires first; empty: none.
         certificate_until_ms: when that is.
+        cluster: that it belongs to; empty: not known.
     """
 
     name: str
@@ -458,6 +459,7 @@ class NodeStatus:
     wall_ms: int = 0
     certificate: str = ""
     certificate_until_ms: int = 0
+    cluster: str = ""
 
     @property
     def is_master(self) -> bool:

@@ -201,6 +201,7 @@ def node_of(reply: wire.NodeStatusReply) -> NodeStatus:
         wall_ms=reply.wall_ms,
         certificate=reply.certificate,
         certificate_until_ms=reply.certificate_until_ms,
+        cluster=reply.cluster,
     )
 
 

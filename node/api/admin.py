@@ -686,6 +686,7 @@ class AdminService(stubs.AdminServicer):
             wall_ms=broker.times.wall_ms(),
             certificate=str(expiry.file) if expiry else "",
             certificate_until_ms=int(expiry.until.timestamp() * 1000) if expiry else 0,
+            cluster=broker.node.cluster,
             store=wire.LocalStore(
                 boot_id=place.boot_id, path=place.path, device=place.device, inode=place.inode
             ),

@@ -47,17 +47,22 @@ async def look_at_nodes(client: Client, named: Iterable[str]) -> Seen:
     runtime = runtime_of(client)
     status, route = await asyncio.gather(client.admin.cluster_status(), client.admin.route())
     told = await _all_at([_address_of(node, route) for node in status.nodes], runtime)
-    nodes = {(node.replication.group, node.name): node for node in status.nodes}
+    nodes = {_key_of(node): node for node in status.nodes}
     refusing = {one.address: one.refusal for one in told if one.refusal}
-    unreachable = set()
+    unreachable, strangers = set[tuple[str, str]](), dict[str, str]()
+    answered = {_key_of(status.nodes[0])}
     for node, one in zip(status.nodes[1:], told[1:], strict=True):  # the first one answered
-        key = (node.replication.group, node.name)
+        key = _key_of(node)
         own = one.status
-        if own is not None and (own.replication.group, own.name) == key:
+        if own is not None and own.cluster not in ("", status.cluster):  # older ones say none
+            strangers[one.address] = own.cluster
+        elif own is not None and _key_of(own) == key:
             nodes[key] = own
+            answered.add(key)
         elif not node.stale and one.address and not one.refusal:
             unreachable.add(key)
     silent = []
+    namesakes: dict[tuple[str, str], tuple[str, str]] = {}
     known = {node.listen for node in nodes.values()}
     more = await _all_at(sorted(set(named) - known), runtime)
     for one in more:
@@ -65,9 +70,15 @@ async def look_at_nodes(client: Client, named: Iterable[str]) -> Seen:
             refusing[one.address] = one.refusal
         elif one.status is None:
             silent.append(one.address)
+        elif one.status.cluster not in ("", status.cluster):
+            strangers[one.address] = one.status.cluster
         else:
-            key = (one.status.replication.group, one.status.name)
+            key = _key_of(one.status)
+            if key in answered and nodes[key].listen != one.status.listen:
+                namesakes[key] = (nodes[key].listen, one.status.listen)
+                continue
             nodes[key] = one.status  # it may be reached at this address only
+            answered.add(key)
             unreachable.discard(key)
     return Seen(
         route,
@@ -77,9 +88,20 @@ async def look_at_nodes(client: Client, named: Iterable[str]) -> Seen:
         _wall_ms(),
         frozenset(unreachable),
         tuple(silent),
-        clocks=tuple(one.clock for one in (*told, *more) if one.clock is not None),
+        clocks=tuple(
+            one.clock
+            for one in (*told, *more)
+            if one.clock is not None and one.address not in strangers
+        ),
         refusing=refusing,
+        strangers=strangers,
+        namesakes=namesakes,
     )
+
+
+def _key_of(node: NodeStatus) -> tuple[str, str]:
+    """Its replica group and name."""
+    return node.replication.group, node.name
 
 
 async def _consumption(

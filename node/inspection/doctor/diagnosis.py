@@ -7,7 +7,7 @@ from duolog import NodeStatus
 
 from node.inspection.doctor.consumers import diagnose_groups
 from node.inspection.doctor.findings import NOTE, SEVERITIES, WARNING, Clock, Finding, Seen
-from node.inspection.doctor.nodes import down, of_node, refuses
+from node.inspection.doctor.nodes import down, namesake, of_node, refuses, stranger
 from node.inspection.doctor.replicagroups import of_replica_group
 from node.inspection.doctor.replication import leases
 
@@ -28,6 +28,8 @@ def diagnose(seen: Seen) -> list[Finding]:
         *itertools.chain.from_iterable(of_node(seen, node) for node in seen.nodes),
         *(down(f"node at {address}", "it does not answer", True) for address in seen.silent),
         *(refuses(address, reason) for address, reason in seen.refusing.items()),
+        *(stranger(address, cluster) for address, cluster in seen.strangers.items()),
+        *(namesake(*key, *addresses) for key, addresses in seen.namesakes.items()),
         *leases(seen.nodes),
         *_versions(seen.nodes),
         *_clocks(seen.clocks),

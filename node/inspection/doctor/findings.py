@@ -43,7 +43,9 @@ class Seen:
     latter, by replica group and name, where their master is connected to them. silent: addresses
     that were named and do not answer. groups, topics: empty where they could not be read; unread
     says why. now_ms: wall clock. clocks: of the nodes that say what time it is. refusing: addresses
-    of nodes that answer and refuse to say how they are, and why.
+    of nodes that answer and refuse to say how they are, and why. strangers: addresses of nodes of
+    other clusters, which are not among the nodes, and these clusters. namesakes: addresses of two
+    nodes of one replica group and name, by these; one of them is among the nodes.
     """
 
     route: Route
@@ -56,6 +58,8 @@ class Seen:
     unread: str = ""
     clocks: tuple[Clock, ...] = ()
     refusing: Mapping[str, str] = field(default_factory=dict)
+    strangers: Mapping[str, str] = field(default_factory=dict)
+    namesakes: Mapping[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
 
 
 def replica_of(route: Route, node: NodeStatus) -> ReplicaRoute | None:

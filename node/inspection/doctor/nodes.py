@@ -106,6 +106,30 @@ def refuses(address: str, reason: str) -> Finding:
     )
 
 
+def stranger(address: str, cluster: str) -> Finding:
+    """A node of another cluster."""
+    return Finding(
+        WARNING,
+        "other-cluster",
+        f"node at {address}",
+        f"it is a node of another cluster, {cluster}, and was not looked at",
+        "name nodes of one cluster; if it is meant to be of this one, set its node.cluster",
+    )
+
+
+def namesake(group: str, name: str, address: str, other: str) -> Finding:
+    """Two nodes that have one name."""
+    return Finding(
+        ERROR,
+        "same-name",
+        f"node {name} of {group}",
+        f"two nodes have this name: those at {address} and at {other}",
+        "stop the one that no producer uses, and keep its directory; a node of the group needs a "
+        "node.name of its own",
+        "two-masters",
+    )
+
+
 def down(where: str, what: str, elected: bool) -> Finding:
     """A node that does not answer. elected: its group elects its master."""
     return Finding(
@@ -196,4 +220,4 @@ def _certificate(where: str, node: NodeStatus, now_ms: int) -> Iterator[Finding]
         )
 
 
-__all__ = ["EXPIRES_MS", "down", "of_node", "refuses"]
+__all__ = ["EXPIRES_MS", "down", "namesake", "of_node", "refuses", "stranger"]

@@ -178,6 +178,26 @@ async def test_a_node_that_answers_and_refuses_is_not_down(
     assert "node-down" not in found
 
 
+@pytest.mark.parametrize(
+    ("cluster", "cause", "where"),
+    [("another", "other-cluster", "node at {}"), ("DefaultCluster", "same-name", "node test of")],
+)
+async def test_a_node_of_the_same_name_is_not_taken_for_another_one(
+    start_node: StartNode, tmp_path: Path, cluster: str, cause: str, where: str
+) -> None:
+    """Of another cluster, or a second one of the same."""
+    first = await start_node(tmp_path / "first")
+    second = await start_node(tmp_path / "second", cluster=cluster)
+    here, there = (f"127.0.0.1:{one.port}" for one in (first, second))
+    async with duolog.Client(here, timeout=10) as client:
+        seen = await look(client, [here, there])
+    assert [node.listen for node in seen.nodes] == [here]
+    found = {one.cause: one for one in diagnose(seen)}
+    assert found.keys() == {cause, "single-node"}
+    assert found[cause].where.startswith(where.format(there))
+    assert there in found[cause].where + found[cause].what
+
+
 async def test_what_passes_in_a_moment_is_not_told(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,6 +203,14 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
         "node at b:1",
         lambda: replace(with_node("b", stale=True), refusing={"b:1": "Unauthenticated: no"}),
     ),
+    "other-cluster": (
+        WARNING, "node at d:1", lambda: replace(HEALTHY, strangers={"d:1": "another"}),
+    ),
+    "same-name": (
+        ERROR,
+        "node b of g",
+        lambda: replace(HEALTHY, namesakes={("g", "b"): ("b:1", "d:1")}),
+    ),
     "drained": (NOTE, "node b of g", lambda: with_replica("b", drained=True)),
     "not-in-sync": (WARNING, "node b of g", lambda: with_part("a", sync_state_set=("a", "c"))),
     "versions-differ": (NOTE, "the cluster", lambda: with_node("b", version="1.1")),
