@@ -253,7 +253,7 @@ def _nobody_is_asked() -> list[Patch]:
 def _given_up_unstored() -> list[Patch]:
     def discard(self: Any, halves: Any, half: Any, record: Any) -> None:
         noted = self._note_decided(halves, [half.offset])
-        self._decisions.add(half.origin, Decision(False, noted.end_offset))
+        self._decisions.add(half.origin, Decision(False, noted.end_offset, half.group))
         self._settle(noted)
 
     return [(TransactionService, "_discard", discard)]

@@ -148,10 +148,14 @@ class HalfMessages:
 
 
 class Decision(NamedTuple):
-    """The decision on a half message, and the log offset up to which it must be durable."""
+    """The decision on a half message, and the log offset up to which it must be durable.
+
+    group: its producer group.
+    """
 
     commit: bool
     end_offset: int
+    group: str
 
 
 class Decisions:

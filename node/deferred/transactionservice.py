@@ -341,15 +341,14 @@ class TransactionService:
         found = []
         for origin in wanted:
             half = halves.get(origin)
-            if half is not None and group is not None and half.group != group:
-                raise sdk.BadRequest(f"half message {origin} belongs to another producer group")
             if half is not None:
+                _check_group(origin, half.group, group)
                 found.append(half)
         decided = [origin for origin in wanted if halves.get(origin) is None]
         if found:
             await self._end(halves, found, commit)
         for origin in decided:
-            await self._repeat(origin, commit)
+            await self._repeat(origin, commit, group)
 
     async def _end(self, halves: HalfMessages, found: list[Half], commit: bool) -> None:
         """Decide on pending half messages, and wait until the decision is durable."""
@@ -374,7 +373,7 @@ class TransactionService:
                 end_offset = self._decide(halves, undecided, commit)
         await self._safe(PhyOffset(end_offset))
         for offset in missed:
-            await self._repeat(origins[offset], commit)
+            await self._repeat(origins[offset], commit, None)
 
     async def _safe(self, end_offset: PhyOffset) -> None:
         """Wait until the log is durable up to an offset.
@@ -388,13 +387,16 @@ class TransactionService:
             if status is not PutMessageStatus.PUT_OK:
                 raise sdk.ResultUnknown(status.value)
 
-    async def _repeat(self, origin: int, commit: bool) -> None:
-        """Check a repeated decision. Raises NoSuchMessage if the first one was different."""
+    async def _repeat(self, origin: int, commit: bool, group: str | None) -> None:
+        """Check a repeated decision. Raises NoSuchMessage if the first one was different, and
+        BadRequest where it is another group's: that is not told how it ended.
+        """
         known = self._decisions.get(origin)
         if known is not None:
+            _check_group(origin, known.group, group)
             was_commit: bool | None = known.commit
         else:
-            was_commit = self._decided_before(origin)
+            was_commit = self._decided_before(origin, group)
         if was_commit is not None and was_commit != commit:
             became = "committed" if was_commit else "rolled back, or given up after the last check"
             wanted = "committed" if commit else "rolled back"
@@ -402,13 +404,15 @@ class TransactionService:
         if known is not None:
             await self._safe(PhyOffset(known.end_offset))
 
-    def _decided_before(self, origin: int) -> bool | None:
+    def _decided_before(self, origin: int, group: str | None) -> bool | None:
         """Whether a decision that is only in the log was a commit; None if that cannot be told.
 
-        Raises Unavailable if the index does not reach that far yet.
+        Raises Unavailable if the index does not reach that far yet, BadRequest as `_repeat`.
         """
         store = self._core.store
         record = store.record_at(HALF_TOPIC, QUEUE, QueueOffset(origin))
+        if record is not None:
+            _check_group(origin, record.properties.get("PGROUP", ""), group)
         if record is None or not self._core.options.message_index_enable:
             return None
         if store.dispatched_offset < max(self._older[1], self._decisions.forgotten_end):
@@ -432,8 +436,8 @@ class TransactionService:
                 if self._record(at).physical_offset in committed:
                     self._unnoted[at] = True
             raise
-        for origin in origins:
-            self._decisions.add(origin, Decision(commit, end_offset))
+        for half in found:
+            self._decisions.add(half.origin, Decision(commit, end_offset, half.group))
         now = self._core.times.store_ms()
         for half in found:
             age_ms = max(0, now - half.stored_ms)
@@ -448,9 +452,10 @@ class TransactionService:
                 self._note_as(halves, offset, ended)
 
     def _note_as(self, halves: HalfMessages, offset: int, commit: bool) -> None:
-        origin = halves.origin_at(offset)
+        half = halves.get(halves.origin_at(offset))
+        assert half is not None, "it lies there"
         noted = self._note_decided(halves, [offset])
-        self._decisions.add(origin, Decision(commit, noted.end_offset))
+        self._decisions.add(half.origin, Decision(commit, noted.end_offset, half.group))
         self._settle(noted)
 
     def _ended_before(self, origin: int, offset: int) -> bool | None:
@@ -579,6 +584,12 @@ class TransactionService:
     def _settle(self, result: PutResult) -> None:
         self._core.log.settle(result.end_offset, no_wait=True)
         self._core.log.pump_soon()
+
+
+def _check_group(origin: int, owner: str, group: str | None) -> None:
+    """Raise BadRequest where a half message is another group's than the caller's (None: any)."""
+    if group is not None and owner != group:
+        raise sdk.BadRequest(f"half message {origin} belongs to another producer group")
 
 
 def _number(text: str | None, default: int) -> int:

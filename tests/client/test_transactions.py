@@ -131,6 +131,25 @@ async def test_a_group_does_not_decide_for_another(node: Node) -> None:
         assert await bodies(client, node, 1) == [b"x"]
 
 
+async def test_a_group_does_not_learn_how_the_transactions_of_another_ended(node: Node) -> None:
+    async with (
+        client_of(node) as client,
+        client.transactions("orders") as orders,
+        client.transactions("others") as others,
+    ):
+        done, dropped = [await orders.prepare("T", b"x") for _ in range(2)]
+        await orders.commit(done)
+        await orders.rollback(dropped)
+        for known in (True, False):
+            for half in (done, dropped):
+                for decide in (others.commit, others.rollback):
+                    with pytest.raises(duolog.BadRequest, match="another producer group"):
+                        await decide(half)
+            if known:
+                broker_of(node).transactions._decisions.clear()  # now they are only in the log
+        await orders.commit(done)
+
+
 async def test_concurrent_transactions_share_requests(node: Node) -> None:
     async with client_of(node) as client, client.transactions("orders") as transactions:
         halves = await asyncio.gather(*(transactions.prepare("T", b"%d" % k) for k in range(2000)))

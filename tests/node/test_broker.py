@@ -189,7 +189,7 @@ def noted_of_nothing(broker: Broker, patch: pytest.MonkeyPatch) -> None:
 
 def decided_and_waiting(broker: Broker, patch: pytest.MonkeyPatch) -> None:
     halves(broker, patch)
-    broker.transactions._decisions.add(0, Decision(True, 1))
+    broker.transactions._decisions.add(0, Decision(True, 1, "g"))
 
 
 def ops_out_of_order(broker: Broker, patch: pytest.MonkeyPatch) -> None:
