@@ -134,8 +134,12 @@ async def _trim_track(reply: wire.TrackReply, may: May, facts: Facts) -> None:
 
 
 def _put_group_needs(name: str, facts: Facts) -> list[Need]:
-    """Alter a group, or create it where there is none of that name."""
-    return [need(group(name), Action.UPDATE if facts.has_group(name) else Action.CREATE)]
+    """Alter a group, or create it where there is none of that name.
+
+    Who may do neither is refused alike, so that it does not learn whether there is one.
+    """
+    either = need(group(name), Action.CREATE, Action.UPDATE)
+    return [either, need(group(name), Action.UPDATE if facts.has_group(name) else Action.CREATE)]
 
 
 def _put_group(request: wire.PutGroupRequest, facts: Facts) -> Needs:

@@ -600,6 +600,26 @@ async def test_the_metadata_are_for_super_users(node: Node) -> None:
             assert (told.allowed, "super" in told.reason) == (False, True)
 
 
+async def test_who_may_not_change_a_group_is_not_told_whether_there_is_one(
+    node: Node, channel: grpc.aio.Channel
+) -> None:
+    async with client_of(node, "root") as root:
+        await root.admin.put_group("there")
+        await root.access.set_rights("nothing", rights_of(["Topic:T Pub"]))
+    admin, told = stubs.AdminStub(channel), set[str | None]()
+    for group in ("there", "where"):
+        reset = wire.ResetGroupRequest(group=group, topic="T", start=wire.EARLIEST)
+        for call in (
+            admin.PutGroup(wire.PutGroupRequest(group=group), metadata=words("nothing")),
+            admin.ResetGroup(reset, metadata=words("nothing")),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            told.add((refused.value.details() or "").replace(group, "GROUP"))
+    assert len(told) == 1, told
+
+
 async def test_a_retry_topic_is_that_of_each_group_it_may_be_of(node: Node) -> None:
     """%RETRY%a_b is that of a_b, or the one of a for topic b: a reader of a_b may not read a's."""
     async with client_of(node, "root") as root, client_of(node, "nothing") as reader:
