@@ -94,7 +94,8 @@ FOOT = """
 - `rocketmq_rpc_latency` is of RocketMQ's gRPC API (`protocol_type="grpc"`), for which RocketMQ has
   no such metric: `request_code` is the method in RocketMQ's spelling of codes, such as
   `send_message`, and `response_code` the code of the answer, such as `ok`. A call that this node
-  forwards to its master counts on both. Telemetry streams are not measured.
+  forwards to its master counts on both. Telemetry streams are not measured. By the remoting
+  protocol, a code that a client chose, for an answer that the node passes on, is `other`.
 - `rocketmq_message_size` counts each message by the size of its body. RocketMQ counts each batch
   once, by the average of its records.
 - `rocketmq_timer_*` is of messages with a time of delivery. Those of RocketMQ's 18 levels of delay

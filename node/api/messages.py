@@ -66,6 +66,8 @@ class MessagesParts:
         count, size = result.count, len(result.bodies)
         self.log.count_out(count, size)
         if count:
+            if not self.core.metadata.has_group(group):
+                group = ""  # any text may come: it must not be kept
             self.core.traffic.deliver(key[0], group, count, size)
             if self.core.traces is not None:
                 self.core.traces.delivered(*key, group, result)

@@ -49,6 +49,7 @@ Key = tuple[str, str, bool, str]  # request, response code, long polling, result
 _NAMES = {code.value: code.name.lower() for code in RequestCode}
 _ENDS = {code.value: code.name.lower() for code in ResponseCode}
 SUCCESS, FAILED = "success", "process_request_failed"
+OTHER = "other"  # a code that a client chose, for an answer that is passed on
 _WAITING = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 _SENDING = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_MESSAGE)
 _READS_JSON = (
@@ -324,7 +325,7 @@ class RemotingService:
 
     def _note(self, request: Command, began: float, end: tuple[int, str] | None) -> None:
         """end: None for a bug."""
-        code, result = ("", FAILED) if end is None else (_ENDS.get(end[0], str(end[0])), SUCCESS)
+        code, result = ("", FAILED) if end is None else (_ENDS.get(end[0], OTHER), SUCCESS)
         key = (_NAMES[request.code], code, self.holds(request), result)
         self.times.note(key, 1000 * (perf_counter() - began))
 

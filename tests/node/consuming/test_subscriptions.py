@@ -10,14 +10,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import duolog
+import grpc.aio
 import pytest
 from duolog import _groupreader, _prefetch
 from duolog._groupreader import GroupReader
 from duolog._membership import Queue, Share
 from duolog.wire import duolog_pb2 as wire
+from duolog.wire.duolog_pb2_grpc import MessagesStub
 
 from node.api import messages
 from node.api.native import messages_of
+from node.server import Node
 from store.metadata import TopicConfig
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of
@@ -135,6 +138,25 @@ async def test_a_stream_cancelled_while_it_ends_watches_no_queue(
     with pytest.raises(asyncio.CancelledError):
         await call
     assert (open_streams, len(broker.log.board)) == ([], 0)
+
+
+async def test_messages_are_counted_by_groups_that_exist(node: Node, client: duolog.Client) -> None:
+    """A reader may name any group: of names that clients make up, the figures keep none."""
+    await fill(client, 4)
+    await client.admin.put_group("known")
+    begin = wire.SubscribeRequest(add=[wire.QueueOffset(topic="T")], credit_bytes=1 << 20)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+        for group in ("known", "made-up"):
+            begin.group = group
+            stream: Any = MessagesStub(channel).Subscribe(timeout=WAIT_SECONDS)
+            await stream.write(begin)
+            assert (await stream.read()).count == 1
+            stream.cancel()
+    delivered = broker_of(node).core.traffic.delivered.table
+    assert {key: flow.messages for key, flow in delivered.items()} == {
+        ("T", "known", False): 1,
+        ("T", "", False): 1,
+    }
 
 
 async def test_a_hundred_seeks_do_not_stop_a_consumer(client: duolog.Client) -> None:

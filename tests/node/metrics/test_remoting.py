@@ -37,6 +37,27 @@ async def test_requests_are_timed_by_code_and_answer(start_node: StartNode) -> N
     assert found.value("duolog_remoting_buffered_bytes") == 0
 
 
+async def test_codes_that_a_client_answers_with_are_no_labels(start_node: StartNode) -> None:
+    """A tool and a client of one group may be one program, which asks itself as it likes."""
+    node = await start_node(metrics=METRICS, remoting={"listen": free_endpoint()})
+    code, fields = RequestCode.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "g", "clientId": "c"}
+    async with connected(node) as remoting, connected(node) as member:
+        await member.beat("c", "g", "T")
+        for chosen in (0, 1, 5000, 5001, 5002):
+            answer = remoting.begin(code, dict(fields))
+            while (asked := await member.asked()).code != code:
+                pass
+            member.reply(asked, chosen)
+            assert (await answer).code == chosen
+        found = await of(node)
+    told = found.rows(RPCS, request_code=code.name.lower())
+    assert {dict(labels)["response_code"]: count for (_, labels), count in told.items()} == {
+        "success": 1,
+        "system_error": 1,
+        "other": 3,
+    }
+
+
 async def test_a_request_that_ends_before_it_begins_leaves_nothing(start_node: StartNode) -> None:
     node = await start_node(metrics=METRICS, remoting={"listen": free_endpoint()})
     assert node._remoting_service is not None
