@@ -61,6 +61,8 @@ SECTIONS = (
     "registry",
     "store",
 )
+SECRETS = frozenset((("rocketmq", "secret_key"),))  # that are shown to nobody
+NOT_SHOWN = "(set, not shown)"
 MOVED = {  # keys of earlier versions
     "rocketmq.tls_listen": "tls.listen",
     "rocketmq.tls_cert": "tls.cert",
@@ -975,8 +977,13 @@ def _text_of(problem: ErrorDetails) -> str:
     return problem["msg"].removeprefix("Value error, ")
 
 
+def without_login(url: str) -> str:
+    """A URL without the user and the password that may be in it, to be shown."""
+    return re.sub(r"(?<=://)[^/]*@", "", url)
+
+
 def rows(config: Config, origins: Origins) -> list[tuple[str, str, object, str]]:
-    """Every key as (section, key, value, origin)."""
+    """Every key as (section, key, value, origin), as it may be shown: without secrets."""
     found = []
     for section in SECTIONS:
         part = getattr(config, section)
@@ -984,6 +991,10 @@ def rows(config: Config, origins: Origins) -> list[tuple[str, str, object, str]]
             value = getattr(part, key)
             plain = getattr(value, "value", value)
             plain = list(plain) if isinstance(plain, tuple) else plain
+            if (section, key) in SECRETS and plain:
+                plain = NOT_SHOWN
+            elif (section, key) == ("traces", "endpoint"):
+                plain = without_login(str(plain))
             found.append(
                 (
                     section,

@@ -29,7 +29,7 @@ from node.api.timing import timed_methods
 from node.broker import EXIT_FENCED, Broker, make_store
 from node.cautions import cautions
 from node.clienttls import ClientTls
-from node.config import Config, ConfigError
+from node.config import Config, ConfigError, without_login
 from node.consoleprocess import ConsoleOptions, ConsoleProcess
 from node.election.failover import Candidate, FailoverService
 from node.following.state import check_served
@@ -477,7 +477,7 @@ class Node:
         self._spans = export(broker.log.traces)
         broker.spans = self._spans.counts
         self._spans.start()
-        log.info("exporting spans", address=self.config.traces.endpoint)
+        log.info("exporting spans", address=without_login(self.config.traces.endpoint))
 
     def _serve_rocketmq(self, broker: Broker, access: Access | None, methods: Methods) -> list[str]:
         """RocketMQ's API, where its stubs are installed; names of the services served."""
@@ -518,7 +518,9 @@ class Node:
                 f"rocketmq.client_metrics needs packages of OpenTelemetry ({error}): "
                 "pip install 'duolog-server[rocketmq]'"
             ) from None
-        taker = clientmetrics.ClientMetricsService(broker.measures, authenticator, guard)
+        taker = clientmetrics.ClientMetricsService(
+            broker.measures, authenticator, guard, broker.audit
+        )
         methods.generic += clientmetrics.methods_of(taker).generic
         return [stubs.SERVICE_NAME, clientmetrics.SERVICE_NAME]
 

@@ -1,8 +1,8 @@
 """Takes the metrics that RocketMQ's clients push by OTLP (`rocketmq.client_metrics`).
 
 Their settings tell the clients to push to the node that they use. What is not one of their metrics,
-or not valid, is passed over and counted. On a node with users, a series needs the right to its
-group, or to send to its topic.
+or not valid, is passed over and counted. On a node with users, a series needs the right to read its
+topic as its group, or to send to its topic: who may do one thing cannot name a thousand others.
 """
 
 import math
@@ -15,7 +15,8 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as metrics
 
-from node.access.rules import Facts, Needs, group_sub, pub
+from node.access.rules import Facts, Needs, group_sub, pub, reads
+from node.audit.auditlog import AuditLog
 from node.core.clientmeasures import (
     GAUGES,
     HISTOGRAMS,
@@ -24,8 +25,10 @@ from node.core.clientmeasures import (
     Series,
 )
 from node.methods import Methods
+from node.quotas.quotas import Who
 from node.rocketmq.auth import Authenticator
 from node.rocketmq.words.codes import Refused
+from node.wirecodec import peer_host
 
 SERVICE_NAME: str = otlp.DESCRIPTOR.services_by_name["MetricsService"].full_name
 PUSH_BYTES_MAX = 256 << 10  # of one call: the event loop reads it at once
@@ -53,12 +56,17 @@ class ClientMetricsService:
     """OTLP's service, for RocketMQ's clients alone."""
 
     def __init__(
-        self, measures: ClientMeasures, authenticator: Authenticator, guard: Guarding | None
+        self,
+        measures: ClientMeasures,
+        authenticator: Authenticator,
+        guard: Guarding | None,
+        audit: AuditLog | None = None,
     ) -> None:
-        """guard: None where there are no users."""
+        """guard: None where there are no users. audit: None where there is none."""
         self._measures = measures
         self._authenticator = authenticator
         self._guard = guard
+        self._audit = audit
 
     async def Export(
         self, pushed: bytes, context: "grpc.aio.ServicerContext[Any, Any]"
@@ -71,6 +79,9 @@ class ClientMetricsService:
             else:
                 self._authenticator.check(dict(context.invocation_metadata() or ()))
         except (Refused, sdk.DuologError) as error:
+            if self._audit is not None:
+                who = Who.at("", peer_host(str(context.peer())).address)
+                self._audit.denied(who, "MetricsService/Export", "", error)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         if len(pushed) > PUSH_BYTES_MAX:
             await context.abort(
@@ -103,7 +114,8 @@ class ClientMetricsService:
         names = dict(zip(_labels_of(series.name), series.labels, strict=True))
         topic, group = names["topic"], names.get("consumer_group", "")
         if (topic, group) not in may:
-            needs = [group_sub(group)] if group else pub(topic, self._guard.facts)
+            facts = self._guard.facts
+            needs = [group_sub(group), *reads(topic, facts)] if group else pub(topic, facts)
             try:
                 self._guard.check(principal, needs)
                 may[topic, group] = True

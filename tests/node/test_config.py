@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ha.options import AckMode, HaOptions
-from node.config import AccessSection, ConfigError, load
+from node.config import AccessSection, ConfigError, load, rows
 from store.options import StoreOptions
 
 
@@ -142,3 +142,19 @@ def test_time_zones_are_those_that_the_machine_knows() -> None:
     for name in ("Nowhere", "../../etc/passwd", "/etc/passwd", "+08:00"):
         with pytest.raises(ValueError, match="is no time zone that this machine knows"):
             AccessSection(date_zones=name)
+
+
+def test_what_is_shown_of_the_configuration_holds_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "duolog.toml").write_text(
+        '[rocketmq]\naccess_key = "name"\nsecret_key = "hush"\n'
+        '[traces]\nendpoint = "https://user:hush@collector:4318/v1/traces"\n'
+    )
+    shown = {(section, key): value for section, key, value, _ in rows(*load())}
+    assert "hush" not in str(shown)
+    assert shown["rocketmq", "access_key"] == "name"
+    assert shown["rocketmq", "secret_key"] == "(set, not shown)"
+    assert shown["traces", "endpoint"] == "https://collector:4318/v1/traces"
+    (tmp_path / "duolog.toml").unlink()
+    assert {(section, key): value for section, key, value, _ in rows(*load())}[
+        "rocketmq", "secret_key"
+    ] == ""

@@ -27,7 +27,7 @@ from node.rocketmq.words.stubs import definition
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.metrics.test_figures import of
-from tests.node.replicas import broker_of
+from tests.node.replicas import broker_of, until
 from tests.node.rocketmq.users import headers
 
 PASSWORD = "a password of the test"
@@ -113,12 +113,12 @@ def test_client_metrics_need_a_place_where_they_are_shown() -> None:
         Config.model_validate({"rocketmq": {"client_metrics": True}}).check()
 
 
-def _request(group: str, value: int = 1) -> otlp.ExportMetricsServiceRequest:
+def _request(group: str, value: int = 1, topic: str = "T") -> otlp.ExportMetricsServiceRequest:
     request = otlp.ExportMetricsServiceRequest()
     metric = request.resource_metrics.add().scope_metrics.add().metrics.add()
     metric.name = "rocketmq_consumer_cached_messages"
     point = metric.gauge.data_points.add(as_int=value)
-    for name, text in {**ATTRIBUTES, "consumer_group": group}.items():
+    for name, text in {**ATTRIBUTES, "consumer_group": group, "topic": topic}.items():
         point.attributes.add(key=name).value.string_value = text
     return request
 
@@ -210,16 +210,20 @@ async def test_what_a_client_tells_as_new_is_added(start_node: StartNode) -> Non
     assert [(one.counts, one.sum) for _, _, one in measures.histograms()] == [([3, 6], 9)]
 
 
-async def test_with_users_a_series_needs_the_right_to_its_group(
+async def test_with_users_a_series_needs_the_rights_to_its_group_and_topic(
     start_node: StartNode, tmp_path: Path
 ) -> None:
-    node = await start_node(access=access_files(tmp_path, PASSWORD), **MEASURED)
+    access, audit = access_files(tmp_path, PASSWORD), {"file": tmp_path / "audit.log"}
+    node = await start_node(access=access, audit=audit, **MEASURED)
     endpoint = f"127.0.0.1:{node.port}"
-    entry = {"resource": "Group:g", "actions": ["Sub"], "decision": "Allow"}
+    entries = [
+        {"resource": resource, "actions": ["Sub"], "decision": "Allow"}
+        for resource in ("Group:g", "Topic:T")
+    ]
     async with duolog.Client(endpoint, user="root", password=PASSWORD) as root:
         await root.access.create_user("root", PASSWORD, is_super=True)
         await root.access.create_user("alice", PASSWORD, signs=True)
-        policies = [{"policyType": "Custom", "entries": [entry]}]
+        policies = [{"policyType": "Custom", "entries": entries}]
         await root.access.set_rights("alice", json.dumps({"policies": policies}))
     async with grpc.aio.insecure_channel(endpoint) as channel:
         export = _stub(channel).Export
@@ -229,6 +233,7 @@ async def test_with_users_a_series_needs_the_right_to_its_group(
         alice = tuple((k.replace("_", "-"), v) for k, v in headers("alice", PASSWORD).items())
         mine = await export(_request("g"), metadata=alice)
         others = await export(_request("h"), metadata=alice)
+        made_up = await export(_request("g", topic="made up"), metadata=alice)
         sent = otlp.ExportMetricsServiceRequest()
         metric = sent.resource_metrics.add().scope_metrics.add().metrics.add()
         metric.name = "rocketmq_send_cost_time"
@@ -238,7 +243,12 @@ async def test_with_users_a_series_needs_the_right_to_its_group(
         sends = await export(sent, metadata=alice)
     assert mine.partial_success.rejected_data_points == 0
     assert others.partial_success.rejected_data_points == 1
+    assert made_up.partial_success.rejected_data_points == 1
     assert sends.partial_success.rejected_data_points == 1  # she may not send to the topic
     measures = broker_of(node).measures
     assert measures is not None
     assert [labels for _, labels, _ in measures.gauges()] == [("T", "g")]
+    await until(lambda: broker_of(node).status()["audit_waiting"] == 0)
+    rows = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+    denied = [row["method"] for row in rows if row["decision"] == "denied"]
+    assert "MetricsService/Export" in denied
