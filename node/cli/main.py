@@ -103,6 +103,9 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 def main() -> None:
     """Entry point."""
+    # gRPC's core has lines of its own for each attempt to connect; it reads this when it is
+    # imported. What is wrong is in the command's error.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     run(app)
 
 

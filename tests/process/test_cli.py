@@ -226,6 +226,13 @@ def test_an_unreachable_node_is_reported_in_one_line() -> None:
     assert "not HOST:PORT" in done.stderr
 
 
+def test_a_node_without_tls_is_reported_without_lines_of_grpc(node: NodeProcess) -> None:
+    done = cli(node, "topic", "list", "--tls", "--timeout", "3")
+    assert done.returncode == 1
+    assert "error: Unavailable" in done.stderr
+    assert "ssl_transport_security" not in done.stderr
+
+
 def test_help_starts_fast_and_knows_every_noun() -> None:
     done = run_cli("--help")
     nouns = "node topic msg group cluster doctor store bench pipeline config demo"
