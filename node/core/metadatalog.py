@@ -132,6 +132,7 @@ class MetadataLog:
         self._quotas_told = True
         # Called with a deleted topic and the ends of its queues.
         self.topic_deleted: list[Callable[[str, dict[int, int]], Awaitable[None]]] = []
+        self.group_deleted: list[Callable[[str], None]] = []
         # Called with forgotten light queues and their ends.
         self.light_queues_forgotten: list[Callable[[dict[str, int]], None]] = []
         self._read = 0  # queue offset up to which records were read
@@ -547,6 +548,8 @@ class MetadataLog:
     async def delete_group(self, name: str) -> None:
         """Delete a group and its offsets."""
         await self.change({"op": "delete_group", "group": name})
+        for tell in self.group_deleted:
+            tell(name)
 
     async def commit(
         self, group: str, offsets: dict[str, dict[int, int]], forward: bool = False

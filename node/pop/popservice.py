@@ -227,6 +227,23 @@ class PopService:
                 self._forgotten.pop(name, None)
         self._drop([key for key in self._queues if key[0] in gone])
 
+    async def topic_deleted(self, topic: str, _: dict[int, int]) -> None:
+        """Forget a topic: nothing of it is looked at, or recorded, any more."""
+        self._forget(lambda name, _: name == topic)
+
+    def group_deleted(self, group: str) -> None:
+        """As `topic_deleted`, of a group."""
+        self._forget(lambda _, name: name == group)
+
+    def _forget(self, gone: Callable[[str, str], bool]) -> None:
+        """gone: of a topic and a group."""
+        self._drop([key for key in self._queues if gone(key[0], key[2])])
+        unused = [
+            key for key, line in self._lines.items() if gone(key[1], key[0]) and not line.polls
+        ]
+        for key in unused:
+            del self._lines[key]
+
     def _drop(self, keys: Iterable[QueueKey]) -> None:
         for key in keys:
             self._queues.pop(key, None)

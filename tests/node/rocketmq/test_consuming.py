@@ -631,3 +631,24 @@ async def test_malformed_reserved_properties_do_not_block_a_queue(
     ):
         await producer.send("T", b"odd", properties={name: value})
     assert (await api.receive("g", timeout=20)).bodies == [b"odd"]
+
+
+async def test_of_topics_and_groups_that_are_deleted_nothing_is_left(api: Api, node: Node) -> None:
+    """However often: progress that is not recorded yet is none of a deleted group either."""
+    broker = broker_of(node)
+    kept = (len(broker.pop._queues), len(broker.pop._lines))
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        for deletes in ("group", "topic", "group"):
+            await client.admin.create_topic("U", 2)
+            await api.send(*(message(topic="U") for _ in range(4)))
+            received = [one for one in await receive_until(api, "passing", 4, topic="U")]
+            handles = [one.system_properties.receipt_handle for one in received]
+            await api.ack("passing", *handles, topic="U")
+            if deletes == "group":
+                await client.admin.delete_group("passing")
+            else:
+                await client.admin.delete_topic("U")
+            assert (len(broker.pop._queues), len(broker.pop._lines)) == kept
+            assert broker.pop.validate() == ""
+        tables = broker.metadata.tables
+        assert [key for key in tables.offsets if key[1] == "passing"] == []
