@@ -87,6 +87,12 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
             assert wrong == ""
 
 
+@pytest.fixture(autouse=True)
+def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocketMQ's clients may wait for messages for less than the least time that they get."""
+    monkeypatch.setattr("node.rocketmq.receiving.POLL_SECONDS_MIN", 0.0)
+
+
 @pytest.fixture
 def quick_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members of groups are heard ten times as often, and a new master waits as much less for them.

@@ -10,6 +10,8 @@ from node.rocketmq.words.stubs import definition, rpc, service
 from node.server import Node
 
 QUEUES = 2
+SHORT_POLL_MS = 500
+CALL_SECONDS = 30.0
 
 
 class Api:
@@ -29,7 +31,7 @@ class Api:
     async def close(self) -> None:
         await self.channel.close()
 
-    async def call(self, name: str, request: Any, timeout: float = 30.0) -> Any:
+    async def call(self, name: str, request: Any, timeout: float = CALL_SECONDS) -> Any:
         return await getattr(self.stub, name)(request, timeout=timeout, metadata=self.metadata)
 
     async def route(self, topic: str, namespace: str = "") -> Any:
@@ -50,13 +52,19 @@ class Api:
         expression: str = "*",
         kind: definition.FilterType = definition.FilterType.TAG,
         held: bool = False,
-        poll_ms: int = 0,
+        poll_ms: int | None = None,
         queue_id: int = -1,
         attempt_id: str = "",
-        timeout: float = 1.5,
+        timeout: float | None = None,
         namespace: str = "",
     ) -> "Received":
-        """The polls of these tests are short: the call's deadline comes before the least wait."""
+        """Messages that are there, or come within a short poll.
+
+        timeout: seconds of the call, which waits for a message nearly as long. Without it, the
+        answer has time enough, however slow the machine is.
+        """
+        if poll_ms is None and timeout is None:
+            poll_ms = SHORT_POLL_MS
         request = service.ReceiveMessageRequest(
             group=resource(group, namespace),
             message_queue=definition.MessageQueue(topic=resource(topic, namespace), id=queue_id),
@@ -66,12 +74,14 @@ class Api:
         )
         if not held:
             request.invisible_duration.FromMilliseconds(invisible_ms)
-        if poll_ms:
+        if poll_ms is not None:
             request.long_polling_timeout.FromMilliseconds(poll_ms)
         if attempt_id:
             request.attempt_id = attempt_id
         received = Received()
-        call = self.stub.ReceiveMessage(request, timeout=timeout, metadata=self.metadata)
+        call = self.stub.ReceiveMessage(
+            request, timeout=timeout or CALL_SECONDS, metadata=self.metadata
+        )
         async for reply in call:
             received.take(reply)
         return received

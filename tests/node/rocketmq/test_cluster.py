@@ -54,7 +54,7 @@ async def test_a_slave_relays_calls_that_need_the_master(
     found: list[Any] = []
     async with asyncio.timeout(WAIT_SECONDS):
         while not found:
-            found = (await api.receive("g", timeout=3)).messages
+            found = (await api.receive("g", poll_ms=2000)).messages
     assert found[0].system_properties.delivery_attempt == 2
     await api.close()
 
@@ -168,7 +168,7 @@ async def test_messages_that_a_slave_cannot_deliver_are_soon_visible_again(
     found: list[bytes] = []
     async with asyncio.timeout(WAIT_SECONDS):
         while len(found) < 2:
-            found += (await api.receive("g", timeout=3)).bodies
+            found += (await api.receive("g", poll_ms=2000)).bodies
     assert sorted(found) == [b"one", b"two"]
     await api.close()
 
@@ -188,7 +188,7 @@ async def test_an_orderly_queue_is_locked_by_a_living_consumer_as_long_as_it_can
     assert received.bodies == [b"one"]
     found: list[bytes] = []
     for _ in range(3):  # it polls on, so it is heard of
-        found += (await direct.receive("fifo", count=1, held=True, timeout=2.5)).bodies
+        found += (await direct.receive("fifo", count=1, held=True, poll_ms=1500)).bodies
     assert found == again
     await by_node.close()
     await direct.close()

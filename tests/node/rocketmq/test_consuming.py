@@ -258,12 +258,12 @@ async def test_a_message_group_is_one_queue_and_in_order(api: Api) -> None:
     queues = set()
     while len(seen) < 6:
         for queue_id in (0, 1):
-            received = await api.receive("fifo", count=2, queue_id=queue_id, timeout=1.2)
+            received = await api.receive("fifo", count=2, queue_id=queue_id, poll_ms=200)
             if not received.messages:
                 continue
             queues.add(received.messages[0].system_properties.queue_id)
             assert received.messages[0].system_properties.message_group == "one"
-            blocked = await api.receive("fifo", count=2, queue_id=queue_id, timeout=1.2)
+            blocked = await api.receive("fifo", count=2, queue_id=queue_id, poll_ms=200)
             assert blocked.code == Code.MESSAGE_NOT_FOUND  # until these are done
             seen += [int(body) for body in received.bodies]
             assert (await api.ack("fifo", *received.handles)).status.code == Code.OK

@@ -7,12 +7,13 @@ from typing import Any
 
 import duolog
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import GROUPS, broker_of, start_groups, until
-from tests.node.rocketmq.api import Api, message, resource
+from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of, start_groups, until
+from tests.node.rocketmq.api import CALL_SECONDS, Api, message, resource
 
 
 @pytest.fixture
@@ -75,11 +76,12 @@ async def test_receipt_handles_lead_to_their_replica_group(nodes: dict[str, Node
         ),
         batch_size=32,
         auto_renew=True,
+        long_polling_timeout=Duration(seconds=1),
     )
     found: list[Any] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_SECONDS):
         while not found:
-            call = there.stub.ReceiveMessage(request, timeout=2, metadata=there.metadata)
+            call = there.stub.ReceiveMessage(request, timeout=CALL_SECONDS, metadata=there.metadata)
             found = [r.message async for r in call if r.WhichOneof("content") == "message"]
     assert [one.body for one in found] == [b"x"]
     handle = found[0].system_properties.receipt_handle

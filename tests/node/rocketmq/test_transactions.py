@@ -320,7 +320,7 @@ async def test_every_half_message_ends_in_one_way_over_restarts(
     await until(lambda: broker.store.queue_range("TRANS_CHECK_MAX_TIME_TOPIC", 0)[1] > 0)
     await until(lambda: broker.transactions.waiting == 0)
     found: Counter[bytes] = Counter()
-    while (received := await api.receive("g", timeout=3)).messages:
+    while (received := await api.receive("g", poll_ms=2000)).messages:
         found.update(received.bodies)
     await until(lambda: broker.store.dispatcher.behind_bytes() == 0)
     aside = broker.store.queue_range("TRANS_CHECK_MAX_TIME_TOPIC", 0)[1]

@@ -17,7 +17,7 @@ from node.server import Node
 from store.metadata import TopicConfig, new_group
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
-from tests.node.rocketmq.api import Api, message, resource
+from tests.node.rocketmq.api import CALL_SECONDS, Api, message, resource
 from tests.node.rocketmq.test_rights import make_topics
 from tests.node.rocketmq.test_transactions import COMMIT, QUICK, Checker, end, half
 from tests.node.rocketmq.users import (
@@ -307,7 +307,9 @@ async def test_no_secret_and_no_signature_is_logged_or_answered(
             for name, request in requests().items():
                 if name in ("ReceiveMessage", "PullMessage", "Telemetry"):
                     asked = iter((request,)) if name == "Telemetry" else request
-                    call = getattr(api.stub, name)(asked, metadata=api.metadata, timeout=1.5)
+                    call = getattr(api.stub, name)(
+                        asked, metadata=api.metadata, timeout=CALL_SECONDS
+                    )
                     texts.append(str(await call.read()))
                     call.cancel()
                 else:

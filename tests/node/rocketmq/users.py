@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Never, cast
 
 from duolog.wire import duolog_pb2 as wire
+from google.protobuf.duration_pb2 import Duration
 
 from node.access.access import access_of
 from node.api.access import AccessService
@@ -16,7 +17,7 @@ from node.rocketmq.words.stubs import definition, service
 from node.server import Node
 from tests.keyfiles import key_file
 from tests.node.replicas import broker_of
-from tests.node.rocketmq.api import Api, message, resource
+from tests.node.rocketmq.api import CALL_SECONDS, SHORT_POLL_MS, Api, message, resource
 
 PASSWORD = "the password of {}"
 
@@ -106,7 +107,11 @@ def requests(topic: str = "T", group: str = "g", namespace: str = "") -> dict[st
         ),
         "QueryAssignment": service.QueryAssignmentRequest(topic=t, group=g),
         "ReceiveMessage": service.ReceiveMessageRequest(
-            group=g, message_queue=queue, batch_size=1, auto_renew=True
+            group=g,
+            message_queue=queue,
+            batch_size=1,
+            auto_renew=True,
+            long_polling_timeout=Duration(nanos=SHORT_POLL_MS * 1_000_000),
         ),
         "AckMessage": service.AckMessageRequest(
             group=g, topic=t, entries=[service.AckMessageEntry(receipt_handle="x")]
@@ -144,8 +149,7 @@ async def first_reply(api: Api, name: str, request: Any) -> Any:
     if name not in ("ReceiveMessage", "PullMessage", "Telemetry"):
         return await api.call(name, request)
     asked = iter((request,)) if name == "Telemetry" else request
-    seconds = 20 if name == "Telemetry" else 1.5  # for the shortest of polls
-    call = getattr(api.stub, name)(asked, metadata=api.metadata, timeout=seconds)
+    call = getattr(api.stub, name)(asked, metadata=api.metadata, timeout=CALL_SECONDS)
     reply = await call.read()
     call.cancel()
     return reply
