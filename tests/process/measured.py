@@ -9,6 +9,8 @@ from tests.node.rocketmq.api import message, resource
 from tests.process.support import NodeProcess
 from tests.scraping import Scrape, scrape
 
+LATER_SECONDS = 2.0  # a message that comes after its time does not wait, and is not counted
+
 
 class Measured(NodeProcess):
     """A node with metrics, and with all ports for clients that they tell of."""
@@ -64,6 +66,7 @@ def received(stub: Any, headers: list[tuple[str, str]]) -> list[str]:
         batch_size=4,
     )
     request.invisible_duration.FromMilliseconds(30_000)
-    replies = stub.ReceiveMessage(request, timeout=5, metadata=headers)
+    request.long_polling_timeout.FromSeconds(5)
+    replies = stub.ReceiveMessage(request, timeout=30, metadata=headers)
     found = [reply.message for reply in replies if reply.HasField("message")]
     return [made.system_properties.receipt_handle for made in found]

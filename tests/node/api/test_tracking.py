@@ -26,7 +26,7 @@ async def _way(client: duolog.Client, key: str) -> duolog.TrackedMessage:
 
 async def test_a_delayed_message_is_found_before_and_after_its_time(client: duolog.Client) -> None:
     async with client.producer() as producer:
-        receipt = await producer.send("T", b"x", key="k", delay=0.5)
+        receipt = await producer.send("T", b"x", key="k", delay=2.0)
         await producer.send("T", b"y", key="k", delay_level=18)
     first, second = await client.admin.track_key("T", "k")
     waiting = first if first.unique_key == receipt.unique_key else second

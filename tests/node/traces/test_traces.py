@@ -17,7 +17,9 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as stu
 
 from demo.ports import free_endpoint
 from node.config import Config, ConfigError
+from node.deferred.delayservice import DelayService
 from node.metrics.table import METRICS, TRACED
+from node.traces import exporting
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, Group, broker_of, until
 from tests.node.rocketmq.api import Api, message
@@ -42,7 +44,7 @@ class Collector(stubs.TraceServiceServicer):
 
     async def until(self, enough: Callable[[list[str]], bool]) -> list[Any]:
         """The spans, once their names are enough."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + WAIT_SECONDS
         while not enough(self.names):
             assert time.monotonic() < deadline, self.names
             await asyncio.sleep(0.05)
@@ -81,7 +83,7 @@ async def test_a_messages_way_is_one_trace(
         async with client.producer() as producer:
             await producer.send_batch("T", [b"a", b"b"])
             with taken.tracer.start_as_current_span("order"):
-                await producer.send("T", b"x", delay=0.1)
+                await producer.send("T", b"x", delay=1.5)  # not over before it comes
         async with client.consumer("g", "T") as consumer:
             while (message := await consumer.get(10)) is not None and message.body != b"x":
                 pass
@@ -146,9 +148,15 @@ async def test_a_master_waits_for_its_slaves_in_a_span(
 
 
 async def test_a_failover_leaves_messages_in_their_traces(
-    start_node: StartNode, collector: tuple[Collector, str], tmp_path: Path, quick_groups: None
+    start_node: StartNode,
+    collector: tuple[Collector, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quick_groups: None,
 ) -> None:
     kept, endpoint = collector
+    deliver = DelayService._deliver_timers
+    monkeypatch.setattr(DelayService, "_deliver_timers", lambda delays, timers: False)
     taken = Taken()
     cluster = await Elected.start(start_node, tmp_path, traces=_traces(endpoint))
     async with duolog.Client(
@@ -163,6 +171,7 @@ async def test_a_failover_leaves_messages_in_their_traces(
                 assert await consumer.get(WAIT_SECONDS) is not None
                 raise ValueError("no")
         await cluster.switch(client)
+        monkeypatch.setattr(DelayService, "_deliver_timers", deliver)  # by the next master alone
         bodies: list[bytes] = []
         async with client.consumer("g", "T") as consumer:
             while len(bodies) < 2:
@@ -204,7 +213,10 @@ async def test_a_message_of_rocketmqs_clients_has_the_nodes_spans(
     assert {span.parent_span_id.hex() for span in spans} == {"b7ad6b7169203331"}
 
 
-async def test_a_node_ends_although_its_collector_never_answers(start_node: StartNode) -> None:
+async def test_a_node_ends_although_its_collector_never_answers(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "END_SECONDS", 0.2)
     node = await start_node(traces=_traces(f"http://{free_endpoint()}"))
     taken = Taken()
     address = f"127.0.0.1:{node.port}"
@@ -215,7 +227,7 @@ async def test_a_node_ends_although_its_collector_never_answers(start_node: Star
                 await producer.send("T", b"x")
     began = time.monotonic()
     await node.stop()
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 8, "the exporter tries for ten seconds"
 
 
 async def test_no_spans_are_made_without_an_endpoint(start_node: StartNode) -> None:
