@@ -219,7 +219,9 @@ async def test_nodes_switch_drain_and_come_back(start_node: StartNode, tmp_path:
             assert f"{other} leads epoch {route.epoch + 1}; before, nobody led for " in page
             told = await act(at, f"/nodes/broker-a/{master}/drain", confirm=master)
             assert told == f"{master} is drained."
-            assert f"/nodes/broker-a/{master}/undrain" in await read(at, "/")
+            async with asyncio.timeout(WAIT_SECONDS):  # the node that is asked learns of it
+                while f"/nodes/broker-a/{master}/undrain" not in await read(at, "/"):
+                    await asyncio.sleep(0.01)
             told = await act(at, f"/nodes/broker-a/{master}/undrain")
             assert told == f"{master} is no longer drained."
             await read(at, "/nodes/broker-a/nobody/switch", 400)

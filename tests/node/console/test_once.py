@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from node.console import app as console
-from node.console.requests import guarding
 from node.console.view import addresses as at
 from node.console.view.visits import Done, Visit
 from tests.node.conftest import StartNode
+from tests.node.console.deadlines import PageDeadlines
 from tests.node.console.pages.deferred.test_dead import make_letters
 from tests.node.console.test_actions import form_of
 from tests.node.console.test_app import ORIGIN, browser, read, sentence
@@ -125,12 +125,12 @@ async def test_what_was_created_and_deleted_since_is_not_created_again(
 async def test_an_action_that_takes_too_long_may_have_been_done_and_is_not_done_again(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guarding, "PAGE_SECONDS", 0.05)
-    calls = 0
+    deadlines, calls = PageDeadlines(monkeypatch), 0
 
     async def hang(visit: Visit, form: object) -> Done:
         nonlocal calls
         calls += 1
+        deadlines.come()
         await asyncio.Event().wait()
         raise AssertionError("never")
 

@@ -14,7 +14,7 @@ import structlog
 
 from node.console import app as module
 from node.console.app import Console
-from node.console.requests import guarding, logins
+from node.console.requests import logins
 from node.console.sessions import viewers
 from node.console.sessions.forms import Told
 from node.console.sessions.sessions import IDLE_SECONDS
@@ -23,6 +23,7 @@ from node.console.settings import Settings
 from node.console.view import render
 from node.console.view.render import OVER
 from node.console.view.visits import Done, Page, Shown, Undo, Visit
+from tests.node.console.deadlines import PageDeadlines
 from tests.node.replicas import WAIT_SECONDS
 
 FOLLOWING = {"accept": "text/event-stream"}
@@ -177,13 +178,17 @@ async def test_a_browser_that_is_gone_looks_no_more(monkeypatch: pytest.MonkeyPa
 
 
 async def test_pages_that_hang_end_and_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guarding, "PAGE_SECONDS", 0.05)
+    deadlines = PageDeadlines(monkeypatch)
     page = Looks(asyncio.Event().wait)
     async with looked(monkeypatch, page) as (console, at):
         session = console.sessions.peek(at.cookies[COOKIE])
         assert session is not None
         session.looks_max = 2
-        answers = await asyncio.gather(*(at.get("/") for _ in range(5)))
+        asked = [asyncio.create_task(at.get("/")) for _ in range(5)]
+        while sum(one.done() for one in asked) < 3 or page.begun.qsize() < 2:
+            await asyncio.sleep(0)
+        deadlines.come()
+        answers = await asyncio.gather(*asked)
         assert [one.status_code for one in answers] == [503] * 5
         assert page.begun.qsize() == 2
         assert sum("did not answer within" in one.text for one in answers) == 2
