@@ -2,7 +2,6 @@
 
 import struct
 import sys
-import tracemalloc
 from pathlib import Path
 
 import duolog
@@ -13,6 +12,8 @@ from duolog._frames import BASE_BYTES, Frame, FrameError, FrameReader, Kind
 from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.memory import held_beneath
 
 LIMIT = 4 << 20
 Told = tuple[int, int, int, int, int, bytes]
@@ -84,17 +85,14 @@ def test_a_frame_over_the_limit_is_refused_by_its_header() -> None:
 def test_a_long_frame_takes_memory_once_it_is_read_on(size: int) -> None:
     half = struct.pack("<IBBHII", size, Kind.APPEND, 0, 0, 1, 10)
     reader = FrameReader(64 << 20)
-    tracemalloc.start()
-    try:
+    with held_beneath(__file__) as held:
         reader.received(0)
         room = reader.room()
         room[: len(half)] = half
         reader.received(len(half))
         assert reader.next() is None
         assert reader.whole == frames.HEADER_BYTES + size
-        memory, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        memory = held()
     assert memory < 10_000
     assert len(reader.room()) == size
 
@@ -110,7 +108,7 @@ def test_a_very_long_frame_takes_no_more_memory_than_came_of_it() -> None:
     before = anonymous()
     for _ in range(8):
         feed(reader, piece, [1 << 20])
-    assert anonymous() - before < 12 << 20
+    assert anonymous() - before < 30 << 20  # other threads take some, too; the frame would be 60
 
 
 def test_greetings_of_the_two_sides_are_not_the_same() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import struct
-import tracemalloc
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from math import inf
@@ -22,6 +21,7 @@ from node.remoting.port import beginnings
 from node.remoting.port import connection as module
 from node.remoting.port.connection import Connection, Terms
 from node.remoting.port.desk import Begun, Peer, tried
+from tests.memory import held_beneath
 
 ECHO, WAIT, REFUSE, BREAK, POLL = 1, 2, 3, 4, 5
 ROOM = 200_000
@@ -395,13 +395,10 @@ async def test_a_long_frame_that_does_not_go_on_ends_while_another_one_waits(
 
 async def test_a_long_request_leaves_no_memory_with_its_connection(side: Side) -> None:
     frame = Command(ECHO, 1, flag=ONEWAY, body=bytes(900_000)).frame()
-    tracemalloc.start()
-    try:
+    with held_beneath(__file__) as held:
         for at in range(0, len(frame), 100_000):
             await side.flow(frame[at : at + 100_000])
-        memory, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        memory = held()
     assert memory < 100_000
 
 
