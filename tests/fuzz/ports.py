@@ -45,6 +45,8 @@ PASSWORD = "of the fuzzed node"
 CONNECT_SECONDS = 5.0
 AT_ONCE = 16
 STILL_SECONDS_MAX = 0.5
+INPUTS_MIN, CALLS_MIN = 50, 20  # for each port; of the user beside
+LATE_SECONDS_MAX = 60.0  # that a slow machine may take for them, beyond the time of a run
 GROWTH_MIB_MAX = 48.0
 LEFT_SECONDS_MAX = 30.0  # until deadlines and handshakes of silent peers have ended
 LENGTH_MAX = 1 << 16
@@ -233,11 +235,26 @@ def telling() -> Iterator[Told]:
         structlog.configure(**before)
 
 
+@contextlib.contextmanager
+def collected_apart() -> Iterator[None]:
+    """The collector looks at what comes meanwhile, and not at all that other tests left."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 async def fuzz(seconds: float, seed: int) -> Result:
     """All ports for so long. Raises AssertionError where the node does not serve others as before,
     or anything is left afterwards.
     """
-    with telling() as told, tempfile.TemporaryDirectory(prefix="duolog-fuzz-") as directory:
+    with (
+        telling() as told,
+        collected_apart(),
+        tempfile.TemporaryDirectory(prefix="duolog-fuzz-") as directory,
+    ):
         node = Node(_config(Path(directory)))
         await node.start()
         idle = len(asyncio.all_tasks())
@@ -245,7 +262,7 @@ async def fuzz(seconds: float, seed: int) -> Result:
         await neighbour.begin()
         beside = [asyncio.ensure_future(one.run()) for one in (stands, neighbour)]
         try:
-            result = await _all_ports(node, stands, seconds, random.Random(seed))
+            result = await _all_ports(node, stands, neighbour, seconds, random.Random(seed))
             assert not beside[1].done(), f"a user's call failed: {beside[1].exception()}"
             result.calls, result.call_seconds = neighbour.calls, neighbour.longest
         finally:
@@ -285,7 +302,9 @@ def _config(directory: Path) -> Config:
     )
 
 
-async def _all_ports(node: Node, stands: Stands, seconds: float, chance: random.Random) -> Result:
+async def _all_ports(
+    node: Node, stands: Stands, neighbour: Neighbour, seconds: float, chance: random.Random
+) -> Result:
     assert node.broker is not None
     assert node.metrics is not None
     assert node.remoting is not None
@@ -299,7 +318,13 @@ async def _all_ports(node: Node, stands: Stands, seconds: float, chance: random.
     seeds, result = beginnings(), Result(dict.fromkeys(ports, 0))
     requests = remoting.requests()
     before, end = 0.0, time.monotonic() + seconds
-    while time.monotonic() < end:
+
+    def goes_on() -> bool:
+        late = time.monotonic() - end
+        enough = min(result.inputs.values()) >= INPUTS_MIN and neighbour.calls >= CALLS_MIN
+        return late < 0 or (not enough and late < LATE_SECONDS_MAX)
+
+    while goes_on():
         batch = []
         for name, port in ports.items():
             for _ in range(AT_ONCE // len(ports)):
