@@ -12,7 +12,7 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from node.clocks import SystemClock
 from node.deferred.transactionservice import Check
 from node.server import Node
-from store.clocks import WallMs
+from store.clocks import MonoMs, WallMs
 from store.columns import Columns
 from store.delay import SCHEDULE_TOPIC
 from store.messagestore import PutBatch
@@ -20,6 +20,8 @@ from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
 
 HOUR = 3_600_000
+LATE_MS = 30_000  # what a machine may be late by: far less than any jump
+SESSION_MS = 60_000
 JUMPS = pytest.mark.parametrize("jump", [HOUR, -HOUR, 9000 * HOUR, -9000 * HOUR])
 SOON = {
     "flush_interval_commit_log": 100,
@@ -30,12 +32,15 @@ SOON = {
 
 
 class JumpingClock(SystemClock):
-    """The machine's clocks, but that the wall clock can be set."""
+    """The machine's clocks, but that the wall clock can be set, and that time can pass at once."""
 
-    jumped = 0
+    jumped = passed = 0
 
     def wall_ms(self) -> WallMs:
-        return WallMs(super().wall_ms() + self.jumped)
+        return WallMs(super().wall_ms() + self.jumped + self.passed)
+
+    def mono_ms(self) -> MonoMs:
+        return MonoMs(super().mono_ms() + self.passed)
 
 
 def jumping(node: Node) -> JumpingClock:
@@ -73,7 +78,7 @@ async def beat(groups: Any, member: str, queues: int) -> int:
             member_id=member,
             topics=["T"],
             owned=[wire.QueueRef(topic="T", queue_id=k) for k in range(queues)],
-            session_ms=1500,
+            session_ms=SESSION_MS,
         )
     )
     return len(reply.queues)
@@ -89,9 +94,8 @@ async def test_dead_members_lose_their_queues_in_time_and_living_ones_do_not(
         assert await beat(groups, "a", 0) == 4
         clock.jumped = jump
         assert await beat(groups, "b", 0) == 0  # a lives, and reads all four
-        async with asyncio.timeout(10):
-            while await beat(groups, "b", 0) < 4:  # a says nothing more
-                await asyncio.sleep(0.1)
+        clock.passed = SESSION_MS + 1  # a says nothing more
+        assert await beat(groups, "b", 0) == 4
 
 
 @JUMPS
@@ -111,7 +115,8 @@ async def test_a_level_is_waited_for_however_the_clock_jumps(
         await asyncio.sleep(0.3)
         sent_after = broker_of(node).times.mono_ms()
         await producer.send("T", b"after", delay_level=1)
-        assert store.queue_range("T", 0) == (0, 0)
+        delivered = store.queue_range("T", 0) != (0, 0)
+        assert not delivered or broker_of(node).times.mono_ms() - sent >= 2990
         took: dict[bytes, int] = {}
         while len(took) < 2:
             for message in await client.pull("T", 0, len(took), wait=1):
@@ -120,8 +125,8 @@ async def test_a_level_is_waited_for_however_the_clock_jumps(
         assert took.keys() == {b"before", b"after"}, "the level of an hour waits on"
         # After a jump back the clock of the store is slow until the other one has caught up.
         longest = 2 if jump < 0 else 1
-        assert 2990 <= took[b"before"] < 3000 * longest + 1900
-        assert 1990 <= took[b"after"] < 2000 * longest + 1900
+        assert 2990 <= took[b"before"] < 3000 * longest + LATE_MS
+        assert 1990 <= took[b"after"] < 2000 * longest + LATE_MS
 
 
 async def test_no_level_is_shorter_for_what_is_stored_while_nothing_can_be_delivered(
@@ -164,7 +169,7 @@ async def test_open_transactions_are_asked_about_in_time(start_node: StartNode, 
         clock.jumped = jump
         await until(lambda: len(asked) == 2)
         assert asked[0] - sent >= 990
-        assert 990 <= asked[1] - asked[0] < 5000
+        assert 990 <= asked[1] - asked[0] < 1000 + LATE_MS
 
 
 async def test_a_jump_forward_lets_nothing_expire_at_once(node: Node) -> None:
