@@ -8,6 +8,7 @@ import pytest
 from node.following import link as links
 from node.following.copying import OutOfOrder
 from node.hawire.frames import HEAD, REPORT
+from tests.node.following.conftest import until
 
 
 async def _master(
@@ -31,14 +32,17 @@ async def test_reports_are_repeated_and_silence_ends_the_link(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(links, "REPORT_SECONDS", 0.01)
-    monkeypatch.setattr(links, "SILENCE_SECONDS", 0.1)
     said: list[bytes] = []
     server, address, ended = await _master(said)
     async with server:
         link = await links.connect(address, lambda frames: 0)
-        with pytest.raises(ConnectionError, match="nothing came"):
-            await link.hold(lambda: 4711)
+        holding = asyncio.ensure_future(link.hold(lambda: 4711))
+        await until(lambda: len(b"".join(said)) >= 16)
         assert b"".join(said)[:16] == 2 * REPORT.pack(4711)
+        assert not holding.done()
+        link._heard -= links.SILENCE_SECONDS  # as if that time had passed
+        with pytest.raises(ConnectionError, match="nothing came"):
+            await holding
         await ended.wait()
 
 
