@@ -97,8 +97,7 @@ async def test_a_call_is_not_retried_without_time_for_the_answer() -> None:
 
     async def refused(left: float) -> None:
         tries.append(left)
-        async with asyncio.timeout(left):
-            await asyncio.sleep(1.6)
+        await asyncio.sleep(1.6)
         raise not_master()
 
     with pytest.raises(duolog.NotMaster):
@@ -360,12 +359,13 @@ async def test_a_send_that_only_waited_for_others_is_tried_until_its_deadline(
         await server.stop(0)
 
 
-async def test_one_deadline_covers_a_node_that_never_answers() -> None:
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    with pytest.raises(duolog.ResultUnknown):
-        await send(Script(-1), 0.5)
-    assert loop.time() - began < 3.5  # one node has four seconds, where there are as many
+async def test_one_deadline_covers_a_node_that_never_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_sending, "ATTEMPT_SECONDS", 60.0)  # one node has so many, if there are
+    async with asyncio.timeout(30):
+        with pytest.raises(duolog.ResultUnknown):
+            await send(Script(-1), 1.0)
 
 
 async def test_topics_of_one_node_are_asked_for_on_the_clients_runtime() -> None:

@@ -380,13 +380,15 @@ async def test_waiting_for_a_decision_is_limited_to_the_calls_timeout(
 
 
 async def test_a_request_has_what_is_left_of_the_time_of_its_decisions() -> None:
-    node = Deciding()
+    node, now = Deciding(), asyncio.get_running_loop().time
     given: list[float] = []
+    called: list[float] = []
 
     second_waits = asyncio.Event()
 
     async def call(make: Any, timeout: float) -> None:
         given.append(timeout)
+        called.append(now())
         await second_waits.wait()
         await asyncio.sleep(0.05)
         await make(timeout)
@@ -394,11 +396,13 @@ async def test_a_request_has_what_is_left_of_the_time_of_its_decisions() -> None
     node.call = call  # type: ignore[method-assign]
     node.let.set()
     transactions = transactions_of(node, 10)
+    began = now()
     first = asyncio.ensure_future(transactions.commit(half(1)))
     await until(lambda: bool(given))
+    second_began = now()
     second = asyncio.ensure_future(transactions.commit(half(2)))
     await asyncio.sleep(0)
     second_waits.set()
     await asyncio.gather(first, second)
-    assert 9.9 < given[0] <= 10
-    assert given[1] < 9.98
+    assert began + 10 - called[0] <= given[0] <= 10
+    assert second_began + 10 - called[1] <= given[1] < 9.98

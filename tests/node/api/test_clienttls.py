@@ -32,6 +32,7 @@ PASSWORD = "a password of the test"
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUOLOG_TRANSPORT", "frames")
     monkeypatch.setattr(_connection, "FRAMES_AGAIN_SECONDS", (0.05, 0.1))
+    monkeypatch.setattr(_connection, "GATE_SECONDS", 10.0)  # a first call waits for them
     monkeypatch.setattr(certificates, "LOOK_SECONDS", 0.05)
 
 
@@ -144,7 +145,7 @@ async def test_large_batches_and_streams_pass_over_frames_with_tls(secured: Secu
 
 async def test_a_plain_client_is_refused_in_bounded_time_and_told_why(secured: Secured) -> None:
     node = await secured.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         async with duolog.Client(f"127.0.0.1:{node.port}", timeout=1) as client:
             with pytest.raises(duolog.Retryable, match="may take TLS only"):
                 await client.admin.node_status()
@@ -159,7 +160,7 @@ async def test_a_client_with_tls_is_told_of_a_plain_port(
     start_node: StartNode, secured: Secured
 ) -> None:
     node = await start_node()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         async with secured.client(node, timeout=1) as client:
             with pytest.raises(duolog.Retryable, match="does not speak TLS"):
                 await client.admin.node_status()
@@ -213,7 +214,7 @@ async def test_a_connection_that_says_nothing_is_closed(
     node = await secured.start()
     assert node._frames is not None
     reader, writer = await asyncio.open_connection("127.0.0.1", node._frames.port)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await reader.read() == b""
     writer.close()
     await writer.wait_closed()
@@ -227,7 +228,7 @@ async def test_connections_without_a_handshake_are_few_and_shut_nobody_out(
     node = await secured.start()
     assert node._frames is not None
     silent = [await asyncio.open_connection("127.0.0.1", node._frames.port) for _ in range(20)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         for reader, _ in silent[:16]:
             with contextlib.suppress(ConnectionResetError):
                 assert await reader.read() == b""

@@ -212,7 +212,7 @@ async def test_disk_full_refuses_writes_serves_reads_and_ends(
         monkeypatch.setattr(node.broker.store.disk, "used_ratio", lambda: 0.95)
         node.broker.store.retention.check_space()
         with pytest.raises(duolog.Retryable, match="DISK_FULL"):
-            await producer.send("T", b"during", queue_id=0, timeout=1)
+            await producer.send("T", b"during", queue_id=0, timeout=3)
         assert (await client.pull("T", 0, 0)).body_list() == [b"before"]
         monkeypatch.undo()
         node.broker.store.retention.check_space()
