@@ -94,6 +94,13 @@ def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def nothing_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that has nothing to do stores nothing, however long the test takes."""
+    monkeypatch.setattr("node.deferred.delayservice.NOTE_SECONDS", 3600.0)
+    monkeypatch.setattr("node.deferred.transactionservice.SAVE_SECONDS", 3600.0)
+
+
+@pytest.fixture
 def quick_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members of groups are heard ten times as often, and a new master waits as much less for them.
 

@@ -301,6 +301,7 @@ async def test_figures_of_deleted_topics_and_groups_disappear(
     assert 'consumer_group="g"' not in (await of(node)).text
 
 
+@pytest.mark.usefixtures("nothing_noted")
 async def test_a_scrape_makes_and_wakes_nothing(node: Node, client: duolog.Client) -> None:
     broker = broker_of(node)
     async with client.producer() as producer:

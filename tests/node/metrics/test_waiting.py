@@ -139,7 +139,8 @@ async def test_a_check_does_not_make_a_half_message_younger(
 ) -> None:
     """It is stored again for each check; a new master reads the newest record alone."""
     node = await start_node(
-        metrics=METRICS, transactions={"timeout_ms": 100, "check_interval_ms": 100, "check_max": 50}
+        metrics=METRICS,
+        transactions={"timeout_ms": 100, "check_interval_ms": 100, "check_max": 1000},
     )
     broker = broker_of(node)
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:

@@ -26,7 +26,7 @@ HALF = "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01ID1\x02K\x01v"
 async def node(start_node: StartNode) -> Node:
     made = await start_node(
         remoting={"listen": free_endpoint()},
-        transactions={"timeout_ms": 100, "check_interval_ms": 100},
+        transactions={"timeout_ms": 100, "check_interval_ms": 100, "check_max": 1000},
     )
     async with duolog.Client(f"127.0.0.1:{made.port}", timeout=10) as client:
         await client.admin.create_topic("T", 4)

@@ -262,7 +262,7 @@ async def test_sends_wait_out_a_failover_and_are_stored_once(
                         service.SendMessageRequest(
                             messages=[message(message_id.encode(), message_id=message_id)]
                         ),
-                        timeout=4,
+                        timeout=20,
                     )
                 except Exception:  # the node is gone, or the time is up: try again
                     continue

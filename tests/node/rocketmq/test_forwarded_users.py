@@ -22,7 +22,7 @@ from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, Group, broker_of, caught_up, following, start_groups, until
 from tests.node.rocketmq.api import Api, message, resource
 from tests.node.rocketmq.test_rights import REFUSED, make_topics
-from tests.node.rocketmq.test_transactions import QUICK, Checker, half
+from tests.node.rocketmq.test_transactions import PATIENT, Checker, half
 from tests.node.rocketmq.test_user_attacks import telemetry
 from tests.node.rocketmq.users import (
     PASSWORD,
@@ -56,7 +56,7 @@ class Pair:
 @pytest.fixture
 async def pair(start_node: StartNode, tmp_path: Path) -> Pair:
     group, access = Group(start_node, tmp_path), with_users(tmp_path)
-    master = await group.start_master(access=access, transactions=QUICK)
+    master = await group.start_master(access=access, transactions=PATIENT)
     slave = await group.start_slave(access=access)
     await following(slave)
     await until(lambda: broker_of(master).metadata.refused() is None)
@@ -232,7 +232,7 @@ async def test_a_poll_at_a_slave_looks_again_before_it_delivers(pair: Pair, alic
 async def test_a_user_continues_at_the_next_master(start_node: StartNode, tmp_path: Path) -> None:
     """Its telemetry stream is passed on to it, although its signature is of another call."""
     access = with_users(tmp_path)
-    group = await Elected.start(start_node, tmp_path, access=access, transactions=QUICK)
+    group = await Elected.start(start_node, tmp_path, access=access, transactions=PATIENT)
     old = group.the_master()
     await make_topics(old, "T")
     users = Users(old)

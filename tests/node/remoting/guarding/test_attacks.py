@@ -34,7 +34,7 @@ async def node(start_node: StartNode, tmp_path: Path) -> Node:
     made = await start_node(
         access=with_users(tmp_path),
         remoting={"listen": free_endpoint()},
-        transactions={"timeout_ms": 100, "check_interval_ms": 100},
+        transactions={"timeout_ms": 100, "check_interval_ms": 100, "check_max": 1000},
     )
     await make_topics(made, "T", "U")
     users = Users(made)
