@@ -235,13 +235,14 @@ class Connection:
         deadline = loop.time() + timeout
         back_off = BackOff(self.runtime.chance)
         told_away = False
+        error: DuologError | None = None
         while True:
             left = deadline - loop.time()
-            if left <= 0:
-                raise Timeout(f"no answer from {self.endpoint} within {timeout:g} s")
+            if left <= 0:  # a pause may take longer than it should: the last try says why it failed
+                raise error or Timeout(f"no answer from {self.endpoint} within {timeout:g} s")
             if others is not Others.NONE and self._frames is None:
                 await self.settled(left)
-            move, began, channel = self.moves, loop.time(), self.channel
+            move, began, channel, before = self.moves, loop.time(), self.channel, error
             try:
                 # Another call of ours may move on, and close the channel under this one.
                 return await uncancelled(make(min(left, attempt)))
@@ -249,6 +250,8 @@ class Connection:
                 error = self.named(error_of(failure))
             except (Unavailable, grpc.aio.UsageError) as failure:
                 error = Unavailable(str(failure))
+            if isinstance(error, Timeout) and not isinstance(before, Timeout | None):
+                error = Timeout(f"{error}; the try before it: {before}")
             again = isinstance(error, Unavailable | NotMaster) or (
                 isinstance(error, Timeout) and loop.time() < deadline
             )

@@ -10,7 +10,7 @@ import duolog
 import grpc
 import grpc.aio
 import pytest
-from duolog import _sending
+from duolog import _connection, _sending
 from duolog._backoff import HINTED_SECONDS, LONGEST_SECONDS, BackOff
 from duolog._connection import Connection
 from duolog._errors import EPOCH_KEY, ERROR_KEY, MASTER_KEY, error_of, status_of, trailing_of
@@ -103,6 +103,40 @@ async def test_a_call_is_not_retried_without_time_for_the_answer() -> None:
     with pytest.raises(duolog.NotMaster):
         await connection.call(refused, 3.0)
     assert len(tries) == 1
+    await connection.close()
+
+
+async def test_a_call_whose_pause_took_too_long_says_why_its_last_try_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a machine that stands still after the pause was found to be short enough."""
+    monkeypatch.setattr(_connection, "would_be_cut_off", lambda pause, took, left: False)
+    connection = Connection(("127.0.0.1:1",))
+
+    async def refused(left: float) -> None:
+        raise duolog.Unavailable("the port may take TLS only")
+
+    with pytest.raises(duolog.Unavailable, match="may take TLS only"):
+        await connection.call(refused, 1.0)
+    await connection.close()
+
+
+async def test_a_call_whose_last_try_was_cut_off_says_why_the_one_before_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_connection, "would_be_cut_off", lambda pause, took, left: False)
+    connection = Connection(("127.0.0.1:1",))
+    errors: list[duolog.DuologError] = [duolog.Unavailable("the port may take TLS only")]
+
+    async def refused(left: float) -> None:
+        if errors:
+            raise errors.pop()
+        await asyncio.sleep(left)
+        nothing = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, nothing, nothing, "too late")
+
+    with pytest.raises(duolog.Timeout, match="too late; the try before it: the port may take TLS"):
+        await connection.call(refused, 1.0)
     await connection.close()
 
 
