@@ -12,7 +12,7 @@ from duolog._groupreader import GroupReader
 from node.server import Node
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
-from tests.node.replicas import GROUPS, broker_of, start_groups
+from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of, start_groups
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
 
 
 def client_of(node: Node) -> duolog.Client:
-    return duolog.Client(f"127.0.0.1:{node.port}", timeout=10)
+    return duolog.Client(f"127.0.0.1:{node.port}", timeout=WAIT_SECONDS)
 
 
 async def test_a_dead_group_does_not_hold_up_sends_to_the_others(
@@ -38,7 +38,7 @@ async def test_a_dead_group_does_not_hold_up_sends_to_the_others(
         began = loop.time()
         receipts = [await producer.send("T", b"y", key="k") for _ in range(5)]
         assert {receipt.group for receipt in receipts} == {"broker-a"}
-        assert loop.time() - began < 5, "of the 10 s that each of them has"
+        assert loop.time() - began < WAIT_SECONDS / 2, "of the time that each of them has"
 
 
 async def test_a_group_that_does_not_answer_for_a_moment_keeps_its_keys(
@@ -128,7 +128,7 @@ async def test_a_consumer_reads_all_groups_and_commits_in_each(nodes: dict[str, 
         async with client.consumer("g", "T") as consumer:
             assert len(consumer.assignment) == 4 or consumer.assignment == []
             while len(seen) < 60:
-                message = await consumer.get(10)
+                message = await consumer.get(WAIT_SECONDS)
                 assert message is not None
                 seen.add(message.body)
                 groups.add(message.group)
@@ -185,9 +185,9 @@ async def test_a_group_that_cannot_be_joined_is_joined_by_a_later_try(
             await consumer.start()
         await consumer.start()
         found: set[bytes] = set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_SECONDS):
             while len(found) < 4:
-                message = await consumer.get(5)
+                message = await consumer.get(WAIT_SECONDS)
                 assert message is not None
                 found.add(message.body)
         await consumer.close()
@@ -205,7 +205,7 @@ async def test_a_topic_is_unknown_only_where_every_group_says_so(nodes: dict[str
     broker.failover.routes = {**whole, "broker-b": replace(whole["broker-b"], replicas={})}
     async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
         with pytest.raises(duolog.Unavailable, match="broker-b cannot be reached"):
-            await producer.send("only-b", b"x", timeout=2)
+            await producer.send("only-b", b"x", timeout=4)
         with pytest.raises(duolog.Unavailable, match="no node of replica group"):
             await client.pull("only-b", 0, 0, group="broker-b")
         sending = asyncio.ensure_future(producer.send("only-b", b"x", timeout=10))
