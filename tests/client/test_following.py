@@ -384,8 +384,8 @@ async def test_a_send_that_only_waited_for_others_is_tried_until_its_deadline(
             for _ in range(_sending.IN_FLIGHT_MAX):
                 await producer._sender.window.acquire()
             await client._topics.slots("T", 20)
-            sending = asyncio.ensure_future(producer.send("T", b"x", timeout=3.0))
-            await asyncio.sleep(1.8)
+            sending = asyncio.ensure_future(producer.send("T", b"x", timeout=6.0))
+            await asyncio.sleep(3.6)
             for _ in range(_sending.IN_FLIGHT_MAX):
                 producer._sender.window.release()
             assert (await sending).status == "PUT_OK"
