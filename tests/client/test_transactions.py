@@ -23,8 +23,8 @@ __all__ = ["start_node"]
 QUICK = {"timeout_ms": 300, "check_interval_ms": 300}
 
 
-async def quick_node(start: StartNode, check_max: int) -> Node:
-    made = await start(transactions={**QUICK, "check_max": check_max})
+async def node_with(start: StartNode, **transactions: int) -> Node:
+    made = await start(transactions=transactions)
     async with duolog.Client(f"127.0.0.1:{made.port}") as client:
         await client.admin.create_topic("T", 1)
     return made
@@ -33,13 +33,19 @@ async def quick_node(start: StartNode, check_max: int) -> Node:
 @pytest.fixture
 async def node(start_node: StartNode) -> Node:
     """A node that gives no half message up while a test decides."""
-    return await quick_node(start_node, 1000)
+    return await node_with(start_node, **QUICK, check_max=1000)
 
 
 @pytest.fixture
 async def hasty(start_node: StartNode) -> Node:
     """A node that gives half messages up soon."""
-    return await quick_node(start_node, 3)
+    return await node_with(start_node, **QUICK, check_max=3)
+
+
+@pytest.fixture
+async def silent(start_node: StartNode) -> Node:
+    """A node that asks nobody: on a slow machine, thousands of checks leave no time to decide."""
+    return await node_with(start_node, timeout_ms=600_000, check_interval_ms=600_000)
 
 
 def client_of(node: Node) -> duolog.Client:
@@ -150,21 +156,21 @@ async def test_a_group_does_not_learn_how_the_transactions_of_another_ended(node
         await orders.commit(done)
 
 
-async def test_concurrent_transactions_share_requests(node: Node) -> None:
-    async with client_of(node) as client, client.transactions("orders") as transactions:
+async def test_concurrent_transactions_share_requests(silent: Node) -> None:
+    async with client_of(silent) as client, client.transactions("orders") as transactions:
         halves = await asyncio.gather(*(transactions.prepare("T", b"%d" % k) for k in range(2000)))
         ends = [
             transactions.commit(half) if k % 2 else transactions.rollback(half)
             for k, half in enumerate(halves)
         ]
         await asyncio.gather(*ends)
-        found = await bodies(client, node, 1000)
+        found = await bodies(client, silent, 1000)
         assert sorted(map(int, found)) == list(range(1, 2000, 2))
-        assert broker_of(node).store.queue_range(HALF_TOPIC, 0)[1] >= 2000
+        assert broker_of(silent).store.queue_range(HALF_TOPIC, 0)[1] >= 2000
 
 
-async def test_half_messages_are_sent_in_batches(node: Node) -> None:
-    async with client_of(node) as client, client.transactions("orders") as transactions:
+async def test_half_messages_are_sent_in_batches(silent: Node) -> None:
+    async with client_of(silent) as client, client.transactions("orders") as transactions:
         halves = await transactions.prepare_batch("T", [b"%d" % k for k in range(500)], tags="A")
         assert len({half.unique_key for half in halves}) == 500
         await transactions.commit_all(halves[:300])
@@ -172,7 +178,7 @@ async def test_half_messages_are_sent_in_batches(node: Node) -> None:
         await transactions.commit_all(halves[:300])  # decided already
         with pytest.raises(duolog.NoSuchMessage, match="rolled back"):
             await transactions.commit_all(halves)
-        found = await bodies(client, node, 300)
+        found = await bodies(client, silent, 300)
         assert found == [b"%d" % k for k in range(300)]
         batch = await client.pull("T", 0, 0)
         assert [message.unique_key for message in batch] == [h.unique_key for h in halves[:300]]
