@@ -1,7 +1,8 @@
 """Generate the stubs of proto/ and their types, and those of RocketMQ's; with --check, compare.
 
 The stubs of proto/ go to client/duolog/wire and node/wire. RocketMQ's are Apache's package, which
-has no types: typings/ gets them, made of the descriptors in the package.
+has no types: typings/ gets them, made of the descriptors in the package. RocketMQ's Admin service
+is newer than that package: proto/apache has its schema as Apache publishes it.
 """
 
 import filecmp
@@ -21,6 +22,9 @@ from node.rocketmq.words import stubs
 
 ROOT = Path(__file__).parent.parent
 APACHE = "rocketmq/grpc_protocol/"  # where the package has its stubs
+# The package's schemas are named as if its folder was that of all modules.
+IMPORT = "\nimport definition_pb2 as "
+IMPORT_OF_PACKAGE = "\nfrom rocketmq.grpc_protocol import definition_pb2 as "
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,54 @@ class RocketMQ:
         write_types(files.file[-1], target, blocking=False)
 
 
+class RocketMQAdmin:
+    """The stubs of RocketMQ's Admin service, and their types.
+
+    They use the messages of Apache's package, where the schema's imports come from: two copies of
+    one schema in a process would collide.
+    """
+
+    root = ROOT
+    path = "apache/rocketmq/v2/admin.proto"
+    imported = "apache/rocketmq/v2/definition.proto"
+    made = "node/wire/rocketmqadmin.proto"
+
+    def generate(self, target: Path) -> None:
+        """The stubs and their types."""
+        known = FileDescriptorSet()
+        for file in dict.fromkeys(_with_imports(stubs.definition.DESCRIPTOR)):
+            file.CopyToProto(known.file.add())
+        of_package = known.file[-1].name
+        with tempfile.NamedTemporaryFile() as imports, tempfile.NamedTemporaryFile() as found:
+            known.file[-1].name = self.imported
+            Path(imports.name).write_bytes(known.SerializeToString())
+            run_protoc(
+                f"--descriptor_set_in={imports.name}",
+                f"-I{ROOT / 'proto'}",
+                f"--descriptor_set_out={found.name}",
+                self.path,
+            )
+            (admin,) = FileDescriptorSet.FromString(Path(found.name).read_bytes()).file
+        known.file[-1].name = of_package
+        admin.name = self.made
+        admin.dependency[:] = [
+            of_package if name == self.imported else name for name in admin.dependency
+        ]
+        known.file.append(admin)
+        with tempfile.NamedTemporaryFile() as descriptors:
+            Path(descriptors.name).write_bytes(known.SerializeToString())
+            run_protoc(
+                f"--descriptor_set_in={descriptors.name}",
+                f"--python_out={target}",
+                f"--pyi_out={target}",
+                f"--grpc_python_out={target}",
+                self.made,
+            )
+        for made in target.rglob("*_pb2.py*"):
+            made.write_text(made.read_text().replace(IMPORT, IMPORT_OF_PACKAGE))
+        write_types(admin, target, blocking=False)
+
+
 def _with_imports(file: FileDescriptor) -> Iterator[FileDescriptor]:
     """A schema after those that it imports."""
     for imported in file.dependencies:
@@ -83,6 +135,7 @@ SCHEMAS = (
     Schema("node/wire/etcd.proto", ROOT, blocking=True),
     Schema("node/wire/recovery.proto", ROOT, blocking=False),
     RocketMQ(),
+    RocketMQAdmin(),
 )
 
 
