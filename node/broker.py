@@ -17,9 +17,11 @@ from node.certificates import Expiries
 from node.clocks import Clock, SystemClock
 from node.config import Config
 from node.consuming.groups import NO_GRACE, GroupCoordinator
+from node.consuming.membertable import MemberTable
 from node.consuming.reading import Reader
 from node.core.admission import Admission
 from node.core.clientmeasures import ClientMeasures
+from node.core.connected import Connected
 from node.core.core import Core
 from node.core.metadatalog import MetadataLog
 from node.core.rocketmqslave import RocketmqSlave
@@ -96,6 +98,8 @@ class Broker:
         self.frames_keys: FramesKeys = SharedKey()
         # Members of a group by RocketMQ's remoting protocol; set by what serves it.
         self.remoting_members: Callable[[str], int] = lambda group: 0
+        # Routes of topics as its JSON, for its clients; None where nothing serves them.
+        self.remoting_route: Callable[[str], bytes] | None = None
         # Slaves of RocketMQ that copy the log; set by what serves them.
         self.rocketmq_slaves: Callable[[], Sequence[RocketmqSlave]] = tuple
         # Name servers of RocketMQ, and those that do not know this node as it is; likewise.
@@ -135,6 +139,8 @@ class Broker:
         self.pop = PopService(core, self.filters, self.retries, self.waiting_calls)
         self.lite = LiteService(core, self.pop, self.removal)
         self.groups = GroupCoordinator(NO_GRACE, config.node.group)
+        self.connected = Connected()
+        self.connected.add(MemberTable(self.groups, self.times))
         self.parts: tuple[Part, ...] = (
             self.pop,
             self.lite,

@@ -249,6 +249,12 @@ class GroupCoordinator:
         group = self._living(group_name, mono_ms)
         return len(group.members) if group is not None else 0
 
+    def topics_by_member(self, group_name: str, mono_ms: MonoMs) -> dict[str, tuple[str, ...]]:
+        """What each member of a group reads."""
+        group = self._living(group_name, mono_ms)
+        members = group.members if group is not None else {}
+        return {name: member.topics for name, member in members.items()}
+
     def topics(self, group_name: str) -> set[str]:
         """Topics that a group's members read."""
         group = self._groups.get(group_name)

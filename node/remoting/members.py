@@ -230,6 +230,11 @@ class Members:
         """The consumer groups that have members."""
         return list(self._groups)
 
+    @property
+    def producer_count(self) -> int:
+        """The number of connections that are producers."""
+        return len(self._producer_groups)
+
     def producer_groups(self) -> list[str]:
         """The producer groups that have members."""
         return list(self._producers)

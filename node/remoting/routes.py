@@ -74,6 +74,10 @@ class Routes:
         queues = self._queues(header.topic)
         return request.answer(0, body=topic_route(queues, self._addresses(), standard))
 
+    def of(self, topic: str) -> bytes:
+        """The route of a topic, as standard JSON. Raises UnknownTopic, NotMaster."""
+        return topic_route(self._queues(topic), self._addresses(), standard=True)
+
     def cluster(self, request: Command) -> Command:
         """GET_BROKER_CLUSTER_INFO."""
         return request.answer(0, body=cluster_info(self._addresses()))

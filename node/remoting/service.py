@@ -17,6 +17,7 @@ from node.config import RemotingSection
 from node.core.calltimes import RPC_BOUNDS, CallTimes
 from node.methods import Handler as MethodHandler
 from node.quotas.quotas import Who
+from node.remoting.administration.consumers.membertable import MemberTable
 from node.remoting.administration.refused import unsupported
 from node.remoting.administration.table import Administration
 from node.remoting.codec.codes import RequestCode, ResponseCode
@@ -108,7 +109,7 @@ class RemotingService:
         self._clients = clients = Clients(broker, self.members, sight)
         self._running = Background(broker.give_up)
         host = reached_at(advertised, broker.store.store_host)
-        routes = Routes(broker, advertised)
+        self._routes = routes = Routes(broker, advertised)
         # What is signed counts at the node that it was sent to: such requests are not passed on.
         master = routes.master_elsewhere if door is None else str
         self._relay = relay = Relay(master, self._throttle, broker.limits.request_bytes_max)
@@ -174,6 +175,8 @@ class RemotingService:
         self._running.start(self._tick())
         self._transactions.start()
         self._broker.remoting_members = lambda group: len(self.members.ids(group))
+        self._broker.remoting_route = self._routes.of
+        self._broker.connected.add(MemberTable(self.members, self._broker.times))
 
     def join(self) -> None:
         """Register at name servers; the port is open."""

@@ -6,9 +6,9 @@ from typing import TypeGuard
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
+from node.api.verbs import Verbs
 from node.broker import Broker
 from node.remoting.administration.bodies import dumps
-from node.remoting.administration.verbs import Verbs
 from node.remoting.codec.adminbodies import group_name, read_group, read_groups
 from node.remoting.codec.adminheaders import DeleteGroupRequest, GroupRequest
 from node.remoting.codec.codes import ResponseCode

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
+from node.api.verbs import Verbs
 from node.broker import Broker
 from node.methods import Handler as Method
 from node.quotas.quotas import Who
@@ -18,7 +19,6 @@ from node.remoting.administration.consumers.progress import Progress
 from node.remoting.administration.consumers.resets import Resets
 from node.remoting.administration.groups import Groups
 from node.remoting.administration.topics import Topics
-from node.remoting.administration.verbs import Verbs
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import HEADER_BYTES_MAX, Command
 from node.remoting.codec.errors import BadRequest
@@ -65,7 +65,7 @@ class Administration:
         self._turns = asyncio.Semaphore(LISTS_AT_ONCE)
         verbs = Verbs(methods, broker.audit)
         self._statistics = statistics = Statistics(broker)
-        topics = Topics(broker, members, verbs, statistics, sight)
+        topics = Topics(broker, verbs, statistics, sight)
         groups = Groups(broker, verbs)
         progress = Progress(broker, members, verbs, statistics)
         resets = Resets(broker, members, verbs, sight)

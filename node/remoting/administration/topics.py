@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
+from node.api.readership import groups_of, topics_of
+from node.api.verbs import Verbs
 from node.broker import Broker
 from node.core.slices import Slices
 from node.remoting.administration.bodies import QueueRows, dumps, name_list
 from node.remoting.administration.brokers.statistics import Statistics
-from node.remoting.administration.names import groups_of, topic_names, topics_of
-from node.remoting.administration.verbs import Verbs
+from node.remoting.administration.names import topic_names
 from node.remoting.codec.adminbodies import read_topics, topic_name
 from node.remoting.codec.adminheaders import (
     ClusterRequest,
@@ -23,7 +24,6 @@ from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.fields import read_header
 from node.remoting.codec.heartbeats import read_object
 from node.remoting.guarding.sight import Sight
-from node.remoting.members import Members
 from node.remoting.port.desk import Peer
 from node.remoting.routes import retried_group
 from store.metadata import LITE_EXPIRATION, PERM_READ, PERM_WRITE, is_reserved_topic
@@ -34,11 +34,8 @@ MESSAGE_TYPE = "message.type"
 class Topics:
     """Serves requests about topics."""
 
-    def __init__(
-        self, broker: Broker, members: Members, verbs: Verbs, statistics: Statistics, sight: Sight
-    ) -> None:
+    def __init__(self, broker: Broker, verbs: Verbs, statistics: Statistics, sight: Sight) -> None:
         self._broker = broker
-        self._members = members
         self._verbs = verbs
         self._statistics = statistics
         self._sight = sight
@@ -158,7 +155,7 @@ class Topics:
         topic = read_header(TopicRequest, request.fields).topic
         await self._broker.log.caught_up()
         slices = Slices()
-        found = await groups_of(self._broker, self._members, topic, slices)
+        found = await groups_of(self._broker, topic, slices)
         seen = [group async for group in slices.each(sorted(found)) if self._sight.may_see(group)]
         return request.answer(0, body=await name_list("groupList", seen, slices))
 

@@ -1,8 +1,8 @@
 """Replication of the broker, as RocketMQ 5's tools ask for it."""
 
+from node.api.verbs import Verbs
 from node.broker import Broker
 from node.remoting.administration.bodies import dumps
-from node.remoting.administration.verbs import Verbs
 from node.remoting.codec.command import Command
 from node.remoting.codec.fastjson import Value
 from node.remoting.codec.routes import MASTER_ID

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from datetime import date, datetime
 
 from node.broker import Broker
+from node.core.growth import Totals
 from node.core.traffic import DELAY, NORMAL, TRANSACTION, Flow
 from node.remoting.administration.bodies import dumps
-from node.remoting.administration.brokers.growth import Totals
 from node.remoting.codec.adminheaders import StatsRequest
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command

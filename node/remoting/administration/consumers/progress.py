@@ -3,12 +3,13 @@
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
+from node.api.readership import topics_of
+from node.api.timespans import time_span
+from node.api.verbs import Verbs
 from node.broker import Broker
 from node.core.slices import Slices
 from node.remoting.administration.bodies import QueueRows, dumps
 from node.remoting.administration.brokers.statistics import Statistics
-from node.remoting.administration.names import topics_of
-from node.remoting.administration.verbs import Verbs
 from node.remoting.codec.adminheaders import (
     BrokerConsumeStatsRequest,
     CloneOffsetRequest,
@@ -156,24 +157,17 @@ class Progress:
         return request.answer(0, body=dumps({"consumeTimeSpanSet": rows}))
 
     def _span(self, topic: str, one: wire.QueueStats, committed: int) -> dict[str, Value]:
-        def stored(offset: int) -> int:
-            return self._broker.core.positions.store_time(topic, one.queue_id, offset)
-
-        first = stored(one.min_offset)
-        delay = 0
-        if committed < one.max_offset:
-            following = stored(max(committed, one.min_offset))
-            delay = max(0, self._broker.times.wall_ms() - following) if following > 0 else 0
+        span = time_span(self._broker.core, topic, one, committed)
         return {
-            "consumeTimeStamp": stored(committed - 1) if committed > 0 else first,
-            "delayTime": delay,
-            "maxTimeStamp": one.last_store_time or -1,
+            "consumeTimeStamp": span.consumed_ms,
+            "delayTime": span.delay_ms,
+            "maxTimeStamp": span.last_ms,
             "messageQueue": {
                 "brokerName": self._broker.group,
                 "queueId": one.queue_id,
                 "topic": topic,
             },
-            "minTimeStamp": first,
+            "minTimeStamp": span.first_ms,
         }
 
     async def clone(self, peer: Peer, request: Command) -> Command:

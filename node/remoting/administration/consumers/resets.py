@@ -10,10 +10,10 @@ from duolog import Start
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
+from node.api.verbs import Verbs
 from node.broker import Broker
 from node.consuming.offsets import offset_at
 from node.remoting.administration.bodies import dumps
-from node.remoting.administration.verbs import Verbs
 from node.remoting.codec.adminheaders import ResetOffsetRequest
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import ONEWAY, Command

@@ -1,10 +1,10 @@
-"""The native API's methods, called for a client of the remoting protocol.
+"""The native API's methods, called for a client of one of RocketMQ's protocols.
 
 So a tool of RocketMQ meets the checks, the guard and the audit log that every other client meets.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import grpc
 import grpc.aio
@@ -16,10 +16,21 @@ from node.audit.auditlog import AuditLog
 from node.audit.entry import Decision, Entry
 from node.methods import Handler
 from node.quotas.quotas import Who
-from node.remoting.port.desk import Peer
+from store.record import Host
 
 PREFIX = "/duolog.v1."
 Trailing = Iterable[tuple[str, str]]
+
+
+class Peer(Protocol):
+    """Who asks."""
+
+    @property
+    def host(self) -> Host:
+        """The client's address and port."""
+
+    def after_answer(self, callback: Callable[[], None], /) -> None:
+        """Call this once the client has taken the answer that is made now, or is gone."""
 
 
 class Verbs:
@@ -46,6 +57,13 @@ class Verbs:
         """Admin/ListTopics of one; None where it does not exist."""
         reply = await self._call(peer, "Admin/ListTopics", wire.ListTopicsRequest(topics=[topic]))
         return cast(wire.ListTopicsReply, reply).topics[0] if reply.topics else None
+
+    async def known_topic(self, peer: Peer, topic: str) -> wire.TopicReply:
+        """The same. Raises UnknownTopic."""
+        found = await self.topic(peer, topic)
+        if found is None:
+            raise sdk.UnknownTopic(f"topic {topic[:255]!r} does not exist")
+        return found
 
     async def put_group(self, peer: Peer, request: wire.PutGroupRequest) -> None:
         """Admin/PutGroup."""
@@ -74,6 +92,10 @@ class Verbs:
     async def commit(self, peer: Peer, request: wire.CommitRequest) -> None:
         """Groups/Commit."""
         await self._call(peer, "Groups/Commit", request)
+
+    async def find(self, peer: Peer, request: wire.FindRequest) -> wire.FindReply:
+        """Messages/Find."""
+        return cast(wire.FindReply, await self._call(peer, "Messages/Find", request))
 
     async def node(self, peer: Peer) -> wire.NodeStatusReply:
         """Admin/NodeStatus."""
@@ -138,4 +160,4 @@ class _Call:
         )
 
 
-__all__ = ["Verbs"]
+__all__ = ["Peer", "Verbs"]

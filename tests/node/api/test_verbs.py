@@ -1,4 +1,4 @@
-"""The native API's methods, as the remoting protocol calls them."""
+"""The native API's methods, as RocketMQ's protocols call them."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -10,9 +10,8 @@ from duolog._errors import status_of, trailing_of
 from duolog.wire import duolog_pb2 as wire
 
 from node.access.gate import PRINCIPAL, Principal
+from node.api.verbs import Peer, Verbs
 from node.methods import Handler
-from node.remoting.administration.verbs import Verbs
-from node.remoting.port.desk import Peer
 from node.wirecodec import peer_host
 from store.record import Host
 
