@@ -485,13 +485,13 @@ class Node:
         if not section.enable:
             return []
         try:
-            from node.rocketmq.words import stubs
+            from node.rocketmq.words import stubs  # noqa: F401
         except ImportError as error:
             log.info("RocketMQ's API is not served", reason=str(error))
             return []
+        from node.rocketmq.apis import SERVICE_NAMES, admin_methods, messaging_methods
         from node.rocketmq.auth import Authenticator
         from node.rocketmq.guard import guard_of as rocketmq_guard
-        from node.rocketmq.guarded import guarded_methods
         from node.rocketmq.service import MessagingService
 
         authenticator = Authenticator(section.access_key, section.secret_key)
@@ -499,18 +499,16 @@ class Node:
         if access is not None:
             guard = rocketmq_guard(broker, access, self.config.access)
         service = self.rocketmq = MessagingService(broker, authenticator, guard)
-        if guard is not None:
-            methods.generic += guarded_methods(
-                service, guard, service.forwarder, broker.audit
-            ).generic
-        else:
-            stubs.rpc.add_MessagingServiceServicer_to_server(self.rocketmq, methods.as_server())
+        methods.generic += messaging_methods(service, guard).generic
+        methods.generic += admin_methods(
+            service, self._native.by_path, authenticator, guard, self._guard
+        ).generic
         if self.config.metrics.listen:
             from node.rocketmq.timing import timed_methods
 
             methods.generic = timed_methods(methods, broker.core.traffic.rpcs).generic
         if broker.measures is None:
-            return [stubs.SERVICE_NAME]
+            return list(SERVICE_NAMES)
         try:
             from node.rocketmq import clientmetrics  # others need no library of OpenTelemetry
         except ImportError as error:
@@ -522,7 +520,7 @@ class Node:
             broker.measures, authenticator, guard, broker.audit
         )
         methods.generic += clientmetrics.methods_of(taker).generic
-        return [stubs.SERVICE_NAME, clientmetrics.SERVICE_NAME]
+        return [*SERVICE_NAMES, clientmetrics.SERVICE_NAME]
 
     async def _serve_slaves(self, reserved: ReservedPort) -> None:
         """A master's replication port. Raises ListenError, OSError (certificates)."""

@@ -17,6 +17,10 @@ class Connections:
         self._users: defaultdict[str, int] = defaultdict(int)
         self._addresses: defaultdict[str, int] = defaultdict(int)
 
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._held)
+
     def has(self, who: Who, peer: str) -> bool:
         """Whether that connection is counted already."""
         return (who, peer) in self._held

@@ -15,8 +15,12 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from duolog import _errors as sdk
 
 from node.access.gate import UNKNOWN, Gate, Principal
+from node.audit.auditlog import AuditLog
+from node.quotas.quotas import Who
+from node.rocketmq.relay.calls import Call, headers_of
 from node.rocketmq.words.codes import Refused
 from node.rocketmq.words.stubs import Code
+from node.wirecodec import peer_host
 
 SCHEME = "MQv2-HMAC-SHA1"
 SESSION_TOKEN = "x-mq-session-token"
@@ -66,6 +70,22 @@ class Authenticator:
         signed = given.is_by(self._secret)
         if given.scheme != SCHEME or not known or not signed:
             raise Refused(Code.UNAUTHORIZED, "the access key or its signature is wrong")
+
+
+def check_keys(
+    authenticator: Authenticator, context: Call, audit: AuditLog | None, shown: str
+) -> None:
+    """Raise Refused (UNAUTHORIZED) if a call is not signed with the keys, and note that.
+
+    audit: None where there is none. shown: the service, as the audit log names it.
+    """
+    try:
+        authenticator.check(headers_of(context))
+    except Refused as error:
+        if audit is not None:
+            who = Who.at("", peer_host(str(context.peer())).address)
+            audit.denied(who, shown, "", error)
+        raise
 
 
 class Dates:
@@ -142,4 +162,4 @@ class Signatures:
         return self._gate.by_signature(given.name, source)
 
 
-__all__ = ["Authenticator", "Dates", "Signatures", "Signed"]
+__all__ = ["Authenticator", "Dates", "Signatures", "Signed", "check_keys"]

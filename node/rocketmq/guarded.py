@@ -6,7 +6,7 @@ that may lack the newest users does not refuse: it lets the master decide.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -14,6 +14,8 @@ from typing import Any, TypeVar, cast
 import structlog
 from duolog import _errors as sdk
 from duolog._background import together
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
 
 from node.access.gate import PRINCIPAL, Principal
 from node.access.guarding import Delivering, GuardedMethods, with_method
@@ -26,9 +28,8 @@ from node.quotas.quotas import Who
 from node.rocketmq.guard import DENIED, Headers, RocketmqGuard, Session
 from node.rocketmq.relay.calls import Header, refuse_forwarded
 from node.rocketmq.relay.forward import Forwarder
-from node.rocketmq.rules import RULES
-from node.rocketmq.words.codes import Refused, refusal
-from node.rocketmq.words.stubs import METHODS, SERVICE_NAME, Code, rpc, service
+from node.rocketmq.words.codes import Refused, refusal, refused
+from node.rocketmq.words.stubs import Code, service
 from node.wirecodec import peer_host
 
 log = structlog.get_logger("duolog.rocketmq")
@@ -38,7 +39,6 @@ PATIENCE_SECONDS = 2.0
 PAUSE_SECONDS = 0.05
 _FAILURES = (sdk.DuologError, Refused)
 Found = TypeVar("Found")
-Reply = TypeVar("Reply")
 
 
 class Known(Delivering):
@@ -62,13 +62,29 @@ class Admitted:
     needs: Needs
 
 
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A service of RocketMQ's, and what its methods ask for.
+
+    Attributes:
+        name: its full name.
+        shown: its name in the audit log.
+    """
+
+    name: str
+    shown: str
+    methods: Mapping[str, MethodDescriptor]
+    rules: Mapping[str, Rule]
+
+
 class Wrapping:
-    """Wraps methods, so that each is served to those only who may call it."""
+    """Wraps methods of a service, so that each is served to those only who may call it."""
 
     def __init__(
-        self, guard: RocketmqGuard, forwarder: Forwarder, audit: AuditLog | None = None
+        self, api: Api, guard: RocketmqGuard, forwarder: Forwarder, audit: AuditLog | None = None
     ) -> None:
         """audit: None where there is none."""
+        self._api = api
         self._guard = guard
         self._forwarder = forwarder
         self._audit = audit
@@ -84,13 +100,13 @@ class Wrapping:
             if principal is not None:
                 who = Who.at(principal.name, principal.source)
             resource = resource_of(name, request) if request is not None else ""
-            self._audit.denied(who, f"MessagingService/{name}", resource, error)
+            self._audit.denied(who, f"{self._api.shown}/{name}", resource, error)
 
     def wrap(self, path: str, handler: Handler) -> Handler:
         """A method with its rule before it. Raises KeyError where it has none."""
         name = path.rpartition("/")[2]
-        rule = RULES[name]
-        kind = getattr(service, METHODS[name].output_type.name)
+        rule = self._api.rules[name]
+        kind = GetMessageClass(self._api.methods[name].output_type)
         if handler.request_streaming:
             return with_method(handler, self._telemetry(handler, rule))
         made = self._streamed if handler.response_streaming else self._unary
@@ -100,7 +116,7 @@ class Wrapping:
         """Let a call of a method begin. Raises DENIED, Refused."""
         principal, headers = self._guard.recognise(context, name)
         PRINCIPAL.set(principal)
-        needs = tuple(RULES[name].needs(request, self._guard.facts))
+        needs = tuple(self._api.rules[name].needs(request, self._guard.facts))
         self._guard.check(principal, needs)
         return Admitted(principal, headers, needs)
 
@@ -124,7 +140,8 @@ class Wrapping:
                     return await self._forwarder.unary(kind, request, context)
             except _FAILURES as error:
                 self._note(name, request, context, error)
-                return _refused(error, refusal(kind, request, error))
+                _log(error)
+                return await refused(kind, request, error, context)
             return await handler.unary_unary(request, Known(context, admitted.headers, _unchecked))
 
         return call
@@ -145,7 +162,8 @@ class Wrapping:
                 await handler.unary_stream(request, Known(context, admitted.headers, check))
             except _FAILURES as error:
                 self._note(name, request, context, error)
-                await context.write(_refused(error, refusal(kind, request, error)))
+                _log(error)
+                await context.write(refusal(kind, request, error))
 
         return call
 
@@ -165,8 +183,9 @@ class Wrapping:
                     self._guard.end(session)
             except (*DENIED, Refused) as error:
                 self._note("Telemetry", None, context, error)
+                _log(error)
                 reply = refusal(service.TelemetryCommand, service.TelemetryCommand(), error)
-                await context.write(_refused(error, reply))
+                await context.write(reply)
 
         return call
 
@@ -217,10 +236,8 @@ def _unchecked(reply: Any) -> None:
     """A unary method writes nothing."""
 
 
-def _refused(error: Exception, reply: Reply) -> Reply:
-    """Log the refusal that a reply tells."""
+def _log(error: Exception) -> None:
     log.warning("call refused", kind=type(error).__name__, reason=str(error)[:500])
-    return reply
 
 
 @dataclass(slots=True)
@@ -231,30 +248,24 @@ class _Called:
     invocation_metadata: tuple[Header, ...] = ()
 
 
-def guarded_methods(
-    servicer: rpc.MessagingServiceServicer,
-    guard: RocketmqGuard,
-    forwarder: Forwarder,
-    audit: AuditLog | None = None,
-) -> Methods:
-    """The methods of the service, guarded. Raises ConfigError where one of them has no rule.
+def guarded_methods(api: Api, plain: Methods, wrapping: Wrapping) -> Methods:
+    """The methods of a service, guarded. Raises ConfigError where one of them has no rule.
 
-    audit: None where there is none.
+    plain: with this service alone.
     """
-    if without := sorted(METHODS.keys() - RULES.keys()):
+    if without := sorted(api.methods.keys() - api.rules.keys()):
         raise ConfigError(
             f"RocketMQ's stubs have methods that this version has no access rule for "
             f"({', '.join(without)}): install the version of rocketmq-python-client that the "
             "extra `rocketmq` names, or set rocketmq.enable = false"
         )
-    plain, guarded = Methods(), GuardedMethods(Wrapping(guard, forwarder, audit))
-    rpc.add_MessagingServiceServicer_to_server(servicer, plain.as_server())
+    guarded = GuardedMethods(wrapping)
     (found,) = plain.generic
     handlers = {
-        name: cast(Handler, found.service(_Called(f"/{SERVICE_NAME}/{name}"))) for name in METHODS
+        name: cast(Handler, found.service(_Called(f"/{api.name}/{name}"))) for name in api.methods
     }
-    guarded.add_registered_method_handlers(SERVICE_NAME, handlers)
+    guarded.add_registered_method_handlers(api.name, handlers)
     return guarded
 
 
-__all__ = ["guarded_methods"]
+__all__ = ["Api", "Wrapping", "guarded_methods"]

@@ -75,7 +75,9 @@ def _query_offset(request: service.QueryOffsetRequest, facts: Facts) -> Needs:
 
 
 def _settings(command: service.TelemetryCommand, facts: Facts) -> Needs:
-    """Of what a client sends on its telemetry stream, only settings have an effect."""
+    """Of what a client sends on its telemetry stream, settings have an effect, and answers to what
+    it was asked: whether it may answer was looked at when it was asked.
+    """
     settings = command.settings
     match settings.WhichOneof("pub_sub"):
         case "publishing":
@@ -94,11 +96,15 @@ def _subscription(subscription: definition.Subscription, facts: Facts) -> Needs:
 
 
 def _commands(command: service.TelemetryCommand, facts: Facts) -> Needs:
-    """A transaction check has the message of a topic in it."""
-    if command.WhichOneof("command") == "recover_orphaned_transaction_command":
-        message = command.recover_orphaned_transaction_command.message
-        return pub(topic_of(message.topic), facts)
-    return ()
+    """A transaction check has the message of a topic in it, and so has one to verify."""
+    match command.WhichOneof("command"):
+        case "recover_orphaned_transaction_command":
+            message = command.recover_orphaned_transaction_command.message
+            return pub(topic_of(message.topic), facts)
+        case "verify_message_command":
+            return _topic(command.verify_message_command.message.topic, facts)
+        case _:
+            return ()
 
 
 RULES = {

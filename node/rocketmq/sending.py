@@ -64,7 +64,7 @@ _UNSURE = (
 # Of a topic without a type. Older clients fail on a route with a type that they do not know.
 ACCEPTED = (NORMAL, FIFO, DELAY, TRANSACTION)
 _KINDS = {kind: MessageType.Name(kind).lower() for kind in (*ACCEPTED, LITE, PRIORITY)}
-_TYPES = {MessageType.Name(kind): kind for kind in (*ACCEPTED, LITE, PRIORITY)}
+TYPES = {MessageType.Name(kind): kind for kind in (*ACCEPTED, LITE, PRIORITY)}
 
 
 _Stored = tuple[PutResult, Outcome | None]
@@ -78,14 +78,14 @@ def accepted_types(config: TopicConfig) -> list[MessageType]:
 
     A table written by RocketMQ may name MIXED or a newer type: that means all.
     """
-    kind = _TYPES.get(config.message_type)
+    kind = TYPES.get(config.message_type)
     return list(ACCEPTED) if kind is None else [kind]
 
 
 @lru_cache
 def _taken(message_type: str) -> frozenset[MessageType]:
     """The message types that are stored in a topic with this type (or none)."""
-    kind = _TYPES.get(message_type)
+    kind = TYPES.get(message_type)
     return frozenset((*ACCEPTED, PRIORITY) if kind is None else (kind,))
 
 

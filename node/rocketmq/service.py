@@ -21,10 +21,11 @@ from grpc.aio import ServicerContext
 from node import tokens
 from node.access.gate import name_of_caller
 from node.broker import Broker, report
+from node.core.connected import Read
 from node.deferred.delayservice import RecallHandle
 from node.deferred.transactionservice import Check
 from node.quotas.quotas import Who
-from node.rocketmq.auth import Authenticator
+from node.rocketmq.auth import Authenticator, check_keys
 from node.rocketmq.litetopics import LiteTopics
 from node.rocketmq.pulling import Puller
 from node.rocketmq.receiving import INVISIBLE_MS_MAX, Receiver, filter_of, stale
@@ -43,6 +44,7 @@ from node.rocketmq.relay.calls import (
 from node.rocketmq.relay.clients import CLIENT_ID_MAX, Client, Clients, Stream
 from node.rocketmq.relay.clusterroutes import ClusterRoutes
 from node.rocketmq.relay.forward import Answer, Delivery, Forwarder, Polled, Streamed
+from node.rocketmq.relay.questions import ANSWERS, Questions
 from node.rocketmq.relay.telemetryrelay import TelemetryRelays
 from node.rocketmq.routes import Routes, spelled_for
 from node.rocketmq.sending import Sender
@@ -163,12 +165,13 @@ class MessagingService(rpc.MessagingServiceServicer):
         self.clients = Clients(self._client_gone, broker.pop.way_gone, gone)
         self._lite = LiteTopics(broker.core, broker.lite, broker.pop)
         self._authenticator = authenticator
-        self._sender = Sender(broker)
+        self.sender = Sender(broker)
         self._receiver = Receiver(broker.core, broker.pop, self._lite, broker.group)
         self._puller = Puller(broker.core, broker.reader)
         self._routes = Routes(broker)
         self._cluster = ClusterRoutes(self.forwarder)
         self._relays = TelemetryRelays(self.forwarder)
+        self.questions = Questions()
         self._running = Background(broker.give_up)
         self._telling = Background(report)
         self.tls_port = 0
@@ -179,6 +182,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         self._running.start(self._relays.run())
         if self._guard is not None:
             self._running.start(self._guard.run())
+        self.broker.connected.add(self.clients)
         self.broker.transactions.askers.append(self._ask_producer)
         self.broker.lite.evicted.append(self._tell_evicted)
 
@@ -186,7 +190,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         """Stop watching, and close the connections to the master."""
         await self._running.stop()
         await self._telling.stop()
-        await self._sender.stop()
+        await self.sender.stop()
         await self.forwarder.close()
 
     def _client_gone(self, client_id: str) -> None:
@@ -206,17 +210,12 @@ class MessagingService(rpc.MessagingServiceServicer):
                 f"the header x-mq-client-id must have 1 to {CLIENT_ID_MAX} characters, it has "
                 f"{len(client_id)}",
             )
-        try:
-            self._authenticator.check(metadata)
-        except Refused as error:
-            if self.broker.audit is not None:
-                who = Who.at("", peer_host(str(context.peer())).address)
-                self.broker.audit.denied(who, "MessagingService", "", error)
-            raise
+        check_keys(self._authenticator, context, self.broker.audit, "MessagingService")
         if reads:
             await self.broker.log.caught_up()
         client = self.clients.saw(str(client_id), via_of(context))
-        if not client.language:
+        if not client.address:
+            client.address = peer_host(peer_of(context)).address
             client.language = str(metadata.get("x-mq-language", ""))[:WORD_MAX]
             client.version = str(metadata.get("x-mq-client-version", ""))[:WORD_MAX]
         return client
@@ -331,6 +330,10 @@ class MessagingService(rpc.MessagingServiceServicer):
                     await stream.write(await self._settings(command.settings, client))
                     if relay is not None:
                         relay.settings(command)
+                elif command.WhichOneof("command") in ANSWERS:
+                    self.questions.answered(client, command)
+                    if relay is not None:
+                        relay.answer(command)
         except Refused as refused:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, refused.message)
         finally:
@@ -348,9 +351,14 @@ class MessagingService(rpc.MessagingServiceServicer):
             self.clients.publishes(client, named & self.broker.metadata.topics.keys())
         elif asked.subscription.HasField("group"):
             client.group = group_of(asked.subscription.group)
+            reads = []
             for entry in asked.subscription.subscriptions:
-                chosen = filter_of(entry.expression)
-                self.broker.filters.register(client.group, topic_of(entry.topic), chosen)
+                topic, chosen = topic_of(entry.topic), filter_of(entry.expression)
+                self.broker.filters.register(client.group, topic, chosen)
+                is_sql = entry.expression.type == definition.FilterType.SQL
+                reads.append(Read(topic, entry.expression.expression, is_sql))
+            client.hostname = asked.user_agent.hostname[:WORD_MAX]
+            self.clients.subscribes(client, tuple(reads), self.broker.times.wall_ms())
             row = self._group(client.group)
         delays_ms = self.broker.delays.levels_ms
         body_max = self.broker.core.options.max_message_size
@@ -378,7 +386,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         topic = topics.pop()
         deadline = asyncio.get_running_loop().time() + _time_left(context, SEND_SECONDS)
         host = peer_host(peer_of(context))
-        entries = await self._sender.send(topic, list(request.messages), host, deadline)
+        entries = await self.sender.send(topic, list(request.messages), host, deadline)
         self.clients.publishes(client, {topic})
         return service.SendMessageResponse(
             status=overall([entry.status for entry in entries]), entries=entries

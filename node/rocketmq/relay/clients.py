@@ -8,11 +8,12 @@ node is gone, and no call of the client came through it for a minute, no acknowl
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 from node.api.calls import Replies
+from node.core.connected import Consumer, Read
 from node.rocketmq.words.stubs import definition, service
 
 SILENT_SECONDS = 120.0
@@ -20,6 +21,8 @@ CLIENT_ID_MAX = 400  # characters, with the user before them
 WAY_SECONDS = 60.0  # the invisible duration that clients are told
 CLIENTS_MAX = 50_000
 PUBLISHED_MAX = 200_000  # topics that clients publish to, those of each client together
+READS_BYTES_MAX = 24 << 20  # of what all consumers say that they read, as it is in memory
+READ_BYTES = 150  # beside its texts
 SWEEP_SECONDS = 1.0
 
 
@@ -46,6 +49,10 @@ class Client:
     group: str = ""
     language: str = ""
     version: str = ""
+    address: str = ""
+    hostname: str = ""
+    reads: tuple[Read, ...] = ()  # as it last said, at `told_ms` of the wall clock
+    told_ms: int = 0
     topics: set[str] = field(default_factory=set)  # topics that it publishes to
     streams: list[Stream] = field(default_factory=list)
     # Nodes that its calls came through, and when last.
@@ -72,6 +79,7 @@ class Clients:
         self._clients: OrderedDict[str, Client] = OrderedDict()  # the longest silent one first
         self._turn = 0
         self._published = 0
+        self._reads_bytes = 0
 
     def __len__(self) -> int:
         """The number of known clients."""
@@ -102,11 +110,22 @@ class Clients:
             client.topics |= new
             self._published += len(new)
 
+    def subscribes(self, client: Client, reads: tuple[Read, ...], wall_ms: int) -> None:
+        """Note what a consumer reads, unless all of them say too much: then it is not told of."""
+        if self._clients.get(client.client_id) is not client:
+            return
+        self._reads_bytes -= _size_of(client.reads)
+        client.reads, client.told_ms = (), 0
+        if self._reads_bytes + _size_of(reads) <= READS_BYTES_MAX:
+            client.reads, client.told_ms = reads, wall_ms
+            self._reads_bytes += _size_of(reads)
+
     def leave(self, client_id: str) -> None:
         """Remove a client."""
         client = self._clients.pop(client_id, None)
         if client is not None:
             self._published -= len(client.topics)
+            self._reads_bytes -= _size_of(client.reads)
             self._gone(client_id)
 
     def all(self) -> list[Client]:
@@ -116,6 +135,41 @@ class Clients:
     def find(self, client_id: str) -> Client | None:
         """A client, if it is known."""
         return self._clients.get(client_id)
+
+    def consumers(self, groups: Collection[str]) -> Iterator[tuple[str, Consumer]]:
+        """See Tells."""
+        for client in self._clients.values():
+            if client.group and client.group in groups:
+                yield (
+                    client.group,
+                    Consumer(
+                        client.client_id,
+                        client.reads,
+                        client.language,
+                        client.version,
+                        client.hostname,
+                        client.address,
+                        told_ms=client.told_ms,
+                    ),
+                )
+
+    def readers(self, topic: str) -> set[str]:
+        """See Tells."""
+        clients = self._clients.values()
+        return {
+            client.group
+            for client in clients
+            if client.group and any(read.topic == topic for read in client.reads)
+        }
+
+    def counts(self) -> tuple[int, int]:
+        """See Tells."""
+        consumers = sum(bool(client.group) for client in self._clients.values())
+        producers = sum(
+            client.kind == definition.ClientType.PRODUCER or bool(client.topics)
+            for client in self._clients.values()
+        )
+        return producers, consumers
 
     def producers(self, topic: str) -> list[Stream]:
         """Streams of clients that publish to a topic, in rotating order."""
@@ -151,3 +205,8 @@ class Clients:
                 if self._is_gone(via):
                     del client.ways[via]
                     self._way_gone(client.client_id, via)
+
+
+def _size_of(reads: tuple[Read, ...]) -> int:
+    """Bytes in memory, about."""
+    return sum(READ_BYTES + len(read.topic) + len(read.expression) for read in reads)

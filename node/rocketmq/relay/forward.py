@@ -10,7 +10,7 @@ them.
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -37,7 +37,9 @@ from node.rocketmq.relay.calls import (
     is_forwarded,
     peer_of,
 )
-from node.rocketmq.words.stubs import SERVICE_NAME, Status, rpc, service
+from node.rocketmq.words import adminstubs
+from node.rocketmq.words.adminstubs import admin
+from node.rocketmq.words.stubs import METHODS, SERVICE_NAME, Status, rpc, service
 from node.tls import Options
 
 COPY_SECONDS = 1.0
@@ -49,7 +51,12 @@ GIVEN_BACK_MS = 1000  # until messages that a disconnected client did not get ar
 BYTES_MAX = 64 << 20
 TELEMETRY = f"/{SERVICE_NAME}/Telemetry"
 _KEPT = ("x-mq-", "authorization", USER)
-_ONCE = (service.RecallMessageResponse,)  # a repeated one fails if the answer of the first was lost
+# A repeated call fails if the answer of the first was lost, or has its message stored again.
+_ONCE = (service.RecallMessageResponse, admin.AdminSendMessageResponse)
+_PATHS = {
+    method.output_type.full_name: f"/{method.containing_service.full_name}/{method.name}"
+    for method in (*METHODS.values(), *adminstubs.METHODS.values())
+}
 _OPTIONS: Options = [
     ("grpc.max_receive_message_length", BYTES_MAX),
     ("grpc.max_send_message_length", BYTES_MAX),
@@ -68,6 +75,9 @@ class Answer(Protocol):
     @property
     def status(self) -> Status:
         """The status."""
+
+    def ByteSize(self) -> int:
+        """Its size."""
 
     @classmethod
     def FromString(cls, data: bytes, /) -> Self:
@@ -91,9 +101,9 @@ Metadata = list[Header]
 Vouch = Callable[[Iterable[Header]], Metadata]
 
 
-def _path_of(kind: type) -> str:
+def _path_of(kind: Any) -> str:
     """The method to which a class of replies belongs."""
-    return f"/{SERVICE_NAME}/{kind.__name__.removesuffix('Response')}"
+    return _PATHS[kind.DESCRIPTOR.full_name]
 
 
 def _bytes_of(request: protobuf.Message) -> bytes:

@@ -1,13 +1,14 @@
 """Relays telemetry streams of clients that are connected to a slave to the master.
 
-The master pushes commands to clients: it sends transaction checks to producers, and notifies
-consumers that another one took over their lite topic. A client may be connected to any node of the
-group, so a slave opens a stream for the same client to the master, repeats the client's settings on
-it, and passes on its commands. A change of masters moves these streams; the client's own stream
-stays.
+The master pushes commands to clients: it sends transaction checks to producers, notifies consumers
+that another one took over their lite topic, and asks questions of operators. A client may be
+connected to any node of the group, so a slave opens a stream for the same client to the master,
+repeats the client's settings on it, and passes on commands and answers. A change of masters moves
+these streams; the client's own stream stays.
 """
 
 import asyncio
+from collections import deque
 
 import grpc
 import structlog
@@ -19,6 +20,7 @@ from node.broker import report
 from node.rocketmq.relay.calls import Call
 from node.rocketmq.relay.clients import Stream
 from node.rocketmq.relay.forward import Forwarder, Telemetry
+from node.rocketmq.relay.questions import nonce_of
 from node.rocketmq.words.stubs import service
 
 log = structlog.get_logger("duolog.rocketmq")
@@ -26,6 +28,8 @@ log = structlog.get_logger("duolog.rocketmq")
 _ENDED = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, sdk.DuologError)
 POLL_SECONDS = 0.5  # interval at which a change of masters is checked
 AGAIN_SECONDS = 1.0  # until an ended stream is opened again
+QUESTIONS_MAX = 8  # to a client, whose answers are passed on
+ANSWER_BYTES_MAX = 1 << 20
 
 
 class Relay:
@@ -37,7 +41,17 @@ class Relay:
         self.master = ""  # endpoint of the relay
         self.task: asyncio.Task[None] | None = None
         self._settings: service.TelemetryCommand | None = None
+        self._asked: deque[str] = deque(maxlen=QUESTIONS_MAX)  # numbers of the master's questions
+        self._answers: deque[service.TelemetryCommand] = deque(maxlen=QUESTIONS_MAX)
         self._changed = asyncio.Event()
+
+    def answer(self, command: service.TelemetryCommand) -> None:
+        """Send the master the client's answer to one of its questions, and nothing else."""
+        nonce = nonce_of(command)
+        if nonce in self._asked and command.ByteSize() <= ANSWER_BYTES_MAX:
+            self._asked.remove(nonce)
+            self._answers.append(command)
+            self._changed.set()
 
     def settings(self, command: service.TelemetryCommand) -> None:
         """Note the client's settings, and send them to the master."""
@@ -60,17 +74,24 @@ class Relay:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _write(self, call: Telemetry) -> None:
+        sent: service.TelemetryCommand | None = None
         self._changed.set()
         while True:
             await self._changed.wait()
             self._changed.clear()
-            if self._settings is not None:
-                await uncancelled(call.write(self._settings))
+            settings = self._settings
+            if settings is not None and settings is not sent:
+                sent = settings
+                await uncancelled(call.write(settings))
+            while self._answers:
+                await uncancelled(call.write(self._answers.popleft()))
 
     async def _read(self, call: Telemetry) -> None:
         """Pass commands on to the client; settings were already answered by this node."""
         while isinstance(command := await uncancelled(call.read()), service.TelemetryCommand):
             if command.WhichOneof("command") not in (None, "settings"):
+                if nonce := nonce_of(command):
+                    self._asked.append(nonce)
                 await self.stream.write(command)
 
 

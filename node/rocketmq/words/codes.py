@@ -1,7 +1,8 @@
 """RocketMQ's status codes, and the mapping from our errors to them."""
 
-from typing import Any, TypeVar
+from typing import Any, Never, Protocol, TypeVar
 
+import grpc
 from duolog import _errors as sdk
 from google.protobuf import message as protobuf
 
@@ -10,6 +11,14 @@ from store import errors
 from store.status import PutMessageStatus
 
 Made = TypeVar("Made")
+Told = TypeVar("Told", bound=protobuf.Message)
+
+
+class Ending(Protocol):
+    """A call that may end with an error of gRPC."""
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> Never:
+        """End it."""
 
 
 class Refused(Exception):
@@ -34,6 +43,7 @@ PUT_CODES: dict[PutMessageStatus, Code] = {
 }
 _ERROR_CODES: tuple[tuple[type[Exception], Code], ...] = (
     (sdk.UnknownTopic, Code.TOPIC_NOT_FOUND),
+    (sdk.UnknownGroup, Code.CONSUMER_GROUP_NOT_FOUND),
     (sdk.Unauthenticated, Code.UNAUTHORIZED),
     (sdk.NoPermission, Code.FORBIDDEN),
     (sdk.NoSuchMessage, Code.MESSAGE_NOT_FOUND),
@@ -51,6 +61,15 @@ def status(code: Code, message: str = "") -> Status:
 
 
 OK = status(Code.OK)
+# Of gRPC, for replies that have no status.
+_GRPC_CODES = {
+    Code.UNAUTHORIZED: grpc.StatusCode.UNAUTHENTICATED,
+    Code.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
+    Code.UNSUPPORTED: grpc.StatusCode.UNIMPLEMENTED,
+    Code.HA_NOT_AVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    Code.INTERNAL_SERVER_ERROR: grpc.StatusCode.INTERNAL,
+}
+DETAILS_CHARACTERS_MAX = 500  # of an error's text in a header
 
 
 def status_of(error: Exception) -> Status:
@@ -71,6 +90,17 @@ def refusal(kind: type[Made], request: protobuf.Message, error: Exception) -> Ma
         reply.receipt_handle = request.receipt_handle  # clients use it even with an error status
     made: Made = reply
     return made
+
+
+async def refused(
+    kind: type[Told], request: protobuf.Message, error: Exception, call: Ending
+) -> Told:
+    """The reply for an error; a call whose reply has no status ends with an error of gRPC."""
+    if "status" in kind.DESCRIPTOR.fields_by_name:
+        return refusal(kind, request, error)
+    told = status_of(error)
+    code = _GRPC_CODES.get(told.code, grpc.StatusCode.INVALID_ARGUMENT)
+    await call.abort(code, told.message[:DETAILS_CHARACTERS_MAX])
 
 
 def put_status(outcome: PutMessageStatus, reason: str) -> Status:

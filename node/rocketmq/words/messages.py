@@ -5,6 +5,8 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from duolog.wire import duolog_pb2 as wire
+
 from node.clocks import TIME_MS_MAX
 from node.deferred.transactionservice import HALF_WORDS
 from node.pop.popservice import Popped
@@ -236,6 +238,18 @@ def pulled(
     system.store_timestamp.FromMilliseconds(store_time)
     system.queue_id, system.queue_offset = queue_id, offset
     system.delivery_attempt = reconsumed + 1
+    return message
+
+
+def found(row: wire.FoundMessage, topic: Resource) -> Message:
+    """A Message that was looked up."""
+    message = _message(row.body, dict(row.properties), row.sysflag, topic)
+    system = message.system_properties
+    system.born_timestamp.FromMilliseconds(row.born_time)
+    system.born_host = row.born_host
+    system.store_timestamp.FromMilliseconds(row.store_time)
+    system.queue_id, system.queue_offset = row.queue_id, row.queue_offset
+    system.delivery_attempt = row.reconsume_times + 1
     return message
 
 

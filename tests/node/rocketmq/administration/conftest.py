@@ -1,0 +1,35 @@
+"""A client of the Admin service of a node that also serves the remoting protocol."""
+
+from collections.abc import AsyncIterator
+
+import duolog
+import pytest
+
+from demo.ports import free_endpoint
+from node.server import Node
+from tests.node.conftest import StartNode
+from tests.node.rocketmq.administration.api import AdminApi
+from tests.node.rocketmq.api import QUEUES, Api
+
+
+@pytest.fixture
+async def node(start_node: StartNode) -> Node:
+    made = await start_node(remoting={"listen": free_endpoint()})
+    async with duolog.Client(f"127.0.0.1:{made.port}", timeout=10) as client:
+        await client.admin.create_topic("T", QUEUES)
+        await client.admin.put_group("g", retry_times=2)
+    return made
+
+
+@pytest.fixture
+async def admin_api(node: Node) -> AsyncIterator[AdminApi]:
+    made = AdminApi(node)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def api(node: Node) -> AsyncIterator[Api]:
+    made = Api(node)
+    yield made
+    await made.close()

@@ -1,0 +1,310 @@
+"""The Admin service: what its methods answer."""
+
+import json
+import time
+from typing import Any
+
+import duolog
+import pytest
+
+from node.broker import Broker
+from node.remoting.codec.codes import RequestCode
+from node.rocketmq.words.adminstubs import admin
+from node.rocketmq.words.stubs import Code, MessageType, definition, service
+from node.server import Node
+from tests.node.remoting.client import connected
+from tests.node.replicas import broker_of, until
+from tests.node.rocketmq.administration.api import AdminApi, requests, subscribed
+from tests.node.rocketmq.api import Api, message, resource
+
+REFUSED = ("DeleteSubscription", "GetConsumerRunningInfo")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_is_not_served_says_why(admin_api: AdminApi, name: str) -> None:
+    status = (await admin_api.call(name, requests()[name])).status
+    assert status.code == Code.UNSUPPORTED
+    assert "mqadmin" in status.message
+
+
+async def test_another_deployment_is_none(node: Node, admin_api: AdminApi) -> None:
+    request = requests()["DescribeTopicStatus"]
+    request.deployment_name = node.config.node.cluster
+    assert await admin_api.code("DescribeTopicStatus", request) == Code.OK
+    request.deployment_name = "elsewhere"
+    status = (await admin_api.call("DescribeTopicStatus", request)).status
+    assert status.code == Code.NOT_FOUND
+    assert "node.cluster" in status.message
+
+
+# -- topics ------------------------------------------------------------------------------------
+
+
+async def test_a_topics_type_is_told(node: Node, admin_api: AdminApi) -> None:
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("F", 1, message_type="FIFO")
+    found = await admin_api.call("DescribeTopicStatus", requests("F")["DescribeTopicStatus"])
+    assert found.topic_message_type == MessageType.FIFO
+    every = await admin_api.call("DescribeTopicStatus", requests("T")["DescribeTopicStatus"])
+    assert every.status.code == Code.OK
+    assert every.topic_message_type == MessageType.MESSAGE_TYPE_UNSPECIFIED
+    missing = requests("nobody-made-this")["DescribeTopicStatus"]
+    assert await admin_api.code("DescribeTopicStatus", missing) == Code.TOPIC_NOT_FOUND
+
+
+async def test_a_route_is_that_of_the_remoting_port(node: Node, admin_api: AdminApi) -> None:
+    request = requests()["GetTopicRoute"]
+    request.protocol_type = "REMOTING"
+    found = json.loads((await admin_api.call("GetTopicRoute", request)).topic_route_data)
+    (broker,), (queues,) = found["brokerDatas"], found["queueDatas"]
+    port = node.config.remoting.listen.rpartition(":")[2]
+    assert broker["brokerAddrs"]["0"].endswith(f":{port}")
+    assert (queues["brokerName"], queues["readQueueNums"]) == ("broker-a", 2)
+    request.protocol_type = "grpc"
+    status = (await admin_api.call("GetTopicRoute", request)).status
+    assert (status.code, "QueryRoute" in status.message) == (Code.UNSUPPORTED, True)
+
+
+# -- messages ----------------------------------------------------------------------------------
+
+
+async def test_a_message_is_sent_and_found(admin_api: AdminApi, api: Api) -> None:
+    request = requests()["AdminSendMessage"]
+    request.tag, request.user_properties["colour"] = "blue", "dark"
+    sent = await admin_api.call("AdminSendMessage", request)
+    assert sent.status.code == Code.OK
+    by_id = admin.ListMessageRequest(topic=resource("T"), message_id=sent.message_id)
+    found = (await admin_api.call("QueryMessage", by_id)).messages
+    by_key = await admin_api.call("QueryMessage", requests()["QueryMessage"])
+    assert list(by_key.messages) == list(found)
+    (one,) = found
+    system = one.system_properties
+    assert (one.body, one.user_properties["colour"]) == (b"x", "dark")
+    assert (system.tag, list(system.keys), system.message_id) == ("blue", ["k"], sent.message_id)
+    assert (await api.receive("g", timeout=10)).bodies == [b"x"]
+
+
+async def test_a_message_is_found_by_its_place_in_the_log(
+    node: Node, admin_api: AdminApi, api: Api
+) -> None:
+    entry = (await api.send(message(b"placed"))).entries[0]
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("U", 1)
+    broker = broker_of(node)
+    record = broker.store.lookups.by_unique_key("T", entry.message_id)
+    assert record is not None
+    by_place = admin.ListMessageRequest(topic=resource("T"), message_id=record.message_id)
+    (found,) = (await admin_api.call("QueryMessage", by_place)).messages
+    assert found.body == b"placed"
+    by_place.topic.name = "U"  # whose reader need not be one of T
+    assert await admin_api.code("QueryMessage", by_place) == Code.MESSAGE_NOT_FOUND
+    for unknown in ("x", "01" + "A" * 32, "F" * 32):
+        request = admin.ListMessageRequest(topic=resource("T"), message_id=unknown)
+        assert await admin_api.code("QueryMessage", request) == Code.MESSAGE_NOT_FOUND, unknown
+
+
+async def test_messages_are_chosen_by_time_and_queue(admin_api: AdminApi) -> None:
+    sends, query = requests()["AdminSendMessage"], requests()["QueryMessage"]
+    await admin_api.call("AdminSendMessage", sends)
+    await admin_api.call("AdminSendMessage", sends)
+    found = (await admin_api.call("QueryMessage", query)).messages
+    assert sorted(one.system_properties.queue_id for one in found) == [0, 1]
+    query.queue_id = 1
+    (one,) = (await admin_api.call("QueryMessage", query)).messages
+    assert one.system_properties.queue_id == 1
+    query.end_timestamp.FromMilliseconds(1)
+    assert not (await admin_api.call("QueryMessage", query)).messages
+    query.broker_name = "elsewhere"
+    assert await admin_api.code("QueryMessage", query) == Code.MESSAGE_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"message_key": ""}, Code.BAD_REQUEST),
+        ({"page_num": 2}, Code.BAD_REQUEST),
+        ({"scroll_id": "x"}, Code.BAD_REQUEST),
+        ({"max_message_nums": 33}, Code.BAD_REQUEST),
+        ({"max_message_nums": -1}, Code.BAD_REQUEST),
+        ({"subscription": "*"}, Code.UNSUPPORTED),
+        ({"lite_topic": "l"}, Code.UNSUPPORTED),
+    ],
+)
+async def test_other_queries_are_refused(
+    admin_api: AdminApi, changes: dict[str, Any], code: Code
+) -> None:
+    request = admin.ListMessageRequest(topic=resource("T"), **{"message_key": "k", **changes})
+    assert await admin_api.code("QueryMessage", request) == code
+
+
+async def test_a_half_message_is_not_sent_by_an_operator(admin_api: AdminApi) -> None:
+    request = requests()["AdminSendMessage"]
+    request.system_properties.message_type = definition.TRANSACTION
+    assert await admin_api.code("AdminSendMessage", request) == Code.BAD_REQUEST
+
+
+# -- groups ------------------------------------------------------------------------------------
+
+
+async def test_what_is_leased_and_what_waits_is_counted(admin_api: AdminApi, api: Api) -> None:
+    for number in range(4):
+        await api.send(message(f"{number}".encode()))
+    request = admin.DescribeGroupAccumulationRequest(group=resource("g"), topics=[resource("T")])
+    before = await admin_api.call("DescribeGroupAccumulation", request)
+    assert before.status.code == Code.OK
+    assert not before.topic_accumulation  # the group has read nothing yet
+    received = await api.receive("g", count=1, timeout=10)
+    assert len(received.messages) == 1
+    await until_recorded(api)
+    reply = await admin_api.call("DescribeGroupAccumulation", request)
+    whole, of_topic = reply.accumulation, reply.topic_accumulation["T"]
+    assert whole == of_topic
+    assert (whole.inflight_messages, whole.ready_messages, whole.accumulation) == (1, 3, 4)
+    await api.ack("g", *received.handles)
+    reply = await admin_api.call("DescribeGroupAccumulation", request)
+    assert (reply.accumulation.inflight_messages, reply.accumulation.accumulation) == (0, 3)
+    missing = admin.DescribeGroupAccumulationRequest(group=resource("nobody"))
+    code = await admin_api.code("DescribeGroupAccumulation", missing)
+    assert code == Code.CONSUMER_GROUP_NOT_FOUND
+
+
+async def until_recorded(api: Api) -> None:
+    """The group's progress in T is in the tables."""
+    tables = broker_of(api.node).metadata.tables
+    await until(lambda: ("T", "g") in tables.offsets)
+
+
+async def test_a_group_is_set_back_and_forward(node: Node, admin_api: AdminApi, api: Api) -> None:
+    await api.send(message(b"again"))
+    received = await api.receive("g", timeout=10)
+    await api.ack("g", *received.handles)
+    request = requests()["ResetGroupOffset"]
+    assert await admin_api.code("ResetGroupOffset", request) == Code.OK
+    assert (await api.receive("g", timeout=10)).bodies == [b"again"]
+    request.reset_timestamp.FromMilliseconds(int(time.time() * 1000) + 3_600_000)
+    assert await admin_api.code("ResetGroupOffset", request) == Code.OK
+    tables = broker_of(node).metadata.tables
+    ends = {queue: broker_of(node).store.queue_range("T", queue)[1] for queue in (0, 1)}
+    assert tables.offsets["T", "g"] == ends
+    request.ClearField("reset_timestamp")
+    assert await admin_api.code("ResetGroupOffset", request) == Code.BAD_REQUEST
+
+
+async def test_the_times_of_a_groups_queues(admin_api: AdminApi, api: Api) -> None:
+    await api.send(message(b"1"))
+    now = time.time() * 1000
+    reply = await admin_api.call("QueryTimeSpan", requests()["QueryTimeSpan"])
+    rows = {row.message_queue.id: row for row in reply.queue_time_span_list}
+    assert sorted(rows) == [0, 1]
+    (filled,) = [row for row in rows.values() if row.max_timestamp > 0]
+    assert filled.min_timestamp == filled.max_timestamp
+    assert abs(filled.min_timestamp - now) < 60_000
+    assert filled.message_queue.broker.name == "broker-a"
+    every = await admin_api.call("QueryTimeSpan", admin.QueryTimeSpanRequest(group=resource("g")))
+    assert every.status.code == Code.OK
+    assert not every.queue_time_span_list  # the group has read no topic
+
+
+# -- consumers ---------------------------------------------------------------------------------
+
+
+async def test_consumers_of_all_protocols_are_told(node: Node, admin_api: AdminApi) -> None:
+    request = requests()["ListConsumerConnection"]
+    assert not (await admin_api.call("ListConsumerConnection", request)).client_info
+    one = Api(node, "c-grpc", x_mq_language="GO", x_mq_client_version="5.1.4")
+    stream = await subscribed(one, "a || b")
+    row = {"topic": "T", "subString": "a", "subVersion": 7, "expressionType": "TAG"}
+    data = {"groupName": "g", "messageModel": "CLUSTERING", "subscriptionDataSet": [row]}
+    beat = json.dumps({"clientID": "c-remoting", "consumerDataSet": [data]}).encode()
+    async with (
+        connected(node) as member,
+        duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client,
+        client.consumer("g", "T") as consumer,
+    ):
+        await member.ask(RequestCode.HEART_BEAT, {}, beat, language="JAVA", version=401)
+        await until(lambda: broker_of(node).members("g") == 2)
+        found = (await admin_api.call("ListConsumerConnection", request)).client_info
+        rows = {row.client_id: row for row in found}
+        assert len(rows) == 3
+        grpc_, remoting = rows["c-grpc"], rows["c-remoting"]
+        assert (grpc_.language, grpc_.version, grpc_.hostname) == ("GO", "5.1.4", "host-1")
+        assert (grpc_.egress_ip, remoting.egress_ip) == ("127.0.0.1", "127.0.0.1")
+        assert (remoting.language, remoting.version) == ("JAVA", "401")
+        assert {row.message_model for row in found} == {admin.CLUSTERING}
+        stats = await admin_api.call("GetProxyRuntimeStats", admin.GetProxyRuntimeStatsRequest())
+        assert (stats.proxy_name, stats.consumers) == ("test", 3)
+        assert stats.version == duolog.__version__
+        await subscriptions(admin_api)
+        assert consumer is not None
+    stream.cancel()
+    await one.close()
+    missing = requests(group="nobody")["ListConsumerConnection"]
+    code = await admin_api.code("ListConsumerConnection", missing)
+    assert code == Code.CONSUMER_GROUP_NOT_FOUND
+
+
+async def subscriptions(admin_api: AdminApi) -> None:
+    """What the consumers of the test before read."""
+    (row,) = (
+        await admin_api.call("ListSubscription", requests()["ListSubscription"])
+    ).subscription_info
+    assert (row.group.name, row.topic.name) == ("g", "T")
+    assert (row.online, row.subscription_consistency) == (True, False)
+    assert row.HasField("last_update_timestamp")
+    by_topic = requests()["ListSubscription"]
+    by_topic.ClearField("group")
+    by_group = requests()["ListSubscription"]
+    by_group.ClearField("topic")
+    for request in (by_topic, by_group):
+        found = (await admin_api.call("ListSubscription", request)).subscription_info
+        assert [(one.group.name, one.topic.name) for one in found] == [("g", "T")]
+    reply = await admin_api.call("DescribeSubscription", requests()["DescribeSubscription"])
+    told = {
+        one.client_info.client_id: one.subscription_info.expression.expression
+        for one in reply.client_subscription_info
+    }
+    assert len(told) == 3
+    assert (told["c-grpc"], told["c-remoting"]) == ("a || b", "a")
+    neither = admin.ListSubscriptionRequest()
+    assert await admin_api.code("ListSubscription", neither) == Code.BAD_REQUEST
+
+
+async def test_a_subscription_outlives_its_clients(admin_api: AdminApi, api: Api) -> None:
+    await api.send(message(b"x"))
+    await api.receive("g", timeout=10)
+    await until_recorded(api)
+    (row,) = (
+        await admin_api.call("ListSubscription", requests()["ListSubscription"])
+    ).subscription_info
+    assert (row.online, row.subscription_consistency) == (False, True)
+    reply = await admin_api.call("DescribeSubscription", requests()["DescribeSubscription"])
+    assert not reply.client_subscription_info
+
+
+async def test_what_consumers_say_is_bounded(
+    node: Node, admin_api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.rocketmq.relay.clients.READS_BYTES_MAX", 200)
+    first, second = Api(node, "c-1"), Api(node, "c-2")
+    streams = [await subscribed(one) for one in (first, second)]
+    request = requests()["DescribeSubscription"]
+    reply = await admin_api.call("DescribeSubscription", request)
+    assert [one.client_info.client_id for one in reply.client_subscription_info] == ["c-1"]
+    await first.call("NotifyClientTermination", service.NotifyClientTerminationRequest())
+    streams.append(await subscribed(second, "a"))
+    reply = await admin_api.call("DescribeSubscription", request)
+    assert [one.client_info.client_id for one in reply.client_subscription_info] == ["c-2"]
+    for stream in streams:
+        stream.cancel()
+    await first.close()
+    await second.close()
+
+
+async def test_rates_are_told_over_a_minute(node: Node, admin_api: AdminApi, api: Api) -> None:
+    await api.send(message(b"x"))
+    broker: Broker = broker_of(node)
+    stats = await admin_api.call("GetProxyRuntimeStats", admin.GetProxyRuntimeStatsRequest())
+    assert broker.log.counters.messages_in == 1
+    assert stats.in_tps > 0
+    assert stats.out_tps == 0
+    assert stats.producers == 1
