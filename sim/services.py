@@ -20,6 +20,7 @@ from node.api.guard import Guard
 from node.api.native import NodeFacts, native_methods
 from node.broker import Broker
 from node.config import Config
+from node.core.turnbudget import without_budget
 from node.deferred.transactionservice import Check
 from node.engine.log import Outcome
 from node.methods import Methods
@@ -151,6 +152,7 @@ class Services:
         self.loop = SimLoop(
             node.later, node.seconds, node.world.chance(f"loop:{node.name}:{node.boot}")
         )
+        without_budget(self.loop)
         self._validated = 0  # so many callbacks had run when the broker was last asked
         self.broker = self.loop.run_now(self._make)
         self.access = users_of(self.broker) if node.setup.users else None

@@ -122,9 +122,9 @@ class AdminService(stubs.AdminServicer):
                 f"{known.lite_ttl_minutes} min: alter it, or choose another name"
             )
         if request.topic in metadata.topics:
-            return self._topic(metadata.topics[request.topic])
+            return await self._topic(metadata.topics[request.topic])
         await metadata.put_topic(config)
-        return self._topic(config)
+        return await self._topic(config)
 
     @change
     async def AlterTopic(self, request: wire.TopicRequest, context: Caller) -> wire.TopicReply:
@@ -141,7 +141,7 @@ class AdminService(stubs.AdminServicer):
         check_lite_ttl(config)
         check_queues(config.queues, config.perm)
         await self._broker.metadata.put_topic(config)
-        return self._topic(config)
+        return await self._topic(config)
 
     @change
     async def DeleteTopic(
@@ -184,19 +184,21 @@ class AdminService(stubs.AdminServicer):
         own: Mapping[str, TopicConfig] = {}
         if not request.topics:
             own = SYSTEM_TOPICS if request.system else {}
+            await slices.turn()  # to collect the names is a step
             page = await page_of({*metadata.topics, *own}, self._sight().topic, request, slices)
             names, reply.total, reply.next = page.names, page.total, page.next
         async for name in slices.each(names):
             config = metadata.topics.get(name) or own.get(name)
             if config is not None:
-                self._fill(reply.topics.add(), config)
+                topic = reply.topics.add()
+                await self._fill(topic, config, slices)
                 if request.sizes:
-                    await self._measure(reply.topics[-1], allowance)
+                    await self._measure(topic, allowance)
             elif request.topics:
                 self._broker.admission.check_knows()
 
     async def _measure(self, topic: wire.TopicReply, allowance: Allowance) -> None:
-        for queue in topic.stats:
+        async for queue in allowance.slices.each(topic.stats):
             found = await self._log_bytes.of(topic.topic, queue.queue_id, allowance)
             if found is not None:
                 queue.log_bytes = found
@@ -225,12 +227,12 @@ class AdminService(stubs.AdminServicer):
             raise sdk.UnknownTopic(f"topic {name!r} does not exist")
         return known
 
-    def _topic(self, config: TopicConfig) -> wire.TopicReply:
+    async def _topic(self, config: TopicConfig) -> wire.TopicReply:
         reply = wire.TopicReply()
-        self._fill(reply, config)
+        await self._fill(reply, config, Slices())
         return reply
 
-    def _fill(self, reply: wire.TopicReply, config: TopicConfig) -> None:
+    async def _fill(self, reply: wire.TopicReply, config: TopicConfig, slices: Slices) -> None:
         reply.topic = config.name
         reply.queues = config.queues
         reply.perm = config.perm
@@ -239,7 +241,7 @@ class AdminService(stubs.AdminServicer):
         reply.lite_ttl_minutes = config.lite_ttl_minutes
         reply.owner = config.owner
         reply.retention_hours = self._broker.core.options.file_reserved_time
-        for queue_id in range(config.queues):
+        async for queue_id in slices.each(range(config.queues)):
             low, high = self._store.queue_range(config.name, queue_id)
             reply.stats.add(
                 queue_id=queue_id,
@@ -262,12 +264,13 @@ class AdminService(stubs.AdminServicer):
         Queues are read of the groups that are shown only, after the names were chosen.
         """
         slices, reply = Slices(), wire.ListGroupsReply()
+        await slices.turn()  # to collect the names is a step
         page = await page_of(self._group_names(), self._sight().group, request, slices)
         reply.total, reply.next = page.total, page.next
         topics = await self._topics_of(page.names, slices)
         async for name, read in slices.each(topics.items()):
             if self._has_group(name):  # it may have been deleted meanwhile
-                reply.groups.append(self._group(name, read))
+                await self._fill_group(reply.groups.add(), name, read, slices)
         return reply
 
     @unary
@@ -414,7 +417,7 @@ class AdminService(stubs.AdminServicer):
         """All quotas, by subject, in slices. Only a node that has the newest ones answers."""
         self._broker.admission.check_current()
         metadata, slices, reply = self._broker.metadata, Slices(), wire.ListQuotasReply()
-        async for name in slices.each(sorted(metadata.quotas)):
+        async for name in slices.each(await slices.ordered(list(metadata.quotas))):
             row = metadata.quotas.get(name)
             if row is not None:  # it may have been deleted meanwhile
                 _fill_quota(reply.quotas.add(), _stored_quota(row))
@@ -459,29 +462,31 @@ class AdminService(stubs.AdminServicer):
         return found
 
     async def _described(self, name: str) -> wire.GroupDescription:
-        topics = await self._topics_of((name,), Slices())
-        return self._group(name, topics[name])
+        slices, reply = Slices(), wire.GroupDescription()
+        topics = await self._topics_of((name,), slices)
+        await self._fill_group(reply, name, topics[name], slices)
+        return reply
 
-    def _group(self, name: str, topics: Iterable[str]) -> wire.GroupDescription:
+    async def _fill_group(
+        self, reply: wire.GroupDescription, name: str, topics: Iterable[str], slices: Slices
+    ) -> None:
         """topics: that it reads, or has read."""
         broker = self._broker
-        tables = broker.admission.group_tables()
         now, mono = broker.times.wall_ms(), broker.times.mono_ms()
         readers = broker.groups.readers(name, mono)
         not_polled = broker.groups.not_polled(name)
-        row = tables.groups.get(name, {})
-        reply = wire.GroupDescription(
-            group=name,
-            members=broker.members(name),
-            orderly=bool(row.get("consumeMessageOrderly")),
-            retry_times=int(row.get("retryMaxTimes", RETRY_TIMES)),
-            lite_topic=bound_topic(row),
-            lite_exclusive=is_exclusive(row),
-        )
+        row = broker.admission.group_tables().groups.get(name, {})
+        reply.group = name
+        reply.members = broker.members(name)
+        reply.orderly = bool(row.get("consumeMessageOrderly"))
+        reply.retry_times = int(row.get("retryMaxTimes", RETRY_TIMES))
+        reply.lite_topic = bound_topic(row)
+        reply.lite_exclusive = is_exclusive(row)
         for topic in sorted(topics):
-            for queue_id in range(self._queues(topic)):
+            async for queue_id in slices.each(range(self._queues(topic))):
+                # The tables of now: others' turn may have ended the mastership.
+                committed = broker.admission.group_tables().committed(name, topic, queue_id)
                 low, high = self._store.queue_range(topic, queue_id)
-                committed = tables.committed(name, topic, queue_id)
                 position = max(low, committed)
                 lag = max(0, high - position)
                 stored = self._store_time(topic, queue_id, position) if lag else 0
@@ -498,7 +503,6 @@ class AdminService(stubs.AdminServicer):
                     not_polled=member in not_polled,
                     replica_group=broker.group,
                 )
-        return reply
 
     @unary
     async def Track(self, request: wire.TrackRequest, context: Caller) -> wire.TrackReply:

@@ -61,7 +61,7 @@ async def page_of(
     ordered = await slices.ordered(behind)
     if not wanted.limit or len(behind) <= wanted.limit:
         return PageOfNames(ordered, total, next="")
-    shown = list(islice(ordered, wanted.limit))
+    shown = [name async for name in slices.each(islice(ordered, wanted.limit))]
     return PageOfNames(iter(shown), total, next=shown[-1])
 
 

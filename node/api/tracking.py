@@ -5,6 +5,7 @@ and dead letters, have the same unique key.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
 from duolog import _errors as sdk
 from duolog._tracecontext import TRACEPARENT
@@ -21,6 +22,7 @@ from store.places import places_of
 from store.record import Record
 
 MESSAGES_MAX = 32
+OFFSETS_AT_ONCE = 4096  # rows of committed offsets that are looked at in one step
 TIME_DIGITS_MAX = 18  # of a time in ms that fits the answer
 _WAITING = {
     HALF_TOPIC: wire.HALF,
@@ -100,14 +102,20 @@ class Tracking:
         broker = self._broker
         unique = record.properties.get("UNIQ_KEY", "")
         readers = broker.groups.readers_of(where[0], broker.times.mono_ms())
-        offsets = broker.admission.group_tables().offsets
+        places = places_of(record)
+        groups: dict[str, set[str]] = {place[0]: set() for place in places}
+        # A group that popped may have no offset yet.
+        popped = [(topic, group) for topic, _, group in broker.pop.popped]
+        rows = chain(list(broker.admission.group_tables().offsets), popped)
+        async for part in slices.parts(rows, OFFSETS_AT_ONCE):
+            for topic, group in part:
+                if topic in groups:
+                    groups[topic].add(group)
         found = []
-        popped = {(topic, group) for topic, _, group in broker.pop.popped}  # also without an offset
-        for place in places_of(record):
-            groups = {group for name, group in (*offsets, *popped) if name == place[0]}
-            for group in sorted(groups | (readers if place == where else set())):
-                found.append(self._track(group, place, unique))
-                await slices.turn()  # each group costs several searches of the index
+        for place in places:
+            named = groups[place[0]] | (readers if place == where else set())
+            async for group in slices.each(sorted(named)):
+                found.append(self._track(group, place, unique))  # several searches of the index
         return found
 
     def _track(self, group: str, where: tuple[str, int, int], unique: str) -> wire.MessageTrack:

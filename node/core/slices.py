@@ -1,48 +1,50 @@
 """Long work on the event loop, in slices: others have a turn in between.
 
 A slice is measured, not counted, as a step may wait for the disk. What the work reads may change
-between two slices.
+between two slices. All calls share the time that there is in a turn (`TurnBudget`).
 """
 
-import asyncio
 import heapq
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import islice
+from math import inf
+from time import monotonic
 from typing import TypeVar
+
+from node.core.turnbudget import TurnBudget, budget_of_loop
 
 T = TypeVar("T")
 
-SLICE_SECONDS = 0.004
 SORTED_AT_ONCE = 4096
 
 
 class Slices:
     """Those of one call."""
 
-    def __init__(self, seconds: Callable[[], float] | None = None) -> None:
-        """seconds: a clock that does not go back; the loop's, if not given."""
-        self._seconds = seconds or asyncio.get_running_loop().time
-        self._until = self._seconds() + SLICE_SECONDS
+    def __init__(self, budget: TurnBudget | None = None) -> None:
+        """budget: the loop's, if not given."""
+        self._budget = budget or budget_of_loop()
+        self._seconds = self._budget.seconds if self._budget is not None else monotonic
+        self._until = -inf if self._budget is not None else inf
 
     async def turn(self) -> None:
-        """To be awaited between two steps: the others' turn, once this slice is over."""
-        if self._seconds() >= self._until:
-            await asyncio.sleep(0)
-            self._until = self._seconds() + SLICE_SECONDS
+        """To be awaited before each step: others' turn comes first, once this slice is over."""
+        if self._budget is not None and self._seconds() >= self._until:
+            self._until = await self._budget.slice(goes_on=self._until != -inf)
 
     async def each(self, items: Iterable[T]) -> AsyncIterator[T]:
         """The items, with turns of others between them."""
         for item in items:
-            yield item
             if self._seconds() >= self._until:
                 await self.turn()
+            yield item
 
     async def parts(self, items: Iterable[T], size: int) -> AsyncIterator[list[T]]:
         """The items, so many at a time."""
         rest = iter(items)
         while part := list(islice(rest, size)):
-            yield part
             await self.turn()
+            yield part
 
     async def ordered(self, words: Iterable[str]) -> Iterator[str]:
         """The words in order: sorted in runs, which are merged as they are taken."""
@@ -50,4 +52,4 @@ class Slices:
         return heapq.merge(*runs)
 
 
-__all__ = ["SLICE_SECONDS", "Slices"]
+__all__ = ["Slices"]

@@ -75,7 +75,7 @@ class Registrations:
         """The next one, in slices. topics: are not changed meanwhile."""
         slices = Slices()
         await self._note_deleted(topics, slices)
-        rows = list(self._rows(topics))
+        rows = [row async for row in slices.each(self._rows(topics))]
         self._counter += 1
         body = RegisterBody(DataVersion(standing.epoch, wall_ms, self._counter), len(rows))
         async for part in slices.parts(rows, TOGETHER):

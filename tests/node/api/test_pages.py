@@ -172,18 +172,18 @@ async def test_rows_are_made_for_the_page_only(
     filled: Node, root: duolog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
-    fill, group = AdminService._fill, AdminService._group
+    fill, fill_group = AdminService._fill, AdminService._fill_group
 
-    def filling(self: AdminService, reply: wire.TopicReply, config: TopicConfig) -> None:
+    async def filling(self: AdminService, reply: Any, config: TopicConfig, slices: Any) -> None:
         made.append(config.name)
-        fill(self, reply, config)
+        await fill(self, reply, config, slices)
 
-    def describing(self: AdminService, name: str, topics: Any) -> wire.GroupDescription:
+    async def describing(self: AdminService, reply: Any, name: str, *how: Any) -> None:
         made.append(name)
-        return group(self, name, topics)
+        await fill_group(self, reply, name, *how)
 
     monkeypatch.setattr(AdminService, "_fill", filling)
-    monkeypatch.setattr(AdminService, "_group", describing)
+    monkeypatch.setattr(AdminService, "_fill_group", describing)
     topics = await root.admin.topics_page("b-", limit=3)
     assert made == [row.topic for row in topics.rows] == ["b-001", "b-003", "b-005"]
     made.clear()

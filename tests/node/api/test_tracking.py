@@ -1,14 +1,17 @@
 """The way of a message, as a node tells it, and to whom."""
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import duolog
 import pytest
 from duolog import _columns
 
 from node.api import tracking
-from node.core.slices import Slices
+from node.api.tracking import Tracking
+from node.core import turnbudget
 from node.server import Node
 from store.metadata import TRACE_TOPIC
 from tests.keyfiles import access_files
@@ -150,14 +153,28 @@ async def test_others_have_their_turn_while_the_ways_of_messages_are_searched(
     for group in ("a", "b"):
         async with client.consumer(group, "T") as consumer:
             assert await consumer.get_batch(10) is not None
-    turns: list[None] = []
+    track, turn, searched = Tracking._track, 0, list[int]()
 
-    async def turn(slices: Slices) -> None:
-        turns.append(None)
+    def noting(self: Tracking, *what: Any) -> Any:
+        searched.append(turn)
+        return track(self, *what)
 
-    monkeypatch.setattr(Slices, "turn", turn)
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Tracking, "_track", noting)
+    monkeypatch.setattr(turnbudget, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(tracking, "OFFSETS_AT_ONCE", 2)
+    offsets = broker_of(node).metadata.tables.offsets
+    offsets.update((("gone", f"other{number}"), {0: 0}) for number in range(100))
+    counting = asyncio.create_task(count_turns())
     found = await client.admin.track_key("T", "k")
-    assert sum(len(message.groups) for message in found) == len(turns) == 6
+    counting.cancel()
+    assert sum(len(message.groups) for message in found) == len(set(searched)) == 6
+    assert searched[-1] - searched[0] > 2 * 100 / 2, "offsets are looked at for each message"
 
 
 async def test_clients_may_tell_what_they_did(client: duolog.Client) -> None:

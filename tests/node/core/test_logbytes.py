@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from node.core import logbytes as module
 from node.core.logbytes import Allowance, LogBytes
 from node.core.slices import Slices
+from node.core.turnbudget import TurnBudget
 from store.consumequeue import BLANK
 from store.kernels.jit import I64
 from store.offsets import QueueOffset
@@ -51,7 +52,7 @@ def counting(store: Store) -> LogBytes:
 
 
 def some(left: int = module.ENTRIES_MAX) -> Allowance:
-    return Allowance(Slices(lambda: 0.0), left)
+    return Allowance(Slices(TurnBudget(lambda: 0.0)), left)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from duolog import HalfMessage, HalvesPage, UndecidedMessage
 from duolog.wire import duolog_pb2 as wire
 
 from node.api.waiting import halves
-from node.core import slices
+from node.core import turnbudget
 from node.server import Node
 from store.metadata import AUDIT_TOPIC
 from tests.keyfiles import access_files
@@ -179,7 +179,7 @@ async def test_a_user_sees_and_decides_what_it_may(start_node: StartNode, tmp_pa
 async def test_others_have_a_turn_between_the_rows_of_a_page(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(turnbudget, "SLICE_SECONDS", 0.0)
     node = await start_node(transactions=PATIENT)
     assert node.broker is not None
     async with client_of(node) as client:
@@ -200,7 +200,7 @@ async def test_others_have_a_turn_between_the_rows_of_a_page(
 async def test_a_page_goes_on_where_one_is_decided_on_meanwhile(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(turnbudget, "SLICE_SECONDS", 0.0)
     node = await start_node(transactions=PATIENT)
     async with client_of(node) as client:
         await client.admin.create_topic("T", 1)

@@ -5,7 +5,7 @@ import json
 import zlib
 from dataclasses import replace
 
-from node.core.slices import SLICE_SECONDS
+from node.core.turnbudget import SLICE_SECONDS
 from node.remoting.naming.registration import DELETED_MAX, Registration, Registrations, Standing
 from store.clocks import WallMs
 from store.metadata import TopicConfig
