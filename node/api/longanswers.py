@@ -7,11 +7,15 @@ until the client has taken it, or is gone. A change keeps none: it waits for sla
 many may do so at a time.
 """
 
-from typing import Any
+from typing import Any, cast
 
-from node.access.guarding import with_method
+import grpc
+from google.protobuf.message import Message
+
 from node.api.calls import reporting
 from node.core.calltimes import timed
+from node.core.serializing import serialized
+from node.core.slices import Slices
 from node.core.untaken import Untaken
 from node.methods import Handler, Methods
 from node.quotas.quotas import Who
@@ -42,6 +46,31 @@ CHANGES = frozenset(
 LONG = READS | CHANGES
 
 
+class _Serialized:
+    """The last answer of a method, and its bytes: who counts them makes them, in slices, and the
+    transport takes them next.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[Message, bytes] | None = None
+
+    def keep(self, reply: Message, data: bytes) -> None:
+        """Until it is sent, or another one comes."""
+        self._kept = reply, data
+
+    def sent(self, reply: Message) -> bytes:
+        """The bytes of an answer."""
+        kept = self._kept
+        if kept is None or kept[0] is not reply:
+            return reply.SerializeToString()
+        self._kept = None
+        return kept[1]
+
+    def forget(self) -> None:
+        """Some answer is over: it may be the one that is kept, and never sent by this."""
+        self._kept = None
+
+
 def counted_methods(methods: Methods, untaken: Untaken) -> Methods:
     """The same methods; those whose answers may be long ask for room, and may be refused (Busy)."""
 
@@ -49,6 +78,7 @@ def counted_methods(methods: Methods, untaken: Untaken) -> Methods:
         if path not in LONG:
             return handler
         serve, kept = handler.unary_unary, KEPT_BYTES if path in READS else 0
+        answers = _Serialized()
 
         async def unary(request: Any, context: Any) -> Any:
             address = Who.at("", peer_host(context.peer()).address).address
@@ -57,14 +87,23 @@ def counted_methods(methods: Methods, untaken: Untaken) -> Methods:
             untaken.take(address, kept)
             try:
                 reply = await serve(request, context)
-                size = reply.ByteSize()
+                data = await serialized(reply, Slices())
+                size = len(data)
                 untaken.take(address, size)
-                context.add_done_callback(lambda _: untaken.give(address, size))
+
+                def over(_: object) -> None:
+                    untaken.give(address, size)
+                    answers.forget()
+
+                context.add_done_callback(over)
             finally:
                 untaken.give(address, kept)
+            answers.keep(reply, data)
             return reply
 
-        return with_method(handler, unary)
+        reads = handler.request_deserializer
+        made = grpc.unary_unary_rpc_method_handler(unary, reads, answers.sent)
+        return cast(Handler, made)
 
     return timed(methods, wrap)
 

@@ -196,14 +196,12 @@ class Call:
             await self._taken.wait()
         await self._peer.writable()
         self._ahead += 1
-        self._send(message, 0)
+        self._send(*split(message, self._handler.response_serializer), 0)
         await self._peer.writable()  # what it holds of the memory of answers is free when it ends
 
-    def _send(self, message: Any, flags: int) -> None:
-        if self._given_up:
-            return
-        head, body = split(message, self._handler.response_serializer)
-        self._peer.send_message(self._number, head, body, flags)
+    def _send(self, head: bytes, body: bytes, flags: int) -> None:
+        if not self._given_up:
+            self._peer.send_message(self._number, head, body, flags)
 
     # -- its method ----------------------------------------------------------------------------
 
@@ -238,8 +236,11 @@ class Call:
             self._end(grpc.StatusCode.OK, "")
             return
         reply = await handler.unary_unary(request, self)
+        # At once: a reply may have been serialized already, and its bytes take less than itself.
+        head, body = split(reply, handler.response_serializer)
+        del reply
         await self._peer.writable()
-        self._send(reply, LAST)
+        self._send(head, body, LAST)
 
     async def _take_requests(self, requests: _Requests) -> AsyncIterator[Any]:
         """The client's requests; they end with the call, which it cancels."""
