@@ -126,6 +126,32 @@ async def test_a_call_that_fails_keeps_nothing() -> None:
     assert untaken.held_bytes == 0
 
 
+async def test_the_bytes_that_were_counted_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    replies, untaken = [wire.ListTopicsReply(next=name) for name in "ab"], room(16 * MIB)
+
+    async def method(request: int, context: Any) -> wire.ListTopicsReply:
+        return replies[request]
+
+    async def serialized(reply: Any, slices: Any) -> bytes:
+        return b"made before"
+
+    monkeypatch.setattr(module, "serialized", serialized)
+    methods = Methods()
+    handler: Any = grpc.unary_unary_rpc_method_handler(method)
+    methods.by_path[LIST] = handler
+    made: Any = counted_methods(methods, untaken).by_path[LIST]
+    context = Context()
+    for number in (0, 1):
+        assert await made.unary_unary(number, context) is replies[number]
+    assert untaken.held_bytes == 2 * len(b"made before")
+    assert made.response_serializer(replies[0]) == replies[0].SerializeToString(), "not the last"
+    assert made.response_serializer(replies[1]) == b"made before"
+    assert made.response_serializer(replies[1]) == replies[1].SerializeToString(), "sent already"
+    await made.unary_unary(0, context)
+    context.taken()
+    assert made.response_serializer(replies[0]) == replies[0].SerializeToString(), "over"
+
+
 async def test_every_call_that_answers_with_rows_is_counted(start_node: StartNode) -> None:
     node = await start_node()
     assert node.broker is not None
