@@ -19,8 +19,8 @@ from duolog._background import Joint
 
 from node.core.throttle import Throttle, throttled
 from node.quotas.quotas import Who
+from node.remoting.batches import count_of
 from node.remoting.calling import Calling, connect
-from node.remoting.codec.batches import count_of
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import HEADER_BYTES_MAX, LENGTHS_BYTES, NUMBER_MAX, Command
 from node.remoting.codec.errors import BadRequest

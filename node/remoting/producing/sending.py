@@ -23,7 +23,7 @@ from node.deferred.transactionservice import IMMUNITY_SECONDS_MAX
 from node.engine.log import Outcome
 from node.pop.retrytopics import RETRY_TIMES, dead_letter_topic
 from node.quotas.quotas import Who
-from node.remoting.codec.batches import read_batch
+from node.remoting.batches import read_batch
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadRequest

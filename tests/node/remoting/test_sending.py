@@ -10,7 +10,7 @@ import pytest
 
 from demo.ports import free_endpoint
 from node.engine.log import Outcome
-from node.remoting.codec.batches import write_batch
+from node.remoting.batches import write_batch
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command, Serialization
 from node.server import Node

@@ -6,8 +6,8 @@ import pytest
 from duolog import _errors as sdk
 
 from node.quotas.quotas import Who
+from node.remoting.batches import write_batch
 from node.remoting.calling import Calling
-from node.remoting.codec.batches import write_batch
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import ONEWAY, Command, Serialization
 from node.remoting.codec.errors import BadRequest

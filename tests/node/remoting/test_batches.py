@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.remoting.codec import batches
-from node.remoting.codec.batches import count_of, read_batch, write_batch
+from node.remoting import batches
+from node.remoting.batches import count_of, read_batch, write_batch
 from node.remoting.codec.errors import BadRequest
 from tests import oracle
 
