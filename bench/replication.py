@@ -3,25 +3,20 @@
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass, fields
 from statistics import median
 
 import duolog
 
-from bench import limits
-from bench.harness import Figure, Node, pair, running, take_pages
+from bench import catchup, limits
+from bench.harness import Figure, Node, fresh_directory, pair, running, take_pages
 from bench.pingpong import ping_pong
 from bench.usage import CpuOf
 from demo import measure
 from demo.measure import Load
-from demo.ports import free_endpoint
 
 CATCH_UP_BYTES = 2 << 30
 ROUNDS = 3
@@ -145,41 +140,19 @@ async def catch_up() -> list[Figure]:
     """An empty slave copies 2 GiB."""
     async with limits.bare_channel() as channel:
         stream = await limits.stream_rate(channel)
-    root, port = Path(tempfile.mkdtemp(prefix="duolog-bench-")), free_endpoint()
-    master = Node(root / "master", "--ha-listen", port)
-    slave = Node(root / "slave", "--role", "SLAVE", "--ha-master", port)
-    try:
-        measure.fill_store(root / "master", CATCH_UP_BYTES, 1024)
-        master.start()
-        async with duolog.Client(master.endpoint, timeout=120) as client:
-            await master.wait_ready(client)
-            pages = await asyncio.to_thread(take_pages, CATCH_UP_BYTES + (1 << 30))
-            slave.start()
-            began, copied = 0.0, 0
-            while True:
-                status = await client.admin.node_status()
-                rows = status.replication.slaves
-                if rows and not began:
-                    began = time.perf_counter() - 1e-9
-                    copied = -rows[0].received_offset
-                if rows and rows[0].received_offset >= status.max_offset:
-                    break
-                await asyncio.sleep(0.02)
-            seconds = time.perf_counter() - began
-            copied += status.max_offset
-    finally:
-        slave.stop()
-        master.stop()
-        shutil.rmtree(root, ignore_errors=True)
-    rate = copied / seconds
+    with fresh_directory() as root:
+        measure.fill_store(root / "data", CATCH_UP_BYTES, 1024)
+        copied, pages = await catchup.of_nodes(root, root / "data")
     return [
         Figure(
             "catch-up of a slave 2 GiB behind",
             ">= 0.6 of a bare 1 MiB stream",
-            f"{rate / 1e6:,.0f} MB/s, {rate / stream:.2f}",
+            f"{copied}; {copied.rate / stream:.2f}",
             f"stream {stream / 1e6:,.0f} MB/s, new pages {pages / 1e6:,.0f} MB/s",
-            rate >= 0.6 * stream,
-            {"bytes_per_s": rate, "stream_bytes_per_s": stream, "new_page_bytes_per_s": pages},
+            copied.rate >= 0.6 * stream,
+            asdict(copied)
+            | {"bytes_per_s": copied.rate}
+            | {"stream_bytes_per_s": stream, "new_page_bytes_per_s": pages},
         )
     ]
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ INDEX_SLOTS, INDEX_ENTRIES = 50_000, 200_000
 
 @dataclass
 class RocketmqBroker:
-    """One broker; its small heap is that of a test."""
+    """One broker. heap: flags of its Java; a small one, that of a test, where not given."""
 
     root: Path
     jars: Path
     segment_bytes: int
+    heap: Sequence[str] = HEAP
 
     def __post_init__(self) -> None:
         self.port = broker_port()
@@ -69,7 +71,7 @@ class RocketmqBroker:
         configuration = root / "broker.conf"
         configuration.write_text("".join(f"{key}={value}\n" for key, value in rows.items()))
         words = ["-c", str(configuration)]
-        return server_process(root, self.jars, "broker.BrokerStartup", words, HEAP)
+        return server_process(root, self.jars, "broker.BrokerStartup", words, self.heap)
 
     def table(self, name: str) -> dict[str, Any]:
         """One of its files of metadata; empty while there is none."""
