@@ -159,8 +159,18 @@ def many_headers(endpoint: str, count: int) -> Counts:
 
 def continuations(endpoint: str, count: int) -> Counts:
     """Headers that never end, on several connections in turn."""
-    begun = h2.greeting() + h2.frame(h2.HEADERS, 0, 1, h2.call_block(PULL))
-    more = h2.frame(h2.CONTINUATION, 0, 1, h2.field(b"x", b"y" * 100) * 100) * 10
+    return _endless_headers(endpoint, count, b"")
+
+
+def late_continuations(endpoint: str, count: int) -> Counts:
+    """The same behind a call that is answered."""
+    check = h2.call_block(portattacks.CHECK)
+    return _endless_headers(endpoint, count, h2.begin(1, check) + h2.message(1, b"", h2.END_STREAM))
+
+
+def _endless_headers(endpoint: str, count: int, first: bytes) -> Counts:
+    begun = h2.greeting() + first + h2.frame(h2.HEADERS, 0, 3, h2.call_block(PULL))
+    more = h2.frame(h2.CONTINUATION, 0, 3, h2.field(b"x", b"y" * 100) * 100) * 10
     made = [connect(endpoint) for _ in range(count)]
     for one in made:
         one.sendall(begun)
@@ -288,6 +298,7 @@ _HERE: tuple[Callable[[str, int], Counts], ...] = (
     huge_header,
     many_headers,
     continuations,
+    late_continuations,
     rapid_resets,
     pings,
     bombs,

@@ -37,6 +37,7 @@ _USED = (
     "_schedule_rpc_coro",
     "_MethodResolver",
     "_RequestCallError",
+    "_ServicerContext",
 )
 _OVERRIDDEN = ("_make_request_call_future", "_request_call", "_request_registered_call")
 
@@ -92,16 +93,24 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
                 if self.is_running():
                     continue
                 raise
+            if not self._begins(state):
+                del state  # with its headers, which may be long
+                continue
             # Counted here, since a call that has no request yet is known to no service.
             too_many = len(self._calls) >= self.calls_max
             if too_many:
                 log.warning("gRPC: too many calls", reason=f"{self.calls_max} are under way")
-            if self.watch is not None:
-                calls.begin(self.watch.known)
             serving = cygrpc._handle_rpc(name, self._resolver, (), state, loop, too_many)
             task = loop.create_task(cygrpc._schedule_rpc_coro(serving, state, loop, name))
             self._calls.add(task)
             task.add_done_callback(self._calls.discard)
+
+    def _begins(self, state: Any) -> bool:
+        """Whether a call may begin, which is counted then."""
+        if self.watch is None or not self.watch.looks:
+            return True
+        context = cygrpc._ServicerContext(state, None, None, self._own_loop)
+        return calls.begin(self.watch, context)
 
 
 class Server(_server.Server):

@@ -16,13 +16,14 @@ import structlog
 from duolog import __version__
 from duolog._background import all_of
 from duolog.wire import duolog_pb2
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from ha.registry import Registry
 from node.access.access import Access, access_of
 from node.api.doors import FramesDoor
 from node.api.guard import Guard
+from node.api.health import HealthService
 from node.api.native import guard_of, native_methods
 from node.api.reservedport import IN_USE, ListenError, ReservedPort
 from node.api.timing import timed_methods
@@ -69,6 +70,8 @@ SHORT_CALLS_MAX = 4096  # over gRPC at a time, beside those that wait for messag
 GC_THRESHOLDS = 2000, 2, 165
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
+M_ARENA_MAX = -8
+ARENAS_MAX = 2
 SERVICES = (
     "duolog.v1.Messages",
     "duolog.v1.Groups",
@@ -124,7 +127,7 @@ class Node:
         self._given_registry = registry
         self.broker: Broker | None = None
         self._server: grpc.aio.Server | None = None
-        self._health = health.aio.HealthServicer()
+        self._health = HealthService()
         self.port = 0
         self.tls_port = 0
         self.ha_port = 0
@@ -203,8 +206,7 @@ class Node:
             self.rocketmq.start()
         if self.failover is not None:
             self.failover.start()
-        for name in ("", *SERVICES):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._health.serve(SERVICES)
         log.info("ready", listen=client_port.address, data=str(self.config.node.data))
 
     def _reserve_tls(self) -> ReservedPort | None:
@@ -583,7 +585,7 @@ class Node:
         if self._remoting_service is not None:
             await self._remoting_service.stop()
         if self._server is not None and self._frames is not None:
-            await self._health.enter_graceful_shutdown()
+            self._health.end()
             await all_of(self._frames.stop(GRACE_SECONDS), _stop(self._server))
         if self._access is not None:
             self._access.close()
@@ -600,12 +602,15 @@ def tune_allocator() -> None:
     """Have glibc keep the memory of large buffers instead of mapping it again each time.
 
     Every request is a few hundred KiB: mapping and unmapping them costs a page fault per 4 KiB and
-    the lock that page faults need. Other C libraries have no mallopt; nothing is lost there.
+    the lock that page faults need. By default glibc keeps memory apart for each thread, up to eight
+    times as many as there are cores: what one of gRPC's threads freed is of no use to the others,
+    and attackers got several times what they sent. Other C libraries have no mallopt.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, 32 << 20)
         mallopt(M_TRIM_THRESHOLD, 64 << 20)
+        mallopt(M_ARENA_MAX, ARENAS_MAX)
 
 
 def with_files_for(config: Config) -> Config:

@@ -3,7 +3,8 @@
 Rules: what is not known is unfinished: it lies in gRPC's core, or was refused there. All of it may
 take up so many bytes; beyond, connections of which no message arrives any more end, those with the
 most of it first. Those of which none has arrived yet may have a part of it, and end sooner. One
-alone may have as much as the longest message. No IO, no clock.
+alone may have as much as the longest message. A connection that has not begun a call, and so has
+no message to send, ends with little of it. No IO, no clock.
 """
 
 from collections.abc import Mapping, Set
@@ -23,6 +24,7 @@ LOOKS = (
 UNSEEN_LOOKS = 4  # at all connections, until one that was heard of is forgotten
 SILENT_MS = 200  # without a message
 STRANGERS_SILENT_MS = 30  # of one of which none has arrived yet
+UNCALLED_BYTES = 256 << 10  # of one that has not begun a call: the headers of a thousand calls
 STRANGERS_PART = 4  # of the bytes, together, once half of all of them are in use
 HEARD_PART = 16  # of what is unfinished that messages have to be, so that its connection is heard
 FORGOTTEN_MS = 60_000  # without a byte; then what little is unfinished is taken for a miscount
@@ -32,7 +34,7 @@ FORGOTTEN_BYTES = 1 << 20  # so little: calls that were given up, or refused unr
 @dataclass(slots=True)
 class _Connection:
     """heard_ms: when a message arrived, or it was first seen. grew_ms: when any byte did. received:
-    bytes, at the last look. known: of requests, since then.
+    bytes, at the last look. known: of requests, since then. is_strange: no message arrived yet.
     """
 
     heard_ms: MonoMs
@@ -42,11 +44,17 @@ class _Connection:
     unfinished: int = 0
     looks: int = 0
     is_strange: bool = True
+    has_called: bool = False
 
     @property
     def counts(self) -> int:
         """Bytes that count."""
         return max(0, self.unfinished - OWN_BYTES)
+
+    @property
+    def calls_nothing(self) -> bool:
+        """Whether it goes on to say far more than a connection does before its first call."""
+        return not self.has_called and self.counts > UNCALLED_BYTES and self.looks >= LOOKS
 
     def may_end(self, now_ms: MonoMs) -> bool:
         """Whether no message of it has arrived for long."""
@@ -66,12 +74,23 @@ class Ledger:
     unfinished: int = 0  # bytes, at the last look
     _connections: dict[Name, _Connection] = field(default_factory=dict)
 
+    def began(self, name: Name, size: int) -> None:
+        """So many bytes of a connection were the headers of a call."""
+        found = self._found(name)
+        found.known += size
+        found.has_called = True
+
     def known(self, name: Name, size: int) -> None:
-        """So many bytes of a connection were those of a request."""
+        """So many bytes of a connection were a message."""
+        found = self._found(name)
+        found.known += size
+        found.is_strange = False
+
+    def _found(self, name: Name) -> _Connection:
         found = self._connections.get(name)
         if found is None:
             found = self._connections[name] = _Connection(MonoMs(0), MonoMs(0))
-        found.known += size
+        return found
 
     def look(self, received: Mapping[Name, int], all_are_named: bool, now_ms: MonoMs) -> list[Name]:
         """The connections that shall end. received: what came on each since it began."""
@@ -81,17 +100,19 @@ class Ledger:
         self._connections = {name: self._connections[name] for name in kept} | looked
         counted = {name: one.counts for name, one in looked.items() if one.counts}
         self.unfinished = total = sum(counted.values())
+        ended = [name for name in counted if looked[name].calls_nothing]
         large = sum(size > OWN_BYTES for size in counted.values())
         if (large <= 1 and total <= self.message_bytes_max) or total <= self.bytes_max // 2:
-            return []
-        strange = {name: size for name, size in counted.items() if looked[name].is_strange}
+            return ended
+        left = {name: size for name, size in counted.items() if name not in ended}
+        strange = {name: size for name, size in left.items() if looked[name].is_strange}
         may_end = {
             name
-            for name, size in counted.items()
+            for name, size in left.items()
             if looked[name].may_end(now_ms) or size > self.bytes_max + self.message_bytes_max
         }
-        ended = _too_many(strange, may_end, self.bytes_max // STRANGERS_PART)
-        left = {name: size for name, size in counted.items() if name not in ended}
+        ended += _too_many(strange, may_end, self.bytes_max // STRANGERS_PART)
+        left = {name: size for name, size in left.items() if name not in ended}
         return ended + _too_many(left, may_end, self.bytes_max)
 
     def _is_kept(self, name: Name, all_are_named: bool) -> bool:
@@ -102,12 +123,12 @@ class Ledger:
 
     def _looked(self, name: Name, size: int, now_ms: MonoMs) -> _Connection:
         one = self._connections.get(name) or _Connection(now_ms, now_ms)
+        one.heard_ms = one.heard_ms or now_ms  # it may have been heard of before it was seen
         one.unfinished = max(0, one.unfinished + size - one.received - one.known)
         if size != one.received:
             one.grew_ms = now_ms
         elif now_ms - one.grew_ms >= FORGOTTEN_MS and one.unfinished < FORGOTTEN_BYTES:
             one.unfinished = 0
-        one.is_strange = one.is_strange and not one.known
         if one.known * HEARD_PART > one.counts:
             one.looks, one.heard_ms = 0, now_ms
         else:

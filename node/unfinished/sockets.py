@@ -5,24 +5,26 @@ this process, which stay the core's: none is closed here.
 """
 
 import array
-import asyncio
 import contextlib
+import ctypes
 import fcntl
 import os
 import socket
 import stat
 import struct
 import termios
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from node.unfinished.ledger import Name, name_of
 
 DESCRIPTORS = "/proc/self/fd"
-AT_ONCE = 256  # then others have their turn
+AT_ONCE = 256  # in a step
 _INFO_BYTES = 136
 _ACKED_AND_RECEIVED = struct.Struct("=QQ")  # of Linux's tcp_info
 _ACKED_AT = 120
+_LIBC = ctypes.CDLL(None)
+_NOWHERE = struct.pack("=H14x", socket.AF_UNSPEC)  # an address: connected to it, one is to nobody
 ANSWER_PART = 64  # a client acknowledges answers in less than this part of their bytes
 
 
@@ -46,14 +48,14 @@ class Sockets:
         self._ports = ports
         self._known: dict[int, _Socket] = {}
 
-    async def find(self) -> None:
-        """See which there are."""
+    def find(self) -> Iterator[None]:
+        """See which there are, in steps between which others may have their turn."""
         numbers = [int(name) for name in os.listdir(DESCRIPTORS)]
         for gone in self._known.keys() - set(numbers):
             self._forget(gone)
         for at, number in enumerate(numbers):
             if at % AT_ONCE == AT_ONCE - 1:
-                await asyncio.sleep(0)
+                yield
             self._learn(number)
 
     def _learn(self, number: int) -> None:
@@ -115,7 +117,9 @@ class Sockets:
             one.raw, one.received = raw, max(0, raw - unread[0] - acked // ANSWER_PART)
 
     def end(self, name: Name) -> None:
-        """End a connection. The descriptor may be another one's by now."""
+        """End a connection, with what came on it and was not read yet, which may be some MiB: the
+        core would read it before it sees the end. The descriptor may be another one's by now.
+        """
         for number, one in list(self._known.items()):
             if one.name != name:
                 continue
@@ -124,7 +128,7 @@ class Sockets:
                     continue
                 with socket.socket(fileno=os.dup(number)) as line:
                     if self._client_of(line) == name:
-                        line.shutdown(socket.SHUT_RDWR)
+                        _disconnect(line)
             except OSError:
                 self._forget(number)
 
@@ -132,6 +136,12 @@ class Sockets:
         """Look no more."""
         for number in list(self._known):
             self._forget(number)
+
+
+def _disconnect(line: socket.socket) -> None:
+    """End a connection, and drop what was not read; the descriptor stays open. Raises OSError."""
+    if _LIBC.connect(line.fileno(), _NOWHERE, len(_NOWHERE)) != 0:
+        line.shutdown(socket.SHUT_RDWR)
 
 
 def are_told() -> bool:

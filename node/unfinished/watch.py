@@ -6,6 +6,7 @@ grown, or something is unfinished, all connections.
 
 import asyncio
 import os
+import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -17,11 +18,12 @@ from store.clocks import MonoMs
 
 log = structlog.get_logger("duolog.node")
 
-LOOK_SECONDS = 0.05
-NEXT_SECONDS = 0.01  # to the next look where something is unfinished
+LOOK_SECONDS = 0.02
+NEXT_SECONDS = 0.005  # to the next look where something is unfinished
 BLIND_SECONDS = 1.0  # to the next look where the system did not let this one be
-RESTS = 10  # times what a look took, at least
-IDLE_LOOKS = 20  # without a reason, until all connections are looked at
+KNOWN_SECONDS = 10.0  # that a connection was ended: calls of it come until the core knows as well
+RESTS = 10  # times the processor time of a look, at least
+IDLE_LOOKS = 50  # without a reason, until all connections are looked at
 GROWN_BYTES = 4 << 20  # of memory, since then: a reason
 _MEMORY = Path("/proc/self/statm")
 
@@ -31,24 +33,35 @@ class Watch:
 
     Attributes:
         ended: connections that were ended.
+        looks: whether it looks at them.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self.ended = 0
+        self.looks = False
         self._ledger = ledger
-        self._looks = False
+        self._ended_names: dict[Name, float] = {}  # when each was ended; time.monotonic()
         self._problem = ""  # as logged; empty: it looks
         self._task: asyncio.Task[None] | None = None
 
+    def has_ended(self, name: Name) -> bool:
+        """Whether a connection was ended lately."""
+        return name in self._ended_names
+
+    def began(self, name: Name, size: int) -> None:
+        """See Ledger; nothing where nobody looks."""
+        if self.looks:
+            self._ledger.began(name, size)
+
     def known(self, name: Name, size: int) -> None:
         """See Ledger; nothing where nobody looks."""
-        if self._looks:
+        if self.looks:
             self._ledger.known(name, size)
 
     def start(self, ports: Collection[int]) -> None:
         """Look at the connections of these ports, where the system tells of them."""
         if are_told():
-            self._looks = True
+            self.looks = True
             self._task = asyncio.get_running_loop().create_task(self._run(Sockets(ports)))
 
     async def stop(self) -> None:
@@ -64,20 +77,23 @@ class Watch:
         except Exception as error:
             log.error("gRPC: what has not arrived whole is not limited", exc_info=error)
         finally:
-            self._looks = False
+            self.looks = False
             sockets.close()
 
     async def _keep_looking(self, sockets: Sockets) -> None:
-        loop, least, looks, rest = asyncio.get_running_loop(), 0, 0, LOOK_SECONDS
+        least, looks, rest = 0, 0, LOOK_SECONDS
         while True:
             await asyncio.sleep(rest)
-            began = loop.time()
+            began, spent = time.thread_time(), 0.0
             try:
                 memory = _own_memory()
                 least, looks = min(least, memory), looks + 1
                 all_of_them = memory >= least + GROWN_BYTES or looks >= IDLE_LOOKS
                 if all_of_them:
-                    await sockets.find()
+                    for _ in sockets.find():
+                        spent += time.thread_time() - began
+                        await asyncio.sleep(0)
+                        began = time.thread_time()
                     least, looks = memory, 0
             except OSError as error:  # there was no descriptor left for a moment
                 self._note(str(error))
@@ -86,8 +102,9 @@ class Watch:
             self._note("")
             if all_of_them or self._ledger.unfinished:
                 self._look(sockets, all_of_them)
+            spent += time.thread_time() - began
             rest = NEXT_SECONDS if self._ledger.unfinished else LOOK_SECONDS
-            rest = max(rest, RESTS * (loop.time() - began))
+            rest = max(rest, RESTS * spent)
 
     def _note(self, problem: str) -> None:
         if problem and not self._problem:
@@ -95,13 +112,16 @@ class Watch:
         self._problem = problem
 
     def _look(self, sockets: Sockets, all_of_them: bool) -> None:
-        now_ms = MonoMs(int(1000 * asyncio.get_running_loop().time()))
-        for name in self._ledger.look(sockets.received(), all_of_them, now_ms):
-            self.ended += 1
+        now = time.monotonic()
+        ended = self._ledger.look(sockets.received(), all_of_them, MonoMs(int(1000 * now)))
+        kept = {name: at for name, at in self._ended_names.items() if at > now - KNOWN_SECONDS}
+        self._ended_names = kept | dict.fromkeys(ended, now)
+        self.ended += len(ended)
+        for name in ended:
             log.warning(
                 "gRPC: a connection was ended",
                 peer=f"{name[0]}:{name[1]}",
-                reason="requests that have not arrived whole fill the memory there is for them",
+                reason="what came on it is no whole request, and takes too much memory",
             )
             sockets.end(name)
 

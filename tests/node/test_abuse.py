@@ -403,3 +403,18 @@ async def test_a_call_of_a_method_whose_name_is_no_text_ends_nothing(
         assert await open_raw(port).read()
     async with duolog.Client(endpoint(node)) as client:
         await client.admin.create_topic("T", 1)
+
+
+async def test_headers_that_are_no_text_end_nothing(start_node: StartNode, open_raw: Any) -> None:
+    node = await start_node(ha={"listen": free_endpoint()}, broker_role="ASYNC_MASTER")
+    for port in (node.port, node.ha_port):
+        raw = open_raw(port)
+        await raw.send(h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0))
+        for stream, value in ((1, b"\xff\xfe"), (3, b"\xc3\x28"), (5, b"")):
+            block = h2.call_block(PULL, h2.field(b"x-mq-client-id", value))
+            await raw.send(h2.begin(stream, block) + h2.message(stream, b"", h2.END_STREAM))
+        with contextlib.suppress(EOFError):
+            await raw.headers(5)
+        assert await open_raw(port).read()
+    async with duolog.Client(endpoint(node)) as client:
+        await client.admin.create_topic("T", 1)

@@ -29,9 +29,17 @@ class Looked(Ledger):
         return self.look(received, every, MonoMs(self.now_ms))
 
 
+def called(*names: Name) -> Looked:
+    """A ledger in which these have begun a call, of which no message came."""
+    made = Looked(MOST, LONGEST)
+    for one in names:
+        made.began(one, 0)
+    return made
+
+
 def known(*names: Name) -> Looked:
     """A ledger in which these have sent a message."""
-    made = Looked(MOST, LONGEST)
+    made = called(*names)
     for one in names:
         made.known(one, 1)
     made.see(dict.fromkeys(names, 1))
@@ -106,7 +114,7 @@ def test_what_little_stays_unfinished_for_long_is_forgotten() -> None:
 
 
 def test_one_alone_may_have_as_much_as_the_longest_message() -> None:
-    ledger = Looked(MOST, LONGEST)
+    ledger = called(name(1), name(2))
     assert looks(ledger, {name(1): LONGEST, name(2): 2 * OWN}, 50) == []
     assert looks(ledger, {name(1): LONGEST + OWN + 1, name(2): OWN}) == [name(1)]
 
@@ -114,14 +122,27 @@ def test_one_alone_may_have_as_much_as_the_longest_message() -> None:
 def test_those_of_which_no_message_ever_arrived_have_a_part_and_end_sooner() -> None:
     part = MOST // module.STRANGERS_PART
     ledger = known(name(1))
+    for number in (2, 3):
+        ledger.began(name(number), 0)
     received = {name(1): 4 * MIB, name(2): part // 2 + OWN, name(3): part // 2 + OWN}
     assert looks(ledger, received, 50) == []
     received[name(3)] += 1
     assert looks(ledger, received, 1) == [name(3)]
+    ledger.began(name(4), 0)
     received[name(4)] = received.pop(name(3))
     assert ledger.see(received) == [name(2)]
     assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS - 1) == [name(2)]
     assert ledger.see(received, after_ms=1) == [name(4)]
+
+
+def test_a_connection_that_says_much_and_calls_nothing_ends_however_much_there_is_room() -> None:
+    most = OWN + module.UNCALLED_BYTES
+    ledger = called(name(3))
+    received = {name(1): most, name(2): most + 1, name(3): most + 2}
+    assert ledger.see(received) == []  # its call may not have been taken yet
+    assert ledger.see(received) == [name(2)]
+    ledger.began(name(2), 0)
+    assert looks(ledger, received, 50) == []
 
 
 def test_a_connection_ends_after_some_looks_however_long_they_took() -> None:
