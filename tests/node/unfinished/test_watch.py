@@ -12,7 +12,7 @@ from bench import http2bytes as h2
 from bench.callattacks import APPEND, Caller
 from node.server import Node
 from node.unfinished import watch as watching
-from node.unfinished.ledger import Ledger, Name
+from node.unfinished.ledger import Ledger
 from node.unfinished.sockets import are_told
 from tests.node.conftest import StartNode
 
@@ -100,30 +100,6 @@ async def test_requests_that_do_not_end_are_bounded_and_others_go_on(
         assert ended
         assert any(line["event"] == "gRPC: a connection was ended" for line in lines)
         await client.admin.create_topic("later", 1)
-
-
-async def test_headers_of_an_ended_connection_are_not_read(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """gRPC's core takes them for a call as the connection ends: seconds of work for many."""
-    node = await start_node(limits=LIMITS)
-    watch = node._server._watch  # type: ignore[union-attr]
-    begun: list[int] = []
-    asked: list[bool] = []
-    has_ended = watch.has_ended
-
-    def asks(name: Name) -> bool:
-        asked.append(has_ended(name))
-        return asked[-1]
-
-    monkeypatch.setattr(watch, "began", lambda name, size: begun.append(size))
-    monkeypatch.setattr(watch, "has_ended", asks)
-    assert await asyncio.to_thread(sends_endless_headers, endpoint(node))
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not asked:
-            await asyncio.sleep(0.01)
-    assert asked == [True]
-    assert begun == []
 
 
 async def test_requests_that_arrive_are_counted_as_such_and_nobody_ends(

@@ -1,0 +1,51 @@
+"""Calls as they begin: what of them is read, and what is said to the ledger."""
+
+from typing import Any
+
+from node.unfinished.calls import begin
+from node.unfinished.ledger import CALL_BYTES, Name
+
+
+class Known:
+    """Was told so much."""
+
+    def __init__(self, ended: bool) -> None:
+        self.began_with: list[tuple[Name, int]] = []
+        self._ended = ended
+
+    def has_ended(self, name: Name) -> bool:
+        return self._ended
+
+    def began(self, name: Name, size: int) -> None:
+        self.began_with.append((name, size))
+
+    def known(self, name: Name, size: int) -> None:
+        raise AssertionError("no message came")
+
+
+class Call:
+    """A call, and how often its headers were read."""
+
+    reads = 0
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.1:5"
+
+    def invocation_metadata(self) -> Any:
+        self.reads += 1
+        return (("x", "y" * 100),)
+
+
+def test_a_call_is_known_by_its_headers() -> None:
+    known = Known(ended=False)
+    assert begin(known, Call())
+    [(name, size)] = known.began_with
+    assert name == ("10.0.0.1", 5)
+    assert size >= CALL_BYTES + 101
+
+
+def test_the_headers_of_an_ended_connection_are_not_read() -> None:
+    """They may be a hundred thousand."""
+    known, call = Known(ended=True), Call()
+    assert not begin(known, call)
+    assert (known.began_with, call.reads) == ([], 0)
