@@ -296,10 +296,12 @@ class RemotingService:
 
     def _timed(self, handler: Handler, peer: Peer, request: Command) -> Begun:
         began = perf_counter()
-        begun = self._timed_end(tried(handler, peer, request), request, began)
-        if isinstance(begun, Exception):
-            raise begun
-        return begun
+        try:
+            begun = handler(peer, request)
+        except Exception as error:  # a local that kept it would be a cycle, with the request
+            self._note(request, began, refusal(error))
+            raise
+        return self._timed_begun(begun, request, began)
 
     def _timed_end(
         self, begun: Begun | Exception, request: Command, began: float
@@ -307,13 +309,16 @@ class RemotingService:
         """Note how long it took, now or when it is answered."""
         if isinstance(begun, Exception):
             self._note(request, began, refusal(begun))
-        elif isinstance(begun, Command):
+            return begun
+        return self._timed_begun(begun, request, began)
+
+    def _timed_begun(self, begun: Begun, request: Command, began: float) -> Begun:
+        if isinstance(begun, Command):
             self._note(request, began, (begun.code, ""))
-        else:
-            later = self._timed_later(begun, request, began)
-            weakref.finalize(later, begun.close)  # one that never begins does not await it
-            return later
-        return begun
+            return begun
+        later = self._timed_later(begun, request, began)
+        weakref.finalize(later, begun.close)  # one that never begins does not await it
+        return later
 
     async def _timed_later(
         self, begun: Coroutine[Any, Any, Command], request: Command, began: float

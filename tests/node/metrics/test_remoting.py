@@ -1,12 +1,15 @@
 """The figures of the remoting port: its connections, and how long requests took."""
 
+import gc
 import warnings
+import weakref
 
 import duolog
 
 from demo.ports import free_endpoint
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
+from node.remoting.port.desk import tried
 from tests.node.conftest import StartNode
 from tests.node.metrics.test_figures import METRICS, of
 from tests.node.remoting.client import connected
@@ -69,6 +72,24 @@ async def test_a_request_that_ends_before_it_begins_leaves_nothing(start_node: S
         begun.close()
         del begun
     assert [str(one.message) for one in told] == []
+
+
+async def test_a_refusal_holds_its_request_no_longer_than_it_is_answered(
+    start_node: StartNode,
+) -> None:
+    """The frames of an error hold the request with its body, up to 16 MiB."""
+    node = await start_node(metrics=METRICS, remoting={"listen": free_endpoint()})
+    assert node._remoting_service is not None
+    gc.disable()
+    try:
+        asked = Command(RequestCode.SEND_MESSAGE_V2, 1)
+        refused = tried(node._remoting_service.serve, Client("one"), asked)
+        assert isinstance(refused, Exception)
+        held = weakref.ref(refused)
+        del refused
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 async def test_methods_that_tools_call_are_timed_however_they_end(start_node: StartNode) -> None:
