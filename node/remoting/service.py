@@ -316,7 +316,7 @@ class RemotingService:
         if isinstance(begun, Command):
             self._note(request, began, (begun.code, ""))
             return begun
-        later = self._timed_later(begun, request, began)
+        later = self._timed_later(begun, request.bare(), began)
         weakref.finalize(later, begun.close)  # one that never begins does not await it
         return later
 

@@ -1,15 +1,19 @@
 """The figures of the remoting port: its connections, and how long requests took."""
 
+import asyncio
 import gc
+import sys
 import warnings
 import weakref
 
 import duolog
+import pytest
 
 from demo.ports import free_endpoint
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.port.desk import tried
+from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.metrics.test_figures import METRICS, of
 from tests.node.remoting.client import connected
@@ -90,6 +94,30 @@ async def test_a_refusal_holds_its_request_no_longer_than_it_is_answered(
         assert held() is None
     finally:
         gc.enable()
+
+
+async def test_what_waits_for_its_answer_holds_no_body(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(metrics=METRICS, remoting={"listen": free_endpoint()})
+    assert node.broker is not None
+    assert node._remoting_service is not None
+    node.broker.metadata.auto_create("T", 1)
+    safe = asyncio.get_running_loop().create_future()
+    put = node.broker.log.put
+    monkeypatch.setattr(node.broker.log, "put", lambda batch: (put(batch)[0], safe))
+    fields = {
+        "a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0",
+    }  # fmt: skip
+    body = bytes(1000)
+    alone = sys.getrefcount(body)
+    asked = Command(RequestCode.SEND_MESSAGE_V2, 1, fields, body)
+    begun = node._remoting_service.serve(Client("one"), asked)
+    assert not isinstance(begun, Command)
+    del asked
+    assert sys.getrefcount(body) == alone
+    safe.set_result(PutMessageStatus.PUT_OK)
+    assert (await begun).code == ResponseCode.SUCCESS
 
 
 async def test_methods_that_tools_call_are_timed_however_they_end(start_node: StartNode) -> None:
