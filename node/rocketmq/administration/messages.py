@@ -96,7 +96,7 @@ class Messages:
         return admin.AdminSendMessageResponse(status=entry.status, message_id=entry.message_id)
 
     def _message(self, request: admin.AdminSendMessageRequest) -> Message:
-        """The message, with an id and a time where it has none."""
+        """The message, with a time where it has none."""
         message = Message(
             topic=request.topic,
             body=request.body,
@@ -108,11 +108,15 @@ class Messages:
             system.tag = request.tag
         if request.HasField("key") and request.key not in system.keys:
             system.keys.append(request.key)
-        if not system.message_id:
-            system.message_id = f"01{secrets.token_hex(16).upper()}"
         if not system.HasField("born_timestamp"):
             system.born_timestamp.FromMilliseconds(self._broker.times.wall_ms())
         return message
+
+
+def identify(request: admin.AdminSendMessageRequest) -> None:
+    """Give the message an id where it has none."""
+    if not request.system_properties.message_id:
+        request.system_properties.message_id = f"01{secrets.token_hex(16).upper()}"
 
 
 async def by_id(verbs: Verbs, peer: Peer, topic: str, given: str) -> list[wire.FoundMessage]:
@@ -143,4 +147,4 @@ def joined_messages(replies: Iterable[admin.ListMessageResponse]) -> admin.ListM
     return admin.ListMessageResponse(status=OK, messages=rows[:MESSAGES_MAX])
 
 
-__all__ = ["Messages", "by_id", "joined_messages"]
+__all__ = ["Messages", "by_id", "identify", "joined_messages"]

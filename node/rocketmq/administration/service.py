@@ -19,7 +19,7 @@ from node.rocketmq.administration.consumers import (
     joined_subscriptions_of_clients,
 )
 from node.rocketmq.administration.groups import Groups, joined_accumulation, joined_spans
-from node.rocketmq.administration.messages import Messages, joined_messages
+from node.rocketmq.administration.messages import Messages, identify, joined_messages
 from node.rocketmq.administration.routes import JsonRoutes, joined_routes
 from node.rocketmq.administration.serving import Caller, Desk, Place, answering
 from node.rocketmq.auth import Authenticator
@@ -114,11 +114,21 @@ class AdminService(rpc.AdminServicer):
         """Messages by id or key."""
         return await self._messages.query(caller, request)
 
-    @answering(admin.AdminSendMessageResponse, Place.ONE)
     async def AdminSendMessage(
+        self,
+        request: admin.AdminSendMessageRequest,
+        context: ServicerContext[admin.AdminSendMessageRequest, admin.AdminSendMessageResponse],
+    ) -> admin.AdminSendMessageResponse:
+        """Store a message. It gets its id here, before any master stores it: one that takes over
+        meanwhile recognises it.
+        """
+        identify(request)
+        return await self._send(request, context)
+
+    @answering(admin.AdminSendMessageResponse, Place.ONE)
+    async def _send(
         self, request: admin.AdminSendMessageRequest, caller: Caller
     ) -> admin.AdminSendMessageResponse:
-        """Store a message."""
         return await self._messages.send(caller, request)
 
     # -- groups and consumers ------------------------------------------------------------------

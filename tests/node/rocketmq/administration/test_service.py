@@ -2,14 +2,18 @@
 
 import json
 import time
-from typing import Any
+from typing import Any, Never
 
 import duolog
 import pytest
+from duolog import _errors as sdk
 
 from node.broker import Broker
 from node.remoting.codec.codes import RequestCode
+from node.rocketmq.relay.forward import Forwarder
+from node.rocketmq.sending import Sender
 from node.rocketmq.words.adminstubs import admin
+from node.rocketmq.words.codes import OK
 from node.rocketmq.words.stubs import Code, MessageType, definition, service
 from node.server import Node
 from tests.node.remoting.client import connected
@@ -141,6 +145,27 @@ async def test_a_half_message_is_not_sent_by_an_operator(admin_api: AdminApi) ->
     request = requests()["AdminSendMessage"]
     request.system_properties.message_type = definition.TRANSACTION
     assert await admin_api.code("AdminSendMessage", request) == Code.BAD_REQUEST
+
+
+async def test_a_message_keeps_its_id_where_another_node_becomes_the_master(
+    admin_api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which may have it already, and then does not store it again."""
+    ids = list[str]()
+
+    async def stored(sender: Any, topic: str, messages: list[Any], *more: Any) -> Never:
+        ids.append(messages[0].system_properties.message_id)
+        raise sdk.NotMaster("the next master knows what was stored")
+
+    async def forwarded(forwarder: Any, kind: Any, request: Any, *more: Any) -> Any:
+        ids.append(request.system_properties.message_id)
+        return admin.AdminSendMessageResponse(status=OK)
+
+    monkeypatch.setattr(Sender, "send", stored)
+    monkeypatch.setattr(Forwarder, "unary", forwarded)
+    assert await admin_api.code("AdminSendMessage", requests()["AdminSendMessage"]) == Code.OK
+    assert len(ids) == 2
+    assert ids[0] == ids[1] != ""
 
 
 # -- groups ------------------------------------------------------------------------------------
