@@ -16,6 +16,7 @@ from node.rocketmq.words.messages import pulled
 from node.rocketmq.words.names import group_of, topic_of
 from node.rocketmq.words.settings import RECEIVE_BATCH
 from node.rocketmq.words.stubs import Code, MessageQueue, definition, service
+from node.rocketmq.words.times import ms_of
 from store.offsets import PhyOffset
 from store.queueends import QueueKey
 from store.reader import GetMessageStatus, GetResult
@@ -134,6 +135,6 @@ class Puller:
         if at is None:
             if not request.HasField("timestamp"):
                 raise sdk.BadRequest("an offset policy of TIMESTAMP needs a timestamp")
-            at = max(0, request.timestamp.ToMilliseconds())
+            at = max(0, ms_of(request.timestamp, "timestamp"))
         offset = offset_at(self._core, topic, queue_id, at)
         return service.QueryOffsetResponse(status=OK, offset=offset)

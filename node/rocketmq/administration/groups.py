@@ -12,6 +12,7 @@ from node.rocketmq.words.adminstubs import admin
 from node.rocketmq.words.codes import OK, Refused
 from node.rocketmq.words.names import check_lite_topic, group_of, resource_of, topic_of
 from node.rocketmq.words.stubs import Code, MessageQueue, Resource, definition
+from node.rocketmq.words.times import ms_of
 from store.lightqueues import is_light, lite_queue
 
 Accumulation = admin.DescribeGroupAccumulationResponse.GroupAccumulation
@@ -111,7 +112,7 @@ class Groups:
         if not request.HasField("reset_timestamp"):
             raise Refused(Code.BAD_REQUEST, "say where the group goes on (reset_timestamp)")
         wanted = wire.ResetGroupRequest(group=group, topic=topic)
-        wanted.time = request.reset_timestamp.ToMilliseconds()
+        wanted.time = ms_of(request.reset_timestamp, "reset_timestamp")
         await self._verbs.reset_group(peer, wanted)
         return admin.ResetGroupOffsetResponse(status=OK)
 

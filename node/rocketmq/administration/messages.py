@@ -16,6 +16,7 @@ from node.rocketmq.words.codes import OK, Refused
 from node.rocketmq.words.messages import TRANSACTION, found, kind_of
 from node.rocketmq.words.names import topic_of
 from node.rocketmq.words.stubs import Code, Message
+from node.rocketmq.words.times import ms_of
 from store.errors import BadMessage
 from store.record import parse_message_id
 
@@ -74,8 +75,8 @@ class Messages:
             topic=topic,
             key=request.message_key,
             max=request.max_message_nums or MESSAGES_MAX,
-            begin_time=request.begin_timestamp.ToMilliseconds(),
-            end_time=request.end_timestamp.ToMilliseconds(),
+            begin_time=ms_of(request.begin_timestamp, "begin_timestamp"),
+            end_time=ms_of(request.end_timestamp, "end_timestamp"),
         )
         return list((await self._verbs.find(peer, wanted)).messages)
 

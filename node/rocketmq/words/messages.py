@@ -27,6 +27,7 @@ from node.rocketmq.words.stubs import (
     SystemProperties,
     definition,
 )
+from node.rocketmq.words.times import ms_of
 from store import lightqueues
 from store.columns import Columns
 from store.messagestore import PutBatch
@@ -174,7 +175,7 @@ def sent(message: Message, body_bytes_max: int) -> Sent:
         properties,
         message.body,
         COMPRESSED if system.body_encoding == GZIP else 0,
-        system.born_timestamp.ToMilliseconds(),
+        ms_of(system.born_timestamp, "born_timestamp"),
         group,
         priority,
         _delivery_ms(system),
@@ -193,7 +194,8 @@ def _recovery_seconds(system: SystemProperties) -> int:
 def _delivery_ms(system: SystemProperties) -> int:
     if not system.HasField("delivery_timestamp"):
         return 0
-    return max(1, int(system.delivery_timestamp.ToMilliseconds()))
+    at, code = system.delivery_timestamp, Code.ILLEGAL_DELIVERY_TIME
+    return max(1, ms_of(at, "delivery_timestamp", code))
 
 
 def _check_body(body: bytes, system: SystemProperties, body_bytes_max: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Never
 import duolog
 import pytest
 from duolog import _errors as sdk
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from node.broker import Broker
 from node.remoting.codec.codes import RequestCode
@@ -213,6 +214,20 @@ async def test_a_group_is_set_back_and_forward(node: Node, admin_api: AdminApi, 
     assert tables.offsets["T", "g"] == ends
     request.ClearField("reset_timestamp")
     assert await admin_api.code("ResetGroupOffset", request) == Code.BAD_REQUEST
+
+
+async def test_a_time_that_is_none_is_refused(admin_api: AdminApi, api: Api) -> None:
+    never = Timestamp(seconds=1 << 60)
+    reset, query = requests()["ResetGroupOffset"], requests()["QueryMessage"]
+    reset.reset_timestamp.CopyFrom(never)
+    query.end_timestamp.CopyFrom(never)
+    for name, request in (("ResetGroupOffset", reset), ("QueryMessage", query)):
+        reply = await admin_api.call(name, request)
+        assert reply.status.code == Code.BAD_REQUEST
+        assert "_timestamp: " in reply.status.message
+    sent = message()
+    sent.system_properties.delivery_timestamp.CopyFrom(never)
+    assert (await api.send(sent)).status.code == Code.ILLEGAL_DELIVERY_TIME
 
 
 async def test_the_times_of_a_groups_queues(admin_api: AdminApi, api: Api) -> None:
