@@ -1,6 +1,6 @@
 """Consumer groups: how far they are behind, the times of what they read, and setting them back."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from duolog.wire import duolog_pb2 as wire
 
@@ -15,6 +15,7 @@ from node.rocketmq.words.stubs import Code, MessageQueue, Resource, definition
 from node.rocketmq.words.times import ms_of
 from store.lightqueues import is_light, lite_queue
 
+TOPICS_MAX = 1000  # that a request names
 Accumulation = admin.DescribeGroupAccumulationResponse.GroupAccumulation
 
 
@@ -29,7 +30,7 @@ class Groups:
         self, peer: Peer, request: admin.DescribeGroupAccumulationRequest
     ) -> admin.DescribeGroupAccumulationResponse:
         """DescribeGroupAccumulation. Raises as Admin/DescribeGroup, Refused."""
-        topics = [topic_of(topic) for topic in request.topics]
+        topics = named(request.topics)
         lite = self._lite_queues(request, topics)
         found = await self._verbs.group(peer, group_of(request.group))
         reply, slices = admin.DescribeGroupAccumulationResponse(status=OK), Slices()
@@ -37,15 +38,14 @@ class Groups:
             one = self._of(found.group, queue)
             add(reply.accumulation, one)
             if queue.topic in topics:
-                name = request.topics[topics.index(queue.topic)].name
-                add(reply.topic_accumulation[name], one)
+                add(reply.topic_accumulation[topics[queue.topic].name], one)
             elif queue.topic in lite:
                 add(reply.lite_topic_accumulation[request.lite_topic], one)
         return reply
 
     @staticmethod
     def _lite_queues(
-        request: admin.DescribeGroupAccumulationRequest, topics: list[str]
+        request: admin.DescribeGroupAccumulationRequest, topics: Collection[str]
     ) -> set[str]:
         if not request.HasField("lite_topic"):
             return set()
@@ -79,7 +79,7 @@ class Groups:
         Raises as Admin/DescribeGroup and Admin/ListTopics, Refused.
         """
         group = group_of(request.group)
-        topics: dict[str, Resource] = {topic_of(topic): topic for topic in request.topics}
+        topics = named(request.topics)
         if not topics:
             found = await self._verbs.group(peer, group)
             names = dict.fromkeys(queue.topic for queue in found.queues)
@@ -87,8 +87,9 @@ class Groups:
         reply, slices = admin.QueryTimeSpanResponse(status=OK), Slices()
         async for name, resource in slices.each(topics.items()):
             topic = await self._verbs.known_topic(peer, name)
-            tables = self._broker.admission.group_tables()
-            for queue in topic.stats:
+            async for queue in slices.each(topic.stats):
+                # The tables of now: others' turn may have ended the mastership.
+                tables = self._broker.admission.group_tables()
                 committed = tables.committed(group, name, queue.queue_id)
                 span = time_span(self._broker.core, name, queue, committed)
                 reply.queue_time_span_list.add(
@@ -115,6 +116,16 @@ class Groups:
         wanted.time = ms_of(request.reset_timestamp, "reset_timestamp")
         await self._verbs.reset_group(peer, wanted)
         return admin.ResetGroupOffsetResponse(status=OK)
+
+
+def named(topics: Collection[Resource]) -> dict[str, Resource]:
+    """The topics that a request names, by their names here. Raises Refused, also for too many."""
+    if len(topics) > TOPICS_MAX:
+        raise Refused(
+            Code.BAD_REQUEST,
+            f"the request names {len(topics)} topics, it must be {TOPICS_MAX} at most",
+        )
+    return {topic_of(topic): topic for topic in topics}
 
 
 def add(total: Accumulation, more: Accumulation) -> None:
@@ -147,4 +158,4 @@ def joined_spans(replies: Iterable[admin.QueryTimeSpanResponse]) -> admin.QueryT
     return admin.QueryTimeSpanResponse(status=OK, queue_time_span_list=rows)
 
 
-__all__ = ["Groups", "joined_accumulation", "joined_spans"]
+__all__ = ["Groups", "joined_accumulation", "joined_spans", "named"]

@@ -22,6 +22,7 @@ from node.access.rules import (
 from node.api.rules import RULES as NATIVE
 from node.api.rules import SEES_CLUSTER
 from node.rights.resources import Action, cluster, group
+from node.rocketmq.administration.groups import named
 from node.rocketmq.words.adminstubs import admin
 from node.rocketmq.words.names import group_of, topic_of
 
@@ -42,8 +43,7 @@ def _subscription(request: OfSubscription, facts: Facts) -> Needs:
 
 
 def _spans(request: admin.QueryTimeSpanRequest, facts: Facts) -> Needs:
-    topics = {topic_of(topic) for topic in request.topics}
-    of_topics = (need for topic in topics for need in sees_topic(topic, facts))
+    of_topics = (need for topic in named(request.topics) for need in sees_topic(topic, facts))
     return [sees_group(group_of(request.group)), *of_topics]
 
 

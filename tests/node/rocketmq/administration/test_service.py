@@ -11,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from node.broker import Broker
 from node.remoting.codec.codes import RequestCode
+from node.rocketmq.administration.groups import TOPICS_MAX
 from node.rocketmq.relay.forward import Forwarder
 from node.rocketmq.sending import Sender
 from node.rocketmq.words.adminstubs import admin
@@ -243,6 +244,17 @@ async def test_the_times_of_a_groups_queues(admin_api: AdminApi, api: Api) -> No
     every = await admin_api.call("QueryTimeSpan", admin.QueryTimeSpanRequest(group=resource("g")))
     assert every.status.code == Code.OK
     assert not every.queue_time_span_list  # the group has read no topic
+
+
+@pytest.mark.parametrize("name", ["QueryTimeSpan", "DescribeGroupAccumulation"])
+async def test_the_topics_that_a_request_names_are_few(admin_api: AdminApi, name: str) -> None:
+    request = requests()[name]
+    del request.topics[:]
+    request.topics.extend(resource("T") for _ in range(TOPICS_MAX))
+    assert await admin_api.code(name, request) == Code.OK
+    request.topics.append(resource("T"))
+    reply = await admin_api.call(name, request)
+    assert (reply.status.code, "1001 topics" in reply.status.message) == (Code.BAD_REQUEST, True)
 
 
 # -- consumers ---------------------------------------------------------------------------------
