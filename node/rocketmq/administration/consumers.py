@@ -65,15 +65,15 @@ class Consumers:
         reply, slices = admin.DescribeSubscriptionResponse(status=OK), Slices()
         async for group, topic in slices.each(pairs):
             whole = self._subscription(group, topic, clients[group])
-            for client in clients[group]:
+            async for client in slices.each(clients[group]):
                 for read in client.reads:
                     if read.topic == topic:
                         row = reply.client_subscription_info.add()
                         row.client_info.CopyFrom(self._info(group, client))
                         row.subscription_info.CopyFrom(whole)
                         _tell(row.subscription_info, client, read)
-            if len(reply.client_subscription_info) > ROWS_MAX:
-                raise _too_many()
+                if len(reply.client_subscription_info) > ROWS_MAX:
+                    raise _too_many()
         return reply
 
     # -- what there is -------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The Admin service: what its methods answer."""
 
+import asyncio
 import json
 import time
 from typing import Any, Never
@@ -10,7 +11,9 @@ from duolog import _errors as sdk
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from node.broker import Broker
+from node.core import turnbudget
 from node.remoting.codec.codes import RequestCode
+from node.rocketmq.administration.consumers import Consumers
 from node.rocketmq.administration.groups import TOPICS_MAX
 from node.rocketmq.relay.forward import Forwarder
 from node.rocketmq.sending import Sender
@@ -331,6 +334,34 @@ async def test_a_subscription_outlives_its_clients(admin_api: AdminApi, api: Api
     assert (row.online, row.subscription_consistency) == (False, True)
     reply = await admin_api.call("DescribeSubscription", requests()["DescribeSubscription"])
     assert not reply.client_subscription_info
+
+
+async def test_others_have_their_turn_while_what_clients_read_is_told(
+    node: Node, admin_api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, turn, told = Consumers._info, 0, list[int]()
+
+    def noting(consumers: Consumers, *what: Any) -> Any:
+        told.append(turn)
+        return info(consumers, *what)
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Consumers, "_info", noting)
+    monkeypatch.setattr(turnbudget, "SLICE_SECONDS", 0.0)
+    clients = [Api(node, f"c-{number}") for number in range(3)]
+    streams = [await subscribed(client) for client in clients]
+    counting = asyncio.create_task(count_turns())
+    reply = await admin_api.call("DescribeSubscription", requests()["DescribeSubscription"])
+    counting.cancel()
+    assert len(reply.client_subscription_info) == len(set(told)) == 3
+    for stream, client in zip(streams, clients, strict=True):
+        stream.cancel()
+        await client.close()
 
 
 async def test_what_consumers_say_is_bounded(
