@@ -2,10 +2,12 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from node.rocketmq.administration import asking
 from node.rocketmq.relay.questions import Questions
 from node.rocketmq.words.adminstubs import admin
 from node.rocketmq.words.stubs import Code, definition, service
@@ -72,9 +74,12 @@ async def test_only_the_client_that_was_asked_answers(
     await other.close()
 
 
-async def test_a_client_that_does_not_answer_is_told_of(admin_api: AdminApi, api: Api) -> None:
+async def test_a_client_that_does_not_answer_is_told_of(
+    admin_api: AdminApi, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "ASK_SECONDS", 0.5)
     stream = await subscribed(api)
-    reply = await admin_api.call("PrintThreadStackTrace", trace_of(), timeout=1.0)
+    reply = await admin_api.call("PrintThreadStackTrace", trace_of())
     assert reply.status.code == Code.REQUEST_TIMEOUT
     assert "test@1" in reply.status.message
     for client_id in ("nobody", ""):
@@ -89,6 +94,12 @@ async def test_a_client_that_does_not_answer_is_told_of(admin_api: AdminApi, api
         True,
     )
     await mute.close()
+
+
+@pytest.mark.parametrize(("left", "seconds"), [(None, 10), (60, 10), (5, 4.7), (0.1, 0)])
+def test_a_client_answers_before_the_call_ends(left: float | None, seconds: float) -> None:
+    caller: Any = SimpleNamespace(time_remaining=lambda: left)
+    assert asking._seconds(caller) == pytest.approx(seconds)
 
 
 async def test_questions_are_bounded(
