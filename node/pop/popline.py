@@ -12,6 +12,7 @@ class Line:
         self.turn = 0
         self.watched: set[tuple[str, int]] = set()
         self.polls = 0
+        self.forgotten = False  # its topic or group was deleted: it ends with its last poll
         self.left = 0  # messages that the current scan may still examine
 
     def set(self) -> None:

@@ -238,11 +238,10 @@ class PopService:
     def _forget(self, gone: Callable[[str, str], bool]) -> None:
         """gone: of a topic and a group."""
         self._drop([key for key in self._queues if gone(key[0], key[2])])
-        unused = [
-            key for key, line in self._lines.items() if gone(key[1], key[0]) and not line.polls
-        ]
-        for key in unused:
-            del self._lines[key]
+        for key in [key for key in self._lines if gone(key[1], key[0])]:
+            self._lines[key].forgotten = True
+            if not self._lines[key].polls:
+                del self._lines[key]
 
     def _drop(self, keys: Iterable[QueueKey]) -> None:
         for key in keys:
@@ -475,7 +474,7 @@ class PopService:
                 if found:
                     return found
         finally:
-            self._unwatch(line)
+            self._unwatch(request, line)
             if woken in line.waiting:
                 line.waiting.remove(woken)
             elif not found:
@@ -504,12 +503,14 @@ class PopService:
             line.watched.add(key)
             self._core.board.watch(key, line)
 
-    def _unwatch(self, line: Line) -> None:
+    def _unwatch(self, request: PopRequest, line: Line) -> None:
         line.polls -= 1
         if line.polls == 0:
             for key in line.watched:
                 self._core.board.unwatch(key, line)
             line.watched.clear()
+            if line.forgotten:
+                self._lines.pop((request.group, request.topic), None)
 
     # -- the end of deliveries ------------------------------------------------------------
 

@@ -652,3 +652,23 @@ async def test_of_topics_and_groups_that_are_deleted_nothing_is_left(api: Api, n
             assert broker.pop.validate() == ""
         tables = broker.metadata.tables
         assert [key for key in tables.offsets if key[1] == "passing"] == []
+
+
+@pytest.mark.parametrize("deletes", ["topic", "group"])
+async def test_a_poll_that_waits_while_its_topic_or_group_is_deleted_leaves_nothing(
+    api: Api, node: Node, deletes: str
+) -> None:
+    broker = broker_of(node)
+    lines = broker.pop._lines
+    kept = set(lines)
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("U", 2)
+        poll = asyncio.create_task(api.receive("passing", "U", poll_ms=20_000))
+        await until(lambda: any(line.polls for line in lines.values()))
+        if deletes == "group":
+            await client.admin.delete_group("passing")
+        else:
+            await client.admin.delete_topic("U")
+    poll.cancel()
+    await until(lambda: set(lines) == kept)
+    assert broker.pop.validate() == ""
