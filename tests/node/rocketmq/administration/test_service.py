@@ -13,6 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from node.broker import Broker
 from node.core import turnbudget
 from node.remoting.codec.codes import RequestCode
+from node.rocketmq.administration import groups
 from node.rocketmq.administration.consumers import Consumers
 from node.rocketmq.administration.groups import TOPICS_MAX
 from node.rocketmq.relay.forward import Forwarder
@@ -336,29 +337,48 @@ async def test_a_subscription_outlives_its_clients(admin_api: AdminApi, api: Api
     assert not reply.client_subscription_info
 
 
+class Turns:
+    """Counts turns of the loop, and notes in which of them a function is called."""
+
+    def __init__(self, called: Any) -> None:
+        self._called, self._turn = called, 0
+        self.noted: list[int] = []
+
+    def noting(self, *what: Any) -> Any:
+        self.noted.append(self._turn)
+        return self._called(*what)
+
+    async def count(self) -> None:
+        """Without an end."""
+        while True:
+            self._turn += 1
+            await asyncio.sleep(0)
+
+
+async def test_others_have_their_turn_between_the_times_of_two_queues(
+    admin_api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = Turns(groups.time_span)
+    monkeypatch.setattr(groups, "time_span", turns.noting)
+    monkeypatch.setattr(turnbudget, "SLICE_SECONDS", 0.0)
+    counting = asyncio.create_task(turns.count())
+    reply = await admin_api.call("QueryTimeSpan", requests()["QueryTimeSpan"])
+    counting.cancel()
+    assert len(reply.queue_time_span_list) == len(set(turns.noted)) == 2
+
+
 async def test_others_have_their_turn_while_what_clients_read_is_told(
     node: Node, admin_api: AdminApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info, turn, told = Consumers._info, 0, list[int]()
-
-    def noting(consumers: Consumers, *what: Any) -> Any:
-        told.append(turn)
-        return info(consumers, *what)
-
-    async def count_turns() -> None:
-        nonlocal turn
-        while True:
-            turn += 1
-            await asyncio.sleep(0)
-
-    monkeypatch.setattr(Consumers, "_info", noting)
+    turns = Turns(Consumers._info)
+    monkeypatch.setattr(Consumers, "_info", lambda *what: turns.noting(*what))
     monkeypatch.setattr(turnbudget, "SLICE_SECONDS", 0.0)
     clients = [Api(node, f"c-{number}") for number in range(3)]
     streams = [await subscribed(client) for client in clients]
-    counting = asyncio.create_task(count_turns())
+    counting = asyncio.create_task(turns.count())
     reply = await admin_api.call("DescribeSubscription", requests()["DescribeSubscription"])
     counting.cancel()
-    assert len(reply.client_subscription_info) == len(set(told)) == 3
+    assert len(reply.client_subscription_info) == len(set(turns.noted)) == 3
     for stream, client in zip(streams, clients, strict=True):
         stream.cancel()
         await client.close()
