@@ -374,7 +374,7 @@ class PopService:
                 break
             result = request.filter.chosen(result)
             if key[0] != request.topic and key[0].startswith(RETRY_PREFIX):
-                result = copies_from(request.topic, result)  # others may be of another group
+                result = copies_from(request.topic, key[0], result)  # others may be another group's
             found += self._lease_rows(key, state, request, result, mono_ms)
             self._dirty[key] = None
             if state.orderly and found:

@@ -55,18 +55,20 @@ def origin_of(record: Record) -> str:
     return record.properties.get(ORIGIN, record.topic)
 
 
-def copies_from(topic: str, result: GetResult) -> GetResult:
-    """Of what was read in a retry topic, the copies of a topic's messages.
+def copies_from(topic: str, retry: str, result: GetResult) -> GetResult:
+    """Of what was read in a retry topic, all but the copies of another group and topic.
 
-    Copies that RocketMQ stored by POP do not say where they come from: they are anybody's, and so
-    are copies of these, which name the retry topic.
+    Two groups share it where its name may be divided into the one pair or the other. Copies that
+    RocketMQ stored by POP do not say where they come from, or name a topic of long before: they
+    are anybody's.
     """
-    origins = (
-        decode_properties(text.decode(errors="replace")).get(ORIGIN, topic)
-        for _, _, text in result.rows()
-    )
-    own = (origin == topic or origin.startswith(RETRY_PREFIX) for origin in origins)
+    own = [_is_from(topic, retry, text) for _, _, text in result.rows()]
     return result.chosen(np.fromiter(own, np.uint8, result.count))
+
+
+def _is_from(topic: str, retry: str, text: bytes) -> bool:
+    origin = decode_properties(text.decode(errors="replace")).get(ORIGIN, topic)
+    return origin == topic or not retry.endswith(f"_{origin}")
 
 
 def _attempts_of(record: Record) -> int:
