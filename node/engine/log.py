@@ -246,13 +246,7 @@ class Log:
         result = self.write(batch)
         if result.status is not PutMessageStatus.PUT_OK:
             return result, None
-        self.count_in(result.count, len(batch.columns.bodies))
-        waiting = self.settle(result.end_offset)
-        if waiting is None:
-            self.answered()
-        else:
-            self.pump_soon()
-        return result, waiting
+        return result, self._put(result.end_offset, result.count, len(batch.columns.bodies))
 
     def put_singles(self, singles: Singles) -> tuple[SinglesResult, Outcome | None]:
         """As `put`: messages that came at once, each of which is delivered by itself.
@@ -269,13 +263,18 @@ class Log:
         if result.status is not PutMessageStatus.PUT_OK:
             return result, None
         self.append_seconds.observe(perf_counter() - began)
-        self.count_in(singles.columns.count, len(singles.columns.bodies))
-        waiting = self.settle(result.end_offset)
+        columns = singles.columns
+        return result, self._put(result.end_offset, columns.count, len(columns.bodies))
+
+    def _put(self, end: PhyOffset, count: int, size: int) -> Outcome | None:
+        """So many messages were stored, up to an offset: what to wait for, or None."""
+        self.count_in(count, size)
+        waiting = self.settle(end)
         if waiting is None:
             self.answered()
         else:
             self.pump_soon()
-        return result, waiting
+        return waiting
 
     async def put_and_wait(self, batch: PutBatch) -> PutResult:
         """Store a batch and wait until it is as durable as configured; the status says whether it

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from node.following.broker.calls import OldBroker
+from node.following.broker.calls import OldBroker, Runtime
 from node.following.copying import CannotFollow
 from node.following.follower import Follower
 from node.following.state import Following, State
@@ -214,7 +214,7 @@ class Cutover:
             if loop.time() >= deadline:
                 raise TimeoutError(
                     f"both logs ended at {end}, then the broker's at {found.end} and the copy at "
-                    f"{follower.end}"
+                    f"{follower.end} {_reason(follower, found)}".rstrip()
                 )
         self._say(f"both logs end at offset {end}")
         tables = follower.tables
@@ -276,6 +276,13 @@ class Cutover:
                 "configuration and restart it"
             ) from error
         raise CutoverFailed(f"{_text(error)}; the broker stores messages again") from error
+
+
+def _reason(follower: Follower, found: Runtime) -> str:
+    """Why two logs that end at one offset do not count; empty for others."""
+    if found.putting_ms:
+        return f"(a put has held the lock of the broker's log for {found.putting_ms} ms)"
+    return follower.reason
 
 
 def _text(error: BaseException) -> str:

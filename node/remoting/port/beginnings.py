@@ -42,12 +42,14 @@ class Beginnings:
 
     def _next(self) -> None:
         self._is_planned, self._left = False, AT_ONCE
-        for _ in range(len(self._waiting)):
-            if self.are_over:
-                break
-            self._waiting.popleft()()
-        if self._waiting:
-            self._plan()
+        try:
+            for _ in range(len(self._waiting)):
+                if self.are_over:
+                    break
+                self._waiting.popleft()()
+        finally:  # one that fails does not keep the others from their turn
+            if self._waiting:
+                self._plan()
 
 
 __all__ = ["Beginnings"]
