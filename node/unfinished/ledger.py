@@ -4,7 +4,8 @@ Rules: what is not known is unfinished: it lies in gRPC's core, or was refused t
 take up so many bytes; beyond, connections of which no message arrives any more end, those with the
 most of it first. Those of which none has arrived yet may have a part of it, and end sooner. One
 alone may have as much as the longest message. A connection that has not begun a call, and so has
-no message to send, ends with little of it. No IO, no clock.
+no message to send, ends with little of it, though not at once: its calls may wait to be taken.
+No IO, no clock.
 """
 
 from collections.abc import Mapping, Set
@@ -25,6 +26,9 @@ UNSEEN_LOOKS = 4  # at all connections, until one that was heard of is forgotten
 SILENT_MS = 200  # without a message
 STRANGERS_SILENT_MS = 30  # of one of which none has arrived yet
 UNCALLED_BYTES = 256 << 10  # of one that has not begun a call: the headers of a thousand calls
+# Since it has more than its own. Calls of a method are taken one by one: those of many clients that
+# connect anew wait for each other, with their messages, and are no calls until they are taken.
+UNCALLED_MS = 5_000
 STRANGERS_PART = 4  # of the bytes, together, once half of all of them are in use
 HEARD_PART = 16  # of what is unfinished that messages have to be, so that its connection is heard
 FORGOTTEN_MS = 60_000  # without a byte; then what little is unfinished is taken for a miscount
@@ -33,7 +37,7 @@ FORGOTTEN_BYTES = 1 << 20  # so little: calls that were given up, or refused unr
 
 @dataclass(slots=True)
 class _Connection:
-    """heard_ms: when a message arrived, or it was first seen. grew_ms: when any byte did. received:
+    """heard_ms: when a message arrived, or nothing counted. grew_ms: when any byte came. received:
     bytes, at the last look. known: of requests, since then. is_strange: no message arrived yet.
     """
 
@@ -51,10 +55,11 @@ class _Connection:
         """Bytes that count."""
         return max(0, self.unfinished - OWN_BYTES)
 
-    @property
-    def calls_nothing(self) -> bool:
-        """Whether it goes on to say far more than a connection does before its first call."""
-        return not self.has_called and self.counts > UNCALLED_BYTES and self.looks >= LOOKS
+    def calls_nothing(self, now_ms: MonoMs) -> bool:
+        """Whether it said far more than a connection does before its first call, for long."""
+        if self.has_called or self.counts <= UNCALLED_BYTES:
+            return False
+        return self.looks >= LOOKS and now_ms - self.heard_ms >= UNCALLED_MS
 
     def may_end(self, now_ms: MonoMs) -> bool:
         """Whether no message of it has arrived for long."""
@@ -100,7 +105,7 @@ class Ledger:
         self._connections = {name: self._connections[name] for name in kept} | looked
         counted = {name: one.counts for name, one in looked.items() if one.counts}
         self.unfinished = total = sum(counted.values())
-        ended = [name for name in counted if looked[name].calls_nothing]
+        ended = [name for name in counted if looked[name].calls_nothing(now_ms)]
         large = sum(size > OWN_BYTES for size in counted.values())
         if (large <= 1 and total <= self.message_bytes_max) or total <= self.bytes_max // 2:
             return ended
@@ -129,7 +134,7 @@ class Ledger:
             one.grew_ms = now_ms
         elif now_ms - one.grew_ms >= FORGOTTEN_MS and one.unfinished < FORGOTTEN_BYTES:
             one.unfinished = 0
-        if one.known * HEARD_PART > one.counts:
+        if one.known * HEARD_PART > one.counts or not one.counts:
             one.looks, one.heard_ms = 0, now_ms
         else:
             one.looks += 1

@@ -139,10 +139,19 @@ def test_a_connection_that_says_much_and_calls_nothing_ends_however_much_there_i
     most = OWN + module.UNCALLED_BYTES
     ledger = called(name(3))
     received = {name(1): most, name(2): most + 1, name(3): most + 2}
-    assert ledger.see(received) == []  # its call may not have been taken yet
-    assert ledger.see(received) == [name(2)]
+    assert ledger.see(received) == []
+    assert ledger.see(received, after_ms=module.UNCALLED_MS - 1) == []  # its calls may still wait
+    assert ledger.see(received, after_ms=1) == [name(2)]
     ledger.began(name(2), 0)
-    assert looks(ledger, received, 50) == []
+    assert looks(ledger, received, 50 + module.UNCALLED_MS // 50) == []
+
+
+def test_how_long_a_connection_said_nothing_is_no_part_of_how_long_its_calls_waited() -> None:
+    ledger = Looked(MOST, LONGEST)
+    assert looks(ledger, {name(1): OWN}, 2 * module.UNCALLED_MS // 50) == []
+    received = {name(1): OWN + module.UNCALLED_BYTES + 1}
+    assert looks(ledger, received, module.UNCALLED_MS // 50 - 1) == []
+    assert ledger.see(received) == [name(1)]
 
 
 def test_a_connection_ends_after_some_looks_however_long_they_took() -> None:
