@@ -24,11 +24,12 @@ LOOKS = (
 )
 UNSEEN_LOOKS = 4  # at all connections, until one that was heard of is forgotten
 SILENT_MS = 200  # without a message
-STRANGERS_SILENT_MS = 30  # of one of which none has arrived yet
+# Of one of which none has arrived yet, and without a call that began on any. Calls of a method are
+# taken one by one: those of many clients that connect anew wait for each other, with their
+# messages, and are no calls until they are taken.
+STRANGERS_SILENT_MS = 30
 UNCALLED_BYTES = 256 << 10  # of one that has not begun a call: the headers of a thousand calls
-# Since it has more than its own. Calls of a method are taken one by one: those of many clients that
-# connect anew wait for each other, with their messages, and are no calls until they are taken.
-UNCALLED_MS = 5_000
+UNCALLED_MS = 5_000  # since it has more than its own, whatever others do
 STRANGERS_PART = 4  # of the bytes, together, once half of all of them are in use
 HEARD_PART = 16  # of what is unfinished that messages have to be, so that its connection is heard
 FORGOTTEN_MS = 60_000  # without a byte; then what little is unfinished is taken for a miscount
@@ -55,16 +56,20 @@ class _Connection:
         """Bytes that count."""
         return max(0, self.unfinished - OWN_BYTES)
 
-    def calls_nothing(self, now_ms: MonoMs) -> bool:
+    def calls_nothing(self, now_ms: MonoMs, quiet_ms: int) -> bool:
         """Whether it said far more than a connection does before its first call, for long."""
         if self.has_called or self.counts <= UNCALLED_BYTES:
             return False
-        return self.looks >= LOOKS and now_ms - self.heard_ms >= UNCALLED_MS
+        return self._is_silent(now_ms, quiet_ms, UNCALLED_MS)
 
-    def may_end(self, now_ms: MonoMs) -> bool:
-        """Whether no message of it has arrived for long."""
-        silent_ms = STRANGERS_SILENT_MS if self.is_strange else SILENT_MS
-        return self.looks >= LOOKS and now_ms - self.heard_ms >= silent_ms
+    def may_end(self, now_ms: MonoMs, quiet_ms: int) -> bool:
+        """Whether no message of it has arrived for long. quiet_ms: without a call, on any."""
+        return self._is_silent(now_ms, quiet_ms if self.is_strange else 0, SILENT_MS)
+
+    def _is_silent(self, now_ms: MonoMs, quiet_ms: int, most_ms: int) -> bool:
+        silent_ms = now_ms - self.heard_ms
+        is_long = silent_ms >= most_ms or min(silent_ms, quiet_ms) >= STRANGERS_SILENT_MS
+        return is_long and self.looks >= LOOKS
 
 
 @dataclass(slots=True)
@@ -78,12 +83,14 @@ class Ledger:
     message_bytes_max: int
     unfinished: int = 0  # bytes, at the last look
     _connections: dict[Name, _Connection] = field(default_factory=dict)
+    _has_begun: bool = False  # a call, since the last look
+    _began_ms: MonoMs = MonoMs(0)  # when one had, at a look
 
     def began(self, name: Name, size: int) -> None:
         """So many bytes of a connection were the headers of a call."""
         found = self._found(name)
         found.known += size
-        found.has_called = True
+        found.has_called = self._has_begun = True
 
     def known(self, name: Name, size: int) -> None:
         """So many bytes of a connection were a message."""
@@ -99,13 +106,16 @@ class Ledger:
 
     def look(self, received: Mapping[Name, int], all_are_named: bool, now_ms: MonoMs) -> list[Name]:
         """The connections that shall end. received: what came on each since it began."""
+        if self._has_begun:
+            self._has_begun, self._began_ms = False, now_ms
+        quiet_ms = now_ms - self._began_ms
         looked = {name: self._looked(name, size, now_ms) for name, size in received.items()}
         unseen = self._connections.keys() - looked.keys()
         kept = {name for name in unseen if self._is_kept(name, all_are_named)}
         self._connections = {name: self._connections[name] for name in kept} | looked
         counted = {name: one.counts for name, one in looked.items() if one.counts}
         self.unfinished = total = sum(counted.values())
-        ended = [name for name in counted if looked[name].calls_nothing(now_ms)]
+        ended = [name for name in counted if looked[name].calls_nothing(now_ms, quiet_ms)]
         large = sum(size > OWN_BYTES for size in counted.values())
         if (large <= 1 and total <= self.message_bytes_max) or total <= self.bytes_max // 2:
             return ended
@@ -114,7 +124,8 @@ class Ledger:
         may_end = {
             name
             for name, size in left.items()
-            if looked[name].may_end(now_ms) or size > self.bytes_max + self.message_bytes_max
+            if looked[name].may_end(now_ms, quiet_ms)
+            or size > self.bytes_max + self.message_bytes_max
         }
         ended += _too_many(strange, may_end, self.bytes_max // STRANGERS_PART)
         left = {name: size for name, size in left.items() if name not in ended}

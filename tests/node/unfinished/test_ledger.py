@@ -12,20 +12,26 @@ OWN = module.OWN_BYTES
 LOOKS = module.SILENT_MS // 50  # of 50 ms, after which a connection may end
 
 
+OTHER = ("10.0.0.2", 1)
+
+
 def name(number: int) -> Name:
     return "10.0.0.1", number
 
 
 class Looked(Ledger):
-    """A ledger, and the time."""
+    """A ledger, and the time. is_calling: whether another client begins calls between looks."""
 
     now_ms = 1_000_000
+    is_calling = False
 
     def see(
         self, received: dict[Name, int], *, every: bool = True, after_ms: int = 50
     ) -> list[Name]:
         """Look, so much later."""
         self.now_ms += after_ms
+        if self.is_calling:
+            self.began(OTHER, 0)
         return self.look(received, every, MonoMs(self.now_ms))
 
 
@@ -135,12 +141,33 @@ def test_those_of_which_no_message_ever_arrived_have_a_part_and_end_sooner() -> 
     assert ledger.see(received, after_ms=1) == [name(4)]
 
 
-def test_a_connection_that_says_much_and_calls_nothing_ends_however_much_there_is_room() -> None:
+def test_strangers_whose_calls_may_wait_to_be_taken_end_later() -> None:
+    part = MOST // module.STRANGERS_PART
+    ledger = called(name(1), name(2))
+    received = {name(1): 2 * part, name(2): 2 * part + 1}
+    ledger.is_calling = True
+    assert looks(ledger, received, LOOKS) == []
+    assert ledger.see(received) == [name(2), name(1)]
+    ledger = called(name(1), name(2))
+    ledger.is_calling = True
+    assert ledger.see(received) == []
+    ledger.is_calling = False  # there is nothing left to be taken
+    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS - 1) == []
+    assert ledger.see(received, after_ms=1) == [name(2), name(1)]
+
+
+@pytest.mark.parametrize("is_calling", [False, True])
+def test_a_connection_that_says_much_and_calls_nothing_ends_however_much_there_is_room(
+    is_calling: bool,
+) -> None:
+    most_ms = module.UNCALLED_MS if is_calling else module.STRANGERS_SILENT_MS
     most = OWN + module.UNCALLED_BYTES
     ledger = called(name(3))
     received = {name(1): most, name(2): most + 1, name(3): most + 2}
-    assert ledger.see(received) == []
-    assert ledger.see(received, after_ms=module.UNCALLED_MS - 1) == []  # its calls may still wait
+    ledger.see({})
+    ledger.is_calling = is_calling
+    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS) == []
+    assert ledger.see(received, after_ms=most_ms - 1) == []
     assert ledger.see(received, after_ms=1) == [name(2)]
     ledger.began(name(2), 0)
     assert looks(ledger, received, 50 + module.UNCALLED_MS // 50) == []
@@ -148,6 +175,7 @@ def test_a_connection_that_says_much_and_calls_nothing_ends_however_much_there_i
 
 def test_how_long_a_connection_said_nothing_is_no_part_of_how_long_its_calls_waited() -> None:
     ledger = Looked(MOST, LONGEST)
+    ledger.is_calling = True
     assert looks(ledger, {name(1): OWN}, 2 * module.UNCALLED_MS // 50) == []
     received = {name(1): OWN + module.UNCALLED_BYTES + 1}
     assert looks(ledger, received, module.UNCALLED_MS // 50 - 1) == []
