@@ -10,6 +10,7 @@ import pytest
 from duolog import _errors as sdk
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from node.api import timespans
 from node.broker import Broker
 from node.core import turnbudget
 from node.remoting.codec.codes import RequestCode
@@ -358,7 +359,7 @@ class Turns:
 async def test_others_have_their_turn_between_the_times_of_two_queues(
     admin_api: AdminApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = Turns(groups.time_span)
+    turns = Turns(timespans.time_span)
     monkeypatch.setattr(groups, "time_span", turns.noting)
     monkeypatch.setattr(turnbudget, "SLICE_SECONDS", 0.0)
     counting = asyncio.create_task(turns.count())
