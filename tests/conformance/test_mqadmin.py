@@ -22,12 +22,12 @@ from tests.conformance.conftest import SMALL
 from tests.conformance.test_remoting import classic
 from tests.process.support import ROOT, NodeProcess
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
 
 VERSIONS = ("4.9.7", "5.3.3")
 PAGE = ROOT / "docs" / "mqadmin.md"
 FOUR, FIVE, BOTH = ("4",), ("5",), ("4", "5")
-SECONDS = 200
+SECONDS = 300
 REFUSED = "CODE: 3"
 LAST = ("topicList", "topicStatus -t T", "consumerProgress -g R")  # nothing is changed any more
 

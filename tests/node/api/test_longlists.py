@@ -34,7 +34,7 @@ from tests.node.replicas import broker_of
 PASSWORD = "a password of the test"
 LIST_TOPICS = "/duolog.v1.Admin/ListTopics"
 NAMES, TOPICS, GROUPS, QUOTAS = 5000, 2000, 2000, 3000
-SHARE_MAX = 1 / 8
+SHARE_MAX = 1 / 4
 ATTEMPTS = 5  # of which one counts: a machine may stand still for a moment, in any step
 RIGHTS = (
     '{"policies": [{"policyType": "Custom", "entries": [{"resource": "Topic:T*", '
