@@ -104,8 +104,9 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 def main() -> None:
     """Entry point."""
     # gRPC's core has lines of its own for each attempt to connect; it reads this when it is
-    # imported. What is wrong is in the command's error.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # imported. What is wrong is in the command's error; a node has no other place for them.
+    if sys.argv[1:3] != ["node", "start"]:
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     run(app)
 
 
