@@ -18,6 +18,7 @@ from ha.progress import ConnectionState
 from node.access.gate import name_of_caller
 from node.api.calls import Caller, Reply, Request, is_encrypted, unary
 from node.api.pages import page_of
+from node.api.readership import read_pairs
 from node.api.replicationstatus import (
     add_routed,
     group_route,
@@ -58,7 +59,6 @@ log = structlog.get_logger("duolog.node")
 
 RETRY_TIMES_MAX = 1000
 QUOTAS_MAX = 10_000
-OFFSETS_AT_ONCE = 4096  # rows of committed offsets that are looked at in one step
 SYSTEM_TOPICS = {name: TopicConfig(name, 1, 4) for name in (EPOCH_TOPIC, SYSTEM_TOPIC)}
 
 
@@ -453,9 +453,7 @@ class AdminService(stubs.AdminServicer):
         found = {name: members.topics(name) async for name in slices.each(groups)}
         if not found:
             return found
-        # One look at all of the offsets: they are not sorted by group, and there may be very many.
-        rows = list(self._broker.admission.group_tables().offsets)
-        async for part in slices.parts(rows, OFFSETS_AT_ONCE):
+        async for part in read_pairs(self._broker, slices):  # one look, for all of the groups
             for topic, group in part:
                 if group in found:
                     found[group].add(topic)

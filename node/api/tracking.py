@@ -5,12 +5,12 @@ and dead letters, have the same unique key.
 """
 
 from collections.abc import Iterator
-from itertools import chain
 
 from duolog import _errors as sdk
 from duolog._tracecontext import TRACEPARENT
 from duolog.wire import duolog_pb2 as wire
 
+from node.api.readership import read_pairs
 from node.broker import Broker
 from node.core.slices import Slices
 from node.deferred.delayservice import TIMER_TOPIC
@@ -22,7 +22,6 @@ from store.places import places_of
 from store.record import Record
 
 MESSAGES_MAX = 32
-OFFSETS_AT_ONCE = 4096  # rows of committed offsets that are looked at in one step
 TIME_DIGITS_MAX = 18  # of a time in ms that fits the answer
 _WAITING = {
     HALF_TOPIC: wire.HALF,
@@ -104,10 +103,7 @@ class Tracking:
         readers = broker.groups.readers_of(where[0], broker.times.mono_ms())
         places = places_of(record)
         groups: dict[str, set[str]] = {place[0]: set() for place in places}
-        # A group that popped may have no offset yet.
-        popped = [(topic, group) for topic, _, group in broker.pop.popped]
-        rows = chain(list(broker.admission.group_tables().offsets), popped)
-        async for part in slices.parts(rows, OFFSETS_AT_ONCE):
+        async for part in read_pairs(broker, slices, popped=True):
             for topic, group in part:
                 if topic in groups:
                     groups[topic].add(group)

@@ -7,7 +7,6 @@ as a share of all the work of the call, which is the same on a slow machine.
 import asyncio
 import gc
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from store.metadata import QUEUES_MAX, TopicConfig, new_group
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
+from tests.turns import turns_of
 
 PASSWORD = "a password of the test"
 LIST_TOPICS = "/duolog.v1.Admin/ListTopics"
@@ -168,26 +168,10 @@ async def test_many_lists_at_once_have_one_step_in_a_turn(
     broker = broker_of(await start_node())
     broker.metadata.topics["T"] = TopicConfig("T", 20, 6)
     method = native_methods(broker, None, None).by_path[LIST_TOPICS]
-    store_time, turn, steps = AdminService._store_time, 0, Counter[int]()
-
-    def noting(self: AdminService, topic: str, queue_id: int, queue_offset: int) -> int:
-        steps[turn] += 1
-        return store_time(self, topic, queue_id, queue_offset)
-
-    monkeypatch.setattr(AdminService, "_store_time", noting)
-
-    async def count_turns() -> None:
-        nonlocal turn
-        while True:
-            turn += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.ensure_future(count_turns())
     request = wire.ListTopicsRequest(topics=["T"])
-    await asyncio.gather(*(method.unary_unary(request, Call()) for _ in range(50)))
-    counting.cancel()
-    assert sum(steps.values()) == 50 * 20
-    assert max(steps.values()) == 1
+    with turns_of(monkeypatch, AdminService, "_store_time") as steps:
+        await asyncio.gather(*(method.unary_unary(request, Call()) for _ in range(50)))
+    assert len(steps) == len(set(steps)) == 50 * 20
 
 
 async def test_a_list_of_very_many_groups_holds_nobody_up(

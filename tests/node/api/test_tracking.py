@@ -1,15 +1,13 @@
 """The way of a message, as a node tells it, and to whom."""
 
-import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import duolog
 import pytest
 from duolog import _columns
 
-from node.api import tracking
+from node.api import readership, tracking
 from node.api.tracking import Tracking
 from node.core import turnbudget
 from node.server import Node
@@ -18,6 +16,7 @@ from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 from tests.node.rocketmq.api import Api
+from tests.turns import turns_of
 
 PASSWORD = "a password of the test"
 
@@ -153,26 +152,12 @@ async def test_others_have_their_turn_while_the_ways_of_messages_are_searched(
     for group in ("a", "b"):
         async with client.consumer(group, "T") as consumer:
             assert await consumer.get_batch(10) is not None
-    track, turn, searched = Tracking._track, 0, list[int]()
-
-    def noting(self: Tracking, *what: Any) -> Any:
-        searched.append(turn)
-        return track(self, *what)
-
-    async def count_turns() -> None:
-        nonlocal turn
-        while True:
-            turn += 1
-            await asyncio.sleep(0)
-
-    monkeypatch.setattr(Tracking, "_track", noting)
     monkeypatch.setattr(turnbudget, "SLICE_SECONDS", 0.0)
-    monkeypatch.setattr(tracking, "OFFSETS_AT_ONCE", 2)
+    monkeypatch.setattr(readership, "OFFSETS_AT_ONCE", 2)
     offsets = broker_of(node).metadata.tables.offsets
     offsets.update((("gone", f"other{number}"), {0: 0}) for number in range(100))
-    counting = asyncio.create_task(count_turns())
-    found = await client.admin.track_key("T", "k")
-    counting.cancel()
+    with turns_of(monkeypatch, Tracking, "_track") as searched:
+        found = await client.admin.track_key("T", "k")
     assert sum(len(message.groups) for message in found) == len(set(searched)) == 6
     assert searched[-1] - searched[0] > 2 * 100 / 2, "offsets are looked at for each message"
 

@@ -1,6 +1,5 @@
 """Messages that are serialized in slices are read as they were, and hold nobody up."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from node.core import serializing as module
 from node.core import turnbudget
 from node.core.serializing import serialized
 from node.core.slices import Slices
+from tests.turns import counted_turns
 
 
 @pytest.fixture(autouse=True)
@@ -50,15 +50,6 @@ async def test_what_is_read_is_what_was_written(message: Any) -> None:
 
 async def test_others_have_their_turn_between_some_rows() -> None:
     message: Message = topics(3 * module.ROWS_MAX)
-    turns = 0
-
-    async def count_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count_turns())
-    await serialized(message, Slices())
-    assert turns >= 3 * module.ROWS_MAX / module.AT_ONCE
-    counting.cancel()
+    with counted_turns() as turns:
+        await serialized(message, Slices())
+        assert turns() >= 3 * module.ROWS_MAX / module.AT_ONCE

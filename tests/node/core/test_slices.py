@@ -1,12 +1,11 @@
 """Long work in slices: they end by time, and lose nothing."""
 
-import asyncio
-
 import pytest
 
 from node.core import slices, turnbudget
 from node.core.slices import Slices
 from node.core.turnbudget import TurnBudget
+from tests.turns import counted_turns
 
 
 async def test_slices_end_by_time_and_keep_what_they_get(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,36 +16,18 @@ async def test_slices_end_by_time_and_keep_what_they_get(monkeypatch: pytest.Mon
         now += turnbudget.SLICE_SECONDS / 2
         return now
 
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    watching = asyncio.ensure_future(other())
     made = Slices(TurnBudget(seconds))
-    assert [one async for one in made.each(range(10))] == list(range(10))
-    assert turns >= 5
+    with counted_turns() as turns:
+        assert [one async for one in made.each(range(10))] == list(range(10))
+        assert turns() >= 5
     assert [part async for part in made.parts(range(5), 2)] == [[0, 1], [2, 3], [4]]
     monkeypatch.setattr(slices, "SORTED_AT_ONCE", 3)
     words = ["d", "a", "c", "b", "a", "e", "z", "y"]
     assert list(await made.ordered(words)) == sorted(words)
-    watching.cancel()
 
 
 async def test_a_slice_that_is_not_over_gives_no_turn_away() -> None:
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    watching = asyncio.ensure_future(other())
     made = Slices(TurnBudget(lambda: 0.0))
-    assert [one async for one in made.each(range(1000))] == list(range(1000))
-    assert turns == 0
-    watching.cancel()
+    with counted_turns() as turns:
+        assert [one async for one in made.each(range(1000))] == list(range(1000))
+        assert turns() == 0

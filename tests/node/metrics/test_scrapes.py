@@ -15,6 +15,7 @@ from node.metrics.samples import Samples
 from node.metrics.scrapes import RESTS, STEP_SECONDS, WRITE_SECONDS, Facts, Scrapes
 from node.metrics.table import SCOPES
 from tests.scraping import Scrape
+from tests.turns import counted_turns
 
 LABELS = {scope: dict.fromkeys(labels, "x") for scope, labels in SCOPES.items()}
 
@@ -33,7 +34,6 @@ def nothing(samples: Samples) -> Iterator[None]:
 
 
 async def test_the_loop_runs_other_work_between_the_steps_of_a_scrape() -> None:
-    turns = 0
     seen: list[int] = []
 
     def facts(samples: Samples) -> Iterator[None]:
@@ -41,19 +41,12 @@ async def test_the_loop_runs_other_work_between_the_steps_of_a_scrape() -> None:
             until = time.monotonic() + 2 * STEP_SECONDS
             while time.monotonic() < until:
                 pass
-            seen.append(turns)
+            seen.append(turns())
             yield
 
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.ensure_future(count())
     made = scrapes(facts)
-    await text_of(made)
-    counting.cancel()
+    with counted_turns() as turns:
+        await text_of(made)
     made.stop()
     assert len(set(seen)) == 5, "another turn after each step"
 

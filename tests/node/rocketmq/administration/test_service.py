@@ -1,6 +1,5 @@
 """The Admin service: what its methods answer."""
 
-import asyncio
 import json
 import time
 from typing import Any, Never
@@ -10,7 +9,6 @@ import pytest
 from duolog import _errors as sdk
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from node.api import timespans
 from node.broker import Broker
 from node.core import turnbudget
 from node.remoting.codec.codes import RequestCode
@@ -27,6 +25,7 @@ from tests.node.remoting.client import connected
 from tests.node.replicas import broker_of, until
 from tests.node.rocketmq.administration.api import AdminApi, requests, subscribed
 from tests.node.rocketmq.api import Api, message, resource
+from tests.turns import turns_of
 
 REFUSED = ("DeleteSubscription", "GetConsumerRunningInfo")
 
@@ -338,48 +337,24 @@ async def test_a_subscription_outlives_its_clients(admin_api: AdminApi, api: Api
     assert not reply.client_subscription_info
 
 
-class Turns:
-    """Counts turns of the loop, and notes in which of them a function is called."""
-
-    def __init__(self, called: Any) -> None:
-        self._called, self._turn = called, 0
-        self.noted: list[int] = []
-
-    def noting(self, *what: Any) -> Any:
-        self.noted.append(self._turn)
-        return self._called(*what)
-
-    async def count(self) -> None:
-        """Without an end."""
-        while True:
-            self._turn += 1
-            await asyncio.sleep(0)
-
-
 async def test_others_have_their_turn_between_the_times_of_two_queues(
     admin_api: AdminApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = Turns(timespans.time_span)
-    monkeypatch.setattr(groups, "time_span", turns.noting)
     monkeypatch.setattr(turnbudget, "SLICE_SECONDS", 0.0)
-    counting = asyncio.create_task(turns.count())
-    reply = await admin_api.call("QueryTimeSpan", requests()["QueryTimeSpan"])
-    counting.cancel()
-    assert len(reply.queue_time_span_list) == len(set(turns.noted)) == 2
+    with turns_of(monkeypatch, groups, "time_span") as told:
+        reply = await admin_api.call("QueryTimeSpan", requests()["QueryTimeSpan"])
+    assert len(reply.queue_time_span_list) == len(set(told)) == 2
 
 
 async def test_others_have_their_turn_while_what_clients_read_is_told(
     node: Node, admin_api: AdminApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = Turns(Consumers._info)
-    monkeypatch.setattr(Consumers, "_info", lambda *what: turns.noting(*what))
     monkeypatch.setattr(turnbudget, "SLICE_SECONDS", 0.0)
     clients = [Api(node, f"c-{number}") for number in range(3)]
     streams = [await subscribed(client) for client in clients]
-    counting = asyncio.create_task(turns.count())
-    reply = await admin_api.call("DescribeSubscription", requests()["DescribeSubscription"])
-    counting.cancel()
-    assert len(reply.client_subscription_info) == len(set(turns.noted)) == 3
+    with turns_of(monkeypatch, Consumers, "_info") as told:
+        reply = await admin_api.call("DescribeSubscription", requests()["DescribeSubscription"])
+    assert len(reply.client_subscription_info) == len(set(told)) == 3
     for stream, client in zip(streams, clients, strict=True):
         stream.cancel()
         await client.close()
