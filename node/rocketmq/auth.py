@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
 
 from duolog import _errors as sdk
 
@@ -82,10 +83,14 @@ def check_keys(
     try:
         authenticator.check(headers_of(context))
     except Refused as error:
-        if audit is not None:
-            who = Who.at("", peer_host(str(context.peer())).address)
-            audit.denied(who, shown, "", error)
+        note_denied(audit, context, shown, error)
         raise
+
+
+def note_denied(audit: AuditLog | None, context: Any, shown: str, error: Exception) -> None:
+    """Note a call of nobody that is known. audit, shown: see `check_keys`."""
+    if audit is not None:
+        audit.denied(Who.at("", peer_host(str(context.peer())).address), shown, "", error)
 
 
 class Dates:
@@ -162,4 +167,4 @@ class Signatures:
         return self._gate.by_signature(given.name, source)
 
 
-__all__ = ["Authenticator", "Dates", "Signatures", "Signed", "check_keys"]
+__all__ = ["Authenticator", "Dates", "Signatures", "Signed", "check_keys", "note_denied"]

@@ -25,10 +25,8 @@ from node.core.clientmeasures import (
     Series,
 )
 from node.methods import Methods
-from node.quotas.quotas import Who
-from node.rocketmq.auth import Authenticator
+from node.rocketmq.auth import Authenticator, note_denied
 from node.rocketmq.words.codes import Refused
-from node.wirecodec import peer_host
 
 SERVICE_NAME: str = otlp.DESCRIPTOR.services_by_name["MetricsService"].full_name
 PUSH_BYTES_MAX = 256 << 10  # of one call: the event loop reads it at once
@@ -79,9 +77,7 @@ class ClientMetricsService:
             else:
                 self._authenticator.check(dict(context.invocation_metadata() or ()))
         except (Refused, sdk.DuologError) as error:
-            if self._audit is not None:
-                who = Who.at("", peer_host(str(context.peer())).address)
-                self._audit.denied(who, "MetricsService/Export", "", error)
+            note_denied(self._audit, context, "MetricsService/Export", error)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         if len(pushed) > PUSH_BYTES_MAX:
             await context.abort(

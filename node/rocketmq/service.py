@@ -39,6 +39,7 @@ from node.rocketmq.relay.calls import (
     is_forwarded,
     peer_of,
     refuse_forwarded,
+    time_left,
     via_of,
 )
 from node.rocketmq.relay.clients import CLIENT_ID_MAX, Client, Clients, Stream
@@ -60,7 +61,7 @@ from store.metadata import Json, new_group
 log = structlog.get_logger("duolog.rocketmq")
 
 SEND_SECONDS = 3.0
-DEADLINE_MARGIN_SECONDS = 0.3
+CALL_SECONDS_MAX = 60.0  # that a call may ask for
 ENTRIES_MAX = 1024
 WORD_MAX = 64  # characters kept of what a client says about itself
 COMMAND_SECONDS = 2.0
@@ -384,7 +385,8 @@ class MessagingService(rpc.MessagingServiceServicer):
                 Code.MESSAGE_CORRUPTED, f"the messages of a request belong to {len(topics)} topics"
             )
         topic = topics.pop()
-        deadline = asyncio.get_running_loop().time() + _time_left(context, SEND_SECONDS)
+        seconds = time_left(context, SEND_SECONDS, CALL_SECONDS_MAX)
+        deadline = asyncio.get_running_loop().time() + seconds
         host = peer_host(peer_of(context))
         entries = await self.sender.send(topic, list(request.messages), host, deadline)
         self.clients.publishes(client, {topic})
@@ -654,12 +656,6 @@ class MessagingService(rpc.MessagingServiceServicer):
 def who_calls(context: Call) -> Who:
     """Who makes the call that runs in this task, to whichever node."""
     return Who.at(name_of_caller(), peer_host(peer_of(context)).address)
-
-
-def _time_left(context: Call, default: float) -> float:
-    """Seconds until shortly before the call's deadline."""
-    left = context.time_remaining()
-    return max(0.0, (default if left is None else min(left, 60.0)) - DEADLINE_MARGIN_SECONDS)
 
 
 __all__ = ["MessagingService"]

@@ -5,6 +5,7 @@ a message.
 from node.api.verbs import Verbs
 from node.rocketmq.administration.messages import by_id
 from node.rocketmq.administration.serving import Caller
+from node.rocketmq.relay.calls import ANSWER_MARGIN_SECONDS, time_left
 from node.rocketmq.relay.clients import Client, Clients
 from node.rocketmq.relay.questions import Questions
 from node.rocketmq.words.adminstubs import admin
@@ -14,7 +15,6 @@ from node.rocketmq.words.names import group_of, topic_of
 from node.rocketmq.words.stubs import Code, Resource, Status, service
 
 ASK_SECONDS = 10.0
-MARGIN_SECONDS = 0.3
 TRACE_CHARACTERS_MAX = 1 << 20
 REMARK_CHARACTERS_MAX = 500
 
@@ -69,8 +69,8 @@ class Asking:
 
 def _seconds(caller: Caller) -> float:
     """For the answer of a client: it ends before the call does."""
-    left = caller.time_remaining()
-    return ASK_SECONDS if left is None else max(0.0, min(left - MARGIN_SECONDS, ASK_SECONDS))
+    most = ASK_SECONDS + ANSWER_MARGIN_SECONDS
+    return time_left(caller, most, most)
 
 
 __all__ = ["Asking"]

@@ -10,6 +10,7 @@ from duolog.wire import duolog_pb2 as wire
 from node.api.verbs import Peer, Verbs
 from node.broker import Broker
 from node.rocketmq.administration.serving import Caller
+from node.rocketmq.relay.calls import time_left
 from node.rocketmq.sending import Sender
 from node.rocketmq.words.adminstubs import admin
 from node.rocketmq.words.codes import OK, Refused
@@ -22,7 +23,6 @@ from store.record import parse_message_id
 
 MESSAGES_MAX = 32  # of an answer, as of Messages/Find
 SEND_SECONDS = 3.0
-MARGIN_SECONDS = 0.3
 _UNSERVED = {
     "subscription": "messages are looked up by id and by key: read the topic to choose among them",
     "lite_topic": "the messages of a lite topic are not listed here: subscribe to it",
@@ -90,9 +90,8 @@ class Messages:
             raise Refused(
                 Code.BAD_REQUEST, "a half message needs a producer that decides: use SendMessage"
             )
-        left = caller.time_remaining()
-        seconds = SEND_SECONDS if left is None else min(left, SEND_SECONDS)
-        deadline = asyncio.get_running_loop().time() + max(0.0, seconds - MARGIN_SECONDS)
+        seconds = time_left(caller, SEND_SECONDS, SEND_SECONDS)
+        deadline = asyncio.get_running_loop().time() + seconds
         (entry,) = await self._sender.send(topic, [message], caller.host, deadline)
         return admin.AdminSendMessageResponse(status=entry.status, message_id=entry.message_id)
 

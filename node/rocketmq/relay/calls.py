@@ -19,6 +19,7 @@ USER = OWN + "user"  # the user that calls, quoted as in URLs; only where there 
 PROOF = OWN + "proof"  # of the password that the forwarding node knows the user by
 CLIENT_ID = "x-mq-client-id"
 TLS, PLAIN = "tls", "plain"
+ANSWER_MARGIN_SECONDS = 0.3  # for the way of the answer
 Header = tuple[str, str | bytes]
 
 
@@ -69,6 +70,19 @@ class HeadersOnce:
     async def abort(self, code: grpc.StatusCode, details: str) -> Never:
         """End the call."""
         await self._context.abort(code, details)
+
+
+class Timed(Protocol):
+    """A call that may have a deadline."""
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the deadline, None without one."""
+
+
+def time_left(call: Timed, default: float, most: float) -> float:
+    """Seconds until shortly before a call's deadline, and before `most`; `default` without one."""
+    left = call.time_remaining()
+    return max(0.0, (default if left is None else min(left, most)) - ANSWER_MARGIN_SECONDS)
 
 
 def headers_of(context: Call) -> dict[str, str | bytes]:

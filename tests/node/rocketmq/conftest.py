@@ -1,12 +1,14 @@
 """A node inside the test's process, asked with the stubs of RocketMQ's API."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import duolog
 import pytest
 
 from node.server import Node
 from tests.node.conftest import StartNode
+from tests.node.replicas import start_groups
 from tests.node.rocketmq.api import QUEUES, Api
 
 
@@ -26,3 +28,12 @@ async def api(node: Node) -> AsyncIterator[Api]:
     made = Api(node)
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
+    """A node of each of two replica groups, by its group; there is a topic T."""
+    found = await start_groups(start_node, tmp_path)
+    async with duolog.Client(f"127.0.0.1:{found['broker-a'].port}", timeout=10) as client:
+        await client.admin.create_topic("T", 2)
+    return found

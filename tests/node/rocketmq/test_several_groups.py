@@ -2,26 +2,14 @@
 
 import asyncio
 import time
-from pathlib import Path
 from typing import Any
 
-import duolog
-import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
-from tests.node.conftest import StartNode
-from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of, start_groups, until
+from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of, until
 from tests.node.rocketmq.api import CALL_SECONDS, Api, message, resource
-
-
-@pytest.fixture
-async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
-    found = await start_groups(start_node, tmp_path)
-    async with duolog.Client(f"127.0.0.1:{found['broker-a'].port}", timeout=10) as client:
-        await client.admin.create_topic("T", 2)
-    return found
 
 
 async def test_a_route_has_the_queues_of_all_groups(nodes: dict[str, Node]) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import duolog
 import pytest
 from duolog import _errors as sdk
 
@@ -14,7 +13,7 @@ from node.rocketmq.words.codes import Refused, status
 from node.rocketmq.words.stubs import Code
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import GROUPS, broker_of, start_groups
+from tests.node.replicas import GROUPS, broker_of
 from tests.node.rocketmq.administration.api import AdminApi, requests
 from tests.node.rocketmq.api import Api, LocalCall, message, resource
 from tests.node.rocketmq.test_cluster import start_group
@@ -67,14 +66,6 @@ async def test_a_group_that_does_not_answer_is_not_left_out() -> None:
         await told(found, b=failed)
     with pytest.raises(Refused, match="replica group b: no answer"):
         await told(found, b=sdk.Unavailable("no answer"))
-
-
-@pytest.fixture
-async def nodes(start_node: StartNode, tmp_path: Path) -> dict[str, Node]:
-    found = await start_groups(start_node, tmp_path)
-    async with duolog.Client(f"127.0.0.1:{found['broker-a'].port}", timeout=10) as client:
-        await client.admin.create_topic("T", 2)
-    return found
 
 
 async def test_a_call_concerns_all_replica_groups(nodes: dict[str, Node]) -> None:
