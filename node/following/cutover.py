@@ -209,7 +209,7 @@ class Cutover:
             await follower.made_durable(end)
             await asyncio.sleep(again - loop.time())
             found = await follower.ask()
-            if follower.follows and not found.putting_ms and found.end == end == follower.end:
+            if self._ends_with(found) and found.end == end:
                 break
             if loop.time() >= deadline:
                 raise TimeoutError(
@@ -224,6 +224,11 @@ class Cutover:
         )
         return end
 
+    def _ends_with(self, found: Runtime) -> bool:
+        """Whether both logs end alike, with no put that holds the lock of the broker's."""
+        follower = self._follower
+        return follower.follows and not found.putting_ms and found.end == follower.end
+
     async def _together(self, deadline: float) -> int:
         """Where both logs end, while no put holds the lock of the broker's."""
         follower, ends = self._follower, [-1]
@@ -231,7 +236,7 @@ class Cutover:
         async def same() -> bool:
             found = await follower.ask()
             ends[0] = found.end
-            return follower.follows and not found.putting_ms and found.end == follower.end
+            return self._ends_with(found)
 
         await self._until(
             same,

@@ -43,6 +43,7 @@ from node.remoting.refusals import Refused, put_code
 from node.remoting.relay import Relay
 from node.remoting.routes import DEFAULT_TOPIC, reply_topic
 from store.columns import Columns
+from store.kernels.encode import FIELD_FLAG, FIELDS
 from store.kernels.jit import I64
 from store.messagestore import PutBatch, PutResult, Singles, SinglesResult
 from store.metadata import PERM_WRITE, TopicConfig, is_closed_topic
@@ -458,9 +459,9 @@ def _may_wait(text: bytes) -> bool:
 
 def _fields(header: SendRequest, flags: I64) -> I64:
     """Header fields of a batch whose messages have different flags."""
-    fields = np.empty((5, len(flags)), np.int64)
-    fields[0] = flags
-    fields[1:] = np.array(_same(header))[:, None]
+    fields = np.empty((FIELDS, len(flags)), np.int64)
+    fields[FIELD_FLAG] = flags
+    fields[FIELD_FLAG + 1 :] = np.array(_same(header))[:, None]
     return fields
 
 
