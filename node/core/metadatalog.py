@@ -139,6 +139,7 @@ class MetadataLog:
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Changes stored at a queue offset and not applied yet; their callers may be gone.
         self._creating: dict[str, tuple[int, TopicConfig]] = {}
+        self._deleting: set[str] = set()  # groups
         # Topics may be missing; the queues tell which, once so many changes are applied.
         self._missing_after: int | None = None
         # Some records could not be read: the segment that holds them is damaged or lost.
@@ -547,9 +548,13 @@ class MetadataLog:
 
     async def delete_group(self, name: str) -> None:
         """Delete a group and its offsets."""
-        await self.change({"op": "delete_group", "group": name})
-        for tell in self.group_deleted:
-            tell(name)
+        self._deleting.add(name)
+        try:
+            await self.change({"op": "delete_group", "group": name})
+            for tell in self.group_deleted:
+                tell(name)
+        finally:
+            self._deleting.discard(name)
 
     async def commit(
         self, group: str, offsets: dict[str, dict[int, int]], forward: bool = False
@@ -563,5 +568,10 @@ class MetadataLog:
         await self.change({**change, "forward": True} if forward else change)
 
     async def commit_popped(self, group: str, offsets: Json, done: Json) -> None:
-        """Record the progress of a group by POP: offsets, and the ranges done after them."""
+        """Record the progress of a group by POP: offsets, and the ranges done after them.
+
+        Raises Busy while the group is being deleted, and as `change`.
+        """
+        if group in self._deleting:  # stored after its end, it would be there for a new group
+            raise sdk.Busy(f"group {group!r} is being deleted")
         await self.change({"op": "offsets", "group": group, "offsets": offsets, "done": done})

@@ -672,3 +672,19 @@ async def test_a_poll_that_waits_while_its_topic_or_group_is_deleted_leaves_noth
     poll.cancel()
     await until(lambda: set(lines) == kept)
     assert broker.pop.validate() == ""
+
+
+async def test_progress_that_is_recorded_while_its_group_is_deleted_is_not_there_afterwards(
+    api: Api, node: Node
+) -> None:
+    broker = broker_of(node)
+    await api.send(message())
+    (received,) = await receive_until(api, "passing", 1)
+    await api.ack("passing", received.system_properties.receipt_handle)
+    deleting = asyncio.create_task(broker.metadata.delete_group("passing"))
+    await asyncio.sleep(0)  # its change is stored, and not applied
+    await broker.pop._save()
+    await deleting
+    await broker.metadata.all_applied()
+    assert [key for key in broker.metadata.tables.offsets if key[1] == "passing"] == []
+    assert broker.pop.validate() == ""
