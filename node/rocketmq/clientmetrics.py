@@ -1,8 +1,9 @@
 """Takes the metrics that RocketMQ's clients push by OTLP (`rocketmq.client_metrics`).
 
 Their settings tell the clients to push to the node that they use. What is not one of their metrics,
-or not valid, is passed over and counted. On a node with users, a series needs the right to read its
-topic as its group, or to send to its topic: who may do one thing cannot name a thousand others.
+or not valid, is passed over and counted. On a node with users, the topic and group of a series exist,
+and it needs the right to read its topic as its group, or to send to its topic: who may do one
+thing, or has the right to all names of a prefix, cannot name a thousand others.
 """
 
 import math
@@ -110,14 +111,21 @@ class ClientMetricsService:
         names = dict(zip(_labels_of(series.name), series.labels, strict=True))
         topic, group = names["topic"], names.get("consumer_group", "")
         if (topic, group) not in may:
-            facts = self._guard.facts
-            needs = [group_sub(group), *reads(topic, facts)] if group else pub(topic, facts)
-            try:
-                self._guard.check(principal, needs)
-                may[topic, group] = True
-            except sdk.DuologError:
-                may[topic, group] = False
+            may[topic, group] = self._exist_for(self._guard, principal, topic, group)
         return may[topic, group]
+
+    @staticmethod
+    def _exist_for(guard: Guarding, principal: Any, topic: str, group: str) -> bool:
+        """Whether a topic and a group exist, and a user may use them. group: may be empty."""
+        facts = guard.facts
+        if not facts.has_topic(topic) or (group and not facts.has_group(group)):
+            return False
+        needs = [group_sub(group), *reads(topic, facts)] if group else pub(topic, facts)
+        try:
+            guard.check(principal, needs)
+        except sdk.DuologError:
+            return False
+        return True
 
     def _add(self, series: Series, histogram: Any, point: Any) -> None:
         counts, bounds = tuple(point.bucket_counts), tuple(point.explicit_bounds)

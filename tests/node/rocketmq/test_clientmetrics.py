@@ -218,10 +218,14 @@ async def test_with_users_a_series_needs_the_rights_to_its_group_and_topic(
     endpoint = f"127.0.0.1:{node.port}"
     entries = [
         {"resource": resource, "actions": ["Sub"], "decision": "Allow"}
-        for resource in ("Group:g", "Topic:T")
+        for resource in ("Group:g", "Group:mine*", "Topic:T", "Topic:mine*")
     ]
     async with duolog.Client(endpoint, user="root", password=PASSWORD) as root:
         await root.access.create_user("root", PASSWORD, is_super=True)
+        for name in ("T", "mine"):
+            await root.admin.create_topic(name, 1)
+        for name in ("g", "h", "mine"):
+            await root.admin.put_group(name)
         await root.access.create_user("alice", PASSWORD, signs=True)
         policies = [{"policyType": "Custom", "entries": entries}]
         await root.access.set_rights("alice", json.dumps({"policies": policies}))
@@ -234,6 +238,9 @@ async def test_with_users_a_series_needs_the_rights_to_its_group_and_topic(
         mine = await export(_request("g"), metadata=alice)
         others = await export(_request("h"), metadata=alice)
         made_up = await export(_request("g", topic="made up"), metadata=alice)
+        of_prefix = await export(_request("mine", topic="mine"), metadata=alice)
+        not_there = await export(_request("mine", topic="mine-1"), metadata=alice)
+        no_group = await export(_request("mine-1", topic="mine"), metadata=alice)
         sent = otlp.ExportMetricsServiceRequest()
         metric = sent.resource_metrics.add().scope_metrics.add().metrics.add()
         metric.name = "rocketmq_send_cost_time"
@@ -244,10 +251,13 @@ async def test_with_users_a_series_needs_the_rights_to_its_group_and_topic(
     assert mine.partial_success.rejected_data_points == 0
     assert others.partial_success.rejected_data_points == 1
     assert made_up.partial_success.rejected_data_points == 1
+    assert of_prefix.partial_success.rejected_data_points == 0
+    assert not_there.partial_success.rejected_data_points == 1  # it could name thousands of them
+    assert no_group.partial_success.rejected_data_points == 1
     assert sends.partial_success.rejected_data_points == 1  # she may not send to the topic
     measures = broker_of(node).measures
     assert measures is not None
-    assert [labels for _, labels, _ in measures.gauges()] == [("T", "g")]
+    assert [labels for _, labels, _ in measures.gauges()] == [("T", "g"), ("mine", "mine")]
     await until(lambda: broker_of(node).status()["audit_waiting"] == 0)
     rows = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
     denied = [row["method"] for row in rows if row["decision"] == "denied"]
