@@ -1,9 +1,9 @@
 """Takes the metrics that RocketMQ's clients push by OTLP (`rocketmq.client_metrics`).
 
 Their settings tell the clients to push to the node that they use. What is not one of their metrics,
-or not valid, is passed over and counted. On a node with users, the topic and group of a series exist,
-and it needs the right to read its topic as its group, or to send to its topic: who may do one
-thing, or has the right to all names of a prefix, cannot name a thousand others.
+or not valid, is passed over and counted. On a node with users, the topic and group of a series
+exist, and it needs the right to read its topic as its group, or to send to its topic: who may do
+one thing, or has the right to all names of a prefix, cannot name a thousand others.
 """
 
 import math
