@@ -275,7 +275,10 @@ def abort(
     config: Annotated[Path | None, ConfigFile] = None,
     set_: Annotated[list[str] | None, Setting] = None,
 ) -> None:
-    """After a cut-over that was killed: the broker stores messages again. Repeatable."""
+    """After a cut-over that was killed: the broker stores messages again. Repeatable.
+
+    After --join, the broker stays as the other copy's cut-over left it.
+    """
     import node.logs as logs
     from node.following.program import Source
     from node.following.program import abort as abort_cutover
@@ -283,4 +286,8 @@ def abort(
     chosen, source = _config(data, config, set_), Source(access=broker_access(ctx))
     logs.configure_logging("warning", chosen.node.log_json)
     done = _run(abort_cutover(chosen, source))
-    print("the broker stores messages again" if done else "no cut-over is under way")
+    print(
+        "the broker stores messages again"
+        if done
+        else "no cut-over of this copy had changed the broker"
+    )

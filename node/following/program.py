@@ -91,18 +91,24 @@ async def cut_over(
 
 
 async def abort(config: Config, source: Source) -> bool:
-    """End a cut-over whose process did not; whether there was one. Raises as `follow`."""
+    """End a cut-over whose process did not; whether the broker was to be given back.
+
+    One that joined another copy's had not changed the broker. Raises as `follow`.
+    """
     async with _follower(config, source) as follower:
         return await _go_back(follower)
 
 
 async def _go_back(follower: Follower) -> bool:
-    """After a cut-over that did not come to its end, the broker stores messages again."""
-    if follower.following.state is not State.CUTTING:
+    """After a cut-over that did not come to its end, the broker stores messages again, if it was
+    told not to; whether it was.
+    """
+    following = follower.following
+    if following.state is not State.CUTTING:
         return False
-    await give_back(follower.broker, follower.following)
+    await give_back(follower.broker, following)
     follower.becomes(State.FOLLOWING, saved={})
-    return True
+    return bool(following.saved)
 
 
 @contextlib.asynccontextmanager

@@ -246,6 +246,18 @@ async def test_a_cutover_that_was_killed_is_ended(tmp_path: Path, log: bytes) ->
         assert not await abort(config, Source()), "it can be repeated"
 
 
+async def test_a_join_that_was_killed_is_ended_and_the_broker_is_not_said_to_store(
+    tmp_path: Path, log: bytes
+) -> None:
+    async with serving(HandMaster(log)) as master:
+        made = Following(master.address, master.ha, "broker-a")
+        master.settings.update(FROZEN)  # by the cut-over of another copy
+        states.save(OsDisk(tmp_path / "copy"), made.becomes(State.CUTTING))
+        assert not await abort(config_of(tmp_path / "copy"), Source())
+        assert {key: master.settings[key] for key in FROZEN} == FROZEN
+        assert _saved(tmp_path).state is State.FOLLOWING
+
+
 async def test_a_cutover_that_was_killed_may_be_tried_again(tmp_path: Path, log: bytes) -> None:
     config = config_of(tmp_path / "copy")
     async with serving(HandMaster(log)) as master:
