@@ -33,6 +33,11 @@ class Peer(Protocol):
         """Call this once the client has taken the answer that is made now, or is gone."""
 
 
+def unknown_topic(topic: str) -> sdk.UnknownTopic:
+    """The error of a call about a topic that does not exist."""
+    return sdk.UnknownTopic(f"topic {topic[:255]!r} does not exist")
+
+
 class Verbs:
     """Methods that change or describe topics and groups. All raise DuologError."""
 
@@ -62,7 +67,7 @@ class Verbs:
         """The same. Raises UnknownTopic."""
         found = await self.topic(peer, topic)
         if found is None:
-            raise sdk.UnknownTopic(f"topic {topic[:255]!r} does not exist")
+            raise unknown_topic(topic)
         return found
 
     async def put_group(self, peer: Peer, request: wire.PutGroupRequest) -> None:
@@ -160,4 +165,4 @@ class _Call:
         )
 
 
-__all__ = ["Peer", "Verbs"]
+__all__ = ["Peer", "Verbs", "unknown_topic"]

@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterable
 
 from duolog.wire import duolog_pb2 as wire
 
+from node.api.sight import Sight
 from node.api.timespans import time_span
-from node.api.verbs import Peer, Verbs
+from node.api.verbs import Peer, Verbs, unknown_topic
 from node.broker import Broker
 from node.core.slices import Slices
 from node.rocketmq.words.adminstubs import admin
@@ -72,21 +73,25 @@ class Groups:
         return made
 
     async def time_spans(
-        self, peer: Peer, request: admin.QueryTimeSpanRequest
+        self, peer: Peer, request: admin.QueryTimeSpanRequest, sight: Sight
     ) -> admin.QueryTimeSpanResponse:
-        """QueryTimeSpan: of the topics that are named, or of all that the group has read.
+        """QueryTimeSpan: of the topics that are named, or of all that the group has read and the
+        caller may see.
 
         Raises as Admin/DescribeGroup and Admin/ListTopics, Refused.
         """
         group = group_of(request.group)
-        topics = named(request.topics)
-        if not topics:
-            found = await self._verbs.group(peer, group)
-            names = dict.fromkeys(queue.topic for queue in found.queues)
-            topics = {name: resource_of(name) for name in names if not is_light(name)}
-        reply, slices = admin.QueryTimeSpanResponse(status=OK), Slices()
+        topics, slices = named(request.topics), Slices()
+        is_named = bool(topics)
+        if not is_named:
+            topics = await self._topics_read(peer, group, sight, slices)
+        reply = admin.QueryTimeSpanResponse(status=OK)
         async for name, resource in slices.each(topics.items()):
-            topic = await self._verbs.known_topic(peer, name)
+            topic = await self._verbs.topic(peer, name)
+            if topic is None and is_named:
+                raise unknown_topic(name)
+            if topic is None:  # it was deleted meanwhile
+                continue
             async for queue in slices.each(topic.stats):
                 # The tables of now: others' turn may have ended the mastership.
                 tables = self._broker.admission.group_tables()
@@ -104,6 +109,17 @@ class Groups:
                     delay_time_ms=span.delay_ms,
                 )
         return reply
+
+    async def _topics_read(
+        self, peer: Peer, group: str, sight: Sight, slices: Slices
+    ) -> dict[str, Resource]:
+        found = await self._verbs.group(peer, group)
+        names = dict.fromkeys([queue.topic async for queue in slices.each(found.queues)])
+        return {
+            name: resource_of(name)
+            async for name in slices.each(names)
+            if not is_light(name) and sight.topic(name)
+        }
 
     async def reset(
         self, peer: Peer, request: admin.ResetGroupOffsetRequest

@@ -145,7 +145,7 @@ class AdminService(rpc.AdminServicer):
         self, request: admin.QueryTimeSpanRequest, caller: Caller
     ) -> admin.QueryTimeSpanResponse:
         """The times of what is in a group's queues."""
-        return await self._groups.time_spans(caller, request)
+        return await self._groups.time_spans(caller, request, self._sight())
 
     @answering(admin.ResetGroupOffsetResponse)
     async def ResetGroupOffset(

@@ -8,13 +8,13 @@ import grpc
 import pytest
 
 from node.rocketmq.administration.rules import RULES
-from node.rocketmq.words.adminstubs import METHODS, SERVICE_NAME
+from node.rocketmq.words.adminstubs import METHODS, SERVICE_NAME, admin
 from node.rocketmq.words.stubs import Code
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of, until
 from tests.node.rocketmq.administration.api import AdminApi, as_admin, requests
-from tests.node.rocketmq.api import Api
+from tests.node.rocketmq.api import Api, resource
 from tests.node.rocketmq.test_rights import REFUSED, make_topics
 from tests.node.rocketmq.users import Users, headers, old, with_users
 
@@ -124,6 +124,25 @@ async def test_of_a_topic_the_groups_are_told_that_the_caller_may_see(
     assert [row.group.name for row in found] == ["h"]
     await reader.close()
     await api.close()
+
+
+async def test_of_a_group_the_times_of_topics_are_told_that_the_caller_may_see(
+    node: Node, users: Users
+) -> None:
+    root = as_admin(node, "root")
+    for topic in ("T", "U"):
+        reset = requests(topic)["ResetGroupOffset"]
+        assert await root.code("ResetGroupOffset", reset) == Code.OK
+    await root.close()
+    await users.may("none", "Get Topic:T", "Get Group:g")
+    request = admin.QueryTimeSpanRequest(group=resource("g"))
+    told = {}
+    for name in ("none", "root"):
+        api = as_admin(node, name)
+        found = (await api.call("QueryTimeSpan", request)).queue_time_span_list
+        told[name] = {row.message_queue.topic.name for row in found}
+        await api.close()
+    assert told == {"none": {"T"}, "root": {"T", "U"}}
 
 
 async def test_denials_and_changes_are_noted(node: Node) -> None:

@@ -9,6 +9,7 @@ import pytest
 from duolog import _errors as sdk
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from node.api.verbs import Verbs
 from node.broker import Broker
 from node.core import turnbudget
 from node.remoting.codec.codes import RequestCode
@@ -248,6 +249,20 @@ async def test_the_times_of_a_groups_queues(admin_api: AdminApi, api: Api) -> No
     every = await admin_api.call("QueryTimeSpan", admin.QueryTimeSpanRequest(group=resource("g")))
     assert every.status.code == Code.OK
     assert not every.queue_time_span_list  # the group has read no topic
+
+
+async def test_a_topic_that_is_deleted_meanwhile_has_no_times(
+    admin_api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(*given: Any) -> None:
+        """As of a topic that does not exist."""
+
+    asked = requests()
+    assert await admin_api.code("ResetGroupOffset", asked["ResetGroupOffset"]) == Code.OK
+    monkeypatch.setattr(Verbs, "topic", gone)
+    assert await admin_api.code("QueryTimeSpan", asked["QueryTimeSpan"]) == Code.TOPIC_NOT_FOUND
+    reply = await admin_api.call("QueryTimeSpan", admin.QueryTimeSpanRequest(group=resource("g")))
+    assert (reply.status.code, len(reply.queue_time_span_list)) == (Code.OK, 0)
 
 
 @pytest.mark.parametrize("name", ["QueryTimeSpan", "DescribeGroupAccumulation"])
