@@ -28,6 +28,7 @@ from node.following.state import Following, State
 from node.following.terms import check_same, check_settings
 from node.hawire.frames import BadStream, Frame
 from node.remoting.calling import CallRefused
+from node.upkeep.threadwork import done_in_thread
 from store.disk import Disk
 from store.messagestore import MessageStore, PutResult
 from store.metadata import Metadata
@@ -284,11 +285,12 @@ class Follower:
 
     async def take_tables(self) -> None:
         """Read the broker's tables and write them. Raises CallRefused, OSError, TimeoutError."""
-        loop = asyncio.get_running_loop()
+        failed: list[OSError] = []
         async with self._taking:
             texts = await read_tables(self.broker)
             write = functools.partial(save_tables, self._disk, texts, self._saved)
-            await loop.run_in_executor(self.log.threads, write)
+            if not await done_in_thread(self.log.threads, write, failed.append):
+                raise failed[0]
             self._saved = texts
         self.tables_reason = ""
         self.tables, self.tables_read_ms = parsed(texts), self.log.times.wall_ms()

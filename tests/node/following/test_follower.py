@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from node.following.status import status_of
 from node.hawire.frames import Frame
 from store.clocks import MonoMs
 from store.osdisk import OsDisk
-from tests.node.following.conftest import Opened, config_of, until
+from tests.node.following.conftest import WAIT_SECONDS, Opened, config_of, until
 from tests.node.following.master import SEGMENT, HandMaster, copied, serving
 from tests.support import SMALL, open_store, read_all
 
@@ -66,6 +67,34 @@ async def test_a_follower_goes_on_where_it_was(
             await until(lambda: follower.end == len(log))
             assert master.asked[-1] == end - 4096
         assert copied(tmp_path / "copy", len(log)) == log
+
+
+async def test_tables_that_are_being_written_are_written_before_the_directory_is_released(
+    followed: Opened, log: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that waits for the promotion takes the directory, and these files, at once."""
+    begun, go_on = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def write(*given: object) -> None:
+        begun.set()
+        go_on.wait(WAIT_SECONDS)
+        done.append("written")
+
+    monkeypatch.setattr("node.following.follower.save_tables", write)
+    async with serving(HandMaster(log[:2000])) as master, followed(master) as follower:
+        await until(begun.is_set)
+        close = follower.log.close
+
+        async def closed() -> None:
+            done.append("released")
+            go_on.set()
+            await close()
+
+        monkeypatch.setattr(follower.log, "close", closed)
+        asyncio.get_running_loop().call_later(0.2, go_on.set)
+        await follower.close()
+    assert done == ["written", "released"]
 
 
 async def test_tables_are_kept_as_the_broker_writes_them(
