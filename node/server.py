@@ -242,7 +242,7 @@ class Node:
         ledger = Ledger(limits.arriving_bytes_max, limits.request_bytes_max)
         server = grpc_server(client_port(limits), limits.polls_max + SHORT_CALLS_MAX, ledger)
         disk = OsDisk(self.config.node.data)
-        check_served(disk, str(self.config.node.data))
+        check_served(disk, str(self.config.node.data), self.config.node.group)
         broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))
         access = self._access = access_of(
             self.config.access,

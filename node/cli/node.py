@@ -92,16 +92,16 @@ def start(
     from node.server import serve
 
     if after_cutover is not None:
-        _await_cutover(loaded.node.data, after_cutover)
+        _await_cutover(loaded.node.data, loaded.node.group, after_cutover)
     sys.exit(asyncio.run(serve(loaded)))
 
 
-def _await_cutover(directory: Path, seconds: float) -> None:
+def _await_cutover(directory: Path, group: str, seconds: float) -> None:
     from node.following.promotion import wait_promoted
     from store.errors import StoreError
 
     try:
-        wait_promoted(directory, seconds)
+        wait_promoted(directory, group, seconds)
     except (StoreError, OSError) as error:
         fail(str(error), f"duolog migrate status --data {directory}")
 

@@ -96,8 +96,11 @@ def save(disk: Disk, following: Following) -> Following:
     return following
 
 
-def check_served(disk: Disk, directory: str) -> None:
-    """Raise BadStoreDirectory where a directory follows: no node serves it."""
+def check_served(disk: Disk, directory: str, group: str) -> None:
+    """Raise BadStoreDirectory where a directory follows: no node serves it.
+
+    Nor does one of another replica group than the broker's name begin to serve what was promoted.
+    """
     following = load(disk)
     if following is None and disk.size(STATUS_PATH) >= 0 and not _was_served(disk):
         raise BadStoreDirectory(
@@ -110,6 +113,19 @@ def check_served(disk: Disk, directory: str) -> None:
             directory,
             f"follows broker {following.name} at {following.broker} ({following.state}): a node "
             "serves it after `duolog migrate cutover`",
+        )
+    if following is not None:
+        check_named(disk, directory, following, group)
+
+
+def check_named(disk: Disk, directory: str, following: Following, group: str) -> None:
+    """Raise BadStoreDirectory where a node of another replica group would begin to serve it."""
+    if following.name != group and not _was_served(disk):
+        raise BadStoreDirectory(
+            directory,
+            f"holds the log of broker {following.name!r}, and node.group is {group!r}: set it to "
+            "the broker's name. Clients know their queues, and where they are in them, by this "
+            "name",
         )
 
 
@@ -157,6 +173,7 @@ __all__ = [
     "Following",
     "State",
     "check_follows",
+    "check_named",
     "check_served",
     "check_unchanged",
     "load",

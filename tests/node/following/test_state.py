@@ -83,13 +83,23 @@ def test_a_file_that_cannot_be_read_is_an_error(disk: OsDisk, text: str) -> None
 
 
 def test_only_what_was_promoted_is_served(disk: OsDisk) -> None:
-    check_served(disk, "d")
+    check_served(disk, "d", "broker-a")
     for following in (MADE, MADE.becomes(State.STOPPED), MADE.becomes(State.CUTTING)):
         save(disk, following)
         with pytest.raises(BadStoreDirectory, match=r"follows broker broker-a at 10.0.0.1:10911"):
-            check_served(disk, "d")
+            check_served(disk, "d", "broker-a")
     save(disk, MADE.becomes(State.CUTTING).becomes(State.PROMOTED, cut=1))
-    check_served(disk, "d")
+    check_served(disk, "d", "broker-a")
+
+
+def test_what_was_promoted_is_first_served_under_the_brokers_name(disk: OsDisk) -> None:
+    save(disk, MADE.becomes(State.CUTTING).becomes(State.PROMOTED, cut=1))
+    with pytest.raises(
+        BadStoreDirectory, match=r"log of broker 'broker-a'.*node\.group is 'other'"
+    ):
+        check_served(disk, "d", "other")
+    disk.write("config/replica.json", b"{}")  # what clients know by now is that of the node
+    check_served(disk, "d", "other")
 
 
 def test_what_was_promoted_follows_no_more(disk: OsDisk) -> None:
@@ -116,7 +126,7 @@ def test_an_older_copy_of_the_file_of_a_directory_that_was_served_is_not_believe
         with pytest.raises(BadStoreDirectory, match=r"a node has served it.*older copy"):
             check_follows(disk, "d")
         with pytest.raises(BadStoreDirectory, match="follows broker broker-a"):
-            check_served(disk, "d")
+            check_served(disk, "d", "broker-a")
 
 
 def test_a_copy_whose_file_is_lost_is_neither_served_nor_followed(tmp_path: Path) -> None:
@@ -124,11 +134,11 @@ def test_a_copy_whose_file_is_lost_is_neither_served_nor_followed(tmp_path: Path
     disk = OsDisk(tmp_path)
     disk.write(STATUS_PATH, b"{}")
     with pytest.raises(BadStoreDirectory, match=r"following\.json is lost"):
-        check_served(disk, "d")
+        check_served(disk, "d", "broker-a")
     with pytest.raises(BadStoreDirectory, match="empty directory"):
         check_follows(disk, "d")
     disk.write("config/replica.json", b"{}")  # it was promoted and served, long ago
-    check_served(disk, "d")
+    check_served(disk, "d", "broker-a")
 
 
 def test_what_another_command_changed_before_the_lock_is_seen(disk: OsDisk) -> None:
