@@ -59,6 +59,7 @@ from store.status import BrokerRole
 from store.wholerecords import HEAD, WholeRecords, claimed_size
 
 CUTS_MAX = 8  # truncations and resets of one connection
+MANY_BYTES = 256 << 10  # of a chunk: the records of fewer are scanned again as soon as kept
 _TOPIC = np.frombuffer(EPOCH_TOPIC.encode(), np.uint8)
 
 
@@ -92,6 +93,7 @@ class Slave:
         self._housekeeping_ms = 20_000
         self._heard_ms = self._sent_ms = MonoMs(0)
         self._records = WholeRecords(replica.store.options)
+        self.many_bytes = MANY_BYTES
         if self.identity.confirmed_only:
             # The last master acknowledged only confirmed bytes: the rest stays hidden for now.
             self.store.hide_from(self.store.known_confirmed)
@@ -354,7 +356,7 @@ class Slave:
             return self._close(f"log bytes from {chunk.offset}, expected from {expected}")
         self._note_master(chunk.offset + len(chunk.data), now_ms)
         for data in self._pieces(chunk.data):
-            taken = self._apply(start, data)
+            taken = self._apply(start, data, many=len(chunk.data) >= self.many_bytes)
             if taken < 0:
                 return self._suspend(f"the bytes at {start - taken - 1} hold no valid record")
             self._pending = data[taken:].tobytes()
@@ -382,9 +384,9 @@ class Slave:
         start = self.end if self.store.log.queue.files else self._start
         return start + len(self._pending)
 
-    def _apply(self, start: int, data: U8) -> int:
+    def _apply(self, start: int, data: U8, many: bool) -> int:
         """Append the whole records that data begins with; bytes taken, or -1 - position of a wrong
-        one."""
+        one. many: keep what was found for dispatch, which then scans none of them."""
         barriers: list[EpochEntry] = []
         whole = self._records.find(
             start, data, lambda rows: barriers.extend(self._barriers(data, rows))
@@ -392,7 +394,8 @@ class Slave:
         if whole.wrong is not None:
             return -1 - whole.size
         if whole.size:
-            self.store.append_replica(PhyOffset(start), data[: whole.size], whole.store_time)
+            at, rows = PhyOffset(start), whole.rows if many else None
+            self.store.append_replica(at, data[: whole.size], whole.store_time, rows)
             self._note(barriers)
         return whole.size
 

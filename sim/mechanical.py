@@ -107,6 +107,7 @@ TARGETS: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...]], ...] = (
         (f"{_STORE_TESTS}/test_checkpoint.py", f"{_STORE_TESTS}/test_confirmnote.py"),
     ),
     ("store/commitlog.py", _LOG, _RECOVERY),
+    ("store/arrivedrows.py", None, (f"{_STORE_TESTS}/test_arrivedrows.py",)),
     (
         "store/wholerecords.py",
         None,

@@ -215,11 +215,11 @@ def _epoch_before_barrier() -> list[Patch]:
     """A slave notes an epoch before it has stored its barrier."""
     original = _SLAVE._apply
 
-    def apply(self: Any, start: int, data: Any) -> int:
+    def apply(self: Any, start: int, data: Any, many: bool) -> int:
         found: list[Any] = []
         self._records.find(start, data, lambda rows: found.extend(self._barriers(data, rows)))
         self._note(found)
-        return original(self, start, data)
+        return original(self, start, data, many)
 
     return [(_SLAVE, "_apply", apply)]
 

@@ -195,7 +195,7 @@ def _no_epochs() -> list[Patch]:
 def _unverified_records() -> list[Patch]:
     """The slave applies what comes, wherever it belongs."""
 
-    def apply(self: Any, start: int, data: Any) -> int:
+    def apply(self: Any, start: int, data: Any, many: bool) -> int:
         self.store.append_replica(start, data, 0)
         return len(data)
 

@@ -54,6 +54,7 @@ FORGETTING = 0.03  # how often one is forgotten before it gets a message
 FLUSH_TICK_MS = 100.0
 RECONNECT_MS = 60.0
 MAPPED_MAX = 60  # of a node with services: their topics have queues, too
+MANY_BYTES = 2000  # of a chunk whose records dispatch need not scan; some have 4 KiB
 DAMAGED = "damaged"  # why a node lacks what it had, beside the kinds of older copies
 
 Reply = Callable[[PutMessageStatus, PutResult | None], None]
@@ -307,6 +308,7 @@ class Node:
         replica = LocalReplica(store, me, who, history)
         if store.role is BrokerRole.SLAVE:
             self.slave = Slave(replica)
+            self.slave.many_bytes = MANY_BYTES
         else:
             self.master = Master(replica, self.setup.ha_options(), self._tables)
             self.master.open_epoch(self.chance.getrandbits(64), self.store_ms())
@@ -348,6 +350,7 @@ class Node:
             end.close()
         self.store.change_role(BrokerRole.SLAVE)
         self.slave = Slave(master.replica)
+        self.slave.many_bytes = MANY_BYTES
         self.truncated_bytes = 0
         if self.services is not None:
             self.services.roles_changed()

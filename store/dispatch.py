@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from store.arrivedrows import ArrivedRows
 from store.commitlog import CommitLog, CorruptRange
 from store.consumequeue import ConsumeQueue
 from store.consumequeueext import ConsumeQueueExt, CqExtUnit
@@ -82,6 +83,7 @@ class Dispatcher:
     _places: PlaceFinder = field(default_factory=lambda: PlaceFinder(ROWS_MAX))
     _missing: int = 0
     _ahead: ScanAhead | None = None
+    arrived: ArrivedRows = field(default_factory=ArrivedRows)  # what a slave need not scan
 
     def behind_bytes(self) -> int:
         """Bytes of log that queues and index do not have yet (RocketMQ: dispatchBehindBytes)."""
@@ -94,6 +96,7 @@ class Dispatcher:
 
     def back_to(self, offset: int) -> None:
         """The queues' entries from a log offset on were cut."""
+        self.arrived.forget()
         self.reput_from = min(self.reput_from, offset)
         self._begun = min(self._begun, offset)
 
@@ -141,17 +144,15 @@ class Dispatcher:
         return True
 
     def _scan(self, stretch: Stretch) -> Scanned:
-        """Describe a stretch's records in the row table, or take what was scanned ahead."""
+        """Describe a stretch's records in the row table, or take what was scanned before."""
         ahead = self._ahead
-        if ahead is None:
-            return scan_stretch(stretch, self.delays_ms, self._rows)
-        taken = ahead.take(stretch, self._rows)
+        taken = (ahead or self.arrived).take(stretch, self._rows)
         if taken is None:
             found = scan_stretch(stretch, self.delays_ms, self._rows)
         else:
             found, self._rows = taken
         code, _, position = found
-        if code == scan.SCAN_FULL:
+        if ahead is not None and code == scan.SCAN_FULL:
             ahead.begin(stretch._replace(start=position))
         return found
 

@@ -342,15 +342,21 @@ class MessageStore:
 
     # -- replication ---------------------------------------------------------------------------
 
-    def append_replica(self, offset: PhyOffset, data: U8, store_time: int) -> None:
+    def append_replica(
+        self, offset: PhyOffset, data: U8, store_time: int, rows: I64 | None = None
+    ) -> None:
         """Append whole, verified records of a master's log at this log's end, inside one segment.
 
+        rows: describe all of them (see `store.kernels.scan`), so that dispatch need not scan them.
         Raises OSError where the disk has no room for a segment; the log is then as before.
         """
         if self.log.max_offset == self.log.min_offset:
             self.idempotence.begins_at(offset)  # what its master stored before is not copied
         self.log.append_data(offset, data)
         self.log.last_store_time = max(self.log.last_store_time, store_time)
+        if rows is not None:
+            base = offset - offset % self.log.queue.file_size
+            self.dispatcher.arrived.add(offset, base, rows)
 
     def confirm(self, offset: PhyOffset) -> None:
         """Everything below an offset is confirmed: show it to readers, and keep that across a

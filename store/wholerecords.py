@@ -6,13 +6,14 @@ segment's end does. What no further bytes can make a record is told at once, not
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from store.commitlog import scan_reason
+from store.delay import parse_delay_levels
 from store.kernels import scan
-from store.kernels.jit import EMPTY_I64, I64, U8
+from store.kernels.jit import I64, U8
 from store.options import StoreOptions
 from store.scanahead import ROWS_MAX
 
@@ -34,12 +35,14 @@ class Wrong:
 class Whole:
     """The first `size` bytes are whole records; the rest may be the beginning of one, unless wrong.
 
-    store_time: of the last record; 0 without one.
+    store_time: of the last record; 0 without one. rows: a table of all records, valid until the
+    next are looked for; None without one, or where a table does not hold them all.
     """
 
     size: int
     store_time: int
     wrong: Wrong | None = None
+    rows: I64 | None = None
 
 
 def claimed_size(data: U8, position: int) -> int | None:
@@ -55,6 +58,7 @@ class WholeRecords:
     def __init__(self, options: StoreOptions) -> None:
         self._segment = options.mapped_file_size_commit_log
         self._size_max = options.max_message_size + RECORD_OVERHEAD_MAX
+        self._delays_ms = parse_delay_levels(options.message_delay_level)
         self._rows: I64 = np.empty((scan.COLUMNS, ROWS_MAX), np.int64)
         self._result: I64 = np.zeros(2, np.int64)
 
@@ -67,27 +71,33 @@ class WholeRecords:
         room = self._segment - start % self._segment
         data = data[:room]
         position, store_time, code = 0, 0, scan.SCAN_FULL
+        every: I64 | None = None  # rows, if one table holds them
         while code == scan.SCAN_FULL:
+            first = position == 0
             code = scan.scan(
-                data, position, len(data), start, True, EMPTY_I64, self._rows, self._result
+                data, position, len(data), start, True, self._delays_ms, self._rows, self._result
             )
-            rows, position = int(self._result[0]), int(self._result[1])
-            if rows:
-                seen(self._rows[:, :rows])
-                store_time = int(self._rows[scan.STORE_TIME, rows - 1])
-        return self._ended(code, position, store_time, data, room)
+            count, position = int(self._result[0]), int(self._result[1])
+            if count:
+                rows = self._rows[:, :count]
+                every = rows if first else None
+                seen(rows)
+                store_time = int(rows[scan.STORE_TIME, -1])
+        whole = Whole(position, store_time, rows=every)
+        return self._ended(whole, code, data, room)
 
-    def _ended(self, code: int, position: int, store_time: int, data: U8, room: int) -> Whole:
+    def _ended(self, whole: Whole, code: int, data: U8, room: int) -> Whole:
         """With the blank behind the last record, where that is whole."""
+        position = whole.size
         size, left = claimed_size(data, position), room - position
         if size is None:
-            return Whole(position, store_time)
+            return whole
         if code == scan.SCAN_BLANK and size == left >= HEAD.size:
-            return Whole(position + (size if len(data) == room else 0), store_time)
+            return replace(whole, size=position + (size if len(data) == room else 0))
         oversized = code == scan.SCAN_PARTIAL and size > self._size_max
         if code != scan.SCAN_PARTIAL or oversized or size > left - HEAD.size:
-            return Whole(position, store_time, Wrong(scan_reason(code), size, oversized))
-        return Whole(position, store_time)
+            return replace(whole, wrong=Wrong(scan_reason(code), size, oversized))
+        return whole
 
 
 __all__ = [

@@ -128,7 +128,8 @@ class LogCopy:
         if whole.wrong is not None:
             raise _refused(start + whole.size, whole.wrong)
         if whole.size:
-            self._store.append_replica(PhyOffset(start), piece[: whole.size], whole.store_time)
+            at = PhyOffset(start)
+            self._store.append_replica(at, piece[: whole.size], whole.store_time, whole.rows)
         return whole.size
 
 

@@ -51,6 +51,8 @@ RECONSUME_TIMES = 20
 PREPARED_OFFSET = 21
 MULTI = 22  # 1 if the record is also in light queues
 COLUMNS = 23
+# Those that are positions in the buffer.
+POSITIONS = (TOPIC_AT, UNIQ_KEY_AT, KEYS_AT, BODY_AT, PROPERTIES_AT)
 
 # Why a scan stopped.
 SCAN_END = 0  # at the end of the buffer
