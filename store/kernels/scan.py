@@ -418,11 +418,25 @@ def _hex_value(digit: int) -> int:
 
 
 @inlined
-def _sequence(data: U8, at: int) -> int:
-    """The number in the last 12 hex digits of a 32-digit UNIQ_KEY; -1 if it is not such a key."""
-    for k in range(20):
-        if _hex_value(np.int64(data[np.uint64(at + k)])) < 0:
-            return np.int64(-1)
+def _same_producer(data: U8, at: int, other: int) -> bool:
+    """Whether two UNIQ_KEYs begin with the same 20 bytes."""
+    return (
+        get64(data, at) == get64(data, other)
+        and get64(data, at + 8) == get64(data, other + 8)
+        and get32(data, at + 16) == get32(data, other + 16)
+    )
+
+
+@inlined
+def _sequence(data: U8, at: int, same: bool) -> int:
+    """The number in the last 12 hex digits of a 32-digit UNIQ_KEY; -1 if it is not such a key.
+
+    same: the first 20 are known to be hex digits.
+    """
+    if not same:
+        for k in range(20):
+            if _hex_value(np.int64(data[np.uint64(at + k)])) < 0:
+                return np.int64(-1)
     value = np.int64(0)
     for k in range(20, 32):
         digit = _hex_value(np.int64(data[np.uint64(at + k)]))
@@ -442,24 +456,20 @@ def sequence_runs(data: U8, rows: I64, n: int, runs: I64) -> int:
     previous = np.int64(-2)
     for k in range(n):
         sequence = np.int64(-1)
+        same = False
         if rows[UNIQ_KEY_BYTES, k] == 32:
-            sequence = _sequence(data, rows[UNIQ_KEY_AT, k])
+            at = rows[UNIQ_KEY_AT, k]
+            same = previous >= 0 and _same_producer(data, at, rows[UNIQ_KEY_AT, k - 1])
+            sequence = _sequence(data, at, same)
         if sequence < 0:
             previous = np.int64(-2)
             continue
-        joined = False
-        if previous >= 0 and sequence == previous + 1:
-            joined = (
-                rows[GROUP, k] == rows[GROUP, k - 1]
-                and rows[QUEUE_OFFSET, k] == rows[QUEUE_OFFSET, k - 1] + 1
-            )
-            at = rows[UNIQ_KEY_AT, k]
-            before = rows[UNIQ_KEY_AT, k - 1]
-            for b in range(20):
-                if data[at + b] != data[before + b]:
-                    joined = False
-                    break
-        if joined:
+        if (
+            same
+            and sequence == previous + 1
+            and rows[GROUP, k] == rows[GROUP, k - 1]
+            and rows[QUEUE_OFFSET, k] == rows[QUEUE_OFFSET, k - 1] + 1
+        ):
             runs[1, count - 1] += 1
         else:
             runs[0, count] = k

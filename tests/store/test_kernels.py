@@ -1,6 +1,7 @@
 """Kernels against plain-Python twins."""
 
 import ctypes
+import re
 import sys
 import zlib
 from collections.abc import Callable
@@ -142,6 +143,38 @@ def test_rows_are_grouped_by_topic_and_queue_in_their_order() -> None:
     groups = scan.group_rows(u8(log), rows, 200, order, starts)
     found = [order[starts[g] : starts[g + 1]].tolist() for g in range(groups)]
     assert found == list(expected.values())
+
+
+HEX_KEYS = st.tuples(
+    st.sampled_from([b"A" * 20, b"A" * 19 + b"B", b"B" + b"A" * 19, b"A" * 8 + b"B" + b"A" * 11]),
+    st.integers(0, 3),
+).map(lambda key: b"%s%012X" % key)
+ODD_KEYS = st.sampled_from([b"", b"K", b"A" * 31, b"G" + b"A" * 31, b"A" * 20 + b"z" * 12])
+
+
+@given(st.lists(st.tuples(HEX_KEYS | ODD_KEYS, st.integers(0, 1), st.integers(0, 2)), max_size=30))
+def test_runs_are_consecutive_sequences_at_consecutive_offsets_of_a_queue(
+    records: list[tuple[bytes, int, int]],
+) -> None:
+    rows = np.zeros((scan.COLUMNS, len(records)), np.int64)
+    data, expected = b"", list[list[int]]()
+    for k, (key, queue, offset) in enumerate(records):
+        rows[[scan.GROUP, scan.QUEUE_OFFSET, scan.UNIQ_KEY_AT, scan.UNIQ_KEY_BYTES], k] = (
+            (queue, offset, len(data), len(key))
+        )  # fmt: skip
+        data += key
+        if not re.fullmatch(b"[0-9A-F]{32}", key):
+            continue
+        number = int(key[20:], 16)
+        before = records[k - 1] if k else (b"", -1, -1)
+        follows = before == (b"%s%012X" % (key[:20], number - 1), queue, offset - 1)
+        if follows and number:
+            expected[-1][1] += 1
+        else:
+            expected.append([k, 1, number])
+    runs = np.zeros((3, len(records)), np.int64)
+    count = scan.sequence_runs(u8(data), rows, len(records), runs)
+    assert runs[:, :count].T.tolist() == expected
 
 
 def test_find_record_is_not_fooled_by_bytes_that_resemble_a_record() -> None:
