@@ -6,6 +6,7 @@ python -m sim --seeds 500         fresh seeds (the kept regressions run first)
 python -m sim --seeds 500 --base 1000 --jobs 2 --json
 python -m sim --replay FILE       a kept failing run
 python -m sim --mutants           every planted bug must be caught
+python -m sim --mutants --keep    ... and the seeds that did are noted, to be tried first
 """
 
 import argparse
@@ -22,12 +23,11 @@ from typing import Any
 from sim import faults
 from sim.cluster import Outcome, run
 from sim.faults import Fault
-from sim.mutants import MUTANTS, Mutant
+from sim.hunting import NOTES, Catch, hunt_named, read_notes, stale, write_notes
+from sim.mutants import MUTANTS
 from sim.shrink import shrink
 
 REGRESSIONS = Path(__file__).parent / "regressions"
-MUTANT_SEEDS = 400
-MUTANTS_IN = "mutants_"  # how the names of files with planted bugs begin
 CHUNK = 20
 # What a large number of runs must have met, or the simulator does not test what it should.
 MUST_SEE = (
@@ -100,7 +100,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
     parser.add_argument("--json", action="store_true", help="print the counts as JSON")
     parser.add_argument("--trace", action="store_true", help="print every event")
-    parser.add_argument("--keep", action="store_true", help="keep a failing run as a regression")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep a failing run as a regression, or the seeds that catch planted bugs",
+    )
     return parser.parse_args()
 
 
@@ -230,34 +234,26 @@ def print_result(
 # -- mutants ---------------------------------------------------------------------------------------
 
 
-def hunt(mutant: Mutant) -> tuple[str, int, str]:
-    """Look for a seed that catches a planted bug: its name, the seed or -1, the violation."""
-    with mutant.planted():
-        for seed in range(MUTANT_SEEDS):
-            planned = mutant.weather(seed) if mutant.weather is not None else None
-            outcome = run(seed, planned, elected=mutant.elected)
-            if outcome.failed_in.startswith(MUTANTS_IN):
-                return mutant.name, -1, outcome.violation  # the planted code failed by itself
-            if outcome.violation:
-                return mutant.name, seed, outcome.violation
-    return mutant.name, -1, ""
-
-
-def hunt_named(name: str) -> tuple[str, int, str]:
-    """`hunt` in a process of a pool."""
-    return hunt(next(mutant for mutant in MUTANTS if mutant.name == name))
-
-
 def prove_mutants(arguments: argparse.Namespace) -> int:
-    """Every planted bug must be caught by some of the first seeds, which pass without it."""
-    caught = 0
+    """Every planted bug must be caught by some of the first seeds."""
+    began = time.monotonic()
+    catches: list[Catch] = []
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        for name, seed, violation in pool.map(hunt_named, [mutant.name for mutant in MUTANTS]):
-            caught += seed >= 0
-            told = f"seed {seed}: " if seed >= 0 else "NOT CAUGHT "
-            told += violation[:110]
-            print(f"{name:24} {told}", flush=True)
+        for catch in pool.map(hunt_named, [mutant.name for mutant in MUTANTS]):
+            catches.append(catch)
+            told = f"seed {catch.seed}: " if catch.seed >= 0 else "NOT CAUGHT "
+            print(f"{catch.name:24} {told}{catch.violation[:110]}", flush=True)
+    caught = sum(catch.seed >= 0 for catch in catches)
     print(f"caught {caught} of {len(MUTANTS)} planted bugs")
+    print(f"{time.monotonic() - began:.1f} s", file=sys.stderr)
+    if arguments.keep:
+        write_notes(catches)
+    elif old := stale(catches, read_notes()):
+        print(
+            f"{NOTES.name} has other seeds for {', '.join(old)}: hunts for these take longer; "
+            "python -m sim --mutants --keep notes the new ones",
+            file=sys.stderr,
+        )
     return 0 if caught == len(MUTANTS) else 1
 
 
