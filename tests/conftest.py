@@ -14,6 +14,7 @@ from duolog._runtime import TRANSPORT_VARIABLE
 from hypothesis import HealthCheck, settings
 
 from store.messagestore import MessageStore
+from tests import order
 from tests.support import crash, open_store
 
 # This machine is shared: how long one example takes says nothing.
@@ -30,6 +31,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ[TRANSPORT_VARIABLE] = config.getoption("--transport")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With several workers, long tests come first."""
+    workers = int(getattr(config, "workerinput", {}).get("workercount", 1))
+    if workers == 1:
+        return
+    tests: dict[Path, list[pytest.Item]] = {}
+    ranks: dict[Path, int] = {}
+    for item in items:
+        markers = [mark.name for mark in item.iter_markers()]
+        unit = item.path.parent if order.TOGETHER & set(markers) else item.path
+        tests.setdefault(unit, []).append(item)
+        ranks[unit] = min(order.rank(markers), ranks.get(unit, len(order.LONG)))
+    items[:] = order.dealt([(ranks[unit], tests[unit]) for unit in tests], workers)
 
 
 @pytest.fixture
