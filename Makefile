@@ -84,8 +84,8 @@ test-all: venv etcd java  ## Run all tests; those of containers where a Docker e
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers and not spark"
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers and not spark" \
 	  --transport grpc tests/client tests/node/api
-	@$(BIN)/python -m pytest -q -m spark
-	@$(BIN)/python -m pytest -q -m containers
+	@$(BIN)/python -m pytest -q -m spark tests/spark tests/pipeline
+	@$(BIN)/python -m pytest -q -m containers tests/cluster
 
 # These read the sources only, so kernels are not needed. Quick checks come first.
 check: $(STAMP)  ## Formatting, lint, types, import floors, generated files.
@@ -159,7 +159,7 @@ down:  ## Stop the compose cluster (VOLUMES=1 removes its data, too).
 	@cluster/down $(if $(VOLUMES),--volumes)
 
 test-containers: venv  ## Only the tests that need containers; they fail where no engine answers.
-	@DUOLOG_TEST_CONTAINERS=1 $(BIN)/python -m pytest -q -m containers
+	@DUOLOG_TEST_CONTAINERS=1 $(BIN)/python -m pytest -q -m containers tests/cluster
 
 CHAOS := $(BIN)/python -m cluster.chaos
 
@@ -182,7 +182,7 @@ fuzz: venv  ## Coverage-guided fuzzing of the decoders, and a node's ports befor
 	@$(BIN)/python tests/fuzz/run.py $(SECONDS_EACH)
 
 interop: venv  ## Only the tests against the real RocketMQ 4.9.8 store (Java 17, Maven).
-	@$(BIN)/python -m pytest -q -m interop
+	@$(BIN)/python -m pytest -q -m interop tests/interop tests/pipeline
 
 clean:  ## Remove what was built.
 	@rm -rf $(VENV) build *.egg-info client/*.egg-info bench/results
