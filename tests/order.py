@@ -25,7 +25,7 @@ def rank(markers: Iterable[str]) -> int:
 
 def shares(total: int, workers: int) -> list[int]:
     """How many tests xdist's `worksteal` gives each worker in the beginning."""
-    found = []
+    found: list[int] = []
     for place in range(workers):
         found.append((total - sum(found)) // (workers - place))
     return found
