@@ -250,8 +250,8 @@ def prove_mutants(arguments: argparse.Namespace) -> int:
         write_notes(catches)
     elif old := stale(catches, read_notes()):
         print(
-            f"{NOTES.name} has another seed, or none, for {', '.join(old)}: their hunts take longer; "
-            "python -m sim --mutants --keep notes the seeds anew",
+            f"{NOTES.name} has another seed, or none, for {', '.join(old)}: their hunts take "
+            "longer; python -m sim --mutants --keep notes the seeds anew",
             file=sys.stderr,
         )
     return 0 if caught == len(MUTANTS) else 1
