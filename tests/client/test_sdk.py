@@ -118,7 +118,7 @@ async def test_a_call_cancelled_during_a_send_fails_it_and_blocks_nobody() -> No
     with pytest.raises(duolog.Unavailable):
         await asyncio.wait_for(waiting, 20)
     with pytest.raises(duolog.Unavailable):
-        await asyncio.wait_for(stream.append(wire.AppendRequest(id=2)), 5)
+        await asyncio.wait_for(stream.append(wire.AppendRequest(id=2)), 20)
     assert stream.error is not None
     async with asyncio.timeout(20):
         while len(asyncio.all_tasks()) > 1:  # nobody closes it, and it leaves no task behind

@@ -549,7 +549,7 @@ async def test_who_is_no_super_user_any_more_ends_no_change_that_was_begun(
 
     def slow(password: str, salt: bytes | None = None) -> str:
         began.set()
-        go.wait(5)
+        assert go.wait(60)
         return hash_password(password, salt)
 
     async with client_of(node, "root") as root, client_of(node, "boss") as boss:

@@ -263,7 +263,7 @@ async def test_a_disk_that_hangs_does_not_hold_up_a_stop(disk: HungDisk, tmp_pat
         audit.note(entry(1))
         await until(lambda: disk.begun == 1)
         audit.note(entry(2))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await tasks.stop(None)  # as the broker stops its parts
             await audit.close()
     assert [row for row in logged if row["log_level"] == "warning"] == [
@@ -278,7 +278,7 @@ async def test_a_disk_that_begins_to_hang_while_the_node_stops_does_not_hold_it_
     audit = audit_log(tmp_path / "audit.log")
     with capture_logs() as logged, no_thread_that_keeps_a_process_alive():
         audit.note(entry(1))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await audit.close()
     assert [row["event"] for row in logged] == [NOT_TAKEN]
 
