@@ -1,5 +1,6 @@
 """A node inside the test's process, and a client for it."""
 
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from demo.ports import free_endpoint
 from ha.registry import Registry
+from node.access.secrets import HASH_BYTES
 from node.config import Config
 from node.server import Node
 
@@ -91,6 +93,16 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
 def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """RocketMQ's clients may wait for messages for less than the least time that they get."""
     monkeypatch.setattr("node.rocketmq.receiving.POLL_SECONDS_MIN", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashes of passwords cost next to nothing; a node's take 50 ms each, on purpose."""
+
+    def scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
+        return hashlib.scrypt(password.encode(), salt=salt, n=2, r=r, p=p, dklen=HASH_BYTES)
+
+    monkeypatch.setattr("node.access.secrets._scrypt", scrypt)
 
 
 @pytest.fixture
