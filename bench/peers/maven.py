@@ -1,6 +1,6 @@
 """Java programs from Maven Central: a folder of jars for each set of artifacts, made once."""
 
-import os
+import hashlib
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -72,14 +72,25 @@ def _put(made: Path, folder: Path) -> None:
 
 
 def compiled(source: Path, jars: Path) -> Path:
-    """The folder with the classes of one source file, compiled against a folder of jars."""
-    target = jars / "classes"
-    if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+    """The folder with the classes of one source file, compiled against a folder of jars.
+
+    It is made once for each content of the file. Raises Unavailable.
+    """
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
+    target = jars / "classes" / f"{source.stem}-{digest}"
+    if not target.exists():
         need("javac")
-        shutil.rmtree(target, ignore_errors=True)
-        command = ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(target), str(source)]
-        _run(command, COMPILE_SECONDS, f"javac could not compile {source.name}")
-        os.utime(target)
+        target.parent.mkdir(exist_ok=True)
+        with TemporaryDirectory(dir=target.parent) as parent:
+            made = Path(parent) / "classes"
+            command = ["javac", "-nowarn", "-proc:none", "-cp", f"{jars}/*", "-d", str(made)]
+            failure = f"javac could not compile {source.name}"
+            _run([*command, str(source)], COMPILE_SECONDS, failure)
+            try:
+                made.rename(target)
+            except OSError:  # another process was quicker
+                if not target.exists():
+                    raise
     return target
 
 

@@ -9,8 +9,9 @@ import pytest
 from bench.peers.peer import Server, Unavailable
 from bench.peers.rocketmq import LINK_PORT, RocketMq, broker_port, server_process
 from demo.ports import free_ports
+from tests.conformance.languages import SHORT_LIVED
 
-HEAP = ("-Xms256m", "-Xmx256m", "-XX:MaxDirectMemorySize=512m", "-XX:TieredStopAtLevel=1")
+HEAP = ("-Xms256m", "-Xmx256m", "-XX:MaxDirectMemorySize=512m", *SHORT_LIVED)
 NAME = "broker-a"
 READY_SECONDS = 180.0  # a JVM beside others
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench.peers.maven import compiled
-from tests.conformance.test_other_clients import PROGRAMS, jars_of, need, outcome
+from tests.conformance.languages import jars_of, java_with, outcome
 from tests.conformance.test_remoting import address
 
 __all__ = ["address"]  # a fixture
@@ -19,11 +18,8 @@ CAMEL = ("org.apache.camel:camel-core:4.10.5", "org.apache.camel:camel-rocketmq:
 
 def framework(home: Path, program: str, artifacts: tuple[str, ...]) -> list[str]:
     """The command that runs a program with what Maven Central has of these."""
-    need("java", "javac")
     name = program.removesuffix(".java")
-    jars = jars_of(name.lower(), *artifacts)
-    path = f"{jars}/*:{compiled(PROGRAMS / program, jars)}"
-    return ["java", f"-Duser.home={home}", "-cp", path, name]
+    return java_with(jars_of(name.lower(), *artifacts), home, program)
 
 
 def test_spring_sends_hears_and_replies(tmp_path: Path, address: str) -> None:

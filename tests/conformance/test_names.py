@@ -21,7 +21,7 @@ from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import Command
 from tests.conformance.brokers import jars_of
 from tests.conformance.conftest import LED_SECONDS_MAX, SMALL, next_master
-from tests.conformance.test_other_clients import PROGRAMS, need, outcome
+from tests.conformance.languages import java_with, need, outcome
 from tests.etcd import need_etcd
 from tests.process.support import NodeProcess
 
@@ -60,8 +60,7 @@ def rocketmq(root: Path, names: str, topic: str) -> Server:
 
 def java(home: Path, program: str, *words: str) -> list[str]:
     """The command that runs a program with the classic client."""
-    path = f"{jars_of(VERSION)}/*"
-    return ["java", f"-Duser.home={home}", "-cp", path, str(PROGRAMS / program), *words]
+    return [*java_with(jars_of(VERSION), home, program), *words]
 
 
 def brokers(names: str, topic: str) -> set[str]:

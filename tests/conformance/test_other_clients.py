@@ -2,8 +2,6 @@
 message and consumes it again."""
 
 import json
-import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +11,6 @@ from typing import Any
 import duolog.sync
 import pytest
 
-from bench.peers import maven
-from bench.peers.peer import Unavailable
 from cluster.chaos.processes import ProcessTarget
 from demo.childnode import ChildNode
 from demo.ports import free_endpoint
@@ -26,71 +22,14 @@ from tests.conformance.conftest import (
     make_topics,
     next_master,
 )
+from tests.conformance.languages import go, java, nodejs, outcome, rust, spring
 from tests.conformance.users import ROOT, node_of_users
 from tests.etcd import need_etcd
 from tests.process.support import NodeProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(400)]
 
-PROGRAMS = Path(__file__).parent / "programs"
-JAVA_CLIENT = "org.apache.rocketmq:rocketmq-client-java:5.1.0"
-GO_CLIENT = "github.com/apache/rocketmq-clients/golang/v5@v5.1.4"
-NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
-SPRING_STARTER = "org.apache.rocketmq:rocketmq-v5-client-spring-boot-starter:2.3.1"
-RUST_CLIENT = """
-[package]
-name = "conformance"
-version = "0.0.0"
-edition = "2021"
-
-[dependencies]
-rocketmq = "=5.0.0"
-time = { version = "0.3", features = ["local-offset"] } # which it needs, and does not ask for
-tokio = { version = "1", features = ["macros", "rt-multi-thread", "time"] }
-
-[profile.dev]
-debug = 0
-"""
-# It takes minutes to compile: once on a machine, and not for each run.
-RUST_HOME = Path.home() / ".cache" / "duolog" / "conformance-rust"
 FIFO = [f"fifo{k}" for k in range(5)]
-
-
-def need(*tools: str) -> None:
-    """Skip where a language is not installed."""
-    missing = [tool for tool in tools if shutil.which(tool) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} is not installed")
-
-
-def fetch(*command: str, cwd: Path, timeout: float = 300) -> None:
-    """Get a client from its registry."""
-    done = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
-
-
-def jars_of(name: str, *artifacts: str) -> Path:
-    """A folder with these artifacts and all that they need; skips where they cannot be had."""
-    try:
-        return maven.jars(name, artifacts)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-
-
-def outcome(*command: str, **more: str) -> Any:
-    """What a program printed."""
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, **more},
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture
@@ -109,54 +48,6 @@ NORMAL = ["normal0", "normal1", "normal2"]
 ALL = ["asked", "async", "committed", "delayed", *NORMAL]
 
 
-def java(home: Path, program: str) -> list[str]:
-    """The command that runs a program with Apache's client."""
-    need("java", "mvn")
-    copy = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
-    fetch("mvn", "-q", copy, f"-Dartifact={JAVA_CLIENT}", "-DoutputDirectory=lib", cwd=home)
-    (jar,) = (home / "lib").glob("*.jar")
-    return ["java", f"-Duser.home={home}", "-cp", str(jar), str(PROGRAMS / program)]
-
-
-def spring(home: Path, program: str) -> list[str]:
-    """The same with Apache's Spring Boot starter."""
-    need("java", "javac")
-    jars = jars_of("spring-starter", SPRING_STARTER)
-    fetch("javac", "-cp", f"{jars}/*", "-d", "classes", str(PROGRAMS / program), cwd=home)
-    path = f"{jars}/*:{home}/classes"
-    return ["java", f"-Duser.home={home}", "-cp", path, program.removesuffix(".java")]
-
-
-def go(home: Path, program: str) -> list[str]:
-    """The same for Go."""
-    need("go")
-    shutil.copy(PROGRAMS / program, home / "main.go")
-    fetch("go", "mod", "init", "conformance", cwd=home)
-    fetch("go", "get", GO_CLIENT, cwd=home)
-    fetch("go", "build", "-o", "program", ".", cwd=home)
-    return [str(home / "program")]
-
-
-def nodejs(home: Path, program: str) -> list[str]:
-    """The same for Node.js; CLIENT_HOME tells it where the client is."""
-    need("node", "npm")
-    (home / "package.json").write_text('{"private": true}')
-    fetch("npm", "install", "--silent", "--no-audit", "--no-fund", NODE_CLIENT, cwd=home)
-    return ["node", str(PROGRAMS / program)]
-
-
-def rust(home: Path, program: str) -> list[str]:
-    """The same for Rust."""
-    need("cargo")
-    binaries = RUST_HOME / "src" / "bin"
-    binaries.mkdir(parents=True, exist_ok=True)
-    (RUST_HOME / "Cargo.toml").write_text(RUST_CLIENT)
-    shutil.copy(PROGRAMS / program, binaries)
-    name = program.removesuffix(".rs")
-    fetch("cargo", "build", "--quiet", "--bin", name, cwd=RUST_HOME, timeout=900)
-    return [str(shutil.copy(RUST_HOME / "target" / "debug" / name, home))]
-
-
 def test_the_java_client(endpoint: str, tmp_path: Path) -> None:
     """Send, async send, FIFO with a failing message, delay, transactions with checker, SQL92."""
     found = outcome(*java(tmp_path, "RoundTrip.java"), endpoint)
@@ -173,7 +64,7 @@ def test_the_go_client(endpoint: str, tmp_path: Path) -> None:
 
 def test_the_nodejs_client(endpoint: str, tmp_path: Path) -> None:
     """Send, FIFO, delay, transactions, simple consumers (it polls queue 0 only)."""
-    found = outcome(*nodejs(tmp_path, "round_trip.mjs"), endpoint, CLIENT_HOME=str(tmp_path))
+    found = outcome(*nodejs(tmp_path, "round_trip.mjs"), endpoint)
     assert found == {"received": ["committed", "delayed", *NORMAL], "ordered": FIFO}
 
 
@@ -197,7 +88,7 @@ def test_lite_topics(
     with duolog.sync.Client(endpoint) as client:
         client.admin.create_topic("Lite", 2, message_type="LITE")
         client.admin.put_group("lite", lite_topic="Lite", retry_delays_ms=RETRY_DELAYS_MS)
-    found = outcome(*command(tmp_path, program), endpoint, CLIENT_HOME=str(tmp_path))
+    found = outcome(*command(tmp_path, program), endpoint)
     assert {name: list(dict.fromkeys(bodies)) for name, bodies in found.items()} == {
         "a": ["a0", "a1", "a2", "a3"], "b": ["b0", "b1", "b2"],
     }  # fmt: skip
@@ -274,7 +165,7 @@ def test_recall_redelivery_retries_and_dead_letters_over_tls_with_keys(
     tmp_path: Path,
 ) -> None:
     node, listen, ca = secured
-    more = {"CLIENT_HOME": str(tmp_path), "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(ca)}
+    more = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(ca)}
     found = outcome(*command(tmp_path, program), listen, namespace, "ak", "sk", **more)
     check_behaviours(found, node.endpoint, namespace)
 
@@ -288,7 +179,7 @@ def test_recall_redelivery_retries_and_dead_letters_as_a_user_in_another_time_zo
     tmp_path: Path,
 ) -> None:
     node, listen, ca = of_users
-    more = {"CLIENT_HOME": str(tmp_path), "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(ca), "TZ": ZONE}
+    more = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(ca), "TZ": ZONE}
     found = outcome(*command(tmp_path, program), listen, namespace, "ak", "sk", **more)
     check_behaviours(found, node.endpoint, namespace, **ROOT)
 
@@ -325,7 +216,6 @@ class Stream:
     """A program that sends and consumes until its input ends."""
 
     def __init__(self, command: list[str], endpoints: str, home: Path) -> None:
-        environment = {**os.environ, "CLIENT_HOME": str(home)}
         self.log = (home / "stderr").open("wb")
         self.process = subprocess.Popen(
             [*command, endpoints],
@@ -333,7 +223,6 @@ class Stream:
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
-            env=environment,
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

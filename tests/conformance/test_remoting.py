@@ -10,7 +10,7 @@ import pytest
 from demo.ports import free_endpoint
 from node.tls import Tls
 from tests.conformance.conftest import SMALL
-from tests.conformance.test_other_clients import PROGRAMS, jars_of, need, outcome
+from tests.conformance.languages import jars_of, java_with, outcome
 from tests.conformance.users import ROOT, node_of_users
 from tests.process.support import NodeProcess
 
@@ -51,9 +51,7 @@ def classic(
 
     options: of Java.
     """
-    need("java")
-    path = f"{classic_jars(version, artifact)}/*"
-    return ["java", f"-Duser.home={home}", *options, "-cp", path, str(PROGRAMS / program)]
+    return java_with(classic_jars(version, artifact), home, program, *options)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from bench.peers.peer import Server
 from bench.peers.rocketmqbroker import RocketmqBroker, digests, name_server
 from tests.conformance.brokers import jars_of
 from tests.conformance.conftest import SMALL
-from tests.conformance.test_other_clients import outcome
+from tests.conformance.languages import outcome
 from tests.conformance.test_remoting import classic
 from tests.node.remoting.replicas.sections import slaves
 from tests.process.support import NodeProcess

@@ -27,16 +27,15 @@ from tests.conformance.differential.requests.sending import sends
 from tests.conformance.differential.seen import Seen, plain
 from tests.conformance.differential.session import Session, session
 from tests.conformance.differential.sides import Side, of_node, of_rocketmq
-from tests.conformance.test_other_clients import PROGRAMS
+from tests.conformance.languages import java_with
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(300)]
 
 VERSIONS = ("4.9.7", "5.3.3")
-PROGRAM = PROGRAMS / "Differential.java"
 PROGRAM_SECONDS = 150
 # The second line: on a slow machine connections may take longer than 3 s.
 OPTIONS = (
-    "-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+    "-Xms64m", "-Xmx256m",
     "-Dcom.rocketmq.remoting.client.connect.timeout=20000",
 )  # fmt: skip
 Program = subprocess.Popen[str]
@@ -80,7 +79,7 @@ async def topics_of_clients(side: Side) -> None:
 def clients(home: Path, version: str, sides: tuple[Side, Side]) -> Iterator[Program]:
     """The client program at work: with both sides at once."""
     jars = maven.HOME / f"rocketmq-{version}"
-    command = ["java", *OPTIONS, f"-Duser.home={home}", "-cp", f"{jars}/*", str(PROGRAM)]
+    command = java_with(jars, home, "Differential.java", *OPTIONS)
     with (
         (home / "clients.log").open("w") as log,
         subprocess.Popen(
