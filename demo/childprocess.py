@@ -65,8 +65,12 @@ class ChildProcess:
 
     def start(self) -> None:
         """Start the process, in its log's directory. Raises OSError."""
+        self.process = self.spawn()
+
+    def spawn(self) -> "subprocess.Popen[bytes]":
+        """The process, just started."""
         with self._output.open("ab") as output, self.log.open("ab") as errors:
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 self.command(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
