@@ -11,18 +11,68 @@ import selectors
 import socket
 import struct
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from bench import http2bytes as h2
 
+ROOT = Path(__file__).parent.parent
+SLOT_SECONDS = 0.05  # of what was sent
 SLOW_SECONDS = 1.0  # between two bytes
 ADDRESSES = 250  # of the loopback, from which connections come
 Counts = dict[str, int]
 
 
+class Sent:
+    """Bytes that this process sent, and when.
+
+    Attributes:
+        slots: how many there were at the end of each slot since the first connection.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.slots: list[int] = []
+        self._clock = clock
+        self._began: float | None = None
+        self._total = 0
+
+    def add(self, size: int) -> None:
+        """So many were; 0 for a connection that begins."""
+        now = self._clock()
+        if self._began is None:
+            self._began = now
+        gone = int((now - self._began) / SLOT_SECONDS)
+        while len(self.slots) <= gone:
+            self.slots.append(self._total)
+        self._total += size
+        self.slots[gone] = self._total
+
+
+SENT = Sent()
+
+
+class _Line(socket.socket):
+    """A connection whose bytes are counted."""
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        """See socket."""
+        size = super().send(data, flags)
+        SENT.add(size)
+        return size
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        """See socket."""
+        super().sendall(data, flags)
+        SENT.add(len(data))
+
+
 def connect(endpoint: str, number: int = 0) -> socket.socket:
     """A connection; number: chooses one of the loopback's addresses to come from."""
     host, _, port = endpoint.rpartition(":")
-    made = socket.socket()
+    SENT.add(0)
+    made = _Line()
     if number:
         made.bind((f"127.0.1.{number % ADDRESSES + 1}", 0))
     made.settimeout(10)
@@ -185,9 +235,13 @@ def raise_limit() -> None:
 
 
 __all__ = [
+    "ROOT",
+    "SENT",
+    "SLOT_SECONDS",
     "Answers",
     "Counts",
     "Held",
+    "Sent",
     "connect",
     "held",
     "key",

@@ -10,13 +10,16 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 import zlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from bench import callattacks, ownattacks, portattacks
 from bench import http2bytes as h2
 from bench.attackers import (
+    ROOT,
+    SENT,
     Answers,
     Counts,
     Held,
@@ -28,7 +31,6 @@ from bench.attackers import (
     under_way,
 )
 
-ROOT = Path(__file__).parent.parent
 STOP_SECONDS = 60.0
 BOMB_BYTES = 1 << 30
 PULL = b"/duolog.v1.Messages/Pull"
@@ -313,6 +315,18 @@ ATTACKS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an attacker did.
+
+    sent: bytes at the end of each slot of time; see Sent. cpu_seconds: that it took.
+    """
+
+    counts: Counts
+    sent: Sequence[int]
+    cpu_seconds: float
+
+
 class Attack:
     """An attacker's process."""
 
@@ -326,11 +340,10 @@ class Attack:
         if not self._process.stdout.readline():
             raise RuntimeError(f"the attacker {name} ended")
 
-    def finish(self) -> Counts:
+    def finish(self) -> Done:
         """End it; what it did."""
         output, _ = self._process.communicate(timeout=STOP_SECONDS)
-        found: Counts = json.loads(output)
-        return found
+        return Done(**json.loads(output))
 
     def kill(self) -> None:
         """End it in any case; it may have ended."""
@@ -338,7 +351,14 @@ class Attack:
         self._process.wait()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Attack, and print what was done."""
     raise_limit()
-    done = ATTACKS[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
-    print(json.dumps(done))
+    began = time.process_time()
+    counts = ATTACKS[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
+    seconds = time.process_time() - began
+    print(json.dumps({"counts": counts, "sent": SENT.slots, "cpu_seconds": seconds}))
+
+
+if __name__ == "__main__":
+    main()
