@@ -10,6 +10,7 @@ from duolog._background import Background
 from duolog._busypoll import busy_poll
 from duolog._frames import NUMBERS
 
+from node.accepting import listen
 from node.arriving import Arriving
 from node.config import LimitsSection
 from node.frames.connection import Connection, Terms
@@ -94,13 +95,12 @@ class FramesServer:
 
         busy_poll_us: how long to look for the request after an answer; see NodeSection.
         """
-        loop = asyncio.get_running_loop()
         self._terms = replace(self._terms, busy_poll=busy_poll(busy_poll_us))
         made: Callable[[], asyncio.BaseProtocol] = self._connection
         if tls is not None:
             self._handshakes = Handshakes(tls, SHUTDOWN_SECONDS)
             made = self._handshakes.of(self._connection)
-        self._server = await loop.create_server(made, host.strip("[]") or None, port)
+        self._server = await listen(made, host, port)
         self.port = self._server.sockets[0].getsockname()[1]
         self._ticking.start(self._connections.tick())
 

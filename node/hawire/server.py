@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import structlog
 from duolog._background import Background
 
+from node.accepting import listen
 from node.broker import Broker
 from node.config import RocketmqSlavesSection
 from node.core.rocketmqslave import RocketmqSlave
@@ -58,10 +59,7 @@ class SlavesServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listen; with port 0 on a free one. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Connection(self._terms, self), host.strip("[]") or None, port
-        )
+        self._server = await listen(lambda: Connection(self._terms, self), host, port)
         self.port = self._server.sockets[0].getsockname()[1]
         self._ticking.start(self._tick())
         self._broker.log.dispatched.append(self._arrived)

@@ -16,6 +16,7 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import Background, report, together
 
+from node.accepting import listen
 from node.handshakes import Handshakes
 
 log = structlog.get_logger("duolog.node")
@@ -60,12 +61,11 @@ class Endpoint:
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen; with port 0 on a free one. tls: None for plain text. Raises OSError."""
-        loop = asyncio.get_running_loop()
         made: Callable[[], asyncio.BaseProtocol] = self._connection
         if tls is not None:
             self._handshakes = Handshakes(tls, DEADLINE_SECONDS)
             made = self._handshakes.of(self._connection)
-        self._server = await loop.create_server(made, host.strip("[]") or None, port)
+        self._server = await listen(made, host, port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from node.accepting import ACCEPTED_AT_ONCE, queue
 from node.console.http.connections import CONNECTIONS_MAX, Connection
 from node.console.http.security import App
 from node.handshakes import Handshakes
@@ -15,8 +16,6 @@ TASKS_MAX = 2 * CONNECTIONS_MAX  # answers under way, also those that nobody wai
 HEADER_BYTES_MAX = 32 << 10
 IDLE_SECONDS = 15
 STOP_SECONDS = 2
-ACCEPTED_MAX = 32  # connections in one round of the loop, so that requests are read between them
-QUEUE = 1024  # connections that wait to be accepted
 
 
 class Server(uvicorn.Server):
@@ -29,7 +28,7 @@ class Server(uvicorn.Server):
             http=Connection,
             ws="none",
             lifespan="on",
-            backlog=ACCEPTED_MAX,
+            backlog=ACCEPTED_AT_ONCE,
             log_config=None,
             log_level="error",  # anybody can send what is no request
             access_log=False,
@@ -50,8 +49,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept."""
         await super().startup(sockets)
-        for one in sockets or ():
-            one.listen(QUEUE)  # asyncio gave it the other number
+        queue(sockets or ())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End what is under way."""

@@ -9,6 +9,7 @@ import structlog
 from duolog._background import Background
 from duolog._busypoll import busy_poll
 
+from node.accepting import listen
 from node.arriving import Arriving
 from node.config import LimitsSection
 from node.handshakes import Handshakes
@@ -95,8 +96,7 @@ class RemotingServer:
         await self._listen(host, port)
 
     async def _listen(self, host: str, port: int) -> int:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._made, host.strip("[]") or None, port)
+        server = await listen(self._made, host, port)
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
