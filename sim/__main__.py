@@ -160,6 +160,12 @@ def report(outcome: Outcome, keep: bool) -> None:
 # -- many ------------------------------------------------------------------------------------------
 
 
+def run_kept(path: Path) -> Outcome:
+    """A kept regression, in a process of a pool."""
+    seed, planned, elected = faults.loads(path.read_text())
+    return run(seed, planned, elected=elected)
+
+
 def run_chunk(seeds: range) -> list[Outcome]:
     """Some seeds, in a process of a pool."""
     return [run(seed) for seed in seeds]
@@ -168,15 +174,14 @@ def run_chunk(seeds: range) -> list[Outcome]:
 def run_many(arguments: argparse.Namespace) -> int:
     """The kept regressions, then fresh seeds; stops at nothing, reports everything."""
     began = time.monotonic()
-    kept = [faults.loads(path.read_text()) for path in sorted(REGRESSIONS.glob("*.json"))]
-    outcomes = [run(seed, planned, elected=elected) for seed, planned, elected in kept]
     base = secrets.randbits(32) if arguments.base is None else arguments.base
     chunks = [
         range(first, min(first + CHUNK, base + arguments.seeds))
         for first in range(base, base + arguments.seeds, CHUNK)
     ]
-    began_seeds = time.monotonic()
     with ProcessPoolExecutor(arguments.jobs) as pool:
+        outcomes = list(pool.map(run_kept, sorted(REGRESSIONS.glob("*.json"))))
+        began_seeds = time.monotonic()
         for done in pool.map(run_chunk, chunks):
             outcomes += done
     seconds = time.monotonic() - began_seeds
