@@ -11,6 +11,9 @@ KERNELS := $(VENV)/.kernels
 
 SEEDS ?= 500
 
+# Where it is set, every process of the tests compiles all of them anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 help:  ## List the verbs.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
