@@ -170,12 +170,22 @@ def late_continuations(endpoint: str, count: int) -> Counts:
     return _endless_headers(endpoint, count, h2.begin(1, check) + h2.message(1, b"", h2.END_STREAM))
 
 
-def _endless_headers(endpoint: str, count: int, first: bytes) -> Counts:
+def returning_continuations(endpoint: str, count: int) -> Counts:
+    """Headers that never end, on connections that are made anew as soon as they are ended."""
+    return _endless_headers(endpoint, count, b"", returns=True)
+
+
+def _endless_headers(endpoint: str, count: int, first: bytes, returns: bool = False) -> Counts:
     begun = h2.greeting() + first + h2.frame(h2.HEADERS, 0, 3, h2.call_block(PULL))
     more = h2.frame(h2.CONTINUATION, 0, 3, h2.field(b"x", b"y" * 100) * 100) * 10
-    made = [connect(endpoint) for _ in range(count)]
-    for one in made:
-        one.sendall(begun)
+
+    def begin() -> socket.socket:
+        made = connect(endpoint)
+        with contextlib.suppress(OSError):  # it is ended already: the next bytes say so
+            made.sendall(begun)
+        return made
+
+    made = {begin() for _ in range(count)}
     under_way()
     sent = ended = 0
     while made and not told_to_end():
@@ -185,8 +195,12 @@ def _endless_headers(endpoint: str, count: int, first: bytes) -> Counts:
                 sent += len(more)
             except OSError:
                 made.remove(one)
+                one.close()
                 ended += 1
-    return {"connections": count, "ended": ended, "sent_bytes": sent}
+                with contextlib.suppress(OSError):
+                    if returns:
+                        made.add(begin())
+    return {"connections": len(made) + ended, "ended": ended, "sent_bytes": sent}
 
 
 def rapid_resets(endpoint: str, count: int) -> Counts:
@@ -301,6 +315,7 @@ _HERE: tuple[Callable[[str, int], Counts], ...] = (
     many_headers,
     continuations,
     late_continuations,
+    returning_continuations,
     rapid_resets,
     pings,
     bombs,

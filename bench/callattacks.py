@@ -78,15 +78,44 @@ def half_crowd(endpoint: str, count: int) -> Counts:
     return send_halves(endpoint, count, APPEND)
 
 
+def returning_halves(endpoint: str, count: int) -> Counts:
+    """The same from one address, on connections made anew as soon as they are ended."""
+    callers = [_begun_half(endpoint, 0, APPEND) for _ in range(count)]
+    left = [MESSAGE_BYTES - LATE_BYTES] * count
+    under_way()
+    sent = ended = 0
+    while not told_to_end():
+        now = 0
+        for at, caller in enumerate(callers):
+            caller.answers.read(0.0)
+            if caller.answers.ended:
+                ended += 1
+                caller.close()
+                callers[at] = caller = _begun_half(endpoint, 0, APPEND)
+                left[at] = MESSAGE_BYTES - LATE_BYTES
+            size = caller.send_data(1, left[at])
+            left[at] -= size
+            now += size
+        sent += now
+        if not now:
+            told_to_end(0.01)
+    return {"connections": count + ended, "ended": ended, "sent_bytes": sent}
+
+
+def _begun_half(endpoint: str, number: int, path: bytes) -> Caller:
+    """A connection with a call of which a long message begins."""
+    caller = Caller(endpoint, number)
+    head = b"\0" + struct.pack(">I", MESSAGE_BYTES)
+    caller.answers.windows[1] = caller.answers.initial - len(head)
+    caller.send(h2.begin(1, h2.call_block(path)) + h2.frame(h2.DATA, 0, 1, head))
+    caller.answers.windows[0] -= len(head)
+    return caller
+
+
 def send_halves(endpoint: str, count: int, path: bytes) -> Counts:
     """The same with a method of that path."""
-    callers = [Caller(endpoint, number) for number in range(count)]
+    callers = [_begun_half(endpoint, number, path) for number in range(count)]
     left = dict.fromkeys(callers, MESSAGE_BYTES - LATE_BYTES)
-    head = b"\0" + struct.pack(">I", MESSAGE_BYTES)
-    for caller in callers:
-        caller.answers.windows[1] = caller.answers.initial - len(head)
-        caller.send(h2.begin(1, h2.call_block(path)) + h2.frame(h2.DATA, 0, 1, head))
-        caller.answers.windows[0] -= len(head)
     under_way()
     while not told_to_end():
         sent = 0
@@ -157,7 +186,14 @@ def strange_clients(endpoint: str, count: int) -> Counts:
 
 ATTACKS: dict[str, Callable[[str, int], Counts]] = {
     one.__name__: one
-    for one in (half_messages, half_crowd, many_streams, deaf_calls, strange_clients)
+    for one in (
+        half_messages,
+        half_crowd,
+        returning_halves,
+        many_streams,
+        deaf_calls,
+        strange_clients,
+    )
 }
 
 __all__ = ["ATTACKS", "Caller", "send_halves"]

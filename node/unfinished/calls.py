@@ -5,6 +5,7 @@ A call is known once its headers are whole; its messages are as they are read.
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import grpc
@@ -14,7 +15,6 @@ from node.unfinished.ledger import CALL_BYTES, Name, name_of, size_of
 from node.wirecodec import peer_host
 
 _BYTES_OF_FIELD = 8  # of HPACK, at most, for a header of up to some KiB
-_CALL: ContextVar[Callable[[int], None]] = ContextVar("says that a message of the call came")
 
 
 class Known(Protocol):
@@ -29,28 +29,60 @@ class Known(Protocol):
     def known(self, name: Name, size: int) -> None:
         """A message."""
 
+    def over(self, name: Name, gave_up: bool) -> None:
+        """No message of a call comes any more; see Ledger."""
 
-def begin(known: Known, context: Any) -> bool:
+
+@dataclass(slots=True)
+class Call:
+    """A call, as long as messages of it may come."""
+
+    _known: Known
+    _name: Name
+    _waits: bool = True
+
+    def came(self, size: int, is_last: bool) -> None:
+        """A message of it."""
+        self._known.known(self._name, size_of(size))
+        if is_last:
+            self._over(gave_up=False)
+
+    def end(self, _task: object) -> None:
+        """Its task is over."""
+        self._over(gave_up=True)
+
+    def _over(self, gave_up: bool) -> None:
+        if self._waits:
+            self._waits = False
+            self._known.over(self._name, gave_up)
+
+
+_CALL: ContextVar[Call] = ContextVar("the call of this context")
+
+
+def begin(known: Known, context: Any) -> Call | None:
     """A call begins: to be called before its task is made, which has the context of this one.
 
-    context: what gRPC says of the call. False for one of a connection that was ended: its headers
+    context: what gRPC says of the call. None for one of a connection that was ended: its headers
     may be what it was ended for. The core takes them for whole then, though they are without an
     end, and to read them takes seconds.
     """
     host = peer_host(context.peer())
     name = name_of(host.address, host.port)
     if known.has_ended(name):
-        return False
+        return None
     headers = context.invocation_metadata() or ()
     size = sum(len(key) + len(value) + _BYTES_OF_FIELD for key, value in headers)
     known.began(name, CALL_BYTES + size)
-    _CALL.set(lambda data: known.known(name, size_of(data)))
-    return True
+    call = Call(known, name)
+    _CALL.set(call)
+    return call
 
 
 def counted(handler: Handler) -> Handler:
     """The same method; the messages of its calls are counted."""
-    reads, writes = _counting(handler.request_deserializer), handler.response_serializer
+    reads = _counting(handler.request_deserializer, is_one=not handler.request_streaming)
+    writes = handler.response_serializer
     if handler.request_streaming:
         made = grpc.stream_stream_rpc_method_handler(handler.stream_stream, reads, writes)
     elif handler.response_streaming:
@@ -60,14 +92,14 @@ def counted(handler: Handler) -> Handler:
     return cast(Handler, made)
 
 
-def _counting(reads: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
+def _counting(reads: Callable[[bytes], Any] | None, is_one: bool) -> Callable[[bytes], Any]:
     def read(data: bytes) -> Any:
-        came = _CALL.get(None)
-        if came is not None:
-            came(len(data))
+        call = _CALL.get(None)
+        if call is not None:
+            call.came(len(data), is_last=is_one)
         return data if reads is None else reads(data)
 
     return read
 
 
-__all__ = ["Known", "begin", "counted"]
+__all__ = ["Call", "Known", "begin", "counted"]

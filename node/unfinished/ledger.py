@@ -3,14 +3,15 @@
 Rules: what is not known is unfinished: it lies in gRPC's core, or was refused there. All of it may
 take up so many bytes; beyond, connections of which no message arrives any more end, those with the
 most of it first. Those of which none has arrived yet may have a part of it, and end sooner. One
-alone may have as much as the longest message. A connection that has not begun a call, and so has
-no message to send, ends with little of it, though not at once: its calls may wait to be taken.
-No IO, no clock.
+alone may have as much as the longest message. A connection of which no call waits for a message has
+none to send, and ends with little of it, though not at once: its calls may wait to be taken.
+Addresses of which connections ended again and again get less patience. No IO, no clock.
 """
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
+from node.unfinished.offenders import Offenders
 from store.clocks import MonoMs
 
 Name = tuple[str, int]  # address and port of a client
@@ -28,7 +29,8 @@ SILENT_MS = 200  # without a message
 # taken one by one: those of many clients that connect anew wait for each other, with their
 # messages, and are no calls until they are taken.
 STRANGERS_SILENT_MS = 30
-UNCALLED_BYTES = 256 << 10  # of one that has not begun a call: the headers of a thousand calls
+UNCALLED_BYTES = 256 << 10  # of one without a call that waits: the headers of a thousand calls
+OFFENDERS_BYTES = 128 << 10  # of one that has begun none, of an offender: the windows of one call
 UNCALLED_MS = 5_000  # since it has more than its own, whatever others do
 STRANGERS_PART = 4  # of the bytes, together, once half of all of them are in use
 HEARD_PART = 16  # of what is unfinished that messages have to be, so that its connection is heard
@@ -40,6 +42,9 @@ FORGOTTEN_BYTES = 1 << 20  # so little: calls that were given up, or refused unr
 class _Connection:
     """heard_ms: when a message arrived, or nothing counted. grew_ms: when any byte came. received:
     bytes, at the last look. known: of requests, since then. is_strange: no message arrived yet.
+    waits: calls whose messages have not all come. excused: bytes that are unfinished, and no
+    headers without an end: those of before a call began, as headers come one after the other, and
+    those of a call that was given up, at the next look (gives_up).
     """
 
     heard_ms: MonoMs
@@ -50,6 +55,10 @@ class _Connection:
     looks: int = 0
     is_strange: bool = True
     has_called: bool = False
+    waits: int = 0
+    gives_up: bool = False
+    excused: int = 0
+    ends: bool = False  # as was judged already: it is seen until the core has closed it
 
     @property
     def counts(self) -> int:
@@ -57,13 +66,20 @@ class _Connection:
         return max(0, self.unfinished - OWN_BYTES)
 
     def calls_nothing(self, now_ms: MonoMs, quiet_ms: int) -> bool:
-        """Whether it said far more than a connection does before its first call, for long."""
-        if self.has_called or self.counts <= UNCALLED_BYTES:
+        """Whether it said far more than a connection does before a call, for long."""
+        if self.waits or self.unfinished - self.excused <= OWN_BYTES + UNCALLED_BYTES:
             return False
         return self._is_silent(now_ms, quiet_ms, UNCALLED_MS)
 
-    def may_end(self, now_ms: MonoMs, quiet_ms: int) -> bool:
+    @property
+    def offends(self) -> bool:
+        """Whether it said more than a connection of an offender may before its first call."""
+        return not self.has_called and self.unfinished > OFFENDERS_BYTES
+
+    def may_end(self, now_ms: MonoMs, quiet_ms: int, is_offenders: bool) -> bool:
         """Whether no message of it has arrived for long. quiet_ms: without a call, on any."""
+        if is_offenders:
+            return self._is_silent(now_ms, 0, STRANGERS_SILENT_MS)
         return self._is_silent(now_ms, quiet_ms if self.is_strange else 0, SILENT_MS)
 
     def _is_silent(self, now_ms: MonoMs, quiet_ms: int, most_ms: int) -> bool:
@@ -83,6 +99,8 @@ class Ledger:
     message_bytes_max: int
     unfinished: int = 0  # bytes, at the last look
     _connections: dict[Name, _Connection] = field(default_factory=dict)
+    _looked: dict[Name, _Connection] = field(default_factory=dict)  # in this look
+    _offenders: Offenders = field(default_factory=Offenders)
     _has_begun: bool = False  # a call, since the last look
     _began_ms: MonoMs = MonoMs(0)  # when one had, at a look
 
@@ -90,7 +108,18 @@ class Ledger:
         """So many bytes of a connection were the headers of a call."""
         found = self._found(name)
         found.known += size
+        found.waits += 1
+        found.excused = found.unfinished
         found.has_called = self._has_begun = True
+
+    def over(self, name: Name, gave_up: bool) -> None:
+        """A call waits for no message any more. gave_up: it was given up before they all came:
+        what is here of them stays unfinished, and is no headers without an end.
+        """
+        found = self._connections.get(name)
+        if found is not None:
+            found.waits = max(0, found.waits - 1)
+            found.gives_up |= gave_up
 
     def known(self, name: Name, size: int) -> None:
         """So many bytes of a connection were a message."""
@@ -104,32 +133,73 @@ class Ledger:
             found = self._connections[name] = _Connection(MonoMs(0), MonoMs(0))
         return found
 
-    def look(self, received: Mapping[Name, int], all_are_named: bool, now_ms: MonoMs) -> list[Name]:
-        """The connections that shall end. received: what came on each since it began."""
+    def look(self, received: Mapping[Name, int], now_ms: MonoMs) -> None:
+        """Some connections, in a look at all of them. received: what came on each since it began;
+        to be told in the turn in which it was read, as what is known by then is known of these
+        bytes.
+        """
+        for name, size in received.items():
+            self._connections[name] = self._looked[name] = self._found_at(name, size, now_ms)
+
+    def judge(self, all_are_named: bool, now_ms: MonoMs) -> set[Name]:
+        """The connections that shall end; it ends the look. all_are_named: it was at all that are
+        open, not at those alone that were known before.
+        """
         if self._has_begun:
             self._has_begun, self._began_ms = False, now_ms
         quiet_ms = now_ms - self._began_ms
-        looked = {name: self._looked(name, size, now_ms) for name, size in received.items()}
+        looked, self._looked = self._looked, {}
         unseen = self._connections.keys() - looked.keys()
         kept = {name for name in unseen if self._is_kept(name, all_are_named)}
         self._connections = {name: self._connections[name] for name in kept} | looked
         counted = {name: one.counts for name, one in looked.items() if one.counts}
         self.unfinished = total = sum(counted.values())
-        ended = [name for name in counted if looked[name].calls_nothing(now_ms, quiet_ms)]
-        large = sum(size > OWN_BYTES for size in counted.values())
-        if (large <= 1 and total <= self.message_bytes_max) or total <= self.bytes_max // 2:
-            return ended
+        offenders = self._offending(looked, now_ms)
+        ended = {name for name in counted if looked[name].calls_nothing(now_ms, quiet_ms)}
+        ended |= {name for name in offenders if looked[name].offends}
         left = {name: size for name, size in counted.items() if name not in ended}
-        strange = {name: size for name, size in left.items() if looked[name].is_strange}
+        large = sum(size > OWN_BYTES for size in counted.values())
+        if (large > 1 or total > self.message_bytes_max) and total > self.bytes_max // 2:
+            ended |= self._scarce(left, looked, offenders, now_ms)
+        for name in ended:
+            if not looked[name].ends:
+                looked[name].ends = True
+                self._offenders.note(name[0], now_ms)
+        return ended
+
+    def _offending(self, looked: Mapping[Name, _Connection], now_ms: MonoMs) -> set[Name]:
+        """The connections of addresses of which others ended again and again."""
+        if not self._offenders.are_any(now_ms):
+            return set()
+        return {name for name in looked if self._offenders.has(name[0], now_ms)}
+
+    def has_offenders(self, now_ms: MonoMs) -> bool:
+        """Whether connections of an address ended again and again: others may come at once."""
+        return self._offenders.are_any(now_ms)
+
+    def _scarce(
+        self,
+        left: Mapping[Name, int],
+        looked: Mapping[Name, _Connection],
+        offenders: Set[Name],
+        now_ms: MonoMs,
+    ) -> set[Name]:
+        """Those that end where all of them together have too much."""
+        quiet_ms = now_ms - self._began_ms
+        strange = {
+            name: size
+            for name, size in left.items()
+            if looked[name].is_strange or name in offenders
+        }
         may_end = {
             name
             for name, size in left.items()
-            if looked[name].may_end(now_ms, quiet_ms)
+            if looked[name].may_end(now_ms, quiet_ms, name in offenders)
             or size > self.bytes_max + self.message_bytes_max
         }
-        ended += _too_many(strange, may_end, self.bytes_max // STRANGERS_PART)
+        ended = _too_many(strange, may_end, self.bytes_max // STRANGERS_PART)
         left = {name: size for name, size in left.items() if name not in ended}
-        return ended + _too_many(left, may_end, self.bytes_max)
+        return ended | _too_many(left, may_end, self.bytes_max)
 
     def _is_kept(self, name: Name, all_are_named: bool) -> bool:
         """Of one that was not seen: it is gone, or it is new, and was heard of before."""
@@ -137,7 +207,7 @@ class Ledger:
         one.looks += all_are_named and not one.received
         return not all_are_named or (not one.received and one.looks < UNSEEN_LOOKS)
 
-    def _looked(self, name: Name, size: int, now_ms: MonoMs) -> _Connection:
+    def _found_at(self, name: Name, size: int, now_ms: MonoMs) -> _Connection:
         one = self._connections.get(name) or _Connection(now_ms, now_ms)
         one.heard_ms = one.heard_ms or now_ms  # it may have been heard of before it was seen
         one.unfinished = max(0, one.unfinished + size - one.received - one.known)
@@ -150,17 +220,20 @@ class Ledger:
         else:
             one.looks += 1
         one.received, one.known = size, 0
+        if one.gives_up:
+            one.excused, one.gives_up = one.unfinished, False
+        one.excused = min(one.excused, one.unfinished)
         return one
 
 
-def _too_many(counted: Mapping[Name, int], may_end: Set[Name], bytes_max: int) -> list[Name]:
+def _too_many(counted: Mapping[Name, int], may_end: Set[Name], bytes_max: int) -> set[Name]:
     """Those of some connections that end, so that the others have no more than that."""
-    total, ended = sum(counted.values()), []
+    total, ended = sum(counted.values()), set[Name]()
     for name in sorted(may_end & counted.keys(), key=counted.__getitem__, reverse=True):
         if total <= bytes_max:
             break
         total -= counted[name]
-        ended.append(name)
+        ended.add(name)
     return ended
 
 

@@ -50,13 +50,16 @@ class Sockets:
 
     def find(self) -> Iterator[None]:
         """See which there are, in steps between which others may have their turn."""
-        numbers = [int(name) for name in os.listdir(DESCRIPTORS)]
-        for gone in self._known.keys() - set(numbers):
+        found: set[int] = set()
+        with os.scandir(DESCRIPTORS) as entries:
+            for entry in entries:
+                if len(found) % AT_ONCE == AT_ONCE - 1:
+                    yield
+                number = int(entry.name)
+                found.add(number)
+                self._learn(number)
+        for gone in self._known.keys() - found:
             self._forget(gone)
-        for at, number in enumerate(numbers):
-            if at % AT_ONCE == AT_ONCE - 1:
-                yield
-            self._learn(number)
 
     def _learn(self, number: int) -> None:
         try:
@@ -91,19 +94,24 @@ class Sockets:
         if known is not None and known.line is not None:
             known.line.detach()  # the core's, or closed already
 
-    def received(self) -> dict[Name, int]:
-        """Bytes that came on each, without those that nobody has read yet."""
+    def received(self) -> Iterator[dict[Name, int]]:
+        """Bytes that came on each, without those that nobody has read yet; some of them at a time:
+        others may have their turn in between.
+        """
         found: dict[Name, int] = {}
         for number, one in list(self._known.items()):
             if one.line is None or one.name is None:
                 continue
+            if len(found) == AT_ONCE:
+                yield found
+                found = {}
             try:
                 self._read(one, one.line)
             except OSError:
                 self._forget(number)
             else:
                 found[one.name] = one.received
-        return found
+        yield found
 
     def _read(self, one: _Socket, line: socket.socket) -> None:
         """Raises OSError."""
@@ -116,18 +124,18 @@ class Sockets:
             fcntl.ioctl(line, termios.FIONREAD, unread)
             one.raw, one.received = raw, max(0, raw - unread[0] - acked // ANSWER_PART)
 
-    def end(self, name: Name) -> None:
-        """End a connection, with what came on it and was not read yet, which may be some MiB: the
-        core would read it before it sees the end. The descriptor may be another one's by now.
+    def end(self, names: Collection[Name]) -> None:
+        """End connections, with what came on them and was not read yet, which may be some MiB: the
+        core would read it before it sees the end. A descriptor may be another one's by now.
         """
-        for number, one in list(self._known.items()):
-            if one.name != name:
+        for number, one in list(self._known.items()) if names else ():
+            if one.name not in names:
                 continue
             try:
                 if not stat.S_ISSOCK(os.fstat(number).st_mode):
                     continue
                 with socket.socket(fileno=os.dup(number)) as line:
-                    if self._client_of(line) == name:
+                    if self._client_of(line) == one.name:
                         _disconnect(line)
             except OSError:
                 self._forget(number)

@@ -7,8 +7,10 @@ grown, or something is unfinished, all connections.
 import asyncio
 import os
 import time
-from collections.abc import Collection
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
@@ -17,6 +19,7 @@ from node.unfinished.sockets import Sockets, are_told
 from store.clocks import MonoMs
 
 log = structlog.get_logger("duolog.node")
+T = TypeVar("T")
 
 LOOK_SECONDS = 0.02
 NEXT_SECONDS = 0.005  # to the next look where something is unfinished
@@ -40,7 +43,8 @@ class Watch:
         self.ended = 0
         self.looks = False
         self._ledger = ledger
-        self._ended_names: dict[Name, float] = {}  # when each was ended; time.monotonic()
+        # When each was ended, by time.monotonic(); the latest one last.
+        self._ended_names: OrderedDict[Name, float] = OrderedDict()
         self._problem = ""  # as logged; empty: it looks
         self._task: asyncio.Task[None] | None = None
 
@@ -57,6 +61,11 @@ class Watch:
         """See Ledger; nothing where nobody looks."""
         if self.looks:
             self._ledger.known(name, size)
+
+    def over(self, name: Name, gave_up: bool) -> None:
+        """See Ledger; nothing where nobody looks."""
+        if self.looks:
+            self._ledger.over(name, gave_up)
 
     def start(self, ports: Collection[int]) -> None:
         """Look at the connections of these ports, where the system tells of them."""
@@ -84,16 +93,15 @@ class Watch:
         least, looks, rest = 0, 0, LOOK_SECONDS
         while True:
             await asyncio.sleep(rest)
-            began, spent = time.thread_time(), 0.0
             try:
+                began = time.thread_time()
                 memory = _own_memory()
+                spent = time.thread_time() - began
                 least, looks = min(least, memory), looks + 1
-                all_of_them = memory >= least + GROWN_BYTES or looks >= IDLE_LOOKS
+                hurries = self._ledger.has_offenders(_now_ms())
+                all_of_them = hurries or memory >= least + GROWN_BYTES or looks >= IDLE_LOOKS
                 if all_of_them:
-                    for _ in sockets.find():
-                        spent += time.thread_time() - began
-                        await asyncio.sleep(0)
-                        began = time.thread_time()
+                    spent += await _in_turns(sockets.find(), lambda _: None)
                     least, looks = memory, 0
             except OSError as error:  # there was no descriptor left for a moment
                 self._note(str(error))
@@ -101,9 +109,13 @@ class Watch:
                 continue
             self._note("")
             if all_of_them or self._ledger.unfinished:
-                self._look(sockets, all_of_them)
-            spent += time.thread_time() - began
-            rest = NEXT_SECONDS if self._ledger.unfinished else LOOK_SECONDS
+                spent += await _in_turns(
+                    sockets.received(), lambda part: self._ledger.look(part, _now_ms())
+                )
+                began = time.thread_time()
+                self._end(sockets, self._ledger.judge(all_of_them, _now_ms()))
+                spent += time.thread_time() - began
+            rest = NEXT_SECONDS if hurries or self._ledger.unfinished else LOOK_SECONDS
             rest = max(rest, RESTS * spent)
 
     def _note(self, problem: str) -> None:
@@ -111,19 +123,35 @@ class Watch:
             log.warning("gRPC: connections cannot be looked at", reason=problem)
         self._problem = problem
 
-    def _look(self, sockets: Sockets, all_of_them: bool) -> None:
-        now = time.monotonic()
-        ended = self._ledger.look(sockets.received(), all_of_them, MonoMs(int(1000 * now)))
-        kept = {name: at for name, at in self._ended_names.items() if at > now - KNOWN_SECONDS}
-        self._ended_names = kept | dict.fromkeys(ended, now)
-        self.ended += len(ended)
-        for name in ended:
+    def _end(self, sockets: Sockets, names: Collection[Name]) -> None:
+        now, known = time.monotonic(), self._ended_names
+        while known and next(iter(known.values())) <= now - KNOWN_SECONDS:
+            known.popitem(last=False)
+        self.ended += len(names)
+        for name in names:
+            known[name] = now
+            known.move_to_end(name)
             log.warning(
                 "gRPC: a connection was ended",
                 peer=f"{name[0]}:{name[1]}",
                 reason="what came on it is no whole request, and takes too much memory",
             )
-            sockets.end(name)
+        sockets.end(names)
+
+
+async def _in_turns(steps: Iterable[T], take: Callable[[T], None]) -> float:
+    """Work in steps, after each of which others have their turn; CPU seconds that it took."""
+    spent, began = 0.0, time.thread_time()
+    for step in steps:
+        take(step)
+        spent += time.thread_time() - began
+        await asyncio.sleep(0)
+        began = time.thread_time()
+    return spent + time.thread_time() - began
+
+
+def _now_ms() -> MonoMs:
+    return MonoMs(int(1000 * time.monotonic()))
 
 
 def _own_memory() -> int:

@@ -4,6 +4,7 @@ import pytest
 
 from node.unfinished import ledger as module
 from node.unfinished.ledger import Ledger, Name, name_of, size_of
+from node.unfinished.offenders import OFFENCE_MS, OFFENCES
 from store.clocks import MonoMs
 
 MIB = 1 << 20
@@ -27,12 +28,13 @@ class Looked(Ledger):
 
     def see(
         self, received: dict[Name, int], *, every: bool = True, after_ms: int = 50
-    ) -> list[Name]:
+    ) -> set[Name]:
         """Look, so much later."""
         self.now_ms += after_ms
         if self.is_calling:
             self.began(OTHER, 0)
-        return self.look(received, every, MonoMs(self.now_ms))
+        self.look(received, MonoMs(self.now_ms))
+        return self.judge(every, MonoMs(self.now_ms))
 
 
 def called(*names: Name) -> Looked:
@@ -52,9 +54,9 @@ def known(*names: Name) -> Looked:
     return made
 
 
-def looks(ledger: Looked, received: dict[Name, int], count: int = LOOKS) -> list[Name]:
+def looks(ledger: Looked, received: dict[Name, int], count: int = LOOKS) -> set[Name]:
     """Look so many times at the same; what the last look says."""
-    found: list[Name] = []
+    found: set[Name] = set()
     for _ in range(count):
         found = ledger.see(received)
     return found
@@ -66,17 +68,28 @@ def test_what_is_known_is_not_unfinished() -> None:
     for _ in range(100):
         total += MIB
         ledger.known(name(1), MIB)
-        assert ledger.see({name(1): total}) == []
+        assert ledger.see({name(1): total}) == set()
         assert ledger.unfinished == 0
+
+
+def test_a_look_may_come_in_parts_with_messages_between_them() -> None:
+    ledger, whole = called(name(1), name(2), name(3)), {name(1): MIB, name(2): MIB, name(3): MIB}
+    for one, size in whole.items():
+        ledger.look({one: size}, MonoMs(ledger.now_ms))
+        ledger.known(name(1), MIB)  # of which the bytes come before the next look
+    assert ledger.judge(True, MonoMs(ledger.now_ms)) == set()
+    assert ledger.unfinished == 3 * (MIB - OWN)
+    assert ledger.see({**whole, name(1): 4 * MIB}) == set()
+    assert ledger.unfinished == 3 * (MIB - OWN)
 
 
 def test_connections_of_which_no_message_arrives_end_the_largest_first() -> None:
     ledger = known(name(1), name(2), name(3))
     received = {name(1): 3 * MIB, name(2): 5 * MIB, name(3): 4 * MIB}
-    assert looks(ledger, received, LOOKS - 1) == []
+    assert looks(ledger, received, LOOKS - 1) == set()
     assert ledger.unfinished == 12 * MIB - 3 * OWN - 3
-    assert looks(ledger, received, 1) == [name(2)]
-    assert looks(ledger, {one: received[one] for one in (name(1), name(3))}) == []
+    assert looks(ledger, received, 1) == {name(2)}
+    assert looks(ledger, {one: received[one] for one in (name(1), name(3))}) == set()
 
 
 def test_a_connection_whose_messages_arrive_goes_on_beside_others() -> None:
@@ -85,17 +98,17 @@ def test_a_connection_whose_messages_arrive_goes_on_beside_others() -> None:
     for number in range(1, 20):
         ledger.known(busy, MIB)
         found = ledger.see({busy: (number + 9) * MIB, stalled: 2 * MIB})
-        assert found == ([stalled] if number >= LOOKS else [])
+        assert found == ({stalled} if number >= LOOKS else set())
 
 
 def test_small_messages_do_not_keep_a_connection_with_much_that_is_unfinished() -> None:
     large, other = name(1), name(2)
     ledger = known(large, other)
-    found: list[Name] = []
+    found: set[Name] = set()
     for _ in range(LOOKS):
         ledger.known(large, 300)
         found = ledger.see({large: 8 * MIB, other: 2 * MIB})
-    assert found == [large]
+    assert found == {large}
 
 
 def test_a_connection_with_far_too_much_ends_whatever_arrives() -> None:
@@ -103,9 +116,9 @@ def test_a_connection_with_far_too_much_ends_whatever_arrives() -> None:
     most = MOST + LONGEST
     for number in (1, 2):
         ledger.known(name(1), 100 * MIB)
-        assert ledger.see({name(1): number * 100 * MIB + most}) == []
+        assert ledger.see({name(1): number * 100 * MIB + most}) == set()
     ledger.known(name(1), 100 * MIB)
-    assert ledger.see({name(1): 300 * MIB + most + OWN + 10}) == [name(1)]
+    assert ledger.see({name(1): 300 * MIB + most + OWN + 10}) == {name(1)}
 
 
 def test_what_little_stays_unfinished_for_long_is_forgotten() -> None:
@@ -121,8 +134,8 @@ def test_what_little_stays_unfinished_for_long_is_forgotten() -> None:
 
 def test_one_alone_may_have_as_much_as_the_longest_message() -> None:
     ledger = called(name(1), name(2))
-    assert looks(ledger, {name(1): LONGEST, name(2): 2 * OWN}, 50) == []
-    assert looks(ledger, {name(1): LONGEST + OWN + 1, name(2): OWN}) == [name(1)]
+    assert looks(ledger, {name(1): LONGEST, name(2): 2 * OWN}, 50) == set()
+    assert looks(ledger, {name(1): LONGEST + OWN + 1, name(2): OWN}) == {name(1)}
 
 
 def test_those_of_which_no_message_ever_arrived_have_a_part_and_end_sooner() -> None:
@@ -131,14 +144,14 @@ def test_those_of_which_no_message_ever_arrived_have_a_part_and_end_sooner() -> 
     for number in (2, 3):
         ledger.began(name(number), 0)
     received = {name(1): 4 * MIB, name(2): part // 2 + OWN, name(3): part // 2 + OWN}
-    assert looks(ledger, received, 50) == []
+    assert looks(ledger, received, 50) == set()
     received[name(3)] += 1
-    assert looks(ledger, received, 1) == [name(3)]
+    assert looks(ledger, received, 1) == {name(3)}
     ledger.began(name(4), 0)
     received[name(4)] = received.pop(name(3))
-    assert ledger.see(received) == [name(2)]
-    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS - 1) == [name(2)]
-    assert ledger.see(received, after_ms=1) == [name(4)]
+    assert ledger.see(received) == {name(2)}
+    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS - 1) == {name(2)}
+    assert ledger.see(received, after_ms=1) == {name(4)}
 
 
 def test_strangers_whose_calls_may_wait_to_be_taken_end_later() -> None:
@@ -146,14 +159,14 @@ def test_strangers_whose_calls_may_wait_to_be_taken_end_later() -> None:
     ledger = called(name(1), name(2))
     received = {name(1): 2 * part, name(2): 2 * part + 1}
     ledger.is_calling = True
-    assert looks(ledger, received, LOOKS) == []
-    assert ledger.see(received) == [name(2), name(1)]
+    assert looks(ledger, received, LOOKS) == set()
+    assert ledger.see(received) == {name(2), name(1)}
     ledger = called(name(1), name(2))
     ledger.is_calling = True
-    assert ledger.see(received) == []
+    assert ledger.see(received) == set()
     ledger.is_calling = False  # there is nothing left to be taken
-    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS - 1) == []
-    assert ledger.see(received, after_ms=1) == [name(2), name(1)]
+    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS - 1) == set()
+    assert ledger.see(received, after_ms=1) == {name(2), name(1)}
 
 
 @pytest.mark.parametrize("is_calling", [False, True])
@@ -166,26 +179,26 @@ def test_a_connection_that_says_much_and_calls_nothing_ends_however_much_there_i
     received = {name(1): most, name(2): most + 1, name(3): most + 2}
     ledger.see({})
     ledger.is_calling = is_calling
-    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS) == []
-    assert ledger.see(received, after_ms=most_ms - 1) == []
-    assert ledger.see(received, after_ms=1) == [name(2)]
+    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS) == set()
+    assert ledger.see(received, after_ms=most_ms - 1) == set()
+    assert ledger.see(received, after_ms=1) == {name(2)}
     ledger.began(name(2), 0)
-    assert looks(ledger, received, 50 + module.UNCALLED_MS // 50) == []
+    assert looks(ledger, received, 50 + module.UNCALLED_MS // 50) == set()
 
 
 def test_how_long_a_connection_said_nothing_is_no_part_of_how_long_its_calls_waited() -> None:
     ledger = Looked(MOST, LONGEST)
     ledger.is_calling = True
-    assert looks(ledger, {name(1): OWN}, 2 * module.UNCALLED_MS // 50) == []
+    assert looks(ledger, {name(1): OWN}, 2 * module.UNCALLED_MS // 50) == set()
     received = {name(1): OWN + module.UNCALLED_BYTES + 1}
-    assert looks(ledger, received, module.UNCALLED_MS // 50 - 1) == []
-    assert ledger.see(received) == [name(1)]
+    assert looks(ledger, received, module.UNCALLED_MS // 50 - 1) == set()
+    assert ledger.see(received) == {name(1)}
 
 
 def test_a_connection_ends_after_some_looks_however_long_they_took() -> None:
     ledger = known(name(1), name(2))
     received = {name(1): 5 * MIB, name(2): 5 * MIB}
-    assert ledger.see(received, after_ms=60_000) == []  # its messages may not have been served
+    assert ledger.see(received, after_ms=60_000) == set()  # its messages may not have been served
     assert len(ledger.see(received, after_ms=0)) == 1
 
 
@@ -193,13 +206,13 @@ def test_a_connection_ends_after_some_time_however_many_looks_there_were() -> No
     ledger = known(name(1), name(2))
     received = {name(1): 5 * MIB, name(2): 5 * MIB}
     for _ in range(module.SILENT_MS - 1):
-        assert ledger.see(received, after_ms=1) == []
+        assert ledger.see(received, after_ms=1) == set()
     assert len(ledger.see(received, after_ms=1)) == 1
 
 
 def test_what_a_connection_has_of_its_own_does_not_count() -> None:
     ledger = Looked(MOST, LONGEST)
-    assert looks(ledger, {name(number): OWN for number in range(1000)}) == []
+    assert looks(ledger, {name(number): OWN for number in range(1000)}) == set()
     assert ledger.unfinished == 0
 
 
@@ -207,7 +220,7 @@ def test_what_is_known_too_early_or_too_well_is_no_credit() -> None:
     ledger = Looked(MOST, LONGEST)
     ledger.known(name(1), 100 * MIB)
     ledger.see({name(1): MIB})
-    assert looks(ledger, {name(1): MIB + LONGEST + OWN + 1}) == [name(1)]
+    assert looks(ledger, {name(1): MIB + LONGEST + OWN + 1}) == {name(1)}
 
 
 def test_a_connection_that_is_heard_of_before_it_is_seen_is_known_when_it_is() -> None:
@@ -230,6 +243,89 @@ def test_connections_that_are_gone_are_forgotten() -> None:
     looks(ledger, {}, module.UNSEEN_LOOKS)
     assert ledger._connections == {}
     assert ledger.unfinished == 0
+
+
+def test_headers_without_an_end_behind_a_call_that_has_its_message_end_as_those_before_any() -> (
+    None
+):
+    ledger = called(name(1), name(2), name(3))
+    ledger.over(name(1), gave_up=False)
+    ledger.over(name(1), gave_up=False)  # of a call that was forgotten
+    ledger.began(name(3), 0)
+    ledger.over(name(3), gave_up=False)  # of two: the other one waits
+    most = OWN + module.UNCALLED_BYTES
+    received = dict.fromkeys((name(1), name(2), name(3)), most)
+    assert looks(ledger, received) == set()
+    received = dict.fromkeys(received, most + 1)
+    assert looks(ledger, received, 1) == {name(1)}
+    del received[name(1)]
+    assert looks(ledger, received, 50 + module.UNCALLED_MS // 50) == set()
+
+
+def test_what_is_left_of_a_call_that_was_given_up_is_no_headers_without_an_end() -> None:
+    ledger, most = called(name(1)), OWN + module.UNCALLED_BYTES
+    received = {name(1): 3 * MIB}
+    ledger.see(received)
+    ledger.over(name(1), gave_up=True)
+    received[name(1)] += MIB  # on its way as it was
+    assert looks(ledger, received, 50 + module.UNCALLED_MS // 50) == set()
+    received[name(1)] += most
+    assert looks(ledger, received) == set()
+    received[name(1)] += 1
+    assert looks(ledger, received, 1) == {name(1)}
+
+
+def test_what_was_unfinished_before_a_call_began_is_no_headers_without_an_end() -> None:
+    """Of very many calls a little of each may be: what is known of them is an estimate."""
+    ledger, size = Looked(MOST, LONGEST), 0
+    for _ in range(20):
+        size += module.UNCALLED_BYTES
+        ledger.began(name(1), 0)
+        ledger.over(name(1), gave_up=False)
+        assert looks(ledger, {name(1): size}) == set()
+    assert looks(ledger, {name(1): size + OWN + 1}) == {name(1)}
+
+
+def offended(ledger: Looked, *more: Name) -> None:
+    """Have an address end connections for headers without an end, so often that it offends."""
+    for number in range(OFFENCES):
+        one = name(100 + number)
+        received = dict.fromkeys(more, 0) | {one: OWN + module.UNCALLED_BYTES + 1}
+        assert looks(ledger, received) == {one}
+
+
+def test_an_address_whose_connections_ended_again_and_again_has_less_for_a_new_one() -> None:
+    ledger, most = Looked(MOST, LONGEST), module.OFFENDERS_BYTES
+    offended(ledger)
+    received = {name(1): most + 1, name(2): most, OTHER: most + 1}
+    assert ledger.see(received) == {name(1)}, "at the first look"
+    del received[name(1)]
+    assert looks(ledger, received) == set()
+    later = {name(3): most + 1}
+    assert ledger.see(later, after_ms=OFFENCE_MS) == set(), "it is forgotten"
+
+
+def test_a_connection_offends_once_however_often_it_is_seen_at_its_end() -> None:
+    ledger = Looked(MOST, LONGEST)
+    received = {name(100): OWN + module.UNCALLED_BYTES + 1}
+    assert looks(ledger, received, LOOKS + OFFENCES) == {name(100)}
+    assert not ledger.has_offenders(MonoMs(ledger.now_ms))
+
+
+def test_connections_with_calls_of_such_an_address_go_on() -> None:
+    ledger = called(name(1), name(2))
+    ledger.over(name(2), gave_up=False)
+    offended(ledger, name(1), name(2))
+    received = {name(1): 3 * MIB, name(2): module.OFFENDERS_BYTES + 1}
+    assert looks(ledger, received) == set()
+
+
+def test_where_bytes_are_scarce_such_an_address_has_a_part_and_less_patience() -> None:
+    ledger = known(name(1), OTHER)
+    offended(ledger, name(1), OTHER)
+    received = {name(1): MOST // 2, OTHER: MOST // 2}
+    assert ledger.see(received, after_ms=1) == set()
+    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS) == {name(1)}
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_000, 10 * MIB])

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from node.unfinished import sockets as module
+from node.unfinished.ledger import Name
 from node.unfinished.sockets import Sockets, are_told
 
 pytestmark = pytest.mark.skipif(not are_told(), reason="this system tells nothing of connections")
@@ -38,6 +40,14 @@ def find(sockets: Sockets) -> None:
         pass
 
 
+def received_of(sockets: Sockets) -> dict[Name, int]:
+    """Of all connections."""
+    found: dict[Name, int] = {}
+    for part in sockets.received():
+        found |= part
+    return found
+
+
 def received(server: socket.socket, data: bytes) -> None:
     got = 0
     while got < len(data):
@@ -49,16 +59,16 @@ def test_bytes_that_were_read_are_counted(connect: Callable[[], Pair]) -> None:
     sockets = Sockets({server.getsockname()[1]})
     name = client.getsockname()[:2]
     find(sockets)
-    assert sockets.received() == {name: 0}
+    assert received_of(sockets) == {name: 0}
     client.sendall(b"x" * 50_000)
     received(server, b"x" * 50_000)
-    assert sockets.received() == {name: 50_000}
+    assert received_of(sockets) == {name: 50_000}
     client.sendall(b"x" * 1000)
     while not server.recv(1, socket.MSG_PEEK):
         pass
-    assert sockets.received() == {name: 50_000}  # these are the kernel's
+    assert received_of(sockets) == {name: 50_000}  # these are the kernel's
     received(server, b"x" * 1000)
-    assert sockets.received() == {name: 51_000}
+    assert received_of(sockets) == {name: 51_000}
     sockets.close()
 
 
@@ -66,7 +76,7 @@ def test_connections_of_other_ports_are_left_out(connect: Callable[[], Pair]) ->
     _, server = connect()
     sockets = Sockets({server.getsockname()[1] + 1})
     find(sockets)
-    assert sockets.received() == {}
+    assert received_of(sockets) == {}
     sockets.close()
 
 
@@ -80,7 +90,7 @@ def test_an_ended_connection_is_at_its_end_for_both_sides(
     client.sendall(b"never read")
     while not server.recv(1, socket.MSG_PEEK):
         pass
-    sockets.end(client.getsockname()[:2])
+    sockets.end({client.getsockname()[:2]})
     with pytest.raises(ConnectionResetError):
         client.recv(10)
     with pytest.raises(ConnectionResetError):
@@ -102,12 +112,12 @@ def test_a_descriptor_that_is_another_connections_by_now_is_not_ended(
     server.close()
     later, second = connect()
     assert number in (later.fileno(), second.fileno())  # the lowest ones that are free
-    sockets.end(name)
+    sockets.end({name})
     second.setblocking(False)
     with pytest.raises(BlockingIOError):
         second.recv(10)
     find(sockets)
-    assert set(sockets.received()) == {later.getsockname()[:2]}
+    assert set(received_of(sockets)) == {later.getsockname()[:2]}
     sockets.close()
 
 
@@ -129,5 +139,20 @@ def test_ipv4_clients_of_an_ipv6_port_have_their_ipv4_name() -> None:
             with server:
                 sockets = Sockets({port})
                 find(sockets)
-                assert set(sockets.received()) == {client.getsockname()}
+                assert set(received_of(sockets)) == {client.getsockname()}
                 sockets.close()
+
+
+def test_connections_are_found_and_read_in_steps(
+    connect: Callable[[], Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", 4)
+    pairs = [connect() for _ in range(10)]
+    sockets = Sockets({pairs[0][1].getsockname()[1]})
+    assert sum(1 for _ in sockets.find()) >= len(pairs) * 2 // 4, "both ends are descriptors here"
+    parts = list(sockets.received())
+    assert [len(part) for part in parts] == [4, 4, 2]
+    assert {name for part in parts for name in part} == {
+        client.getsockname()[:2] for client, _ in pairs
+    }
+    sockets.close()
