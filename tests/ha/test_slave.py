@@ -341,6 +341,17 @@ def test_a_chunk_of_more_records_than_are_described_at_once(
     assert log_bytes(slave.store) == log_bytes(master.store)
 
 
+@pytest.mark.parametrize(("more", "kept"), [(0, True), (1, False)])
+def test_what_was_found_in_a_large_chunk_is_kept_for_dispatch(more: int, kept: bool) -> None:
+    master = several(4)
+    slave = welcomed(master)
+    data = master.store.log.get_data(0)
+    slave.many_bytes = len(data) + more
+    slave.step(Received(frames.chunk_frame(Epoch(1), 0, 0, data)), MonoMs(0))
+    assert slave.end == master.store.log.max_offset
+    assert bool(len(slave.store.dispatcher.arrived)) is kept
+
+
 @pytest.mark.parametrize("left", [8, 9])
 def test_the_least_blank_that_closes_a_segment_is_taken(left: int) -> None:
     master, slave = open_master(), open_slave()
