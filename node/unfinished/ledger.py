@@ -34,14 +34,16 @@ OFFENDERS_BYTES = 128 << 10  # of one that has begun none, of an offender: the w
 UNCALLED_MS = 5_000  # since it has more than its own, whatever others do
 STRANGERS_PART = 4  # of the bytes, together, once half of all of them are in use
 HEARD_PART = 16  # of what is unfinished that messages have to be, so that its connection is heard
+PINGS_MS = 10_000
+PINGS_BYTES = 256  # in it, of one that sends nothing else: keep-alives, which nobody tells of
 FORGOTTEN_MS = 60_000  # without a byte; then what little is unfinished is taken for a miscount
 FORGOTTEN_BYTES = 1 << 20  # so little: calls that were given up, or refused unread
 
 
 @dataclass(slots=True)
 class _Connection:
-    """heard_ms: when a message arrived, or nothing counted. grew_ms: when any byte came. received:
-    bytes, at the last look. known: of requests, since then. is_strange: no message arrived yet.
+    """heard_ms: when a message arrived, or nothing counted. grew_ms: when any byte came. since_ms:
+    since when it had no more unfinished than `before` and some pings. received: bytes, at the last look. known: of requests, since then. is_strange: no message arrived yet.
     waits: calls whose messages have not all come. excused: bytes that are unfinished, and no
     headers without an end: those of before a call began, as headers come one after the other, and
     those of a call that was given up, at the next look (gives_up).
@@ -49,6 +51,8 @@ class _Connection:
 
     heard_ms: MonoMs
     grew_ms: MonoMs
+    since_ms: MonoMs
+    before: int = 0
     received: int = 0
     known: int = 0
     unfinished: int = 0
@@ -130,7 +134,7 @@ class Ledger:
     def _found(self, name: Name) -> _Connection:
         found = self._connections.get(name)
         if found is None:
-            found = self._connections[name] = _Connection(MonoMs(0), MonoMs(0))
+            found = self._connections[name] = _Connection(MonoMs(0), MonoMs(0), MonoMs(0))
         return found
 
     def look(self, received: Mapping[Name, int], now_ms: MonoMs) -> None:
@@ -208,9 +212,13 @@ class Ledger:
         return not all_are_named or (not one.received and one.looks < UNSEEN_LOOKS)
 
     def _found_at(self, name: Name, size: int, now_ms: MonoMs) -> _Connection:
-        one = self._connections.get(name) or _Connection(now_ms, now_ms)
+        one = self._connections.get(name) or _Connection(now_ms, now_ms, now_ms)
         one.heard_ms = one.heard_ms or now_ms  # it may have been heard of before it was seen
         one.unfinished = max(0, one.unfinished + size - one.received - one.known)
+        if now_ms - one.since_ms >= PINGS_MS:
+            if one.unfinished - one.before <= PINGS_BYTES:
+                one.unfinished = min(one.before, one.unfinished)
+            one.since_ms, one.before = now_ms, one.unfinished
         if size != one.received:
             one.grew_ms = now_ms
         elif now_ms - one.grew_ms >= FORGOTTEN_MS and one.unfinished < FORGOTTEN_BYTES:

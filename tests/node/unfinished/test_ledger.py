@@ -132,6 +132,17 @@ def test_what_little_stays_unfinished_for_long_is_forgotten() -> None:
     assert 0 < ledger.unfinished == 2 * MIB - OWN - 1
 
 
+def test_pings_of_a_connection_that_only_listens_count_for_nothing() -> None:
+    """One that subscribes sends nothing else for days, and no call of it waits for a message."""
+    ledger, sent = known(name(1)), 1
+    ledger.over(name(1), gave_up=False)
+    for _ in range(50_000):  # a ping each 5 s, within TLS
+        sent += 17 + 29
+        assert ledger.see({name(1): sent}, after_ms=5_000) == set()
+    assert ledger.see({name(1): sent + MIB}) == set()
+    assert looks(ledger, {name(1): sent + MIB}, 200) == {name(1)}, "what is none"
+
+
 def test_one_alone_may_have_as_much_as_the_longest_message() -> None:
     ledger = called(name(1), name(2))
     assert looks(ledger, {name(1): LONGEST, name(2): 2 * OWN}, 50) == set()
