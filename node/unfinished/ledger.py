@@ -42,11 +42,12 @@ FORGOTTEN_BYTES = 1 << 20  # so little: calls that were given up, or refused unr
 
 @dataclass(slots=True)
 class _Connection:
-    """heard_ms: when a message arrived, or nothing counted. grew_ms: when any byte came. since_ms:
-    since when it had no more unfinished than `before` and some pings. received: bytes, at the last look. known: of requests, since then. is_strange: no message arrived yet.
+    """heard_ms: when a message arrived, or nothing counted. grew_ms: when any byte came.
+    since_ms: since when it had no more unfinished than `before` and some pings. received:
+    bytes, at the last look. known: of requests, since then. is_strange: no message arrived yet.
     waits: calls whose messages have not all come. excused: bytes that are unfinished, and no
-    headers without an end: those of before a call began, as headers come one after the other, and
-    those of a call that was given up, at the next look (gives_up).
+    headers without an end: those of before a call began, as headers come one after the other,
+    and those of a call that was given up, at the next look (gives_up).
     """
 
     heard_ms: MonoMs
