@@ -13,6 +13,7 @@ from ha.progress import SlaveSession
 from sim.disk import SimDisk
 from sim.faults import Fault
 from sim.planted import Mutant, Patch
+from store.arrivedrows import ArrivedRows
 from store.clocks import MonoMs, WallMs
 from store.consumequeue import ConsumeQueue
 from store.idempotence import IdempotenceTable
@@ -266,6 +267,11 @@ def _blank_tail_kept() -> list[Patch]:
     return [(ConsumeQueue, "truncate", truncate)]
 
 
+def _cut_rows_kept() -> list[Patch]:
+    """What arrived before a cut is dispatched after it."""
+    return [(ArrivedRows, "forget", lambda self: None)]
+
+
 def _all_confirmed() -> list[Patch]:
     """A restarted master takes its whole log for confirmed."""
     original = _MASTER.open_epoch
@@ -347,6 +353,7 @@ REPLICATION = [
     Mutant("gap-ignored", "a chunk is appended anywhere", _gap_ignored, weather=_storms),
     Mutant("visible-offsets", "queue offsets are given twice", _queue_offsets_from_visible),
     Mutant("queue-tail", "a cut queue keeps entries of cut records", _blank_tail_kept),
+    Mutant("rows-kept", "a cut log keeps what dispatch was given of it", _cut_rows_kept),
     Mutant("small-window", "a large record stalls replication", _window_of_whole_records),
     Mutant("offsets-of-refused", "what is refused uses offsets up", _offsets_of_refused),
     Mutant("names-unsynced", "names of new files are not synced", _names_unsynced),

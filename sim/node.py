@@ -54,7 +54,7 @@ FORGETTING = 0.03  # how often one is forgotten before it gets a message
 FLUSH_TICK_MS = 100.0
 RECONNECT_MS = 60.0
 MAPPED_MAX = 60  # of a node with services: their topics have queues, too
-MANY_BYTES = 2000  # of a chunk whose records dispatch need not scan; some have 4 KiB
+MANY_BYTES = 1  # of a chunk whose records dispatch need not scan: of every one, as all are small
 DAMAGED = "damaged"  # why a node lacks what it had, beside the kinds of older copies
 
 Reply = Callable[[PutMessageStatus, PutResult | None], None]
