@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import islice
 from weakref import WeakKeyDictionary
 
-SLICE_SECONDS = 0.004
+SLICE_SECONDS = 0.001
 BEGIN_AT_ONCE = 32  # calls that begin, at most, which share a slice
 
 
