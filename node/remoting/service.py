@@ -173,6 +173,7 @@ class RemotingService:
         self._running.start(self._commits.run())
         self._running.start(self._expire())
         self._running.start(self._tick())
+        self._running.start(self._clients.keep_telling())
         self._transactions.start()
         self._broker.remoting_members = lambda group: len(self.members.ids(group))
         self._broker.remoting_route = self._routes.of

@@ -1,12 +1,14 @@
 """Clients: their heartbeats, their groups, what they send back, and what they are told."""
 
+import asyncio
 from collections import Counter
 from dataclasses import replace
 
 from duolog import _errors as sdk
 
-from node.access.gate import PRINCIPAL
+from node.access.gate import PRINCIPAL, Principal
 from node.broker import Broker
+from node.core.slices import Slices
 from node.pop.retrytopics import group_retry_topic
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import LANGUAGES, NUMBER_MAX, ONEWAY, OTHER, Command
@@ -26,6 +28,7 @@ from store.metadata import check_group
 GIVE_UP_LEVEL = -1  # RocketMQ's: the message becomes a dead letter
 TOLD_MAX = 5000  # members that are told of others in a second; a group is told whole
 TOLD_OF_GROUP_MAX = 200  # those of one group; a larger one is told once
+TOLD_AT_ONCE = 32  # members of a group; others have their turns between those of a larger one
 
 
 class Clients:
@@ -42,6 +45,8 @@ class Clients:
         self._told: Counter[str] = Counter()  # members of groups that were told in this second
         self._untold: dict[str, None] = {}  # those that are told in the next one
         self._left = TOLD_MAX
+        self._large: dict[str, None] = {}  # groups that `keep_telling` is to tell
+        self._has_large = asyncio.Event()
 
     def heartbeat(self, peer: Peer, request: Command) -> Begun:
         """HEART_BEAT: notes the client; its groups are made where they do not exist yet.
@@ -132,14 +137,34 @@ class Clients:
         if self._told[group] >= TOLD_OF_GROUP_MAX or self._left <= 0:
             self._untold[group] = None
             return
-        fields = write_header(MembersRequest(group))
-        for peer, user in self._members.peers(group):
-            if not self._sight.may_consume(user, group):
-                continue
-            self._told[group] += 1
-            self._left -= 1
+        if group in self._large:
+            return
+        members = self._members.peers(group)
+        self._told[group] += len(members)
+        self._left -= len(members)
+        if len(members) > TOLD_AT_ONCE:
+            self._large[group] = None
+            self._has_large.set()
+            return
+        for peer, user in members:
+            self._tell_one(peer, user, group)
+
+    async def keep_telling(self) -> None:
+        """Tell large groups, until cancelled."""
+        while True:
+            await self._has_large.wait()
+            self._has_large.clear()
+            while self._large:
+                group = next(iter(self._large))
+                del self._large[group]
+                async for peer, user in Slices().each(self._members.peers(group)):
+                    self._tell_one(peer, user, group)
+
+    def _tell_one(self, peer: Peer, user: Principal | None, group: str) -> None:
+        if self._sight.may_consume(user, group):
             self._numbers = (self._numbers + 1) & NUMBER_MAX
             code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+            fields = write_header(MembersRequest(group))
             peer.tell(Command(code, self._numbers, fields, flag=ONEWAY))
 
     def ids(self, request: Command) -> Command:

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import duolog
 import pytest
 
+from node.core import turnbudget
 from node.remoting import service
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command, Serialization
@@ -430,6 +432,39 @@ async def test_members_are_told_a_few_times_a_second_of_one_that_comes_and_leave
             while remoting.told.qsize() == count:
                 await asyncio.sleep(0.05)
     assert {remoting.told.get_nowait().fields["consumerGroup"] for _ in range(count)} == {"g"}
+
+
+async def test_others_have_their_turns_between_those_of_a_large_group_that_are_told(
+    node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "TOLD_AT_ONCE", 2)
+    monkeypatch.setattr(turnbudget, "SLICE_SECONDS", 0.0)
+    others = 0
+
+    def count() -> None:
+        nonlocal others
+        others += 1
+        asyncio.get_running_loop().call_soon(count)
+
+    turns: list[int] = []
+    tell_one = clients.Clients._tell_one
+
+    def noted(self: clients.Clients, *who: Any) -> None:
+        turns.append(others)
+        tell_one(self, *who)
+
+    async with AsyncExitStack() as stack:
+        all_of_them = [remoting]
+        for _ in range(3):
+            all_of_them.append(await stack.enter_async_context(connected(node)))
+        for number, one in enumerate(all_of_them[:-1]):
+            await one.beat(f"c{number}", "g", "T")
+        count()
+        monkeypatch.setattr(clients.Clients, "_tell_one", noted)
+        await all_of_them[-1].beat("c3", "g", "T")
+        assert {await told(one) for one in all_of_them} == {"g"}
+        assert len(turns) >= 4, "some of those before, and each of these"
+        assert len(set(turns)) == len(turns)
 
 
 async def test_a_client_may_leave_right_behind_its_heartbeat(remoting: Remoting) -> None:
