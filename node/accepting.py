@@ -8,7 +8,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterable
 
-ACCEPTED_AT_ONCE = 8  # in a turn
+ACCEPTED_AT_ONCE = 2  # in a turn
 QUEUE = 1024  # connections that wait to be accepted
 
 

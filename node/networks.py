@@ -1,8 +1,12 @@
 """What one client has of addresses. What has a limit for each client counts it by this."""
 
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Network, ip_address
 
+KEPT = 4096  # addresses; a connection asks a few times
 
+
+@lru_cache(KEPT)
 def network_of(address: str) -> str:
     """An IPv4 address, also one within IPv6; the /64 of an IPv6 address: who has one of these
     addresses has all of them. What is no address stays as it is.

@@ -12,7 +12,7 @@ from node.networks import network_of
 from store.record import Host
 
 TICK_SECONDS = 1.0
-TICKS_AT_ONCE = 64  # connections, in a turn: each may end, with a line of log
+TICKS_AT_ONCE = 16  # connections, in a turn: each may end, with a line of log
 POLL_SECONDS = 0.02  # while calls end
 
 

@@ -6,8 +6,10 @@ read on once there is room for all of it; until then the rest stays with the cli
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from node.arriving import Arriving, Pace
+from node.readingturns import ReadingTurns
 
 ROOM, ANSWERS, TURN = "room", "answers", "turn"  # what reading waits for, among others
 
@@ -19,9 +21,10 @@ class PortReading(asyncio.BufferedProtocol):
         pace: how fast the client sends.
     """
 
-    def __init__(self, arriving: Arriving) -> None:
-        """arriving: the room for long frames that have not arrived whole."""
+    def __init__(self, arriving: Arriving, turns: ReadingTurns) -> None:
+        """arriving: the room for long frames that have not arrived whole. turns: the port's."""
         self.pace = Pace()
+        self._turns = turns
         self._arriving = arriving
         self._transport: asyncio.Transport | None = None
         self._lost = False
@@ -64,10 +67,18 @@ class PortReading(asyncio.BufferedProtocol):
             if not self._held and transport is not None and not transport.is_closing():
                 transport.resume_reading()
 
+    def _read_in_turn(self) -> None:
+        """Bytes arrived: handle them now, or in a later turn of the event loop."""
+        if self._held or self._turns.has_time:
+            self._read()
+        else:
+            self._hold(TURN)
+            self._turns.begin(partial(self._release, TURN))
+
     def _give_turn(self) -> None:
-        """Go on in the next turn of the event loop, after others."""
+        """Go on in a later turn of the event loop, after others."""
         self._hold(TURN)
-        asyncio.get_running_loop().call_soon(self._release, TURN)
+        self._turns.go_on(partial(self._release, TURN))
 
     def _see_long(self, whole: int) -> None:
         """whole: bytes of the long frame that has begun to arrive; 0 for none."""
@@ -124,4 +135,4 @@ class PortReading(asyncio.BufferedProtocol):
         return self._unsent < before
 
 
-__all__ = ["ANSWERS", "ROOM", "TURN", "PortReading"]
+__all__ = ["ANSWERS", "ROOM", "PortReading"]

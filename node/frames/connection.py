@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, cast
 
 import grpc
@@ -23,12 +24,14 @@ from duolog._frames import Frame, FrameError, FrameReader, Kind
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
+from node import readingturns
 from node.appending import Appending, Outcome
 from node.arriving import Arriving
 from node.frames.call import Call, Trailing
 from node.frames.door import Door
 from node.methods import Handler
 from node.portreading import ANSWERS, PortReading
+from node.readingturns import ReadingTurns
 from node.tls import common_name
 from node.wirecodec import peer_host
 from store.record import Host
@@ -37,7 +40,6 @@ log = structlog.get_logger("duolog.node")
 
 FRAMES_AT_ONCE = 32  # other than appends: each may begin a call; then others have their turn
 STRANGER_BYTES = 512  # where frames arrive before the greeting, which is short
-CALLS_AT_ONCE = 4  # that begin: each goes on in the next turn, where all of them do
 UNWRITTEN_BYTES = 1 << 20  # of answers in the transport, then nothing is read
 GREETING_TICKS = 5
 PING_TICKS = 3  # without a sign of the client, then it is pinged
@@ -51,8 +53,8 @@ class Terms:
     door: who may begin, and where their appends go. answered: called when a reply that waited for
     nothing is on its way. begin: begins a task for a call. appends_max: unanswered ones. calls_max:
     other calls under way. arriving: the room for long frames that have not arrived whole.
-    busy_poll: of the loop, for the request that follows an answer. context: of the timers and
-    callbacks of calls, of which each would have a copy of its call's.
+    busy_poll: of the loop, for the request that follows an answer. turns: of reading. context: of
+    the timers and callbacks of calls, of which each would have a copy of its call's.
     """
 
     door: Door
@@ -64,6 +66,7 @@ class Terms:
     calls_max: int
     arriving: Arriving
     busy_poll: BusyPoll
+    turns: ReadingTurns = field(default_factory=ReadingTurns)
     context: Context = field(default_factory=Context)
 
 
@@ -81,7 +84,7 @@ class Connection(PortReading):
 
     def __init__(self, terms: Terms, joined: Callable[["Connection", bool], bool]) -> None:
         """joined: is told of its beginning (which it may refuse) and its end."""
-        super().__init__(terms.arriving)
+        super().__init__(terms.arriving, terms.turns)
         self._terms = terms
         self._joined = joined
         self._reader = FrameReader(frames.GREETING_BYTES, STRANGER_BYTES)
@@ -154,12 +157,13 @@ class Connection(PortReading):
         self._silent = 0
         self.pace.arrived += nbytes
         self._reader.received(nbytes)
-        self._read()
+        self._read_in_turn()
 
     def _read(self) -> None:
         """Handle what has arrived whole, unless something is waited for."""
-        reader, held = self._reader, self._held
-        others, calls = 0, len(self._calls) + CALLS_AT_ONCE
+        reader, held, turns = self._reader, self._held, self._turns
+        others, before, began = 0, len(self._calls), perf_counter()
+        until = began + readingturns.SECONDS
         try:
             while not held:
                 found = reader.next()
@@ -170,12 +174,17 @@ class Connection(PortReading):
                     continue
                 self._handle(found)
                 others += 1
-                if others == FRAMES_AT_ONCE or len(self._calls) >= calls:
+                if not reader.in_the_middle:
+                    continue
+                begins = len(self._calls) > before and not turns.has_calls
+                if begins or others == FRAMES_AT_ONCE or perf_counter() >= until:
                     self._give_turn()
         except FrameError as problem:
             self._refuse(str(problem))
         else:
             self._see_long(reader.whole)
+        finally:
+            turns.took(perf_counter() - began)
 
     def _refuse(self, reason: str) -> None:
         """What came is no frame of ours: say so, and end the connection."""
@@ -339,6 +348,7 @@ class Connection(PortReading):
             )
         self._calls[number] = call
         call.task = self._terms.begin(call.run())
+        self._turns.began()
         # Not in the task: one that is cancelled before its first step never runs.
         call.task.add_done_callback(call.over, context=self._terms.context)
 

@@ -10,7 +10,6 @@ as a send. What has arrived and waits is never more than a short frame, or a lon
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
-from functools import partial
 from time import perf_counter
 from typing import Any, cast
 
@@ -20,15 +19,16 @@ from duolog._busypoll import BusyPoll
 from duolog._errors import Throttled
 from duolog._frames import frame_memory
 
+from node import readingturns
 from node.arriving import Arriving
 from node.portconnections import host_of, name_of
-from node.portreading import TURN, PortReading
+from node.portreading import PortReading
+from node.readingturns import ReadingTurns
 from node.remoting.answers import Answers
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadFrame
 from node.remoting.codec.frames import SHORT_BYTES, FrameReader
-from node.remoting.port.beginnings import Beginnings
 from node.remoting.port.desk import Begun, Desk, tried
 from node.tls import common_name
 from store.record import Host
@@ -38,7 +38,6 @@ log = structlog.get_logger("duolog.remoting")
 UNWRITTEN_BYTES = 1 << 20  # of answers in the transport, then nothing is read
 SMALL_BYTES = 16 << 10  # of a body that is copied behind its header
 REQUESTS_AT_ONCE = 32  # then others have their turn
-SECONDS_AT_ONCE = 0.001  # of them, or a single longer one
 ENDS_AT_ONCE = 32  # calls of a connection that is gone: each lets go of what it has
 IDLE_TICKS = 120  # RocketMQ's: clients send heartbeats every 30 s
 UNTAKEN_TICKS = 12  # in which the client takes nothing of its answers
@@ -53,9 +52,9 @@ class Terms:
     """What holds for every connection.
 
     begin: begins a task for a request. calls_max: requests of one connection that wait. arriving:
-    the room for long frames that have not arrived whole. beginnings: those of requests that wait.
-    busy_poll: of the loop, for the request that follows an answer. arrivals: where bytes of all
-    connections arrive; each takes them out at once, so that one that is silent has no memory.
+    the room for long frames that have not arrived whole. turns: of reading. busy_poll: of the loop,
+    for the request that follows an answer. arrivals: where bytes of all connections arrive; each
+    takes them out at once, so that one that is silent has no memory.
     """
 
     desk: Desk
@@ -63,7 +62,7 @@ class Terms:
     frame_bytes_max: int
     calls_max: int
     arriving: Arriving
-    beginnings: Beginnings = field(default_factory=Beginnings)
+    turns: ReadingTurns = field(default_factory=ReadingTurns)
     busy_poll: BusyPoll = field(default_factory=lambda: BusyPoll(0.0))
     arrivals: memoryview = field(default_factory=_arrivals)
 
@@ -73,7 +72,7 @@ class Connection(PortReading):
 
     def __init__(self, terms: Terms, joined: Callable[["Connection", bool], bool]) -> None:
         """joined: is told of its beginning (which it may refuse) and its end."""
-        super().__init__(terms.arriving)
+        super().__init__(terms.arriving, terms.turns)
         self._terms = terms
         self._joined = joined
         self._reader = FrameReader(terms.frame_bytes_max, frame_memory)
@@ -178,7 +177,7 @@ class Connection(PortReading):
         self.pace.arrived += size
         self._terms.busy_poll.came()
         self._answered = None
-        self._read()
+        self._read_in_turn()
         code, is_small = self._answered, size <= ALONE_BYTES and not self._held
         if code is not None and is_small and self._terms.desk.repeats(code):
             self._terms.busy_poll.expect()
@@ -202,8 +201,9 @@ class Connection(PortReading):
     def _read_some(self) -> None:
         """As far as a turn allows. Raises BadFrame."""
         reader, held, calls, desk = self._reader, self._held, self._calls, self._terms.desk
-        left, before = REQUESTS_AT_ONCE, len(calls)
-        until = perf_counter() + SECONDS_AT_ONCE
+        left, before, turns = REQUESTS_AT_ONCE, len(calls), self._turns
+        began = perf_counter()
+        until = began + readingturns.SECONDS
         repeated: list[Command] = []
         try:
             while not (held or self._lost) and (command := reader.next()) is not None:
@@ -217,13 +217,12 @@ class Connection(PortReading):
                 left -= 1
                 if not reader.held_bytes:
                     continue
-                if len(calls) > before and self._terms.beginnings.are_over:
-                    self._hold(TURN)
-                    self._terms.beginnings.wait(partial(self._release, TURN))
-                elif not left or perf_counter() >= until:
+                begins = len(calls) > before and not turns.has_calls
+                if begins or not left or perf_counter() >= until:
                     self._give_turn()
         finally:
             self._serve_each(repeated)
+            turns.took(perf_counter() - began)
 
     def _refuse(self, reason: str) -> None:
         """What came is no frame: end the connection, and everything that it waits for."""
@@ -268,7 +267,7 @@ class Connection(PortReading):
         else:
             task = self._terms.begin(self._wait(request.bare(), begun))
             self._calls[task] = self._terms.desk.holds(request)
-            self._terms.beginnings.count()
+            self._turns.began()
             task.add_done_callback(self._calls.pop)
             close = begun.close  # of a task that is cancelled before it begins
             task.add_done_callback(lambda _: close())

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import duolog
@@ -15,7 +16,7 @@ from duolog._frames import LAST, STREAM_AHEAD, Frame, FrameReader, Kind
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from node import arriving
+from node import arriving, readingturns
 from node.appending import Appending
 from node.arriving import Arriving
 from node.frames import connection as module
@@ -215,6 +216,12 @@ def end_of(found: Frame) -> tuple[int, str]:
     return found.code, wire.CallEnd.FromString(bytes(found.payload)).details
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns end by what was handled in them, however slow the machine is."""
+    monkeypatch.setattr(readingturns, "SECONDS", inf)
+
+
 @pytest.fixture
 async def side() -> AsyncIterator[Side]:
     made = Side()
@@ -238,9 +245,9 @@ async def test_others_have_their_turn_between_many_calls_that_arrive_at_once(sid
 
 async def test_few_calls_begin_in_a_turn(side: Side) -> None:
     connection, line = side.connect(calls_max=100)
-    count = 2 * module.CALLS_AT_ONCE + 1
+    count = 2 * readingturns.CALLS + 1
     send(connection, b"".join(map(a_pull, range(1, count + 1))))
-    for begun in (module.CALLS_AT_ONCE, 2 * module.CALLS_AT_ONCE, count):
+    for begun in (readingturns.CALLS, 2 * readingturns.CALLS, count):
         assert len(connection._calls) == begun
         assert line.reading == (begun == count)
         await asyncio.sleep(0)
@@ -375,6 +382,8 @@ async def test_a_call_started_and_cancelled_in_one_packet_leaves_no_state(side: 
     connection, line = side.connect()
     for number in range(1, 30):  # more than may be under way at a time
         send(connection, a_pull(number) + frames.frame(Kind.CANCEL, number))
+        while not line.reading:
+            await asyncio.sleep(0)
     assert not connection.busy
     await side.calls.finish(5)
     assert side.script.began == 0
@@ -446,7 +455,7 @@ async def test_appends_have_a_frame_of_their_own(side: Side) -> None:
 async def test_calls_under_way_are_bounded_and_a_number_is_used_once(side: Side) -> None:
     connection, line = side.connect()
     send(connection, b"".join(map(a_pull, range(1, 10))))
-    for _ in range(9 // module.CALLS_AT_ONCE):
+    for _ in range(9 // readingturns.CALLS):
         await asyncio.sleep(0)
     (refused,) = line.take()
     assert refused.call == 9

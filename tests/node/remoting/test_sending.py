@@ -10,11 +10,11 @@ import duolog
 import pytest
 
 from demo.ports import free_endpoint
+from node import readingturns
 from node.engine.log import Outcome
 from node.remoting.batches import write_batch
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command, Serialization
-from node.remoting.port import connection
 from node.server import Node
 from store.messagestore import PutBatch, PutResult, Singles, SinglesResult
 from store.offsets import QueueOffset
@@ -303,7 +303,7 @@ async def test_messages_that_come_at_once_are_stored_at_once_and_answered_each(
     node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert node.broker is not None
-    monkeypatch.setattr(connection, "SECONDS_AT_ONCE", inf)  # however slow the machine is
+    monkeypatch.setattr(readingturns, "SECONDS", inf)  # however slow the machine is
     log = node.broker.log
     stored_at_once: list[int] = []
     put_singles = log.put_singles

@@ -12,12 +12,12 @@ from duolog._background import Background
 from duolog._busypoll import SMALL_BYTES, BusyPoll
 from duolog._errors import Throttled
 
-from node import arriving
+from node import arriving, readingturns
 from node.arriving import Arriving
+from node.readingturns import ReadingTurns
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import ONEWAY, RESPONSE, Command
 from node.remoting.codec.frames import FRAME_BYTES_MAX, SHORT_BYTES, FrameReader
-from node.remoting.port import beginnings
 from node.remoting.port import connection as module
 from node.remoting.port.connection import Connection, Terms
 from node.remoting.port.desk import Begun, Peer, tried
@@ -178,7 +178,7 @@ class Side:
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns end by what was served in them, however slow the machine is."""
-    monkeypatch.setattr(module, "SECONDS_AT_ONCE", inf)
+    monkeypatch.setattr(readingturns, "SECONDS", inf)
 
 
 @pytest.fixture
@@ -445,9 +445,9 @@ async def test_others_have_their_turn_between_many_requests_that_arrive_at_once(
 async def test_few_requests_that_wait_begin_in_a_turn_of_all_connections(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beginnings, "AT_ONCE", 1)
-    background, begun = Background(), beginnings.Beginnings()
-    one, other = (Side(desk, background.start, Arriving(ROOM), beginnings=begun) for _ in range(2))
+    monkeypatch.setattr(readingturns, "CALLS", 1)
+    background, of_port = Background(), ReadingTurns()
+    one, other = (Side(desk, background.start, Arriving(ROOM), turns=of_port) for _ in range(2))
     for side in (one, other):
         side.arrive(b"".join(Command(WAIT, n).frame() for n in range(3)))
     assert (one.wire.reading, other.wire.reading) == (False, False)
@@ -465,14 +465,21 @@ async def test_few_requests_that_wait_begin_in_a_turn_of_all_connections(
 
 
 async def test_others_have_their_turn_after_a_request_that_takes_long(
-    side: Side, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SECONDS_AT_ONCE", 0.0)
-    side.arrive(Command(ECHO, 1).frame() * 3)
-    for reads in (False, False, True):
-        assert len(side.wire.take()) == 1
-        assert side.wire.reading == reads
+    """Those that arrive and those that go on have their turns alternately."""
+    monkeypatch.setattr(readingturns, "SECONDS", 1e-9)
+    background, turns = Background(), ReadingTurns()
+    one, other = (Side(desk, background.start, Arriving(ROOM), turns=turns) for _ in range(2))
+    for side in (one, other):
+        side.arrive(Command(ECHO, 1).frame() * 3)
+    for expected in ((1, 0), (0, 1), (1, 0), (0, 1), (1, 0), (0, 1)):
+        assert tuple(len(side.wire.take()) for side in (one, other)) == expected
         await asyncio.sleep(0)
+    for side in (one, other):
+        assert side.wire.reading
+        side.lose()
+    await background.stop()
 
 
 async def test_what_waits_for_its_turn_ends_with_its_connection(side: Side) -> None:
