@@ -81,6 +81,12 @@ CASES = (
     Case("headers that never end (CONTINUATION), 10 connections", "continuations", GRPC, 10),
     Case("headers that never end behind a call, 10 connections", "late_continuations", GRPC, 10),
     Case("headers that never end, 10 that connect anew", "returning_continuations", GRPC, 10),
+    Case(
+        "headers that never end behind a call, 10 that connect anew",
+        "returning_late_continuations",
+        GRPC,
+        10,
+    ),
     Case("messages that do not end, 10 that connect anew", "returning_halves", GRPC, 10),
     Case("calls that are reset at once", "rapid_resets", GRPC, 1),
     Case("PING and SETTINGS without an end", "pings", GRPC, 1),

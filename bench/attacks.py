@@ -166,13 +166,22 @@ def continuations(endpoint: str, count: int) -> Counts:
 
 def late_continuations(endpoint: str, count: int) -> Counts:
     """The same behind a call that is answered."""
-    check = h2.call_block(portattacks.CHECK)
-    return _endless_headers(endpoint, count, h2.begin(1, check) + h2.message(1, b"", h2.END_STREAM))
+    return _endless_headers(endpoint, count, _answered_call())
 
 
 def returning_continuations(endpoint: str, count: int) -> Counts:
     """Headers that never end, on connections that are made anew as soon as they are ended."""
     return _endless_headers(endpoint, count, b"", returns=True)
+
+
+def returning_late_continuations(endpoint: str, count: int) -> Counts:
+    """The same behind a call that is answered."""
+    return _endless_headers(endpoint, count, _answered_call(), returns=True)
+
+
+def _answered_call() -> bytes:
+    check = h2.call_block(portattacks.CHECK)
+    return h2.begin(1, check) + h2.message(1, b"", h2.END_STREAM)
 
 
 def _endless_headers(endpoint: str, count: int, first: bytes, returns: bool = False) -> Counts:
@@ -316,6 +325,7 @@ _HERE: tuple[Callable[[str, int], Counts], ...] = (
     continuations,
     late_continuations,
     returning_continuations,
+    returning_late_continuations,
     rapid_resets,
     pings,
     bombs,

@@ -178,9 +178,15 @@ class Ledger:
             return set()
         return {name for name in looked if self._offenders.has(name[0], now_ms)}
 
-    def has_offenders(self, now_ms: MonoMs) -> bool:
-        """Whether connections of an address ended again and again: others may come at once."""
-        return self._offenders.are_any(now_ms)
+    def offending(self, now_ms: MonoMs) -> frozenset[str]:
+        """Networks of which connections ended again and again."""
+        return self._offenders.networks(now_ms) if self._offenders.are_any(now_ms) else frozenset()
+
+    def is_bound(self, name: Name, now_ms: MonoMs) -> bool:
+        """Whether a connection may not send what it likes: an offender's, until its first call."""
+        found = self._connections.get(name)
+        has_called = found is not None and found.has_called
+        return not has_called and self._offenders.has(name[0], now_ms)
 
     def _scarce(
         self,

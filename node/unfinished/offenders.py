@@ -6,12 +6,14 @@ may have. No IO, no clock.
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 
 from node.networks import network_of
 from store.clocks import MonoMs
 
 OFFENCES = 3  # connections that were ended, within OFFENCE_MS
 OFFENCE_MS = 10_000  # and so long after the last of them
+NETWORKS_MAX = 200  # of which new connections wait to be looked at: each segment is compared
 ADDRESSES_MAX = 1000  # then the one that was ended longest ago is forgotten
 
 
@@ -43,6 +45,11 @@ class Offenders:
         """Whether this address is one now."""
         found = self._ended.get(network_of(address))
         return found is not None and _offends(found, now_ms)
+
+    def networks(self, now_ms: MonoMs) -> frozenset[str]:
+        """The latest of them, as network_of gives them; at most so many."""
+        found = (name for name, ended in reversed(self._ended.items()) if _offends(ended, now_ms))
+        return frozenset(islice(found, NETWORKS_MAX))
 
 
 def _offends(ended: deque[MonoMs], now_ms: MonoMs) -> bool:

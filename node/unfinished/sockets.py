@@ -13,9 +13,10 @@ import socket
 import stat
 import struct
 import termios
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
+from node.unfinished import segments
 from node.unfinished.ledger import Name, name_of
 
 DESCRIPTORS = "/proc/self/fd"
@@ -26,12 +27,14 @@ _ACKED_AT = 120
 _LIBC = ctypes.CDLL(None)
 _NOWHERE = struct.pack("=H14x", socket.AF_UNSPEC)  # an address: connected to it, one is to nobody
 ANSWER_PART = 64  # a client acknowledges answers in less than this part of their bytes
+BOUND_BYTES = 192 << 10  # that a client may send which may not send what it likes
 
 
 @dataclass(slots=True)
 class _Socket:
     """name: the client's; None for what is no connection of these ports. raw: came, as the kernel
-    says. received: that were read, and are no acknowledgements.
+    says. received: that were read, and are no acknowledgements. listens: it is a port. is_bound:
+    what it sends; None: as it was when its port made it.
     """
 
     inode: int
@@ -39,6 +42,8 @@ class _Socket:
     name: Name | None = None
     raw: int = 0
     received: int = 0
+    listens: bool = False
+    is_bound: bool | None = None
 
 
 class Sockets:
@@ -47,6 +52,8 @@ class Sockets:
     def __init__(self, ports: Collection[int]) -> None:
         self._ports = ports
         self._known: dict[int, _Socket] = {}
+        self._held: frozenset[str] = frozenset()  # networks
+        self._has_held = False  # any: of those that were, connections may still be found
 
     def find(self) -> Iterator[None]:
         """See which there are, in steps between which others may have their turn."""
@@ -76,10 +83,13 @@ class Sockets:
             with contextlib.suppress(OSError):  # it was closed meanwhile
                 line = socket.socket(fileno=number)
                 found.name = self._client_of(line)
-                if found.name is None:
-                    line.detach()
-                else:
+                found.listens = found.name is None and self._is_port(line)
+                if found.name is not None or found.listens:
                     found.line = line
+                else:
+                    line.detach()
+                if found.listens:
+                    self._begin(line)
 
     def _client_of(self, line: socket.socket) -> Name | None:
         try:
@@ -88,6 +98,47 @@ class Sockets:
             return name_of(*line.getpeername()[:2])
         except (OSError, IndexError, TypeError):  # it listens, or has no address of this kind
             return None
+
+    def _is_port(self, line: socket.socket) -> bool:
+        try:
+            listens = line.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            return bool(listens) and line.getsockname()[1] in self._ports
+        except (OSError, IndexError, TypeError):  # it is no socket of this kind
+            return False
+
+    def _begin(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # this system bounds nobody
+            segments.remember(listener)
+            if self._held:
+                segments.hold(listener, self._held)
+
+    def hold(self, networks: frozenset[str]) -> None:
+        """What new connections from these networks send is dropped until `restrain`."""
+        if networks == self._held:
+            return
+        self._held, self._has_held = networks, True
+        for one in self._known.values():
+            if one.line is not None and one.listens:
+                with contextlib.suppress(OSError):  # it drops nothing: then nobody is bound
+                    if networks:
+                        segments.hold(one.line, networks)
+                    else:
+                        segments.free(one.line)
+
+    def restrain(self, is_bound: Callable[[Name], bool]) -> Iterator[None]:
+        """Let clients send what they like, or BOUND_BYTES from the beginning of their connections
+        on; some at a time, as in `received`.
+        """
+        for at, one in enumerate(list(self._known.values()) if self._has_held else (), 1):
+            if at % AT_ONCE == 0:
+                yield
+            if one.line is None or one.name is None:
+                continue
+            wanted = is_bound(one.name)
+            if wanted != one.is_bound:
+                one.is_bound = wanted
+                with contextlib.suppress(OSError):  # it was free, or it is closed
+                    _restrain(one.line, wanted)
 
     def _forget(self, number: int) -> None:
         known = self._known.pop(number, None)
@@ -141,9 +192,23 @@ class Sockets:
                 self._forget(number)
 
     def close(self) -> None:
-        """Look no more."""
+        """Look no more, and let all clients send."""
+        self.hold(frozenset())
+        for _ in self.restrain(lambda _: False):
+            pass
         for number in list(self._known):
             self._forget(number)
+
+
+def _restrain(line: socket.socket, is_bound: bool) -> None:
+    """Raises OSError."""
+    if is_bound:
+        try:
+            segments.bound(line, BOUND_BYTES)
+            return
+        except OSError:  # it was made by a port that remembers nothing
+            pass
+    segments.free(line)
 
 
 def _disconnect(line: socket.socket) -> None:

@@ -98,11 +98,12 @@ class Watch:
                 memory = _own_memory()
                 spent = time.thread_time() - began
                 least, looks = min(least, memory), looks + 1
-                hurries = self._ledger.has_offenders(_now_ms())
+                hurries = bool(self._ledger.offending(_now_ms()))
                 all_of_them = hurries or memory >= least + GROWN_BYTES or looks >= IDLE_LOOKS
                 if all_of_them:
                     spent += await _in_turns(sockets.find(), lambda _: None)
                     least, looks = memory, 0
+                    spent += await _in_turns(sockets.restrain(self._is_bound), lambda _: None)
             except OSError as error:  # there was no descriptor left for a moment
                 self._note(str(error))
                 rest = BLIND_SECONDS
@@ -115,8 +116,12 @@ class Watch:
                 began = time.thread_time()
                 self._end(sockets, self._ledger.judge(all_of_them, _now_ms()))
                 spent += time.thread_time() - began
+            sockets.hold(self._ledger.offending(_now_ms()))
             rest = NEXT_SECONDS if hurries or self._ledger.unfinished else LOOK_SECONDS
             rest = max(rest, RESTS * spent)
+
+    def _is_bound(self, name: Name) -> bool:
+        return self._ledger.is_bound(name, _now_ms())
 
     def _note(self, problem: str) -> None:
         if problem and not self._problem:

@@ -320,7 +320,7 @@ def test_a_connection_offends_once_however_often_it_is_seen_at_its_end() -> None
     ledger = Looked(MOST, LONGEST)
     received = {name(100): OWN + module.UNCALLED_BYTES + 1}
     assert looks(ledger, received, LOOKS + OFFENCES) == {name(100)}
-    assert not ledger.has_offenders(MonoMs(ledger.now_ms))
+    assert ledger.offending(MonoMs(ledger.now_ms)) == set()
 
 
 def test_connections_with_calls_of_such_an_address_go_on() -> None:
@@ -329,6 +329,22 @@ def test_connections_with_calls_of_such_an_address_go_on() -> None:
     offended(ledger, name(1), name(2))
     received = {name(1): 3 * MIB, name(2): module.OFFENDERS_BYTES + 1}
     assert looks(ledger, received) == set()
+
+
+def test_a_new_connection_of_such_an_address_is_bound_until_its_first_call() -> None:
+    ledger = called(name(1))
+    assert not ledger.is_bound(name(2), MonoMs(ledger.now_ms)), "nobody offends yet"
+    offended(ledger, name(1))
+    now = MonoMs(ledger.now_ms)
+    assert ledger.offending(now) == {"10.0.0.1"}
+    assert not ledger.is_bound(name(1), now)
+    assert ledger.is_bound(name(2), now)
+    assert not ledger.is_bound(OTHER, now)
+    ledger.began(name(2), 100)
+    assert not ledger.is_bound(name(2), now)
+    later = MonoMs(ledger.now_ms + OFFENCE_MS)
+    assert not ledger.is_bound(name(3), later)
+    assert ledger.offending(later) == set()
 
 
 def test_where_bytes_are_scarce_such_an_address_has_a_part_and_less_patience() -> None:

@@ -44,3 +44,16 @@ def test_so_many_addresses_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch)
         for _ in range(OFFENCES):
             found.note(f"10.0.0.{number}", MonoMs(5))
     assert [found.has(f"10.0.0.{number}", MonoMs(5)) for number in (1, 2, 3)] == [True, False, True]
+
+
+def test_the_latest_networks_that_offend_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NETWORKS_MAX", 2)
+    found = noted(*[1] * OFFENCES)
+    for number in range(2):
+        found.note("10.0.0.9", MonoMs(1 + number))  # too few
+    assert found.networks(MonoMs(3)) == {"10.0.0.1"}
+    for address in ("2001:db8:1:2::1", "::ffff:10.0.0.3"):
+        for _ in range(OFFENCES):
+            found.note(address, MonoMs(4))
+    assert found.networks(MonoMs(5)) == {"2001:db8:1:2::/64", "10.0.0.3"}
+    assert found.networks(MonoMs(4 + OFFENCE_MS)) == set()

@@ -156,3 +156,103 @@ def test_connections_are_found_and_read_in_steps(
         client.getsockname()[:2] for client, _ in pairs
     }
     sockets.close()
+
+
+HERE = frozenset({"127.0.0.1"})
+
+
+class Port:
+    """A port, what is known of it, and its connections."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.sockets = Sockets({self.listener.getsockname()[1]})
+        self.made: list[socket.socket] = []
+        find(self.sockets)
+
+    def pair(self) -> Pair:
+        """A new connection, on which the client has said something."""
+        client = socket.create_connection(self.listener.getsockname())
+        server, _ = self.listener.accept()
+        server.settimeout(0.05)
+        self.made += (client, server)
+        client.sendall(b"hello")
+        return client, server
+
+    def restrain(self, *bound: socket.socket) -> None:
+        """In as many steps as it takes. bound: clients that are."""
+        find(self.sockets)
+        names = {one.getsockname() for one in bound}
+        for _ in self.sockets.restrain(lambda name: name in names):
+            pass
+
+    def close(self) -> None:
+        """End all of it."""
+        self.sockets.close()
+        for one in (self.listener, *self.made):
+            one.close()
+
+
+@pytest.fixture
+def port() -> Iterator[Port]:
+    made = Port()
+    yield made
+    made.close()
+
+
+def comes(server: socket.socket) -> bool:
+    """Whether what the client said comes, also where it was dropped first."""
+    server.settimeout(20)
+    return server.recv(100) == b"hello"
+
+
+def is_held(server: socket.socket) -> bool:
+    try:
+        return not server.recv(1, socket.MSG_PEEK)
+    except TimeoutError:
+        return True
+
+
+def test_new_connections_of_held_networks_wait_until_they_are_looked_at(port: Port) -> None:
+    port.sockets.hold(HERE)
+    _, server = port.pair()
+    assert is_held(server)
+    port.restrain()
+    assert comes(server)
+
+
+def test_connections_that_were_found_late_are_free_though_nobody_is_held_any_more(
+    port: Port,
+) -> None:
+    port.sockets.hold(HERE)
+    _, server = port.pair()
+    port.sockets.hold(frozenset())
+    port.restrain()
+    assert comes(server)
+    _, later = port.pair()
+    assert comes(later)
+
+
+def test_bound_connections_may_send_so_much(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BOUND_BYTES", 1000)
+    port.sockets.hold(HERE)
+    client, server = port.pair()
+    port.restrain(client)
+    assert comes(server)
+    client.sendall(b"x" * 995)
+    server.recv(995, socket.MSG_WAITALL)
+    client.sendall(b"hello")
+    server.settimeout(0.05)
+    assert is_held(server)
+    port.restrain()
+    assert comes(server)
+
+
+def test_all_may_send_once_nobody_looks(port: Port) -> None:
+    port.sockets.hold(HERE)
+    _, server = port.pair()
+    find(port.sockets)
+    port.sockets.close()
+    assert comes(server)
+    _, later = port.pair()
+    assert comes(later)
