@@ -4,14 +4,17 @@ import hashlib
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.peers.peer import Unavailable
+from bench.peers.placelock import locked
 
 HOME = Path(__file__).parent.parent.parent / "build" / "peers"
 FETCH_SECONDS = 600
 COMPILE_SECONDS = 120
+LOCK_SECONDS = FETCH_SECONDS + 60.0
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion>
@@ -45,8 +48,23 @@ def jars(name: str, artifacts: Sequence[str]) -> Path:
     if (folder / "complete").exists():
         return folder
     need("java", "mvn")
-    HOME.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f"{name}-", dir=HOME) as parent:
+    with alone():
+        if not (folder / "complete").exists():
+            _fetch(folder, artifacts)
+    return folder
+
+
+def alone() -> AbstractContextManager[None]:
+    """Hold the lock of Maven: processes that fetch at once damage what it keeps in ~/.m2.
+
+    Raises TimeoutError.
+    """
+    return locked(HOME / "maven", LOCK_SECONDS)
+
+
+def _fetch(folder: Path, artifacts: Sequence[str]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    with TemporaryDirectory(prefix=f"{folder.name}-", dir=HOME) as parent:
         made = Path(parent) / "jars"
         made.mkdir()
         (made / "pom.xml").write_text(pom(artifacts))
@@ -56,19 +74,7 @@ def jars(name: str, artifacts: Sequence[str]) -> Path:
             f"Maven could not download {', '.join(artifacts)}",
         )
         (made / "complete").touch()
-        _put(made, folder)
-    return folder
-
-
-def _put(made: Path, folder: Path) -> None:
-    """Give a folder its name, unless another process did that meanwhile."""
-    if not (folder / "complete").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-    try:
         made.rename(folder)
-    except OSError:
-        if not (folder / "complete").exists():
-            raise
 
 
 def compiled(source: Path, jars: Path) -> Path:

@@ -7,7 +7,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -38,7 +39,7 @@ from bench.peers.rows import BY_NAME, FULL, ROWS, Kind, Scale
 from demo.childprocess import ChildProcess
 from demo.ports import free_endpoint
 
-SERVER = "import time; time.sleep(60)"
+SERVER = "import time; time.sleep(600)"
 ANSWER = "print('began', flush=True); print('ended 1000 0.5 250 900', flush=True)"
 SMALL = Scale(rounds=3, seconds=0.0, consumed=0.001, recovered_bytes=1000 << 10)
 PLAIN = Facts("A peer", (), (), consumed=1_000_000)
@@ -86,7 +87,7 @@ def no_limits(root: Path, scale: Scale) -> dict[str, float]:
 
 
 def outcome_of(*peers: FakePeer, rows: str = "post_small,single", scale: Scale = SMALL) -> Outcome:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     return Rounds(peers, program.chosen_rows(rows), scale, until, limits=no_limits).run()
 
 
@@ -209,7 +210,7 @@ def test_a_project_depends_on_the_artifacts() -> None:
     assert names == ["peer", "b", "c"]
 
 
-@pytest.mark.parametrize("before", ["nothing", "half of it", "all of it meanwhile"])
+@pytest.mark.parametrize("before", ["nothing", "half of it", "all of it by another"])
 def test_a_folder_of_jars_is_made_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
@@ -224,20 +225,25 @@ def test_a_folder_of_jars_is_made_whole(
         assert target != folder, "nobody sees half of it"
         (target / "a.jar").write_text("ours")
         runs.append(command)
-        if before == "all of it meanwhile":
-            folder.mkdir()
-            for name in ("a.jar", "complete"):
-                (folder / name).write_text("theirs")
+
+    @contextmanager
+    def behind_another(place: Path, seconds: float) -> Iterator[None]:
+        folder.mkdir(parents=True)
+        for name in ("a.jar", "complete"):
+            (folder / name).write_text("theirs")
+        yield
 
     monkeypatch.setattr(maven, "HOME", tmp_path / "peers")
     monkeypatch.setattr(maven, "need", lambda *tools: None)
     monkeypatch.setattr(maven, "_run", run)
+    theirs = before == "all of it by another"
+    if theirs:
+        monkeypatch.setattr(maven, "locked", behind_another)
     for _ in range(2):
         assert maven.jars("some", ["org.a:b:1.2"]) == folder
-    assert len(runs) == 1
-    whose = "theirs" if before == "all of it meanwhile" else "ours"
-    assert (folder / "a.jar").read_text() == whose
-    assert [path.name for path in (tmp_path / "peers").iterdir()] == ["some"]
+    assert len(runs) == (0 if theirs else 1)
+    assert (folder / "a.jar").read_text() == ("theirs" if theirs else "ours")
+    assert {path.name for path in (tmp_path / "peers").iterdir()} <= {"some", "maven.lock"}
     assert not (folder / "half.jar").exists()
 
 
@@ -298,7 +304,7 @@ def test_a_client_that_fails_costs_its_cell_alone() -> None:
 
 def test_a_server_that_dies_costs_the_rest_of_its_rows_and_nothing_else() -> None:
     # The client ends the server, as a crash would, and says nothing more.
-    kills = "import os, signal, time; os.kill({}, signal.SIGKILL); time.sleep(60)"
+    kills = "import os, signal, time; os.kill({}, signal.SIGKILL); time.sleep(600)"
 
     class Dying(FakePeer):
         def servers(self, root: Path, replicated: bool) -> FakeServers:
@@ -322,7 +328,7 @@ def test_a_server_that_dies_costs_the_rest_of_its_rows_and_nothing_else() -> Non
 
 def test_a_client_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "DEADLINE_SECONDS", 3.0)
-    hangs = "import time; print('began', flush=True); time.sleep(60)"
+    hangs = "import time; print('began', flush=True); time.sleep(600)"
     peer = FakePeer(programs={Kind.SINGLE: hangs})
     outcome = outcome_of(peer, rows="single", scale=Scale(1, 0.0, 0.001, 1 << 20))
     assert "was too late" in outcome.cells["fake", "single"].reasons[0]
@@ -330,7 +336,7 @@ def test_a_client_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_that_cannot_start_is_a_reason() -> None:
-    waits = {Kind.READY: "import time; time.sleep(60)"}
+    waits = {Kind.READY: "import time; time.sleep(600)"}
     outcome = outcome_of(FakePeer(programs=waits, server="raise SystemExit('port in use')"))
     assert "port in use" in outcome.cells["fake", "single"].reasons[0]
 
@@ -346,7 +352,7 @@ def test_a_server_that_is_not_installed_is_a_reason() -> None:
 def test_the_next_server_starts_when_the_one_before_listens(tmp_path: Path) -> None:
     listens = (
         "import socket, sys, time; time.sleep(0.3); s = socket.socket(); "
-        "s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen(); time.sleep(60)"
+        "s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen(); time.sleep(600)"
     )
     endpoint = free_endpoint()
     port = endpoint.rpartition(":")[2]
@@ -416,7 +422,7 @@ def test_an_interrupt_ends_everything() -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    rounds = Rounds([peer], program.chosen_rows("single"), SMALL, time.monotonic() + 60)
+    rounds = Rounds([peer], program.chosen_rows("single"), SMALL, time.monotonic() + 600)
     rounds.limits = no_limits
     rounds.record = interrupt  # type: ignore[method-assign, assignment]
     with pytest.raises(KeyboardInterrupt):
@@ -437,7 +443,7 @@ def test_nothing_begins_when_the_time_is_over() -> None:
 
 def test_too_few_rounds_for_lack_of_time_are_not_a_failure() -> None:
     peer = FakePeer()
-    rounds = Rounds([peer], program.chosen_rows("single"), SMALL, time.monotonic() + 60)
+    rounds = Rounds([peer], program.chosen_rows("single"), SMALL, time.monotonic() + 600)
 
     def late(*_: object) -> None:
         rounds.until = 0.0

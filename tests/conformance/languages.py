@@ -13,6 +13,7 @@ import pytest
 
 from bench.peers import maven
 from bench.peers.peer import Unavailable
+from bench.peers.placelock import locked
 
 PROGRAMS = Path(__file__).parent / "programs"
 BUILT = Path(__file__).parent.parent.parent / "build" / "conformance"
@@ -38,6 +39,7 @@ debug = 0
 """
 # It takes minutes to compile: once on a machine, and not for each run.
 RUST_HOME = Path.home() / ".cache" / "duolog" / "conformance-rust"
+RUST_SECONDS = 900.0
 PROGRAM_SECONDS = 240.0  # a round trip takes some 20, on a slow machine with many guests far more
 
 
@@ -129,12 +131,14 @@ def rust(home: Path, program: str) -> list[str]:
     """The same for Rust."""
     need("cargo")
     binaries = RUST_HOME / "src" / "bin"
-    binaries.mkdir(parents=True, exist_ok=True)
-    (RUST_HOME / "Cargo.toml").write_text(RUST_CLIENT)
-    shutil.copy(PROGRAMS / program, binaries)
     name = program.removesuffix(".rs")
-    fetch("cargo", "build", "--quiet", "--bin", name, cwd=RUST_HOME, timeout=900)
-    return [str(shutil.copy(RUST_HOME / "target" / "debug" / name, home))]
+    # Another test would write sources that are compiled, and a binary that is copied.
+    with locked(RUST_HOME, RUST_SECONDS):
+        binaries.mkdir(parents=True, exist_ok=True)
+        (RUST_HOME / "Cargo.toml").write_text(RUST_CLIENT)
+        shutil.copy(PROGRAMS / program, binaries)
+        fetch("cargo", "build", "--quiet", "--bin", name, cwd=RUST_HOME, timeout=RUST_SECONDS)
+        return [str(shutil.copy(RUST_HOME / "target" / "debug" / name, home))]
 
 
 def fetch(*command: str, cwd: Path, timeout: float = 300) -> None:
