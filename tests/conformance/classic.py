@@ -12,6 +12,8 @@ from tests.node.remoting.client import LETTERS, records
 TOPIC, GROUP, QUEUES = "T", "g", 4
 CREATE_TOPIC = 17
 PACE_SECONDS = 0.002  # between two messages
+SEND_SECONDS = 3.0  # of a producer that goes on with another message
+ONCE_SECONDS = 60.0  # of a message that must be stored, and not twice
 AWAY = (CallRefused, OSError, TimeoutError)
 
 
@@ -36,7 +38,14 @@ async def create_topic(address: str, access: Access = ANYBODY) -> None:
         calling.close()
 
 
-async def send(calling: Calling, body: bytes, properties: str = "", sysflag: int = 0) -> None:
+async def send(
+    calling: Calling,
+    body: bytes,
+    properties: str = "",
+    sysflag: int = 0,
+    *,
+    seconds: float = ONCE_SECONDS,
+) -> None:
     """One message, into the queue that its body chooses. Raises one of AWAY."""
     fields = {
         "producerGroup": "p",
@@ -51,7 +60,7 @@ async def send(calling: Calling, body: bytes, properties: str = "", sysflag: int
         "reconsumeTimes": "0",
     }
     short = {LETTERS[name]: value for name, value in fields.items()}
-    await calling.call(RequestCode.SEND_MESSAGE_V2, short, body, seconds=3)
+    await calling.call(RequestCode.SEND_MESSAGE_V2, short, body, seconds=seconds)
 
 
 class _Mover:
@@ -95,7 +104,7 @@ class Producer(_Mover):
             number += 1  # a message whose fate is not known is not sent again
             body = b"%08d-" % number + b"x" * (number * 37 % self._size)
             try:
-                await send(await self.calling(), body)
+                await send(await self.calling(), body, seconds=SEND_SECONDS)
             except AWAY:
                 if self.next_address:
                     self.address, self.next_address = self.next_address, self.address

@@ -3,6 +3,7 @@
 docs/mqadmin.md lists all sub-commands.
 """
 
+import asyncio
 import json
 import re
 import subprocess
@@ -19,6 +20,7 @@ from bench.peers.peer import Server, Unavailable
 from bench.peers.rocketmq import RocketMq
 from demo.ports import free_endpoint
 from tests.conformance.conftest import SMALL
+from tests.conformance.differential.sides import Side, registered
 from tests.conformance.test_remoting import classic
 from tests.process.support import ROOT, NodeProcess
 
@@ -339,6 +341,7 @@ def test_the_output_looks_as_with_a_broker_of_rocketmq(
             if process.endpoint:
                 process.wait_listening(process.endpoint)
                 lines = [line.replace("ADDRESS", process.endpoint) for line in SHAPES]
+                asyncio.run(registered(Side(brokers.address, process.endpoint)))
         expected = run(theirs, tools("4.9.7"), brokers.address, lines)
     wanted = [Shape.of(expected[line]) for line in lines]
     lines = [line.replace("ADDRESS", address) for line in SHAPES]

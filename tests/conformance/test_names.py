@@ -20,12 +20,12 @@ from node.remoting.calling import CallRefused, connect
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import Command
 from tests.conformance.brokers import jars_of
-from tests.conformance.conftest import LED_SECONDS_MAX, SMALL, next_master
+from tests.conformance.conftest import LEASE_SECONDS, LED_SECONDS_MAX, SMALL, next_master
 from tests.conformance.languages import java_with, need, outcome
 from tests.etcd import need_etcd
 from tests.process.support import NodeProcess
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
 
 VERSION = "4.9.7"
 BROKER = "rocketmq-a"
@@ -108,7 +108,7 @@ def test_one_cluster_of_rocketmq_and_duolog(tmp_path: Path, names: str) -> None:
 class Spread(ProcessTarget):
     """Nodes on addresses of their own, with the same ports, as on three machines."""
 
-    def __init__(self, directory: Path, *flags: str, lease_seconds: int = 2) -> None:
+    def __init__(self, directory: Path, *flags: str, lease_seconds: int = LEASE_SECONDS) -> None:
         super().__init__(directory, lease_seconds=lease_seconds, flags=SMALL)
         client, remoting = free_ports(2)
         self.remoting = []

@@ -16,6 +16,7 @@ from demo.childnode import ChildNode
 from demo.ports import free_endpoint
 from tests.certificates import certificates
 from tests.conformance.conftest import (
+    LEASE_SECONDS,
     LED_SECONDS_MAX,
     RETRY_DELAYS_MS,
     SMALL,
@@ -27,7 +28,7 @@ from tests.conformance.users import ROOT, node_of_users
 from tests.etcd import need_etcd
 from tests.process.support import NodeProcess
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
 
 FIFO = [f"fifo{k}" for k in range(5)]
 
@@ -206,9 +207,12 @@ def dead_letters(endpoint: str, topic: str, **login: Any) -> list[bytes]:
     with duolog.sync.Client(endpoint, **login) as client:
         while time.monotonic() < end:
             try:
-                return client.pull(topic, 0, 0, wait=1.0).body_list()
+                found = client.pull(topic, 0, 0, wait=1.0).body_list()
             except duolog.UnknownTopic:  # made with the first of them
                 time.sleep(0.1)
+            else:
+                if found:
+                    return found
     raise TimeoutError(topic)
 
 
@@ -306,7 +310,7 @@ def test_a_stream_over_the_death_of_its_master(
 ) -> None:
     """The master, one of three access points, dies: sends continue once there is a new one."""
     need_etcd()
-    target = ProcessTarget(tmp_path / "cluster", lease_seconds=2, flags=SMALL)
+    target = ProcessTarget(tmp_path / "cluster", lease_seconds=LEASE_SECONDS, flags=SMALL)
     target.start()
     try:
         endpoints = [target.endpoint(name) for name in target.nodes]
@@ -317,6 +321,8 @@ def test_a_stream_over_the_death_of_its_master(
                 if groups and sum(replica.in_sync for replica in groups[0].replicas) == 3:
                     break
                 time.sleep(0.05)
+            else:
+                raise TimeoutError("not in sync")
             client.admin.create_topic("S", 1)
             master = client.admin.route().groups[0].master
             if command is nodejs:  # it takes one access point alone: one that will not die

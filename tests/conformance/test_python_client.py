@@ -26,6 +26,11 @@ SECONDS_MAX = 420.0
 END_SECONDS = 10.0
 
 
+def is_complete(report: Path) -> bool:
+    """Whether all of it is written."""
+    return report.exists() and report.read_bytes().rstrip().endswith(b"</testsuites>")
+
+
 def outcomes(directory: Path) -> dict[str, str]:
     """What each test came to: nothing where it passed, else why not."""
     report, log = directory / "report.xml", directory / "log"
@@ -40,14 +45,14 @@ def outcomes(directory: Path) -> dict[str, str]:
             stderr=output,
         )  # fmt: skip
         until = time.monotonic() + SECONDS_MAX
-        while not report.exists() and child.poll() is None and time.monotonic() < until:
+        while not is_complete(report) and child.poll() is None and time.monotonic() < until:
             time.sleep(0.1)
         try:
             child.wait(END_SECONDS)  # the report is written: the client's threads may linger
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-    if not report.exists():
+    if not is_complete(report):
         pytest.fail(log.read_text(errors="replace")[-3000:])
     found = {}
     for case in ElementTree.parse(report).getroot().iter("testcase"):

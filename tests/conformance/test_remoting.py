@@ -14,7 +14,7 @@ from tests.conformance.languages import jars_of, java_with, outcome
 from tests.conformance.users import ROOT, node_of_users
 from tests.process.support import NodeProcess
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
 
 RIGHTS = {
     "alice": (("Topic:T", "Pub,Sub"), ("Topic:X", "Pub,Sub"), ("Group:g*", "Sub")),

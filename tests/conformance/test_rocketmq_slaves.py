@@ -20,7 +20,7 @@ from tests.conformance.test_remoting import classic
 from tests.node.remoting.replicas.sections import slaves
 from tests.process.support import NodeProcess
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
 
 SEGMENT = 1 << 20
 QUEUES = 4

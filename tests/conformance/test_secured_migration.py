@@ -18,7 +18,7 @@ from tests.conformance.classic import AWAY, create_topic, send
 from tests.conformance.migrated import LEVELS, SEGMENT, SIZES, bytes_of, program, until
 from tests.process.support import run_cli
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
 
 SECRETS = {"the-mover": "the secret of the mover", "the-reader": "the secret of the reader"}
 ACCOUNTS = """

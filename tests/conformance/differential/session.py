@@ -14,7 +14,7 @@ from store.record import Record
 from tests.conformance.differential.seen import Seen
 from tests.node.remoting.client import LETTERS, Remoting, records
 
-SECONDS = 20.0
+SECONDS = 60.0
 HOLD_MS = 500
 NO_ANSWER = -1  # as the code of a request that nobody answers
 HAS_SUBSCRIPTION, SUSPENDS = 4, 2

@@ -40,9 +40,9 @@ public class Behaviours {
     }
 
     static MessageView next(SimpleConsumer consumer) throws ClientException {
-        long end = System.currentTimeMillis() + 30_000;
+        long end = System.currentTimeMillis() + 120_000;
         while (System.currentTimeMillis() < end) {
-            List<MessageView> found = consumer.receive(1, Duration.ofSeconds(10));
+            List<MessageView> found = consumer.receive(1, Duration.ofSeconds(30));
             if (!found.isEmpty()) {
                 return found.get(0);
             }
@@ -55,7 +55,7 @@ public class Behaviours {
             .setEndpoints(arguments[0]).setNamespace(arguments[1])
             .setCredentialProvider(
                 new StaticSessionCredentialsProvider(arguments[2], arguments[3]))
-            .setRequestTimeout(Duration.ofSeconds(3)).build();
+            .setRequestTimeout(Duration.ofSeconds(30)).build();
         FilterExpression all = new FilterExpression("*");
         Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
             .setTopics("T").build();
@@ -93,7 +93,7 @@ public class Behaviours {
                 return ConsumeResult.FAILURE;
             }).build();
         send(producer, "poison", 0);
-        long end = System.currentTimeMillis() + 30_000;
+        long end = System.currentTimeMillis() + 120_000;
         while (attempts.size() < 3 && System.currentTimeMillis() < end) {
             Thread.sleep(50);
         }

@@ -32,7 +32,7 @@ public class Camel {
                 template.sendBody("direct:other", "other" + number);
                 template.sendBody("direct:tagged", "body" + number);
             }
-            long end = System.currentTimeMillis() + 40_000;
+            long end = System.currentTimeMillis() + 120_000;
             while (HEARD.size() < WANTED && System.currentTimeMillis() < end) {
                 Thread.sleep(50);
             }

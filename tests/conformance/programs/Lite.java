@@ -45,7 +45,7 @@ public class Lite {
     }
 
     static void until(int wanted) throws InterruptedException {
-        long end = System.currentTimeMillis() + 30_000;
+        long end = System.currentTimeMillis() + 120_000;
         while (count() < wanted && System.currentTimeMillis() < end) {
             Thread.sleep(20);
         }
@@ -54,7 +54,7 @@ public class Lite {
     public static void main(String[] arguments) throws Exception {
         ClientConfiguration configuration = ClientConfiguration.newBuilder()
             .setEndpoints(arguments[0]).enableSsl(false)
-            .setRequestTimeout(Duration.ofSeconds(3)).build();
+            .setRequestTimeout(Duration.ofSeconds(30)).build();
         Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
             .setTopics("Lite").build();
         for (String lite : List.of("a", "b", "c")) {

@@ -55,10 +55,10 @@ public class Mixed {
         producer.start();
         for (int number = 0; number < count; number++) {
             byte[] body = Integer.toString(number).getBytes(StandardCharsets.UTF_8);
-            SendResult result = producer.send(new Message(topic, body), 10_000);
+            SendResult result = producer.send(new Message(topic, body), 30_000);
             count(sent, result.getMessageQueue().getBrokerName());
         }
-        long end = System.currentTimeMillis() + 40_000;
+        long end = System.currentTimeMillis() + 120_000;
         while (bodies.size() < count && System.currentTimeMillis() < end) {
             Thread.sleep(20);
         }

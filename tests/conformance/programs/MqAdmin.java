@@ -14,6 +14,8 @@ import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -43,6 +45,36 @@ public class MqAdmin {
         admin.shutdown();
     }
 
+    // Returns once the broker knows both clients, by their heartbeats, and the offsets of all messages: the last
+    // listener may not have returned yet, and nobody answers what stores offsets.
+    static void known(String server, DefaultMQPushConsumer consumer) throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(10_000);
+        admin.setNamesrvAddr(server);
+        admin.setInstanceName("known");
+        admin.start();
+        long end = System.currentTimeMillis() + 60_000;
+        while (!isKnown(admin)) {
+            if (System.currentTimeMillis() > end) {
+                throw new IllegalStateException("the broker does not know what was consumed");
+            }
+            consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
+            Thread.sleep(50);
+        }
+        admin.shutdown();
+    }
+
+    static boolean isKnown(DefaultMQAdminExt admin) throws Exception {
+        try {
+            long consumed = admin.examineConsumeStats("C", "T").getOffsetTable().values().stream()
+                .mapToLong(one -> one.getConsumerOffset()).sum();
+            return consumed == MESSAGES
+                && !admin.examineProducerConnectionInfo("P", "T").getConnectionSet().isEmpty()
+                && !admin.examineConsumerConnectionInfo("C").getConnectionSet().isEmpty();
+        } catch (MQClientException | MQBrokerException error) {
+            return false;
+        }
+    }
+
     public static void main(String[] arguments) throws Exception {
         PrintStream out =
             new PrintStream(new FileOutputStream(FileDescriptor.out), true, "UTF-8");
@@ -51,6 +83,7 @@ public class MqAdmin {
         DefaultMQProducer producer = new DefaultMQProducer("P");
         producer.setNamesrvAddr(arguments[0]);
         producer.setHeartbeatBrokerInterval(500);
+        producer.setSendMsgTimeout(30_000);
         producer.start();
         CountDownLatch consumed = new CountDownLatch(MESSAGES);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("C");
@@ -72,9 +105,7 @@ public class MqAdmin {
         if (!consumed.await(60, TimeUnit.SECONDS)) {
             throw new IllegalStateException("messages were not consumed");
         }
-        Thread.sleep(700); // until the last listener has returned, and heartbeats were sent
-        consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
-        Thread.sleep(700); // until the offsets are stored
+        known(arguments[0], consumer);
         String client = consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId();
         for (String given : Files.readAllLines(Paths.get(arguments[1]))) {
             out.println("##### " + given);

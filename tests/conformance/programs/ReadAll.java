@@ -24,6 +24,7 @@ public class ReadAll {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(words[2]);
         consumer.setNamesrvAddr(words[0]);
         consumer.setHeartbeatBrokerInterval(500);
+        consumer.setPollNameServerInterval(1000); // a broker may still be about to register
         consumer.setPullBatchSize(1024);
         consumer.setConsumeMessageBatchMaxSize(256);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -38,7 +39,7 @@ public class ReadAll {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
-        long end = System.currentTimeMillis() + 60_000;
+        long end = System.currentTimeMillis() + 120_000;
         while (System.currentTimeMillis() < end
                 && (came.get() < wanted || System.currentTimeMillis() - last.get() < 2000)) {
             Thread.sleep(20);

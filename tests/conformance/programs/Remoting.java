@@ -24,6 +24,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 public class Remoting {
     static final int SYNC = 400, ASYNC = 300, ONEWAY = 100, BATCHES = 10, IN_BATCH = 20;
     static final int ALL = SYNC + ASYNC + ONEWAY + BATCHES * IN_BATCH;
+    static final int SEND_MS = 30_000; // a send that is tried again may be stored twice
     static String server;
 
     static Message message(String topic, int number) {
@@ -62,7 +63,7 @@ public class Remoting {
     }
 
     static void until(java.util.function.BooleanSupplier done) throws Exception {
-        long end = System.currentTimeMillis() + 60_000;
+        long end = System.currentTimeMillis() + 120_000;
         while (!done.getAsBoolean() && System.currentTimeMillis() < end) {
             Thread.sleep(20);
         }
@@ -91,7 +92,7 @@ public class Remoting {
                 }
             });
         }
-        answers.await(30, TimeUnit.SECONDS);
+        answers.await(60, TimeUnit.SECONDS);
         for (; number < SYNC + ASYNC + ONEWAY; number++) {
             producer.sendOneway(message("T", number));
         }
@@ -115,7 +116,7 @@ public class Remoting {
         late.setDelayTimeLevel(2);
         long began = System.currentTimeMillis();
         producer.send(late);
-        came.await(30, TimeUnit.SECONDS);
+        came.await(60, TimeUnit.SECONDS);
         long took = System.currentTimeMillis() - began;
         waiting.shutdown();
         return took;
@@ -137,6 +138,7 @@ public class Remoting {
         });
         DefaultMQProducer producer = new DefaultMQProducer("producers");
         producer.setNamesrvAddr(server);
+        producer.setSendMsgTimeout(SEND_MS);
         producer.setCompressMsgBodyOverHowmuch(1024);
         producer.start();
         producer.send(new Message("R", "again".getBytes(StandardCharsets.UTF_8)));

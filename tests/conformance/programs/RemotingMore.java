@@ -32,6 +32,7 @@ public class RemotingMore {
     // A producer is known once it sends to a broker: it would tell it 30 s later, and on a slow
     // machine a consumer that has just begun may have to tell what it reads once more.
     static final int HEARTBEAT_MS = 500;
+    static final int SEND_MS = 30_000; // a send that is tried again may be stored twice
     static String server;
 
     static Message message(String topic, String body) {
@@ -43,7 +44,7 @@ public class RemotingMore {
     }
 
     static void until(java.util.function.BooleanSupplier done) throws Exception {
-        long end = System.currentTimeMillis() + 45_000;
+        long end = System.currentTimeMillis() + 120_000;
         while (!done.getAsBoolean() && System.currentTimeMillis() < end) {
             Thread.sleep(20);
         }
@@ -81,12 +82,18 @@ public class RemotingMore {
         TransactionMQProducer producer = new TransactionMQProducer("transactions");
         producer.setNamesrvAddr(server);
         producer.setHeartbeatBrokerInterval(HEARTBEAT_MS);
+        producer.setSendMsgTimeout(SEND_MS);
         producer.setTransactionListener(new TransactionListener() {
             @Override public LocalTransactionState executeLocalTransaction(Message one, Object state) {
                 return (LocalTransactionState) state;
             }
 
             @Override public LocalTransactionState checkLocalTransaction(MessageExt one) {
+                // Where this program stands still, it is asked about what it is about to decide.
+                if (body(one).equals("committed") || body(one).equals("undone")) {
+                    return body(one).equals("committed") ? LocalTransactionState.COMMIT_MESSAGE
+                        : LocalTransactionState.ROLLBACK_MESSAGE;
+                }
                 asked.computeIfAbsent(body(one), name -> new AtomicInteger()).incrementAndGet();
                 return body(one).equals("asked") && one.getTopic().equals("X")
                     ? LocalTransactionState.COMMIT_MESSAGE

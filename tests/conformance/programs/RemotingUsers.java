@@ -29,6 +29,7 @@ import org.apache.rocketmq.remoting.RPCHook;
 
 public class RemotingUsers {
     static final int HEARTBEAT_MS = 500; // a producer is known, and checks come, with its first
+    static final int SEND_MS = 30_000;
     static String server;
 
     static RPCHook signs(String name, String password) {
@@ -50,9 +51,21 @@ public class RemotingUsers {
         DefaultMQProducer made = new DefaultMQProducer("producers", hook);
         made.setInstanceName(name);
         made.setNamesrvAddr(server);
+        made.setSendMsgTimeout(SEND_MS);
         made.setRetryTimesWhenSendFailed(0);
         made.start();
         return made;
+    }
+
+    // A first handshake may take longer than a client waits for its first answer.
+    static void known(DefaultMQProducer producer, String topic) throws Exception {
+        until(() -> {
+            try {
+                return !producer.fetchPublishMessageQueues(topic).isEmpty();
+            } catch (MQClientException error) {
+                return false;
+            }
+        });
     }
 
     static String refused(DefaultMQProducer producer) {
@@ -95,6 +108,7 @@ public class RemotingUsers {
         TransactionMQProducer made = new TransactionMQProducer("transactions", hook);
         made.setInstanceName("transactions");
         made.setNamesrvAddr(server);
+        made.setSendMsgTimeout(SEND_MS);
         made.setHeartbeatBrokerInterval(HEARTBEAT_MS);
         made.setTransactionListener(new TransactionListener() {
             @Override public LocalTransactionState executeLocalTransaction(Message one, Object state) {
@@ -110,7 +124,7 @@ public class RemotingUsers {
     }
 
     static void until(java.util.function.BooleanSupplier done) throws Exception {
-        long end = System.currentTimeMillis() + 45_000;
+        long end = System.currentTimeMillis() + 120_000;
         while (!done.getAsBoolean() && System.currentTimeMillis() < end) {
             Thread.sleep(20);
         }
@@ -124,13 +138,7 @@ public class RemotingUsers {
         Set<String> stolen = Collections.synchronizedSet(new TreeSet<>());
         List<DefaultMQPushConsumer> consumers = new ArrayList<>();
         DefaultMQProducer sending = producer("sender", alice);
-        until(() -> { // a first handshake may take longer than a client waits for its first answer
-            try {
-                return !sending.fetchPublishMessageQueues("T").isEmpty();
-            } catch (MQClientException error) {
-                return false;
-            }
-        });
+        known(sending, "T");
         consumers.add(consumer("reader", "g", "T", alice, seen));
         consumers.add(consumer("payer", "g2", "X", alice, paid));
         consumers.add(consumer("thief", "g", "T", bob, stolen));
@@ -144,9 +152,12 @@ public class RemotingUsers {
         }
         sending.send(batch);
         TransactionMQProducer deciding = transactions(alice);
+        known(deciding, "X");
         deciding.sendMessageInTransaction(message("X", "committed"), LocalTransactionState.COMMIT_MESSAGE);
         deciding.sendMessageInTransaction(message("X", "asked"), LocalTransactionState.UNKNOW);
-        String byReader = refused(producer("reads-only", bob));
+        DefaultMQProducer readsOnly = producer("reads-only", bob);
+        known(readsOnly, "T");
+        String byReader = refused(readsOnly);
         String byWrong = refused(producer("wrong", signs(arguments[1], "wrong")));
         String byNobody = refused(producer("nobody", null));
         until(() -> seen.size() == 8 && paid.size() == 2);

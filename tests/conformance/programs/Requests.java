@@ -9,6 +9,7 @@ import java.util.concurrent.atomic.AtomicReference;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.exception.RequestTimeoutException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.MessageQueueSelector;
@@ -20,7 +21,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 public class Requests {
-    static final int WAIT_MS = 50_000;
+    static final int WAIT_MS = 50_000, LATE_MS = 5_000;
 
     static Message message(String body) {
         return new Message("T", body.getBytes(StandardCharsets.UTF_8));
@@ -34,6 +35,7 @@ public class Requests {
         DefaultMQProducer made = new DefaultMQProducer(name);
         made.setInstanceName(name); // a client of its own, as in another process
         made.setNamesrvAddr(server);
+        made.setSendMsgTimeout(30_000);
         made.start();
         return made;
     }
@@ -100,8 +102,9 @@ public class Requests {
         String stored = replied.get() == null ? "" : replied.get().getMessageQueue().getTopic();
         String gone = "";
         try {
-            asking.request(message("late"), 500);
-        } catch (RequestTimeoutException error) {
+            asking.request(message("late"), LATE_MS);
+        } catch (RequestTimeoutException | MQClientException error) {
+            // The second where it was closed before it had the answer to its send.
             gone = "timeout";
         }
         refused.await(WAIT_MS, TimeUnit.MILLISECONDS);

@@ -56,16 +56,16 @@ public class RoundTrip {
     public static void main(String[] arguments) throws Exception {
         ClientConfiguration configuration = ClientConfiguration.newBuilder()
             .setEndpoints(arguments[0]).enableSsl(false)
-            .setRequestTimeout(Duration.ofSeconds(3)).build();
+            .setRequestTimeout(Duration.ofSeconds(30)).build();
         Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
-            .setTopics("T", "Fifo").setTransactionChecker(view ->
-                text(view).equals("asked") ? TransactionResolution.COMMIT
-                    : TransactionResolution.ROLLBACK)
+            .setTopics("T", "Fifo").setTransactionChecker(view -> // a client that stands still is also asked about what it is about to decide
+                text(view).equals("rolled back") ? TransactionResolution.ROLLBACK
+                    : TransactionResolution.COMMIT)
             .build();
         for (int k = 0; k < 3; k++) {
             producer.send(message("T", "normal" + k, null, 0));
         }
-        producer.sendAsync(message("T", "async", null, 0)).get(5, TimeUnit.SECONDS);
+        producer.sendAsync(message("T", "async", null, 0)).get(60, TimeUnit.SECONDS);
         for (int k = 0; k < 5; k++) {
             producer.send(message("Fifo", "fifo" + k, "one", 0));
         }
@@ -85,7 +85,7 @@ public class RoundTrip {
             .setSubscriptionExpressions(Collections.singletonMap("T",
                 new FilterExpression("color = 'blue'", FilterExpressionType.SQL92)))
             .build();
-        long end = System.currentTimeMillis() + 30_000;
+        long end = System.currentTimeMillis() + 120_000;
         while (received.size() < 7 && System.currentTimeMillis() < end) {
             for (MessageView view : simple.receive(16, Duration.ofSeconds(15))) {
                 if (received.isEmpty()) {

@@ -42,7 +42,9 @@ public class Spring {
     public static class Checking implements RocketMQTransactionChecker {
         @Override
         public TransactionResolution check(MessageView view) {
-            return TransactionResolution.COMMIT;
+            // A client that stands still is also asked about what it is about to decide.
+            return StandardCharsets.UTF_8.decode(view.getBody()).toString().equals("rolled back")
+                ? TransactionResolution.ROLLBACK : TransactionResolution.COMMIT;
         }
     }
 
@@ -54,6 +56,7 @@ public class Spring {
         System.setProperty("rocketmq.producer.topic", "T");
         System.setProperty("rocketmq.producer.access-key", arguments[1]);
         System.setProperty("rocketmq.producer.secret-key", arguments[2]);
+        System.setProperty("rocketmq.producer.request-timeout", "30");
         System.setProperty("spring.main.banner-mode", "off");
         System.setProperty("logging.level.root", "error");
         ConfigurableApplicationContext context = SpringApplication.run(Spring.class);
@@ -65,7 +68,7 @@ public class Spring {
         template.syncSendFifoMessage("T:A", "ordered", "one");
         template.sendMessageInTransaction("T:A", "committed").getTransaction().commit();
         template.sendMessageInTransaction("T:A", "rolled back").getTransaction().rollback();
-        long end = System.currentTimeMillis() + 40_000;
+        long end = System.currentTimeMillis() + 120_000;
         while (HEARD.size() < WANTED && System.currentTimeMillis() < end) {
             Thread.sleep(50);
         }

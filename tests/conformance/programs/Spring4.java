@@ -45,6 +45,7 @@ public class Spring4 {
     public static void main(String[] arguments) throws Exception {
         System.setProperty("rocketmq.name-server", arguments[0]);
         System.setProperty("rocketmq.producer.group", "sending");
+        System.setProperty("rocketmq.producer.send-message-timeout", "30000");
         System.setProperty("spring.main.banner-mode", "off");
         System.setProperty("logging.level.root", "error");
         ConfigurableApplicationContext context = SpringApplication.run(Spring4.class);
@@ -63,9 +64,9 @@ public class Spring4 {
             }
         });
         template.syncSendOrderly("T:A", "orderly", "one");
-        answered.await(30, TimeUnit.SECONDS);
-        String reply = template.sendAndReceive("R", "request", String.class, 30_000);
-        long end = System.currentTimeMillis() + 40_000;
+        answered.await(60, TimeUnit.SECONDS);
+        String reply = template.sendAndReceive("R", "request", String.class, 60_000);
+        long end = System.currentTimeMillis() + 120_000;
         while (HEARD.size() < WANTED && System.currentTimeMillis() < end) {
             Thread.sleep(50);
         }

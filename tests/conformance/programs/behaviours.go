@@ -54,9 +54,9 @@ func main() {
 	must(err)
 	must(simple.Start())
 	next := func() *rmq.MessageView {
-		end := time.Now().Add(30 * time.Second)
+		end := time.Now().Add(120 * time.Second)
 		for time.Now().Before(end) {
-			views, err := simple.Receive(ctx, 1, 10*time.Second)
+			views, err := simple.Receive(ctx, 1, 30*time.Second)
 			if err == nil && len(views) > 0 {
 				return views[0]
 			}
@@ -93,7 +93,7 @@ func main() {
 	must(push.Start())
 	_, err = producer.Send(ctx, &rmq.Message{Topic: "T", Body: []byte("poison")})
 	must(err)
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(120 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		lock.Lock()
 		done := len(attempts) >= 3
 		lock.Unlock()

@@ -9,7 +9,8 @@ const { Producer, SimpleConsumer, PushConsumer, ConsumeResult } = require('rocke
 const [endpoints, namespace, accessKey, accessSecret] = process.argv.slice(2);
 const logger = { info() {}, warn() {}, error() {}, debug() {} };
 const common = {
-  endpoints, namespace, logger, sslEnabled: true, sessionCredentials: { accessKey, accessSecret },
+  endpoints, namespace, logger, requestTimeout: 30000,
+  sslEnabled: true, sessionCredentials: { accessKey, accessSecret },
 };
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
@@ -25,9 +26,9 @@ const simple = new SimpleConsumer({
 });
 await simple.startup();
 async function next() {
-  const end = Date.now() + 30000;
+  const end = Date.now() + 120000;
   while (Date.now() < end) {
-    const found = await simple.receive(1, 10000);
+    const found = await simple.receive(1, 30000);
     if (found.length) return found[0];
   }
   throw new Error('nothing came');
@@ -59,7 +60,7 @@ const push = new PushConsumer({
 });
 await push.startup();
 await send('poison');
-for (const end = Date.now() + 30000; attempts.length < 3 && Date.now() < end;) await pause(50);
+for (const end = Date.now() + 120000; attempts.length < 3 && Date.now() < end;) await pause(50);
 await pause(1000);
 console.log(JSON.stringify({
   recalled: recalled.messageId === delayed.messageId,

@@ -33,7 +33,7 @@ func config(group string) *rmq.Config {
 }
 
 func until(wanted int) {
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(120 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		lock.Lock()
 		count := 0
 		for _, bodies := range heard {

@@ -8,7 +8,7 @@ const { Producer, LitePushConsumerImpl, ConsumeResult } = require('rocketmq-clie
 
 const [endpoints] = process.argv.slice(2);
 const logger = { info() {}, warn() {}, error() {}, debug() {} };
-const common = { endpoints, namespace: '', logger };
+const common = { endpoints, namespace: '', logger, requestTimeout: 30000 };
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 const producer = new Producer({ ...common, topics: ['Lite'] });
@@ -23,7 +23,7 @@ for (const lite of ['a', 'b', 'c']) {
 const heard = {};
 const count = () => Object.values(heard).reduce((sum, bodies) => sum + bodies.length, 0);
 async function until(wanted) {
-  for (const end = Date.now() + 30000; count() < wanted && Date.now() < end;) await pause(20);
+  for (const end = Date.now() + 120000; count() < wanted && Date.now() < end;) await pause(20);
 }
 const consumer = new LitePushConsumerImpl({
   ...common,

@@ -8,6 +8,7 @@ const { Producer, SimpleConsumer } = require('rocketmq-client-nodejs');
 
 const endpoints = process.argv[2];
 const quiet = { info() {}, warn() {}, error() {}, debug() {} };
+const requestTimeout = 30000;
 
 function message(body, more = {}) {
   return {
@@ -23,9 +24,11 @@ function message(body, more = {}) {
 const producer = new Producer({
   endpoints,
   logger: quiet,
+  requestTimeout,
   // One topic: with two, this client waits forever for settings that arrive before the second route.
   topics: ['T'],
-  checker: { async check() { return 1; } },
+  // A client that stands still is also asked about what it is about to decide.
+  checker: { async check(view) { return view.body.toString() === 'rolled back' ? 2 : 1; } },
 });
 await producer.startup();
 for (let k = 0; k < 3; k++) await producer.send(message(`normal${k}`));
@@ -44,13 +47,14 @@ async function consume(group, topic, wanted) {
   const consumer = new SimpleConsumer({
     endpoints,
     logger: quiet,
+    requestTimeout,
     consumerGroup: group,
     subscriptions: new Map([[topic, 'A']]),
     awaitDuration: 5000,
   });
   await consumer.startup();
   const found = [];
-  const end = Date.now() + 30000;
+  const end = Date.now() + 120000;
   while (found.length < wanted && Date.now() < end) {
     for (const view of await consumer.receive(16, 15000)) {
       await consumer.ack(view);

@@ -13,6 +13,7 @@ fn client() -> ClientOption {
     let mut option = ClientOption::default();
     option.set_access_url(std::env::args().nth(1).unwrap());
     option.set_enable_tls(false);
+    option.set_timeout(Duration::from_secs(30));
     option
 }
 
@@ -26,7 +27,7 @@ async fn consume(group: &str, topic: &str, wanted: usize) -> Vec<String> {
     consumer.start().await.unwrap();
     let all = FilterExpression::new(FilterType::Tag, "A");
     let mut found = Vec::new();
-    let end = SystemTime::now() + Duration::from_secs(40);
+    let end = SystemTime::now() + Duration::from_secs(120);
     while found.len() < wanted && SystemTime::now() < end {
         for message in consumer.receive(topic, &all).await.unwrap() {
             consumer.ack(&message).await.unwrap();
@@ -46,7 +47,13 @@ fn json(texts: &[String]) -> String {
 async fn main() {
     let mut option = ProducerOption::default();
     option.set_topics(vec!["T", "Fifo"]);
-    let checker = Box::new(|_: String, _: rocketmq::model::message::MessageView| TransactionResolution::COMMIT);
+    // A client that stands still is also asked about what it is about to decide.
+    let checker = Box::new(|_: String, view: rocketmq::model::message::MessageView| {
+        match view.body() {
+            b"rolled back" => TransactionResolution::ROLLBACK,
+            _ => TransactionResolution::COMMIT,
+        }
+    });
     let mut producer = Producer::new_transaction_producer(option, client(), checker).unwrap();
     producer.start().await.unwrap();
     for k in 0..3 {

@@ -39,7 +39,7 @@ func consume(config *rmq.Config, topic string, wanted int) []string {
 	must(consumer.Start())
 	defer consumer.GracefulStop()
 	found := []string{}
-	end := time.Now().Add(30 * time.Second)
+	end := time.Now().Add(120 * time.Second)
 	for len(found) < wanted && time.Now().Before(end) {
 		views, err := consumer.Receive(context.TODO(), 16, 15*time.Second)
 		if err != nil {
@@ -68,10 +68,11 @@ func main() {
 	producer, err := rmq.NewProducer(config(""), rmq.WithTopics("T", "Fifo"),
 		rmq.WithTransactionChecker(&rmq.TransactionChecker{
 			Check: func(view *rmq.MessageView) rmq.TransactionResolution {
-				if string(view.GetBody()) == "asked" {
-					return rmq.COMMIT
+				// A client that stands still is also asked about what it is about to decide.
+				if string(view.GetBody()) == "rolled back" {
+					return rmq.ROLLBACK
 				}
-				return rmq.ROLLBACK
+				return rmq.COMMIT
 			},
 		}))
 	must(err)

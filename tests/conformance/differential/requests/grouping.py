@@ -11,7 +11,7 @@ from tests.conformance.differential.seen import Seen
 from tests.conformance.differential.session import Cases, Session, pull_fields, session
 
 TOPIC, MEMBERS = "G", "members"
-TOLD_SECONDS = 10.0
+TOLD_SECONDS = 30.0
 BROKER = "broker-a"
 
 

@@ -15,8 +15,8 @@ from tests.node.remoting.client import records
 LEVELS_MS = (1000, 2000, 1000)
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 OWN = {"KEYS": "k", "TAGS": "red", "own": "v", "UNIQ_KEY": "0A0000010000000000000000000000B1"}
-ALL_SECONDS = 30.0
-DECIDERS, CHECK_SECONDS = "deciders", 20.0
+ALL_SECONDS = 60.0
+DECIDERS, CHECK_SECONDS = "deciders", 60.0
 
 
 def place(sent: Command) -> int:
