@@ -149,7 +149,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
                 commands.append([*worker, "-m", "700m", "--webui-port", str(web), *folder, address])
             for command in commands:
                 processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while (tmp_path / "spark.log").read_text().count("Registering worker 127") < 2:
             assert time.monotonic() < end, (tmp_path / "spark.log").read_text()[-2000:]
             time.sleep(0.1)

@@ -1,7 +1,10 @@
 """Nodes with metrics as real processes, and calls of RocketMQ's clients that metrics tell of."""
 
+import time
 from pathlib import Path
 from typing import Any
+
+import duolog.sync
 
 from demo.ports import free_endpoint
 from node.rocketmq.words.stubs import Code, definition, service
@@ -9,7 +12,7 @@ from tests.node.rocketmq.api import message, resource
 from tests.process.support import NodeProcess
 from tests.scraping import Scrape, scrape
 
-LATER_SECONDS = 2.0  # a message that comes after its time does not wait, and is not counted
+LATER_SECONDS, TIMED_SECONDS = 2.0, 60.0
 
 
 class Measured(NodeProcess):
@@ -22,6 +25,21 @@ class Measured(NodeProcess):
 
     def scrape(self) -> Scrape:
         return scrape(int(self.metrics.rpartition(":")[2]))
+
+
+def send_timed(producer: duolog.sync.Producer, node: Measured) -> None:
+    """A message that waits for its time.
+
+    One that reaches the node after its time does not wait, and is not counted: another one is sent.
+    """
+
+    def waited() -> float:
+        return sum(node.scrape().rows("rocketmq_timer_enqueue_total").values())
+
+    before, end = waited(), time.monotonic() + TIMED_SECONDS
+    while waited() == before:
+        assert time.monotonic() < end, "no message reaches the node before its time"
+        producer.send("T", b"timed", delay=LATER_SECONDS)
 
 
 def official(stub: Any) -> None:

@@ -27,7 +27,7 @@ from demo.childprocess import ChildProcess
 from demo.ports import free_endpoint
 from node.rocketmq.words.stubs import rpc
 from tests.etcd import need_etcd
-from tests.process.measured import LATER_SECONDS, Measured, official, received
+from tests.process.measured import Measured, official, received, send_timed
 
 MISSING = "prometheus is not installed (apt-get install prometheus)"
 WAIT_SECONDS = 60
@@ -160,7 +160,7 @@ def working(nodes: list[Measured], prometheus: Prometheus) -> Iterator[None]:
             for done in (1, 2):
                 producer.send_batch("T", [b"12345"] * 20)
                 producer.send_batch("T", [b"later"] * 2, delay_level=18)
-                producer.send("T", b"timed", delay=LATER_SECONDS)
+                send_timed(producer, master)
                 with pytest.raises(duolog.DuologError):
                     producer.send("T", b"never", delay=10 * 86_400)
                 with pytest.raises(duolog.DuologError):

@@ -50,7 +50,7 @@ async def test_nothing_is_lost_or_duplicated_when_masters_die_and_the_next_one_l
         Fault("restart"),
         Fault("kill", lasts=4.0),
     ]
-    result = await carry_out(target, faults)
+    result = await carry_out(target, faults, least_ok=301)
     assert [row.kind for row in result.failovers].count("kill") == 3
     assert all(row.seconds < 10 for row in result.failovers)
     assert result.history.outcomes()[OK] > 300

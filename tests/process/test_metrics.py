@@ -27,7 +27,7 @@ from node.metrics.table import (
     TRACED,
 )
 from node.rocketmq.words.stubs import rpc
-from tests.process.measured import LATER_SECONDS, Measured, official
+from tests.process.measured import Measured, official, send_timed
 from tests.process.support import run_cli
 
 pytestmark = pytest.mark.process
@@ -71,7 +71,7 @@ def work(node: Measured) -> None:
         client.admin.create_topic("T", 2)
         with client.producer() as producer:
             producer.send_batch("T", [b"12345"] * 10)
-            producer.send("T", b"timed", delay=LATER_SECONDS)
+            send_timed(producer, node)
             with pytest.raises(duolog.DuologError):
                 producer.send("T", b"never", delay=10 * 86_400)
         with client.transactions("p") as transactions, transactions.begin("T", b"12"):
@@ -82,7 +82,7 @@ def work(node: Measured) -> None:
     with grpc.insecure_channel(node.endpoint) as channel:
         stub: Any = rpc.MessagingServiceStub  # typed for asyncio alone
         official(stub(channel))
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     # In a moment:
     for name in (
         "rocketmq_half_messages",

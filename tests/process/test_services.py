@@ -83,6 +83,14 @@ async def in_sync(client: duolog.Client) -> int:
     return sum(replica.in_sync for replica in groups[0].replicas) if groups else 0
 
 
+async def leader(client: duolog.Client) -> str:
+    """Wait until one leads: a master that stood still may just be replaced."""
+    async with asyncio.timeout(60):
+        while not (groups := (await client.admin.route()).groups) or not groups[0].master:
+            await asyncio.sleep(0.05)
+    return groups[0].master
+
+
 async def stored(client: duolog.Client) -> list[duolog.Message]:
     found: list[duolog.Message] = []
     for queue in range(4):
@@ -100,7 +108,7 @@ async def test_transactions_and_delays_are_conserved_while_masters_die(tmp_path:
     told = Told()
     try:
         async with duolog.Client([target.endpoint(n) for n in target.nodes], timeout=30) as client:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while await in_sync(client) < 3:
                     await asyncio.sleep(0.05)
             await create_topic(client, "T", 4)
@@ -111,10 +119,10 @@ async def test_transactions_and_delays_are_conserved_while_masters_die(tmp_path:
             ]
             for _ in range(KILLS):
                 await asyncio.sleep(2.0)
-                master = (await client.admin.route()).groups[0].master
+                master = await leader(client)
                 await asyncio.to_thread(target.kill, master)
                 known = len(told.committed)
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     while len(told.committed) < known + 20:
                         await asyncio.sleep(0.05)
                 await asyncio.to_thread(target.revive, master)

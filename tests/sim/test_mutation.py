@@ -162,7 +162,7 @@ def test_a_run_ended_by_a_signal_leaves_neither_files_nor_a_child(
         "import os, time\ndef test_it(tmp_path):\n"
         "    (tmp_path / 'file').touch()\n"
         f"    open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid()))\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(600)\n"
     )
     program = (
         "import signal, sys\nfrom pathlib import Path\n"
@@ -176,7 +176,7 @@ def test_a_run_ended_by_a_signal_leaves_neither_files_nor_a_child(
         _until(lambda: child.exists() and child.read_text() != "")
         assert list(tmp_path.glob(f"{mechanical.PREFIX}*/**/file"))
         process.send_signal(number)
-        assert process.wait(20) != 0
+        assert process.wait(60) != 0
     assert not list(tmp_path.glob(f"{mechanical.PREFIX}*"))
     assert not Path("/proc", child.read_text()).exists()
 
@@ -190,7 +190,7 @@ def _until(done: Callable[[], bool]) -> None:
 
 def test_the_files_of_a_killed_process_are_removed_by_the_next_one(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait(20)
+        process.wait(60)
     left = tmp_path / f"{mechanical.PREFIX}{process.pid}-x"
     used = tmp_path / f"{mechanical.PREFIX}{os.getppid()}-x"
     other = tmp_path / f"{mechanical.PREFIX}notes"

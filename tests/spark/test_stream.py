@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from cluster.chaos.processes import ProcessTarget
 from tests.etcd import need_etcd
+from tests.process.monitored import until
 from tests.process.support import NodeProcess
 from tests.process.test_failover import SMALL
 
@@ -243,9 +244,7 @@ def test_streams_read_and_write_while_the_master_is_killed(
             groups = client.admin.route().groups
             return sum(replica.in_sync for replica in groups[0].replicas) if groups else 0
 
-        end = time.monotonic() + 60
-        while in_sync() < 3 and time.monotonic() < end:
-            time.sleep(0.05)
+        until(lambda: in_sync() == 3, "three nodes in sync")
         for name in ("from", "to"):
             client.admin.create_topic(name, 3)
         over = threading.Event()
@@ -280,6 +279,8 @@ def test_streams_read_and_write_while_the_master_is_killed(
             for _ in range(2):
                 before = len(query.recentProgress)
                 time.sleep(3.0)
+                # None while a master that stood still is replaced.
+                until(lambda: client.admin.route().groups[0].master, "a master")
                 master = client.admin.route().groups[0].master
                 target.kill(master)
                 end = time.monotonic() + 60
@@ -312,7 +313,7 @@ from pipeline.session import spark_session
 endpoints, source, target, checkpoint = sys.argv[1:]
 spark = spark_session("copy", "local[2]")
 frame = spark.readStream.format("duolog").option("endpoints", endpoints).option("topic", source)
-frame = frame.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "500")
+frame = frame.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "250")
 query = (
     frame.schema("body BINARY").load().repartition(3)
     .writeStream.format("duolog").option("endpoints", endpoints).option("topic", target)
