@@ -159,6 +159,16 @@ class Demo:
             f"the group was not complete within {READY_SECONDS:g} s; see {self.nodes[0].log}"
         )
 
+    async def led(self, client: duolog.Client) -> duolog.GroupRoute:
+        """Wait until somebody leads: a master that stood still may just be replaced."""
+        began = time.monotonic()
+        while time.monotonic() - began < READY_SECONDS:
+            group = (await client.admin.route()).groups[0]
+            if group.master:
+                return group
+            await asyncio.sleep(0.05)
+        raise DemoError(f"no node leads within {READY_SECONDS:g} s; see {self.nodes[0].log}")
+
     async def replicated(self, client: duolog.Client) -> int:
         """Wait until every node has all that the master has; the end of the log."""
         began = time.monotonic()
@@ -223,7 +233,7 @@ class Demo:
             bar = bars.add_task(f"consume tag {tag}", total=expected)
             async with client.consumer("demo-readers", TOPIC, tags=[tag]) as consumer:
                 while seen < expected:
-                    batch = await consumer.get_batch(10.0)
+                    batch = await consumer.get_batch(READY_SECONDS)
                     if batch is None:
                         break
                     seen += batch.count
@@ -278,7 +288,7 @@ class Demo:
         async def kill_the_master() -> None:
             while acked[0] < total * KILL_AT:
                 await asyncio.sleep(0.001)
-            group = (await client.admin.route()).groups[0]
+            group = await self.led(client)
             master = next(node for node in self.nodes if node.name == group.master)
             at, struck = acked[0], time.monotonic()
             master.kill()

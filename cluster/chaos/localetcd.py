@@ -12,7 +12,7 @@ from ha.registry import RegistryError
 from node.election.etcd import EtcdRegistry
 from node.tls import Tls
 
-READY_SECONDS = 30.0
+READY_SECONDS = 60.0
 # etcd grants no lease below one and a half of this, in whole seconds: so it grants one of 1 s.
 ELECTION_MS = 600
 STOP_SECONDS = 10.0

@@ -161,13 +161,17 @@ class Run:
     async def _watch(self) -> None:
         """Note masters and epochs as they come."""
         while True:
-            for status in await self._statuses():
-                part = status.replication
-                if part.role == "LEADING" and part.epoch > self._epoch:
-                    self._master, self._epoch = status.name, part.epoch
-                    row = (self.workload.now(), part.epoch, status.name)
-                    self.result.epochs.append(row)
+            await self._look()
             await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def _look(self) -> None:
+        """Note the master of a later epoch than the last one known."""
+        for status in await self._statuses():
+            part = status.replication
+            if part.role == "LEADING" and part.epoch > self._epoch:
+                self._master, self._epoch = status.name, part.epoch
+                row = (self.workload.now(), part.epoch, status.name)
+                self.result.epochs.append(row)
 
     async def _statuses(self) -> list[Any]:
         async def ask(client: duolog.Client) -> Any:
@@ -202,6 +206,8 @@ class Run:
         if fault.healthy:
             await self._healthy()
         await asyncio.sleep(fault.gap)
+        # A master that stood still for its lease was replaced: its death would be no failover.
+        await self._look()
         master = self._master
         others = [node for node in self.target.nodes if node != master]
         hit = {MASTER: master, SLAVE: others[len(self.result.faults) % len(others)]}.get(
@@ -281,9 +287,18 @@ class Run:
         return await self._lasting(fault, time.monotonic(), lambda: None, True)
 
     async def _switch(self, fault: Fault, node: str, failover: bool) -> float:
-        struck = time.monotonic()
-        async with duolog.Client(self.target.endpoint(self._master), timeout=10) as client:
-            await client.admin.failover()
+        until = time.monotonic() + HEALTHY_SECONDS
+        while True:
+            struck = time.monotonic()
+            try:
+                async with duolog.Client(self.target.endpoint(self._master), timeout=10) as client:
+                    await client.admin.failover()
+                break
+            except duolog.DuologError:  # it was replaced meanwhile, or has no successor in sync
+                if time.monotonic() > until:
+                    raise
+                await self._healthy()
+                self._before = max([self._epoch, *self.workload.answered])
         return await self._lasting(fault, struck, lambda: None, True)
 
     # -- the end -------------------------------------------------------------------------------
