@@ -57,6 +57,7 @@ def stop_cluster() -> None:
         running.pop().stop()
 
 
+@pytest.hookimpl(trylast=True)  # windows are closed: those that follow would complain
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """After the last test of this folder, other tests have the machine."""
     if nextitem is None or FOLDER not in nextitem.path.parents:
