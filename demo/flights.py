@@ -206,9 +206,12 @@ class Flights:
             batches = len(done)
             if killed is None and batches >= KILL_AFTER_BATCHES:
                 master = client.admin.route().groups[0].master
-                killed = next(node for node in self.nodes if node.name == master)
-                killed.kill()
-                self.console.print(f"[red]✗[/red] SIGKILL for {master} after {batches} batches")
+                # Nobody leads while a master that stood still is replaced.
+                killed = next((node for node in self.nodes if node.name == master), None)
+                if killed is not None:
+                    killed.kill()
+                    told = f"SIGKILL for {master} after {batches} batches"
+                    self.console.print(f"[red]✗[/red] {told}")
             query.awaitTermination(1)
         if query.exception() is not None:
             raise FlightsError(str(query.exception()))

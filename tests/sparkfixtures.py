@@ -62,7 +62,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 @pytest.fixture
 def client(node: NodeProcess) -> Iterator[duolog.sync.Client]:
-    with duolog.sync.Client(node.endpoint, timeout=15) as made:
+    with duolog.sync.Client(node.endpoint, timeout=60) as made:
         yield made
 
 

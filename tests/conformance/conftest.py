@@ -42,7 +42,7 @@ def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 def make_topics(endpoint: str) -> None:
     """What the tests send to, and groups with short delays."""
-    with duolog.sync.Client(endpoint, timeout=15) as client:
+    with duolog.sync.Client(endpoint, timeout=60) as client:
         for topic, kind in (("T", ""), ("Normal", "NORMAL"), ("Fifo", "FIFO")):
             client.admin.create_topic(topic, 4, message_type=kind)
         for group in ("g", "h"):
@@ -83,7 +83,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 def topic(shared: NodeProcess, request: pytest.FixtureRequest) -> str:
     """A topic for one test."""
     name = f"T-{abs(hash(request.node.name)) % 10**9}"
-    with duolog.sync.Client(shared.endpoint, timeout=15) as client:
+    with duolog.sync.Client(shared.endpoint, timeout=60) as client:
         client.admin.create_topic(name, 4)
     return name
 

@@ -173,7 +173,7 @@ def node(tmp_path: Path) -> Iterator[tuple[NodeProcess, str]]:
     listen = free_endpoint()
     made = NodeProcess(tmp_path / "data", *SMALL, "--set", f"remoting.listen={listen}")
     made.start()
-    with duolog.sync.Client(made.endpoint, timeout=15) as client:
+    with duolog.sync.Client(made.endpoint, timeout=60) as client:
         client.admin.create_topic("T", 4)
         client.admin.create_topic("broker-a", 1)  # sendMsgStatus sends there
         client.admin.reset_group("R", "T", duolog.Start.EARLIEST)
@@ -261,7 +261,7 @@ def test_mqadmin_shows_what_the_node_knows(
 
 def _check_state(made: NodeProcess, shown: dict[str, str]) -> None:
     """What the last lines show is what the node knows."""
-    with duolog.sync.Client(made.endpoint, timeout=15) as client:
+    with duolog.sync.Client(made.endpoint, timeout=60) as client:
         topics = {one.topic: one for one in client.admin.topics()}
         groups = {one.group: one for one in client.admin.groups()}
     names = {word for word in shown["topicList"].split() if word}

@@ -203,7 +203,8 @@ def test_the_spring_boot_starter(secured: tuple[NodeProcess, str, Path], tmp_pat
 
 def dead_letters(endpoint: str, topic: str, **login: Any) -> list[bytes]:
     """What a dead-letter topic holds once it holds something."""
-    end = time.monotonic() + 60
+    # A client that left before it gave a message up has its lease for 60 s.
+    end = time.monotonic() + 150
     with duolog.sync.Client(endpoint, **login) as client:
         while time.monotonic() < end:
             try:
@@ -286,17 +287,17 @@ def test_a_stream_over_restarts_of_its_node(
     """The node is killed and stopped under load: every acknowledged message is consumed."""
     node = NodeProcess(tmp_path / "data", *SMALL)
     node.start()
-    with duolog.sync.Client(node.endpoint, timeout=15) as client:
+    with duolog.sync.Client(node.endpoint, timeout=60) as client:
         client.admin.create_topic("S", 1)
     with Stream(command(tmp_path, program), node.endpoint, tmp_path) as stream:
         node.kill()
         time.sleep(1)
         node.start()
-        with duolog.sync.Client(node.endpoint, timeout=15) as client:
+        with duolog.sync.Client(node.endpoint, timeout=60) as client:
             more_is_stored(client, RESUMED_SECONDS_MAX)
         assert node.stop() == 0
         node.start()
-        with duolog.sync.Client(node.endpoint, timeout=15) as client:
+        with duolog.sync.Client(node.endpoint, timeout=60) as client:
             more_is_stored(client, RESUMED_SECONDS_MAX)
         found = stream.result()
     assert node.stop() == 0

@@ -60,7 +60,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     listen = free_endpoint()
     node = NodeProcess(tmp_path / "data", *SMALL, "--set", f"remoting.listen={listen}", *QUICK)
     node.start()
-    with duolog.sync.Client(node.endpoint, timeout=15) as client:
+    with duolog.sync.Client(node.endpoint, timeout=60) as client:
         for topic in "TRDXOB":
             client.admin.create_topic(topic, 4)
     yield listen

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
 
 SEGMENT = 1 << 20
 QUEUES = 4
-WAIT_SECONDS = 90.0
+WAIT_SECONDS = 180.0
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -120,7 +120,7 @@ def has_all(node: NodeProcess) -> bool:
 
 def make_tables(node: NodeProcess) -> None:
     """Topics, a group, and an offset that it committed."""
-    with duolog.sync.Client(node.endpoint, timeout=15) as client:
+    with duolog.sync.Client(node.endpoint, timeout=60) as client:
         client.admin.create_topic("T", QUEUES)
         client.admin.create_topic("Empty", 1)
         client.admin.put_group("committed", retry_times=3)

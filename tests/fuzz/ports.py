@@ -48,7 +48,7 @@ STILL_SECONDS_MAX = 0.5
 INPUTS_MIN, CALLS_MIN = 50, 20  # for each port; of the user beside
 LATE_SECONDS_MAX = 60.0  # that a slow machine may take for them, beyond the time of a run
 GROWTH_MIB_MAX = 48.0
-LEFT_SECONDS_MAX = 30.0  # until deadlines and handshakes of silent peers have ended
+LEFT_SECONDS_MAX = 90.0  # until deadlines and handshakes of silent peers have ended
 LENGTH_MAX = 1 << 16
 SMALL_STORE = {
     "mapped_file_size_commit_log": 1 << 20,

@@ -43,7 +43,7 @@ class Load:
             self.sent += 1
             body = b"%d-%d" % (sender, self.sent) + b"." * (self.sent % 700)
             try:
-                receipt = await producer.send("T", body, timeout=20)
+                receipt = await producer.send("T", body, timeout=60)
             except duolog.ResultUnknown:
                 self.unknown.add(body)
                 continue
@@ -55,7 +55,7 @@ class Load:
             senders = [asyncio.ensure_future(self.send(producer, k)) for k in range(8)]
             for _ in range(kills):
                 before = len(self.acknowledged)
-                async with asyncio.timeout(60):  # sends go on after every restart
+                async with asyncio.timeout(120):  # sends go on after every restart
                     while len(self.acknowledged) < before + 20:
                         await asyncio.sleep(0.005)
                         for sender in senders:
