@@ -1,11 +1,11 @@
 """Allocates segments and faults in pages ahead of the writer, so that no put waits for them."""
 
 import asyncio
-import contextlib
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import structlog
 
+from node.upkeep.threadwork import done_in_thread
 from store.mappedfile import MappedFile
 from store.messagestore import MessageStore
 
@@ -55,24 +55,23 @@ class Allocator:
             self.appended()
 
     async def _allocate(self, start: int) -> None:
-        loop, queue = asyncio.get_running_loop(), self._store.log.queue
-        work = loop.run_in_executor(self._threads, queue.create, start)
+        queue, made = self._store.log.queue, list[MappedFile]()
         try:
-            made = await asyncio.shield(work)
-        except asyncio.CancelledError:
-            with contextlib.suppress(OSError):
-                queue.take_ahead(await work)  # the store drops it when it closes
-            raise
-        except FileExistsError:
-            return
-        except OSError as error:
-            log.warning("cannot allocate a segment ahead", reason=error.strerror)
-            return
-        if queue.take_ahead(made) and self._store.options.warm_maped_file_enable:
-            await loop.run_in_executor(self._threads, self._warm, made)
+            await done_in_thread(self._threads, lambda: made.append(queue.create(start)), _failed)
+        finally:
+            # Also for a stop, however long the disk took: the store drops it when it closes.
+            needed = [one for one in made if queue.take_ahead(one)]
+        if needed and self._store.options.warm_maped_file_enable:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, self._warm, needed[0])
 
     @staticmethod
     def _warm(mapped: MappedFile) -> None:
         """Warm-up: fault in and lock a whole segment before it is needed."""
         mapped.file.populate(0, mapped.size)
         mapped.file.lock()
+
+
+def _failed(error: OSError) -> None:
+    if not isinstance(error, FileExistsError):  # the writer was faster
+        log.warning("cannot allocate a segment ahead", reason=error.strerror)
