@@ -5,8 +5,8 @@ read on once there is room for all of it; until then the rest stays with the cli
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
-from functools import partial
 
 from node.arriving import Arriving, Pace
 from node.readingturns import ReadingTurns
@@ -47,6 +47,10 @@ class PortReading(asyncio.BufferedProtocol):
         """End it, and leave the room."""
         raise NotImplementedError
 
+    def _end(self) -> None:
+        """Nothing comes any more, and nothing is answered."""
+        raise NotImplementedError
+
     # -- reading -------------------------------------------------------------------------------
 
     def _hold(self, reason: object) -> None:
@@ -73,12 +77,23 @@ class PortReading(asyncio.BufferedProtocol):
             self._read()
         else:
             self._hold(TURN)
-            self._turns.begin(partial(self._release, TURN))
+            self._turns.begin(self._go_on)
 
     def _give_turn(self) -> None:
         """Go on in a later turn of the event loop, after others."""
         self._hold(TURN)
-        self._turns.go_on(partial(self._release, TURN))
+        self._turns.go_on(self._go_on)
+
+    def _go_on(self) -> None:
+        """It is this connection's turn, unless the client has broken it off: while nothing is read,
+        nothing else tells of that.
+        """
+        transport = self._transport
+        line = None if transport is None or self._lost else transport.get_extra_info("socket")
+        if transport is not None and line is not None and _is_broken(line):
+            self._end()
+            transport.abort()
+        self._release(TURN)
 
     def _see_long(self, whole: int) -> None:
         """whole: bytes of the long frame that has begun to arrive; 0 for none."""
@@ -133,6 +148,13 @@ class PortReading(asyncio.BufferedProtocol):
         assert self._transport is not None, "connected"
         before, self._unsent = self._unsent, self._transport.get_write_buffer_size()
         return self._unsent < before
+
+
+def _is_broken(line: socket.socket) -> bool:
+    try:
+        return line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+    except OSError:  # it is closed
+        return True
 
 
 __all__ = ["ANSWERS", "ROOM", "PortReading"]

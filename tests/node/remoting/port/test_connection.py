@@ -1,6 +1,7 @@
 """A node's side of a remoting connection, on a transport in memory."""
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -480,6 +481,21 @@ async def test_others_have_their_turn_after_a_request_that_takes_long(
         assert side.wire.reading
         side.lose()
     await background.stop()
+
+
+async def test_nothing_is_served_to_a_client_that_went_while_it_waited_for_its_turn(
+    side: Side, desk: Desk
+) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        side.wire._extra["socket"] = here  # type: ignore[attr-defined]
+        side.arrive(Command(ECHO, 1).frame() * (module.REQUESTS_AT_ONCE + 1))
+        assert len(desk.served) == module.REQUESTS_AT_ONCE
+        here.send(b"never read")
+        there.close()  # which says so: there is what it never read
+        await turns()
+    assert len(desk.served) == module.REQUESTS_AT_ONCE
+    assert side.wire.aborted
 
 
 async def test_what_waits_for_its_turn_ends_with_its_connection(side: Side) -> None:
