@@ -7,6 +7,7 @@ So an acknowledged change is as durable as a message, and every replica that has
 import asyncio
 import functools
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
@@ -139,7 +140,7 @@ class MetadataLog:
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Changes stored at a queue offset and not applied yet; their callers may be gone.
         self._creating: dict[str, tuple[int, TopicConfig]] = {}
-        self._deleting: set[str] = set()  # groups
+        self._deleting: Counter[str] = Counter()  # groups, and how many callers delete each
         # Topics may be missing; the queues tell which, once so many changes are applied.
         self._missing_after: int | None = None
         # Some records could not be read: the segment that holds them is damaged or lost.
@@ -548,13 +549,13 @@ class MetadataLog:
 
     async def delete_group(self, name: str) -> None:
         """Delete a group and its offsets."""
-        self._deleting.add(name)
+        self._deleting[name] += 1
         try:
             await self.change({"op": "delete_group", "group": name})
             for tell in self.group_deleted:
                 tell(name)
         finally:
-            self._deleting.discard(name)
+            self._deleting -= Counter((name,))  # without those of which none is left
 
     async def commit(
         self, group: str, offsets: dict[str, dict[int, int]], forward: bool = False

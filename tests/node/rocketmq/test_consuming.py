@@ -688,3 +688,27 @@ async def test_progress_that_is_recorded_while_its_group_is_deleted_is_not_there
     await broker.metadata.all_applied()
     assert [key for key in broker.metadata.tables.offsets if key[1] == "passing"] == []
     assert broker.pop.validate() == ""
+
+
+async def test_progress_is_refused_until_the_last_of_several_deletions_of_its_group_is_over(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = broker_of(node).metadata
+    changes: list[asyncio.Event] = []
+
+    async def change(_: object) -> None:
+        changes.append(asyncio.Event())
+        await changes[-1].wait()
+
+    monkeypatch.setattr(metadata, "change", change)
+    deleting = [asyncio.create_task(metadata.delete_group("passing")) for _ in range(2)]
+    await until(lambda: len(changes) == 2)
+    for over in (0, 1):
+        with pytest.raises(duolog.Busy, match="is being deleted"):
+            await metadata.commit_popped("passing", {}, {})
+        changes[over].set()
+        await deleting[over]
+    recorded = asyncio.create_task(metadata.commit_popped("passing", {}, {}))
+    await until(lambda: len(changes) == 3)
+    changes[2].set()
+    await recorded
