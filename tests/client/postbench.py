@@ -1,6 +1,7 @@
 """A producer without nodes: a test records, delays or refuses what it sends."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import duolog
@@ -13,6 +14,13 @@ from duolog._sending import Batch
 from duolog._topics import Slot, TopicCache
 
 SLOTS: list[Slot] = [("g", 0), ("g", 1), ("g", 2)]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Give others their turns until something holds."""
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0)
 
 
 class Queues(TopicCache):
@@ -96,3 +104,7 @@ class Bench:
         self.queues, self.nodes = Queues(router), Nodes()
         self.producer = Producer(router, self.queues, timeout, Buffering(**buffering))
         self.producer._sender.send = self.nodes.send  # type: ignore[method-assign]
+
+    async def sends(self) -> None:
+        """Wait until a batch is on its way to the nodes, which hold it."""
+        await until(lambda: any(self.nodes.under_way.values()))

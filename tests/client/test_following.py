@@ -3,6 +3,8 @@
 import asyncio
 import random
 import statistics
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -136,7 +138,7 @@ async def test_a_call_whose_last_try_was_cut_off_says_why_the_one_before_failed(
         raise grpc.aio.AioRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, nothing, nothing, "too late")
 
     with pytest.raises(duolog.Timeout, match="too late; the try before it: the port may take TLS"):
-        await connection.call(refused, 1.0)
+        await connection.call(refused, 3.0)
     await connection.close()
 
 
@@ -151,12 +153,14 @@ class Script(stubs.MessagesServicer):
         self.statuses = list(statuses)
         self.takes = takes
         self.seen: list[wire.AppendRequest] = []
+        self.came: list[float] = []  # when, by the loop's clock
         self.master = ""  # that refusals name
         self.retry_after_ms = 0  # of a quota
 
     async def Append(self, requests: Any, context: Any) -> None:
         async for request in requests:
             self.seen.append(request)
+            self.came.append(asyncio.get_running_loop().time())
             status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
             await asyncio.sleep(self.takes if status >= 0 else 60)
             reply = wire.AppendReply(id=request.id, count=1)
@@ -258,13 +262,14 @@ async def test_a_node_that_names_itself_is_asked_again_at_once_and_no_other_one(
 async def test_a_refusal_may_wait_for_a_part_of_the_time_and_not_where_another_group_can_take_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    script = Script(wire.PUT_OK)
+    script, began = Script(wire.PUT_OK), asyncio.get_running_loop().time()
     await send(script, 4)
     await send(script, 100)
     monkeypatch.setattr(Router, "has_choice", property(lambda self: True))
     await send(script, 100)
     patience = [request.patience_ms for request in script.seen]
-    assert 900 < patience[0] <= 1000
+    least_left = began + 4 - script.came[0]  # seconds, when it was sent
+    assert 250 * least_left - 1 <= patience[0] <= 1000
     assert patience[1:] == [1000 * _sending.PATIENCE_SECONDS, 0]
     script = Script(wire.UNKNOWN_ERROR, wire.PUT_OK)
     await send(script, 100)
@@ -280,14 +285,35 @@ async def test_a_repeat_of_a_forgotten_send_is_reported_as_unknown_at_once() -> 
 
 async def test_a_send_without_an_answer_is_reported_as_unknown() -> None:
     with pytest.raises(duolog.ResultUnknown):
-        await send(Script(wire.UNKNOWN_ERROR), 0.4)
+        await send(Script(wire.UNKNOWN_ERROR), 2.5)
 
 
 async def test_a_refusal_after_an_unknown_answer_does_not_make_it_a_failure() -> None:
     with pytest.raises(duolog.ResultUnknown):
-        await send(Script(wire.UNKNOWN_ERROR, wire.IN_SYNC_REPLICAS_NOT_ENOUGH), 0.4)
+        await send(Script(wire.UNKNOWN_ERROR, wire.IN_SYNC_REPLICAS_NOT_ENOUGH), 2.5)
     with pytest.raises(duolog.ResultUnknown):
-        await send(Script(wire.UNKNOWN_ERROR, wire.MESSAGE_ILLEGAL), 0.4)
+        await send(Script(wire.UNKNOWN_ERROR, wire.MESSAGE_ILLEGAL), 20.0)
+
+
+@asynccontextmanager
+async def pauses_of_the_loop() -> AsyncIterator[Callable[[], float]]:
+    """The longest time in seconds for which the machine let the loop stand still, so far.
+
+    For tests of answers that come shortly before a deadline: one that is cut off is another result.
+    """
+    loop, longest = asyncio.get_running_loop(), 0.0
+
+    async def look() -> None:
+        nonlocal longest
+        while True:
+            began = loop.time()
+            await asyncio.sleep(0.01)
+            longest = max(longest, loop.time() - began)
+
+    async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(look())
+        yield lambda: longest
+        looking.cancel()
 
 
 class Longest(random.Random):
@@ -299,10 +325,12 @@ class Longest(random.Random):
 
 async def test_a_send_that_was_only_refused_is_known_not_to_be_stored() -> None:
     """The last of its tries has half a second: one that is cut off would not be known."""
-    with pytest.raises(duolog.Busy):
-        await send(
-            Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH), 1.7, replace(MACHINE, chance=Longest())
-        )
+    async with pauses_of_the_loop() as longest:
+        with pytest.raises((duolog.Busy, duolog.ResultUnknown, duolog.Timeout)) as failure:
+            await send(
+                Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH), 1.7, replace(MACHINE, chance=Longest())
+            )
+    assert failure.type is duolog.Busy or longest() > 0.2
 
 
 async def test_a_send_over_a_quota_goes_again_after_the_time_it_was_told() -> None:
@@ -318,9 +346,9 @@ async def test_a_send_that_would_wait_for_a_quota_beyond_its_time_says_so_at_onc
     script, loop = Script(wire.THROTTLED), asyncio.get_running_loop()
     script.retry_after_ms, began = 60_000, loop.time()
     with pytest.raises(duolog.Throttled) as caught:
-        await send(script, 5.0)
+        await send(script, 20.0)
     assert caught.value.retry_after_ms == 60_000
-    assert loop.time() - began < 4.0
+    assert loop.time() - began < 15.0
     assert len(script.seen) == 1
 
 
@@ -328,7 +356,7 @@ async def test_a_quota_after_an_unknown_answer_does_not_make_it_a_failure() -> N
     script = Script(wire.UNKNOWN_ERROR, wire.THROTTLED)
     script.retry_after_ms = 60_000
     with pytest.raises(duolog.ResultUnknown):
-        await send(script, 2.0)
+        await send(script, 20.0)
 
 
 async def test_a_call_over_a_quota_waits_in_its_time_and_stays_with_the_node() -> None:
@@ -367,9 +395,11 @@ async def test_a_call_over_a_quota_waits_in_its_time_and_stays_with_the_node() -
 async def test_a_refused_send_is_not_retried_without_time_for_the_answer() -> None:
     """If the deadline interrupted the retry, the result would be unknown."""
     script = Script(wire.IN_SYNC_REPLICAS_NOT_ENOUGH, takes=1.2)
-    with pytest.raises(duolog.Busy):
-        await send(script, 2.0)
-    assert len(script.seen) == 1
+    async with pauses_of_the_loop() as longest:
+        with pytest.raises((duolog.Busy, duolog.ResultUnknown, duolog.Timeout)) as failure:
+            await send(script, 2.0)
+    assert len(script.seen) <= 1
+    assert failure.type is duolog.Busy or longest() > 0.2
 
 
 async def test_a_send_that_only_waited_for_others_is_tried_until_its_deadline(
@@ -384,8 +414,8 @@ async def test_a_send_that_only_waited_for_others_is_tried_until_its_deadline(
             for _ in range(_sending.IN_FLIGHT_MAX):
                 await producer._sender.window.acquire()
             await client._topics.slots("T", 20)
-            sending = asyncio.ensure_future(producer.send("T", b"x", timeout=6.0))
-            await asyncio.sleep(3.6)
+            sending = asyncio.ensure_future(producer.send("T", b"x", timeout=9.0))
+            await asyncio.sleep(5.0)
             for _ in range(_sending.IN_FLIGHT_MAX):
                 producer._sender.window.release()
             assert (await sending).status == "PUT_OK"

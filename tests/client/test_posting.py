@@ -142,8 +142,8 @@ async def test_a_full_buffer_refuses_and_takes_nothing() -> None:
 async def test_a_message_past_its_deadline_fails_alone(bench: Bench) -> None:
     bench.nodes.let.clear()
     post: Callable[..., duolog.Posted] = bench.producer.post
-    under_way = post("T", b"1", queue_id=0, group="g", timeout=1.0)
-    await asyncio.sleep(0.01)
+    under_way = post("T", b"1", queue_id=0, group="g", timeout=3.0)
+    await bench.sends()
     waits = post("T", b"2", queue_id=0, group="g", timeout=0.02)
     patient = post("T", b"3", queue_id=0, group="g")
     with pytest.raises(duolog.Timeout):
@@ -223,7 +223,7 @@ async def test_a_closed_producer_reports_the_messages_it_abandoned() -> None:
     bench.nodes.let.clear()
     bench.queues.let.clear()
     under_way = bench.producer.post("T", b"1", timeout=60)
-    await asyncio.sleep(0.01)
+    await bench.sends()
     unrouted = bench.producer.post("T", b"2", key="k", timeout=60)
     with pytest.raises((duolog.BadRequest, duolog.ResultUnknown)) as failure:
         await bench.producer.close()
@@ -406,7 +406,7 @@ async def test_a_closed_producer_refuses_everything_and_holds_nothing() -> None:
     bench = Bench(timeout=0.05, bytes=100)
     bench.nodes.let.clear()
     bench.producer.post("T", bytes(80), queue_id=0, group="g", timeout=60)
-    await asyncio.sleep(0.01)
+    await bench.sends()
     closing = asyncio.ensure_future(bench.producer.close())
     await asyncio.sleep(0.01)
     with pytest.raises(duolog.BadRequest, match="closed"):

@@ -11,12 +11,12 @@ from typing import Any
 import duolog
 import pytest
 from duolog._batcher import BATCH_BYTES, BATCH_MESSAGES, FULL
-from duolog._posted import SEND_BYTES, Posting
+from duolog._posted import MESSAGE_BYTES, SEND_BYTES, Posting
 from duolog._receipts import Part
 from duolog._sending import Batch
 from duolog._terms import PLAIN, Terms
 
-from tests.client.postbench import Bench
+from tests.client.postbench import Bench, until
 
 MIB = 1 << 20
 
@@ -44,7 +44,7 @@ def post_until_full(bench: Bench, make: Callable[[int], dict[str, Any]]) -> int:
         lambda k: {"body": b"%d" % k, "tags": f"{k}"},
         lambda k: {"body": b"%d" % k, "key": f"k{k % 1000}"},
         lambda k: {"body": b"%d" % k, "on_done": lambda _: k},
-        lambda k: {"body": b"%d" % k, "timeout": 30 + k % 7 / 3},
+        lambda k: {"body": b"%d" % k, "timeout": 600 + k % 7 / 3},
         lambda k: {"body": b"%d" % k, "key": str(k % 100), "deliver_at": 4 * 10**12 + k % 50},
     ],
     ids=["empty", "small", "100 B", "tags", "keys", "callbacks", "deadlines", "delayed"],
@@ -54,7 +54,7 @@ async def test_posted_messages_take_no_more_than_the_buffer(
     make: Callable[[int], dict[str, Any]], known: bool
 ) -> None:
     size = 2 * MIB
-    bench = Bench(bytes=size)
+    bench = Bench(bytes=size, timeout=600.0)  # posts are traced here, which takes time
     bench.nodes.let.clear()
     if known:
         await bench.queues.slots("T", 1)
@@ -111,10 +111,11 @@ async def test_expired_messages_release_buffer_space_while_a_batch_is_in_flight(
     bench.producer.post("T", b"x", queue_id=0, group="g", timeout=60)
     await asyncio.sleep(0)
     where = {"body": b"x", "queue_id": 0, "group": "g"}
+    batcher, under_way = bench.producer._batcher, 2 * MESSAGE_BYTES
     first = post_until_full(bench, lambda k: where)
-    await asyncio.sleep(0.1)
+    await until(lambda: batcher.used < under_way)
     assert post_until_full(bench, lambda k: where) >= first - 1
-    await asyncio.sleep(0.1)
+    await until(lambda: batcher.used < under_way)
     bench.nodes.let.set()
     with pytest.raises(duolog.Timeout):
         await bench.producer.flush()
@@ -452,7 +453,7 @@ async def test_nothing_is_added_to_a_batch_that_a_close_gives_up() -> None:
         told.append(handle)
 
     batcher.add(filling, b"first", b"", later)
-    await asyncio.sleep(0.01)
+    await bench.sends()
     batcher.add(filling, b"waits", b"", later, end)
     with pytest.raises(duolog.ResultUnknown):
         await bench.producer.close()
@@ -481,12 +482,12 @@ async def test_threads_that_post_with_a_delay_meet_in_one_batch_at_a_time(
     await bench.queues.slots("T", 1)
     nodes.let.clear()
     await asyncio.to_thread(post, b"1")
-    await asyncio.sleep(0.01)
+    await bench.sends()
     monkeypatch.setattr(batcher, "filling_of", late)
     await asyncio.to_thread(post, b"2")
     monkeypatch.undo()
     await asyncio.to_thread(post, b"3")
-    await asyncio.sleep(0.01)
+    await bench.sends()
     nodes.let.set()
     await producer.flush()
     assert nodes.of(("g", 0)) == [b"1", b"2", b"3"]
@@ -507,7 +508,7 @@ async def open_batch(bench: Bench) -> None:
     """A batch of T that has room, and waits behind another; time stands still for the producer."""
     bench.nodes.let.clear()
     bench.producer.post("T", b"0")
-    await asyncio.sleep(0.01)
+    await bench.sends()
     now = asyncio.get_running_loop().time()
     bench.producer._clock = lambda: now
     bench.producer.post("T", b"0")

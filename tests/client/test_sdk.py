@@ -184,7 +184,10 @@ async def test_a_send_given_up_in_the_middle_of_a_write_leaves_the_stream_to_the
 async def test_a_send_times_out_even_while_others_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    under_way = asyncio.Event()
+
     async def silent(batch: Any, seconds: float) -> list[duolog.Part]:
+        under_way.set()
         await asyncio.sleep(seconds)
         raise duolog.ResultUnknown("the deadline passed")
 
@@ -196,7 +199,7 @@ async def test_a_send_times_out_even_while_others_wait(
     producer = Producer(router, OneQueue(router), 60.0)
     monkeypatch.setattr(producer._sender, "send", silent)
     first = asyncio.ensure_future(producer.send("T", b"1", queue_id=0, timeout=1.0))
-    await asyncio.sleep(0.01)
+    await asyncio.wait_for(under_way.wait(), 20)
     with pytest.raises(duolog.Timeout):  # still waiting to go out: certainly not stored
         await producer.send("T", b"2", queue_id=0, timeout=0.01)
     with pytest.raises(duolog.ResultUnknown):

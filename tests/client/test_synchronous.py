@@ -22,12 +22,12 @@ def test_closing_the_synchronous_client_reports_a_failed_message() -> None:
         producer._producer._sender.send = refuse  # type: ignore[method-assign]
         producer.post("T", b"x")
 
-    client = duolog.sync.Client("127.0.0.1:1", timeout=0.2)
+    client = duolog.sync.Client("127.0.0.1:1", timeout=20)
     post(client)
     with pytest.raises(duolog.Unavailable, match="no node"):
         client.close()
     client.close()  # again: nothing is left to tell
-    with pytest.raises(KeyError), duolog.sync.Client("127.0.0.1:1", timeout=0.2) as client:
+    with pytest.raises(KeyError), duolog.sync.Client("127.0.0.1:1", timeout=20) as client:
         post(client)
         raise KeyError
 
