@@ -8,7 +8,6 @@ import pytest
 
 from node.console.app import PAGES
 from node.console.pages.tail import tail
-from node.console.searches import running
 from node.console.seeing.masks import Masks
 from node.console.seeing.seen import Seeing
 from node.console.view import addresses as at
@@ -51,11 +50,6 @@ OTHERS = {
     at.RIGHTS: "",  # for super users of nodes with users
     at.AUDIT: "",
 }
-
-
-@pytest.fixture(autouse=True)
-def _a_page_waits_until_its_search_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "FIRST_SECONDS", 20.0)
 
 
 async def fill(client: duolog.Client) -> dict[str, str]:
