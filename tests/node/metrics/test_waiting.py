@@ -75,7 +75,7 @@ async def test_a_timed_message_that_cannot_be_delivered_is_overdue(
         due = int(time.time() * 1000) + 1500
         await producer.send("T", b"x", deliver_at=due)
         await producer.send("T", b"x", deliver_at=due + 60_000)
-    await until(lambda: tries == 2)  # the second one a second after the first
+    await until(lambda: tries >= 2)  # the second one a second after the first
     monkeypatch.setattr(broker.times, "wall_ms", lambda: WallMs(due + 5000))
     found = await of(node)
     assert found.value("rocketmq_timer_dequeue_latency") == 5000, "since its time, not since a try"

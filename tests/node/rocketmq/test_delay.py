@@ -25,8 +25,10 @@ async def test_a_message_with_a_delivery_time_is_not_seen_before(api: Api) -> No
     reply = await api.send(message(b"x", delivery_ms=at, message_id="01AA", tag="A"))
     assert reply.status.code == Code.OK
     assert reply.entries[0].recall_handle
-    assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
-    received = await api.receive("g", timeout=20)
+    received = await api.receive("g")
+    assert received.code == Code.MESSAGE_NOT_FOUND or int(time.time() * 1000) >= at
+    if not received.messages:
+        received = await api.receive("g", timeout=20)
     assert int(time.time() * 1000) >= at
     (found,) = received.messages
     assert (found.body, found.system_properties.message_id) == (b"x", "01AA")
@@ -47,12 +49,12 @@ async def test_a_past_delivery_time_means_now_and_one_too_distant_is_refused(api
 
 
 async def test_a_message_is_recalled_once_and_never_comes(api: Api, node: Node) -> None:
-    reply = await api.send(message(b"x", delivery_ms=soon(2000), message_id="01BB"))
+    reply = await api.send(message(b"x", delivery_ms=soon(4000), message_id="01BB"))
     handle = reply.entries[0].recall_handle
     recalled = await recall(api, handle)
     assert (recalled.status.code, recalled.message_id) == (Code.OK, "01BB")
     assert (await recall(api, handle)).status.code == Code.NOT_FOUND
-    await asyncio.sleep(2.2)
+    await asyncio.sleep(4.2)
     assert (await api.receive("g")).code == Code.MESSAGE_NOT_FOUND
 
 

@@ -13,7 +13,7 @@ from node.deferred.transactionservice import HALF_TOPIC, OP_TOPIC, Check
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import Elected, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
 from tests.node.rocketmq.api import Api, message, resource
 
 QUICK = {"timeout_ms": 300, "check_interval_ms": 300, "check_max": 2}
@@ -320,11 +320,13 @@ async def test_every_half_message_ends_in_one_way_over_restarts(
     await until(lambda: broker.store.queue_range("TRANS_CHECK_MAX_TIME_TOPIC", 0)[1] > 0)
     await until(lambda: broker.transactions.waiting == 0)
     found: Counter[bytes] = Counter()
-    while (received := await api.receive("g", poll_ms=2000)).messages:
-        found.update(received.bodies)
+    wanted = [*range(10), *range(15, 20)]
+    async with asyncio.timeout(WAIT_SECONDS):
+        while found.total() < len(wanted):
+            found.update((await api.receive("g", poll_ms=2000)).bodies)
+    found.update((await api.receive("g")).bodies)
     await until(lambda: broker.store.dispatcher.behind_bytes() == 0)
     aside = broker.store.queue_range("TRANS_CHECK_MAX_TIME_TOPIC", 0)[1]
-    wanted = [*range(10), *range(15, 20)]
     assert found == Counter(b"%d" % k for k in wanted)
     assert aside == 10
     await api.close()
