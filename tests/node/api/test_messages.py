@@ -103,6 +103,7 @@ async def test_a_repeated_request_is_answered_with_the_first_result(
     assert (await client.pull("T", 0, 0)).count == 2
 
 
+@pytest.mark.usefixtures("nothing_noted")
 @pytest.mark.parametrize(
     ("changes", "status"),
     [

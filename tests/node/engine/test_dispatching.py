@@ -173,7 +173,7 @@ async def by_subscription(client: duolog.Client) -> int:
 
 @pytest.fixture
 async def with_a_backlog(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, nothing_noted: None
 ) -> AsyncIterator[tuple[Node, duolog.Client]]:
     """A node that dispatches step by step, and has MANY messages that nothing has dispatched."""
     monkeypatch.setattr("node.engine.log.TICK_SECONDS", 600)

@@ -23,6 +23,7 @@ from tests.node.hawire.slave import Copy, Slave, connected
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, log_bytes, until
 from tests.scraping import scraped
 
+pytestmark = pytest.mark.usefixtures("nothing_noted")  # logs are compared byte by byte
 SEGMENT = int(SMALL_STORE["mapped_file_size_commit_log"])
 METRICS = {"listen": "127.0.0.1:0"}
 OURS = {"listen": "127.0.0.1:0", "allow": ["127.0.0.1", "127.0.1.0/24"]}

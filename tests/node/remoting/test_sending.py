@@ -171,6 +171,7 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
 ]
 
 
+@pytest.mark.usefixtures("nothing_noted")
 @pytest.mark.parametrize(("more", "code", "remark"), REFUSED)
 async def test_a_message_that_cannot_be_stored_is_refused(
     node: Node, remoting: Remoting, more: dict[str, Any], code: ResponseCode, remark: str

@@ -387,6 +387,7 @@ async def test_a_put_waits_for_a_slow_slave_and_times_out(
         await until(lambda: broker_of(master).store.queue_range("T", 0) == (0, 2))
 
 
+@pytest.mark.usefixtures("nothing_noted")
 async def test_with_too_few_replicas_in_sync_nothing_is_stored(group: Group) -> None:
     group.ha |= {"min_in_sync_replicas": 2}
     master = await group.start_master()

@@ -576,6 +576,7 @@ async def test_a_lite_topic_forgotten_in_another_nodes_tables_is_removed_here(
     await until(lambda: broker.store.queues.get(name, 0) is None)
 
 
+@pytest.mark.usefixtures("nothing_noted")
 async def test_a_lite_topic_that_another_call_has_forgotten_is_no_obstacle(
     api: Api, parent: Node
 ) -> None:
