@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -142,18 +141,23 @@ async def test_how_long_an_answer_took_is_no_difference_of_clocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The node may have looked at its clock at any time in between."""
+    now_ms = 1_700_000_000_000
 
     async def status_of(address: str, timeout: float, runtime: Any) -> SimpleNamespace:
-        if address == "slow":
-            await asyncio.sleep(0.1)
-        return SimpleNamespace(name=address, wall_ms=time.time_ns() // 1_000_000)
+        nonlocal now_ms
+        looked = now_ms
+        now_ms += 100 * address.startswith("slow")
+        looked = looked if address == "slow, first" else now_ms
+        return SimpleNamespace(name=address, wall_ms=looked)
 
     monkeypatch.setattr(survey, "status_or_refusal", status_of)
-    for one in await survey._all_at(["quick", "slow"], MACHINE):
+    monkeypatch.setattr(survey, "_wall_ms", lambda: now_ms)
+    monkeypatch.setattr(survey, "time", SimpleNamespace(monotonic=lambda: now_ms / 1000))
+    for one in await survey._all_at(["quick", "slow, first", "slow, last"], MACHINE):
         clock = one.clock
         assert clock is not None
         assert clock.least_ms <= 0 <= clock.most_ms, clock
-        assert (clock.most_ms - clock.least_ms >= 100) == (clock.node == "slow"), clock
+        assert (clock.most_ms - clock.least_ms >= 100) == clock.node.startswith("slow"), clock
 
 
 async def test_a_node_that_answers_and_refuses_is_not_down(

@@ -15,7 +15,15 @@ from node.consuming.groups import Heartbeat
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import Elected, Group, broker_of, caught_up, following, until
+from tests.node.replicas import (
+    WAIT_SECONDS,
+    Elected,
+    Group,
+    broker_of,
+    caught_up,
+    following,
+    until,
+)
 from tests.node.rocketmq.api import Api, message, resource
 from tests.scraping import Scrape, scraped
 
@@ -339,6 +347,7 @@ async def test_a_scrape_makes_and_wakes_nothing(node: Node, client: duolog.Clien
     await api.close()
 
 
+@pytest.mark.usefixtures("nothing_noted")
 async def test_a_slave_tells_how_far_it_is_behind_and_nothing_of_groups(
     start_node: StartNode, tmp_path: Path
 ) -> None:
@@ -411,22 +420,31 @@ async def test_elected_nodes_tell_their_elections_and_the_margin_of_their_lease(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     elected = await Elected.start(start_node, tmp_path, metrics=METRICS)
-    failover = elected.the_master().failover
-    assert failover is not None
 
-    def members() -> int:
-        state = failover.machine.view.state
-        return len(state.sync_state_set) if state is not None else 0
+    def settled(found: dict[str, Scrape]) -> bool:
+        """A machine that stands still for seconds elects once more, maybe between two scrapes."""
+        one = elected.master.config.node.name if elected.master is not None else ""
+        return (
+            one != ""
+            and len({each.value("duolog_epoch") for each in found.values()}) == 1
+            and all(each.value("duolog_lease_margin_seconds") for each in found.values())
+            and found[one].value("duolog_role", role="master") == 1
+            and found[one].value("duolog_in_sync_replicas") == 3
+        )
 
-    await until(lambda: members() == 3)
-    found = {node.config.node.name: await of(node) for node in elected.nodes}
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not settled(
+            found := {node.config.node.name: await of(node) for node in elected.nodes}
+        ):
+            await asyncio.sleep(0.01)
     master = elected.the_master().config.node.name
+    elections = {name: one.value("duolog_elections_total") for name, one in found.items()}
+    assert elections[master] >= 1
     for name, one in found.items():
         assert one.value("duolog_role", role="master") == (name == master)
-        assert one.value("duolog_elections_total") == (name == master)
         assert 0 < one.value("duolog_lease_margin_seconds") <= 3
         assert one.value("duolog_in_sync_replicas_required") == 2
-        assert one.value("duolog_epoch") == 1
+        assert one.value("duolog_epoch") == sum(elections.values())
     replicas = {dict(key[1])["replica"] for key in found[master].rows("duolog_in_sync_replica")}
     assert replicas == {"a", "b", "c"}
     assert found[master].value("duolog_in_sync_replicas") == 3
@@ -449,8 +467,8 @@ async def test_a_drained_node_and_the_renewals_of_its_lease_are_told(
     await until(lambda: other.config.node.name in failover.machine.view.drained)
     assert (await of(other)).value("duolog_drained") == 1
     assert (await of(master)).value("duolog_drained") == 0
-    failover._keeper._took.append(1.5)
-    assert (await of(other)).value("duolog_lease_renewal_seconds_max") == 1.5
+    failover._keeper._took.append(1000.5)
+    assert (await of(other)).value("duolog_lease_renewal_seconds_max") == 1000.5
 
 
 async def test_a_node_tells_its_wall_clock(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -569,7 +587,7 @@ async def test_calls_over_a_quota_are_counted_by_kind_and_limit(
     async with client.producer() as producer:
         await producer.send_batch("T", [b"x"] * 100)
         with pytest.raises(duolog.Throttled):
-            await producer.send("T", b"x", timeout=1)
+            await producer.send("T", b"x", timeout=20)
     found = await of(node)
     assert found.value("duolog_quotas") == 1
     limits = {"kind": "Topic", "limit": "messages_in"}

@@ -4,7 +4,8 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from weakref import WeakSet
 
 import pytest
@@ -106,12 +107,18 @@ def test_nothing_is_written_after_the_deadline() -> None:
         exposition.text(samples.node.samples, time.monotonic() - 1)
 
 
+def pausing(monkeypatch: pytest.MonkeyPatch, pause: Callable[[float], None]) -> None:
+    """Have the thread that writes pause in a way of the test; no other thread does."""
+    ours = SimpleNamespace(sleep=pause, monotonic=time.monotonic)
+    monkeypatch.setattr("node.metrics.exposition.time", ours)
+
+
 async def test_the_thread_that_writes_pauses_after_a_few_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without that, the loop waits for the interpreter's switch interval at each of its turns."""
     pauses: list[float] = []
-    monkeypatch.setattr("node.metrics.exposition.time.sleep", pauses.append)
+    pausing(monkeypatch, pauses.append)
 
     def many(samples: Samples) -> Iterator[None]:
         for number in range(20 * AT_ONCE):
@@ -158,7 +165,7 @@ class Held:
         self.may_go_on = threading.Event()
         self._writing = threading.Event()
         self.made = scrapes(self._some)
-        monkeypatch.setattr("node.metrics.exposition.time.sleep", self._pause)
+        pausing(monkeypatch, self._pause)
 
     async def begun(self) -> asyncio.Task[Scrape]:
         """A scrape whose first piece is written."""
