@@ -152,7 +152,7 @@ async def test_sends_without_a_queue_go_to_the_group_that_takes_them(
         receipts = [await producer.send("T", b"%d" % k, timeout=5) for k in range(6)]
         assert {receipt.group for receipt in receipts} == {"broker-a"}
         with pytest.raises(duolog.NotMaster):
-            await producer.send("T", b"x", queue_id=0, group="broker-b", timeout=2)
+            await producer.send("T", b"x", queue_id=0, group="broker-b", timeout=4)
 
 
 async def test_the_cluster_is_shown_whole(nodes: dict[str, Node]) -> None:

@@ -82,6 +82,7 @@ async def test_topics_are_created_listed_altered_and_deleted(client: duolog.Clie
     ]
 
 
+@pytest.mark.usefixtures("nothing_noted")
 async def test_topics_tell_the_bytes_of_their_messages_in_the_log(
     client: duolog.Client, node: Node
 ) -> None:
@@ -147,7 +148,7 @@ async def test_invalid_topic_names_are_refused(client: duolog.Client, name: str)
 async def test_permissions_are_kept(client: duolog.Client) -> None:
     await client.admin.create_topic("readonly", 1, perm=4)
     await client.admin.create_topic("writeonly", 1, perm=2)
-    async with client.producer(timeout=3) as producer:
+    async with client.producer() as producer:
         with pytest.raises(duolog.NoPermission):
             await producer.send("readonly", b"x")
         await producer.send("writeonly", b"x")
@@ -298,7 +299,7 @@ async def test_a_topic_creation_that_was_lost_with_its_mastership_is_forgotten(
 
 
 async def test_without_auto_create_a_send_makes_no_topic(client: duolog.Client) -> None:
-    async with client.producer(timeout=2) as producer:
+    async with client.producer() as producer:
         for how in ({}, {"key": "k"}, {"queue_id": 0}):
             with pytest.raises(duolog.UnknownTopic):
                 await producer.send("none", b"x", **how)

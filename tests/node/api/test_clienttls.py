@@ -33,6 +33,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUOLOG_TRANSPORT", "frames")
     monkeypatch.setattr(_connection, "FRAMES_AGAIN_SECONDS", (0.05, 0.1))
     monkeypatch.setattr(_connection, "GATE_SECONDS", 10.0)  # a first call waits for them
+    monkeypatch.setattr("duolog._client.AT_ONCE", 4.0)  # for a machine that stands still
     monkeypatch.setattr(certificates, "LOOK_SECONDS", 0.05)
 
 
@@ -146,7 +147,7 @@ async def test_large_batches_and_streams_pass_over_frames_with_tls(secured: Secu
 async def test_a_plain_client_is_refused_in_bounded_time_and_told_why(secured: Secured) -> None:
     node = await secured.start()
     async with asyncio.timeout(20):
-        async with duolog.Client(f"127.0.0.1:{node.port}", timeout=1) as client:
+        async with duolog.Client(f"127.0.0.1:{node.port}", timeout=3) as client:
             with pytest.raises(duolog.Retryable, match="may take TLS only"):
                 await client.admin.node_status()
             with pytest.raises(duolog.Retryable):
@@ -172,7 +173,7 @@ async def test_an_authority_or_a_name_that_does_not_match_is_refused_by_both_tra
     node = await secured.start()
     assert node._frames is not None
     wrong = Tls(others.cert)
-    async with duolog.Client(f"127.0.0.1:{node.port}", tls=wrong, timeout=1) as client:
+    async with duolog.Client(f"127.0.0.1:{node.port}", tls=wrong, timeout=3) as client:
         with pytest.raises(duolog.Retryable, match="CERTIFICATE_VERIFY_FAILED"):
             await client.admin.node_status()
     context = wrong.over(MACHINE).tls

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import duolog
+import pytest
 from duolog._nodechannel import Channel
 from duolog._runtime import MACHINE
 
@@ -39,7 +40,10 @@ class Watched:
         await self._channel.close(grace)
 
 
-async def test_producers_consumers_sinks_and_transactions_call_as_the_user(node: Node) -> None:
+async def test_producers_consumers_sinks_and_transactions_call_as_the_user(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duolog._client.AT_ONCE", 4.0)  # for a machine that stands still
     seen: list[tuple[str, bool]] = []
     runtime = replace(MACHINE, dial=lambda at: Watched(MACHINE.dial(at), seen), frames=False)
     endpoint = f"127.0.0.1:{node.port}"

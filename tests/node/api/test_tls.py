@@ -29,6 +29,11 @@ def start_secured(start_node: StartNode, files: Any) -> Callable[[], Any]:
     return lambda: start_node(tls=section)
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duolog._client.AT_ONCE", 4.0)  # for a machine that stands still
+
+
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Endpoints that are dialled without TLS."""

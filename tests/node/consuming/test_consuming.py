@@ -116,7 +116,7 @@ async def test_a_queue_is_read_in_order_by_one_member_at_a_time(client: duolog.C
     async def member(name: str, messages: int) -> None:
         async with client.consumer("g", "T", session=5.0) as consumer:
             for _ in range(messages):
-                message = await consumer.get(10.0)
+                message = await consumer.get(WAIT_SECONDS)
                 assert message is not None, f"{name} may read more"
                 queue = message.queue_id
                 assert reading.setdefault(queue, name) == name, "two members hold the queue"
@@ -152,19 +152,21 @@ async def test_a_message_in_hand_is_finished_before_its_queue_goes_to_another_me
     await client.admin.create_topic("One", 1)
     async with client.producer() as producer:
         await producer.send_batch("One", [b"0", b"1", b"2"])
-    session = 10.0 if finished else 1.5
+    session = (
+        10.0 if finished else 4.0
+    )  # the first one has it for longer than a machine stands still
     async with client.consumer("g", "One", session=session) as first:
-        message = await first.get(10)
+        message = await first.get(WAIT_SECONDS)
         assert message is not None
         assert message.body == b"0"
         async with client.consumer("g", "One", session=session) as second:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_SECONDS):
                 while first.assignment:  # it goes to the member that is named first
                     await asyncio.sleep(0.01)
             assert second.assignment == []
             if finished:
                 assert await first.get(0) is None
-            message = await second.get(10)
+            message = await second.get(WAIT_SECONDS)
             assert message is not None
             assert message.body == (b"1" if finished else b"0")
 

@@ -150,7 +150,7 @@ async def test_a_failed_sync_fences_the_node_and_acknowledges_nothing(
     assert reply.status == wire.SERVICE_NOT_AVAILABLE
     status = await client.admin.node_status()
     assert "sync failed" in status.fence_reason
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=1) as impatient:
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=3) as impatient:
         with pytest.raises(duolog.NotMaster):
             await impatient.admin.create_topic("after")
     await client.close()
@@ -212,7 +212,7 @@ async def test_disk_full_refuses_writes_serves_reads_and_ends(
         monkeypatch.setattr(node.broker.store.disk, "used_ratio", lambda: 0.95)
         node.broker.store.retention.check_space()
         with pytest.raises(duolog.Retryable, match="DISK_FULL"):
-            await producer.send("T", b"during", queue_id=0, timeout=3)
+            await producer.send("T", b"during", queue_id=0, timeout=5)
         assert (await client.pull("T", 0, 0)).body_list() == [b"before"]
         monkeypatch.undo()
         node.broker.store.retention.check_space()
