@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from contextlib import suppress
+from itertools import pairwise
 
 from node.remoting.calling import ANYBODY, Access, Calling, CallRefused, connect
 from node.remoting.codec.codes import RequestCode
@@ -81,7 +82,7 @@ class _Mover:
 
 
 class Producer(_Mover):
-    """Sends numbered messages. acknowledged: their bodies; gap: longest time without one.
+    """Sends numbered messages. acknowledged: their bodies.
 
     next_address: where it tries as well when a send fails, as clients do that know several.
     """
@@ -89,17 +90,28 @@ class Producer(_Mover):
     def __init__(self, address: str, size: int) -> None:
         super().__init__(address)
         self.acknowledged: list[bytes] = []
-        self.gap = 0.0
         self.next_address = ""
         self._size = size
-        self._times: list[float] = []
+        self._acknowledgements: list[tuple[float, str]] = []  # when, and by whom
 
-    def acknowledged_at(self, place: int) -> float:
-        """When the message at a place of `acknowledged` was acknowledged (`monotonic`)."""
-        return self._times[place]
+    def acknowledged_by(self, address: str) -> int:
+        """How many messages an address has acknowledged."""
+        return sum(by == address for _, by in self._acknowledgements)
+
+    def gaps(self, since: float, longer: float) -> list[tuple[float, float, str]]:
+        """Times without an acknowledgement: their begin and end (`monotonic`), and who ended them.
+
+        since: those that ended before do not count. longer: in seconds.
+        """
+        pairs = pairwise(self._acknowledgements)
+        return [
+            (begin, end, by)
+            for (begin, _), (end, by) in pairs
+            if end > since and end - begin > longer
+        ]
 
     async def run(self) -> None:
-        number, last = 0, time.monotonic()
+        number = 0
         while True:
             number += 1  # a message whose fate is not known is not sent again
             body = b"%08d-" % number + b"x" * (number * 37 % self._size)
@@ -110,11 +122,9 @@ class Producer(_Mover):
                     self.address, self.next_address = self.next_address, self.address
                 await asyncio.sleep(0.02)
                 continue
-            await asyncio.sleep(PACE_SECONDS)
             self.acknowledged.append(body)
-            self._times.append(time.monotonic())
-            self.gap = max(self.gap, time.monotonic() - last)
-            last = time.monotonic()
+            self._acknowledgements.append((time.monotonic(), self._to))
+            await asyncio.sleep(PACE_SECONDS)
 
 
 class Consumer(_Mover):

@@ -2,10 +2,8 @@
 
 import asyncio
 import json
-import random
 import struct
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from demo.ports import free_endpoint
 from node.remoting.calling import connect
 from tests.conformance.brokers import Cluster, cluster
 from tests.conformance.classic import AWAY, QUEUES, Consumer, Producer, create_topic, send
+from tests.conformance.cutting import NO_KILL, Cutting, Kill
 from tests.process.support import SMALL_FILES, NodeProcess, environment, run_cli
 
 SEGMENT = 1 << 20
@@ -27,6 +26,7 @@ SIZES = (
 )  # fmt: skip
 BODY_BYTES = 4000
 ENTRY = struct.Struct(">qiq")  # of a consume queue: offset, size, tags code
+GAP_SECONDS = 0.2  # shorter ones are of busy processors
 WAIT_SECONDS = 180.0  # programs of their own, on a machine with many guests
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01H1\x02"
 LATE = "DELAY\x013\x02UNIQ_KEY\x01L1\x02"  # due after the cut-over
@@ -35,10 +35,9 @@ LATE = "DELAY\x013\x02UNIQ_KEY\x01L1\x02"  # due after the cut-over
 @dataclass(frozen=True, slots=True)
 class Moved:
     """What came of it. missing, twice: acknowledged messages that consumers got not at all, or more
-    than once. same: both logs have the same bytes up to the cut, and so do their
-    queues. gap_seconds: the longest time
-    without an acknowledgement. steps: of a cut-over that nobody killed, seconds since the broker
-    refused messages; "acknowledged last" is by it, "acknowledged" by the node.
+    than once. same: both logs have the same bytes up to the cut, and so do their queues. gaps: the
+    times without an acknowledgement since the cut-over began, each with when it began, its seconds,
+    and who ended it. steps: of the cut-over, in seconds since it began.
     """
 
     cut: int
@@ -46,7 +45,7 @@ class Moved:
     missing: int
     twice: int
     same: bool
-    gap_seconds: float
+    gaps: list[tuple[float, float, str]]
     steps: dict[str, float]
     status: dict[str, object]
     plan: list[dict[str, object]]
@@ -103,8 +102,8 @@ class Move:
         self.consumer = Consumer(self.made.address)
         self._messages = messages
 
-    async def run(self, seed: int | None = None) -> Moved:
-        """Move it; everything is stopped at the end. seed: kills the cut-over, too."""
+    async def run(self, kill: Kill = NO_KILL) -> Moved:
+        """Move it; everything is stopped at the end. kill: during the cut-over."""
         made = self.made
         for server in (made.names, made.broker):
             server.start()
@@ -113,7 +112,7 @@ class Move:
             await self._retried(lambda: create_topic(made.address))
             async with asyncio.TaskGroup() as tasks:
                 work = [tasks.create_task(one.run()) for one in (self.producer, self.consumer)]
-                moved = await self._move(seed)
+                moved = await self._move(kill)
                 await until(lambda: self.consumer.bodies.keys() >= self._expected())
                 for task in work:
                     task.cancel()
@@ -125,7 +124,7 @@ class Move:
     def _expected(self) -> set[bytes]:
         return {*self.producer.acknowledged, b"late"}
 
-    async def _move(self, seed: int | None) -> Moved:
+    async def _move(self, kill: Kill) -> Moved:
         made, data = self.made, self.data
         plan: list[dict[str, object]] = []
         async with asyncio.timeout(WAIT_SECONDS):
@@ -138,14 +137,13 @@ class Move:
         await send(calling, b"half", HALF, 4)
         await send(calling, b"late", LATE)
         calling.close()
-        promoted = seed is not None and await self._kill_a_cutover(random.Random(seed))
-        steps = {} if promoted else await self._cut_over()
+        cutting = Cutting(data, SIZES, self.node, made.broker)
+        line = await cutting.run(kill, self.producer, self.listen)
+        gaps = self.producer.gaps(line.began, GAP_SECONDS)
         shown = await self.cli("status", "--data", str(data), "--checksums", "--json")
         status = json.loads(shown)
         end = status["cut"]
         same = bytes_of(data / "commitlog", end) == bytes_of(made.store / "commitlog", end)
-        if not self.node.running:
-            await asyncio.to_thread(self.node.start)
         stored = len(self.producer.acknowledged)
         self.producer.address, self.producer.next_address = self.listen, ""
         await self.cli("offsets", "--broker", made.address, "--endpoints", self.node.endpoint)
@@ -165,8 +163,11 @@ class Move:
             sum(body not in bodies for body in self._expected()),
             sum(times > 1 for times in bodies.values()),
             same,
-            self.producer.gap,
-            steps,
+            [
+                (round(begin - line.began, 3), round(end - begin, 3), self._name(by))
+                for begin, end, by in gaps
+            ],
+            {what: round(at - line.began, 3) for what, at in line.times.items()},
             status,
             plan,
         )
@@ -190,43 +191,8 @@ class Move:
         assert found["state"] == "FOLLOWING", found
         assert await asyncio.to_thread(follower.stop) == 0, follower.log_tail()
 
-    async def _kill_a_cutover(self, chance: random.Random) -> bool:
-        """Kill it at any time, and end it, or not; whether it had promoted the copy."""
-        cutover = program(self.data, "cutover", "--yes")
-        await asyncio.to_thread(cutover.start)
-        await asyncio.sleep(chance.uniform(0.5, 4.0))
-        if cutover.running:
-            await asyncio.to_thread(cutover.kill)
-        if (await self._status())["state"] == "PROMOTED":
-            return True
-        if chance.random() < 0.5:
-            await self.cli("abort", "--data", str(self.data), *SIZES)
-            await self._grown()
-        return False
-
-    async def _cut_over(self) -> dict[str, float]:
-        """Cut over, with a node that waits for it; when what happened."""
-        self.producer.next_address = self.listen
-        await asyncio.to_thread(ChildProcess.start, self.node)
-        words = ("-m", "node.cli.main", "migrate", "cutover", "--yes", "--data", str(self.data))
-        pipe = asyncio.subprocess.PIPE
-        cutover = await asyncio.create_subprocess_exec(
-            sys.executable, *words, *SIZES, stderr=pipe, stdout=pipe, env=environment()
-        )
-        times, stored = dict[str, float](), 0
-        assert cutover.stderr is not None, "it is a pipe"
-        while line := (await cutover.stderr.readline()).decode().strip():
-            times[line.partition(":")[0]] = time.monotonic()
-            stored = stored if "promoted" in times else len(self.producer.acknowledged)
-        assert await cutover.wait() == 0, times
-        times["ended"] = time.monotonic()
-        await asyncio.to_thread(self.node.wait_port)
-        times["node listens"] = time.monotonic()
-        await until(lambda: len(self.producer.acknowledged) > stored)
-        times["acknowledged"] = self.producer.acknowledged_at(stored)
-        times["acknowledged last"] = self.producer.acknowledged_at(stored - 1)
-        refused = times["the broker stores no more messages"]
-        return {name: round(at - refused, 3) for name, at in times.items()}
+    def _name(self, address: str) -> str:
+        return "node" if address == self.listen else "broker"
 
     async def _grown(self) -> None:
         end = len(self.producer.acknowledged) + self._messages
