@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 import structlog
 from duolog import _errors as sdk
 from duolog._background import Background
-from duolog._machine import boot_id
 
 from ha.failoverevents import Lead
 from ha.master import Master
@@ -45,25 +44,13 @@ from node.replication.roles import Replication
 from node.tls import Peers
 from node.traces.recorder import Recorder, Standing
 from store.clocks import MonoMs
-from store.disk import Disk
 from store.errors import StoreFenced
-from store.messagestore import MessageStore, StoreEvents
-from store.record import Host
+from store.messagestore import MessageStore
 from store.recovery import RecoveryReport
 
 log = structlog.get_logger("duolog.node")
 
 EXIT_FENCED = 74  # EX_IOERR
-
-
-def make_store(config: Config, disk: Disk, store_host: Host) -> MessageStore:
-    """The store of a node; it is not started."""
-    events = StoreEvents(
-        problem=lambda text: log.error("problem in the store", reason=text),
-        fenced=lambda text: log.error("fenced", reason=text),
-        stuck=lambda text: log.error("puts are refused", reason=text),
-    )
-    return MessageStore(disk, config.store, events, store_host, boot_id())
 
 
 def report(error: Exception) -> None:

@@ -27,7 +27,7 @@ from node.api.health import HealthService
 from node.api.native import guard_of, native_methods
 from node.api.reservedport import IN_USE, ListenError, ReservedPort
 from node.api.timing import timed_methods
-from node.broker import EXIT_FENCED, Broker, make_store
+from node.broker import EXIT_FENCED, Broker
 from node.cautions import cautions
 from node.clienttls import ClientTls
 from node.config import Config, ConfigError, without_login
@@ -41,6 +41,7 @@ from node.logs import configure_logging
 from node.methods import Methods
 from node.openfiles import connections_that_fit, raise_limit
 from node.replication.masterstream import ReplicationService
+from node.storemaking import make_store
 from node.trimming import keep_trimmed
 from node.unfinished.ledger import Ledger
 from store.errors import StoreError

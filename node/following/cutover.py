@@ -4,8 +4,8 @@
 |------|--------------|-------------|
 | catch up | | nothing was changed |
 | freeze: the broker is made a slave that is read only | CUTTING, its settings | they are set back |
-| settle: both logs end at one offset, seen twice | | the same |
-| between the looks: take the tables a last time, sync the log | log and tables | the same |
+| settle: both logs end at one offset, and did for a while | | the same |
+| in that while: take the tables a last time, sync the log | log and tables | the same |
 | promote | PROMOTED | |
 
 What stops writers is the role: a broker of RocketMQ asks for its own role at every put, while its
@@ -28,7 +28,8 @@ from node.remoting.calling import CallRefused
 PERMISSION = {"brokerPermission": "4"}  # to read
 FROZEN = {"brokerRole": "SLAVE", "slaveReadEnable": "true", **PERMISSION}
 CLOSE_BYTES = 4 << 20  # so much is copied in a moment
-LOOKS = 5  # for both logs to end at one offset, in the time between the two looks that count
+NEAR_BYTES = 64 << 10  # and so much in none; a broker that is busy may never be as near
+LOOKS = 5  # at the copy, in the time for which it must not grow
 _FAILURES = (OSError, TimeoutError, CallRefused, CannotFollow)
 
 
@@ -42,7 +43,7 @@ class Patience:
 
     producers: given to producers, who read their routes anew, before the broker refuses messages;
     where other brokers have the same topics, none of their sends fails then. pause: between two
-    looks at how far the copy is. look: between two looks at where both logs end.
+    looks at how far the copy is. look: for which the broker's log must not have grown at the end.
     """
 
     catch_up: float = 600.0
@@ -79,19 +80,23 @@ class Cutover:
         self._follower = follower
         self._say = say
         self._patience = patience
+        self._putting_ms = 0  # when it was last asked
 
     async def run(self) -> int:
         """Cut over; the offset at which duolog's own log begins. Raises CutoverFailed."""
         follower = self._follower
         try:
-            await self._catch_up()
+            frozen = await self._is_frozen()
+            if not frozen:
+                await self._catch_up()
             saved = await self._settings()
             self._check_follows()
             follower.becomes(State.CUTTING, saved=saved)
-        except _FAILURES as error:
+        except (*_FAILURES, asyncio.CancelledError) as error:
             raise CutoverFailed(f"{_text(error)}; {self._as_before()}") from error
         try:
-            await self._freeze()
+            if not frozen:
+                await self._freeze()
             end = await self._complete()
         except BaseException as error:
             await self._go_back(saved, error)
@@ -124,7 +129,7 @@ class Cutover:
             except BaseException:
                 follower.becomes(State.FOLLOWING)
                 raise
-        except _FAILURES as error:
+        except (*_FAILURES, asyncio.CancelledError) as error:
             raise CutoverFailed(f"{_text(error)}; nothing was changed") from error
         return self._promoted(end)
 
@@ -142,8 +147,18 @@ class Cutover:
 
     # -- the steps -----------------------------------------------------------------------------
 
+    async def _is_frozen(self) -> bool:
+        """Whether an earlier attempt has stopped the broker's writers: nobody waits for less."""
+        following = self._follower.following
+        if not following.saved:
+            return False
+        found = await self._follower.broker.settings()
+        check_master(found, following)
+        return not _differing(found, FROZEN)
+
     async def _catch_up(self) -> None:
-        follower, seconds = self._follower, self._patience.catch_up
+        follower, seconds, pause = self._follower, self._patience.catch_up, self._patience.pause
+        await follower.shown(min(seconds, pause))  # not the pause of a look that came too early
 
         async def close() -> bool:
             await follower.ask()
@@ -151,13 +166,24 @@ class Cutover:
 
         await self._until(
             close,
-            (seconds, self._patience.pause),
+            (seconds, pause),
             lambda: (
                 f"the copy is {follower.behind_bytes} bytes behind after {seconds:g} s "
                 f"{follower.reason}".rstrip()
             ),
         )
+        await self._come_near()
         self._say(f"caught up: {follower.behind_bytes} bytes behind")
+
+    async def _come_near(self) -> None:
+        """Do what can be done before the broker refuses messages: less is left for afterwards."""
+        follower, loop = self._follower, asyncio.get_running_loop()
+        await follower.take_tables()
+        await follower.made_durable(follower.end)
+        until = loop.time() + self._patience.pause
+        while follower.behind_bytes > NEAR_BYTES and loop.time() < until:
+            await asyncio.sleep(self._patience.look / LOOKS)
+            await follower.ask()
 
     async def _settings(self) -> dict[str, str]:
         """What the broker is to be told if this fails."""
@@ -196,25 +222,29 @@ class Cutover:
     async def _complete(self) -> int:
         """The end of both logs, once everything up to there is here, and on disk.
 
-        They have to end there twice: a put that asked for the broker's role before it changed may
-        be waiting for the disk still, with others behind it. What else is to be done is done
-        between the two looks.
+        The broker's log must not have grown for a while: a put that asked for the broker's role
+        before it changed may be waiting for the disk still, with others behind it. That it has not
+        is seen by one question at the end: the copy had all of it at the beginning. What else is
+        to be done is done in that time. RocketMQ 5 takes up to half a second for the answer.
         """
         follower, loop = self._follower, asyncio.get_running_loop()
         deadline = loop.time() + self._patience.settle
+        await follower.shown(self._patience.pause)
         while True:
-            end = await self._together(deadline)
-            again = loop.time() + self._patience.look
+            end, again = follower.end, loop.time() + self._patience.look
             await follower.take_tables()
             await follower.made_durable(end)
-            await asyncio.sleep(again - loop.time())
-            found = await follower.ask()
-            if self._ends_with(found) and found.end == end:
-                break
+            while follower.end == end and (left := again - loop.time()) > 0:
+                await asyncio.sleep(min(left, self._patience.look / LOOKS))
+            if follower.end == end:
+                found = await follower.ask()
+                if self._ends_with(found) and found.end == end:
+                    break
+            self._check_follows()
             if loop.time() >= deadline:
                 raise TimeoutError(
-                    f"both logs ended at {end}, then the broker's at {found.end} and the copy at "
-                    f"{follower.end} {_reason(follower, found)}".rstrip()
+                    f"the broker's log ends at {follower.broker_end}, the copy at {follower.end} "
+                    f"{self._reason()}".rstrip()
                 )
         self._say(f"both logs end at offset {end}")
         tables = follower.tables
@@ -227,25 +257,14 @@ class Cutover:
     def _ends_with(self, found: Runtime) -> bool:
         """Whether both logs end alike, with no put that holds the lock of the broker's."""
         follower = self._follower
+        self._putting_ms = found.putting_ms
         return follower.follows and not found.putting_ms and found.end == follower.end
 
-    async def _together(self, deadline: float) -> int:
-        """Where both logs end, while no put holds the lock of the broker's."""
-        follower, ends = self._follower, [-1]
-
-        async def same() -> bool:
-            found = await follower.ask()
-            ends[0] = found.end
-            return self._ends_with(found)
-
-        await self._until(
-            same,
-            (deadline - asyncio.get_running_loop().time(), self._patience.look / LOOKS),
-            lambda: (
-                f"the broker's log ends at {ends[0]}, the copy at {follower.end} {follower.reason}"
-            ).rstrip(),
-        )
-        return follower.end
+    def _reason(self) -> str:
+        """Why two logs that end at one offset do not count; empty for others."""
+        if self._putting_ms:
+            return f"(a put has held the lock of the broker's log for {self._putting_ms} ms)"
+        return self._follower.reason
 
     async def _until(
         self,
@@ -283,14 +302,9 @@ class Cutover:
         raise CutoverFailed(f"{_text(error)}; the broker stores messages again") from error
 
 
-def _reason(follower: Follower, found: Runtime) -> str:
-    """Why two logs that end at one offset do not count; empty for others."""
-    if found.putting_ms:
-        return f"(a put has held the lock of the broker's log for {found.putting_ms} ms)"
-    return follower.reason
-
-
 def _text(error: BaseException) -> str:
+    if isinstance(error, asyncio.CancelledError):
+        return "it was stopped"
     return str(error) or type(error).__name__
 
 

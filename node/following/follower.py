@@ -15,7 +15,6 @@ from typing import NoReturn
 import structlog
 from duolog._background import Background
 
-from node.broker import make_store
 from node.clocks import SystemClock
 from node.config import Config
 from node.engine.log import Log, Outcome
@@ -28,6 +27,7 @@ from node.following.state import Following, State
 from node.following.terms import check_same, check_settings
 from node.hawire.frames import BadStream, Frame
 from node.remoting.calling import CallRefused
+from node.storemaking import make_store
 from node.upkeep.threadwork import done_in_thread
 from store.disk import Disk
 from store.messagestore import MessageStore, PutResult
@@ -89,6 +89,7 @@ class Follower:
         self._saved: dict[str, bytes] = {}  # tables, as they are in the files
         self._taking = asyncio.Lock()  # held while they are read and written
         self._opened = False
+        self._shown = asyncio.Event()  # set while the broker has shown the bytes of this copy
         self.tables = Metadata()
         self.tables_read_ms = 0
         self.tables_reason = ""  # why they are not those of now
@@ -119,9 +120,10 @@ class Follower:
             await self.close()
             raise
 
-    def begin(self) -> None:
-        """Follow, until `close`."""
-        for task in (*self.log.work, self._keep_following, self._keep_tables):
+    def begin(self, *, keep_tables: bool = True) -> None:
+        """Follow, until `close`. keep_tables: not where the caller takes them at its own time."""
+        tables = (self._keep_tables,) if keep_tables else ()
+        for task in (*self.log.work, self._keep_following, *tables):
             self._background.start(task())
         self.log.pump_soon()
         log.info("following a broker", address=self.following.ha, end=self.end)
@@ -178,6 +180,12 @@ class Follower:
         """Bytes of the broker's log that are missing here, as far as known."""
         return max(0, self.broker_end - self.end)
 
+    async def shown(self, seconds: float) -> None:
+        """Return once the broker has shown the bytes of this copy, or after so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._shown.wait()
+
     async def made_durable(self, end: int) -> None:
         """Sync the log up to an offset. Raises OSError where that fails."""
         await self.log.group_commit.flush(0)
@@ -224,6 +232,7 @@ class Follower:
         held = self.end
         runtime = await self.ask()
         self._check_range(held, runtime)
+        self._shown.clear()
         link = self._link = await connect(self.following.ha, self._take)
         self._moved_ms = self.log.times.mono_ms()
         try:
@@ -259,6 +268,8 @@ class Follower:
         """Append frames; where the copy ends then."""
         before = self.end
         self._copy.take(frames)
+        if self._copy.is_compared:
+            self._shown.set()
         if any(frame.data for frame in frames):  # of a record that takes long, too
             self._moved_ms = self.log.times.mono_ms()
         if self.end > before:

@@ -24,6 +24,12 @@ from store.osdisk import OsDisk
 log = structlog.get_logger("duolog.following")
 
 STATUS_SECONDS = 1.0
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = "its cut-over is given up, and the broker may store no messages: `duolog migrate abort`"
+
+
+class CutoverStopped(CutoverFailed):
+    """A signal has ended it: the program is to end as well."""
 
 
 class WrongSource(Exception):
@@ -58,7 +64,7 @@ async def follow(config: Config, source: Source) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
-    async with _follower(config, source) as follower:
+    async with _follower(config, source, ending=ENDING) as follower:
         await _go_back(follower)
         ends: list[asyncio.Future[None]] = [stop, follower.failed]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -76,8 +82,9 @@ async def cut_over(
     """Follow, and cut over; the offset from which on the log is duolog's own.
 
     joined: the offset of the cut-over of another replica of the group, which stopped the broker's
-    writers. A directory that was promoted stays as it is. Raises CutoverFailed, and what `follow`
-    raises.
+    writers. A directory that was promoted stays as it is. A signal, also that of a terminal that is
+    closed, ends it as a failed step does. Raises CutoverFailed, CutoverStopped after a signal, and
+    what `follow` raises.
     """
     found = states.load(OsDisk(config.node.data))
     if found is not None and found.state is State.PROMOTED:
@@ -85,9 +92,42 @@ async def cut_over(
             raise CutoverFailed(f"it was promoted at offset {found.cut} before, not at {joined}")
         say(f"promoted at offset {found.cut} before: nothing was changed")
         return found.cut
-    async with _follower(config, source) as follower:
+    async with _follower(config, source, keep_tables=False) as follower:
         made = Cutover(follower, say, patience)
-        return await (made.run() if joined is None else made.join(joined))
+        async with _stopped_by_signals():
+            return await (made.run() if joined is None else made.join(joined))
+
+
+@contextlib.asynccontextmanager
+async def _stopped_by_signals() -> AsyncIterator[None]:
+    """The first signal cancels what is under way; later ones would keep it from going back.
+
+    Raises CutoverStopped in the place of the CutoverFailed that comes of it.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None, "a coroutine runs in a task"
+    came: list[int] = []
+
+    def stop(number: int) -> None:
+        if not came:
+            task.cancel()
+        came.append(number)
+
+    numbers = [one for one in STOPS if signal.getsignal(one) is not signal.SIG_IGN]  # nohup
+    for number in numbers:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        yield
+        if came:  # after the last wait: it is promoted, and the directory is to be closed
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+    except CutoverFailed as error:
+        if came:
+            raise CutoverStopped(str(error)) from error
+        raise
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
 
 
 async def abort(config: Config, source: Source) -> bool:
@@ -95,7 +135,7 @@ async def abort(config: Config, source: Source) -> bool:
 
     One that joined another copy's had not changed the broker. Raises as `follow`.
     """
-    async with _follower(config, source) as follower:
+    async with _follower(config, source, ending=ENDING) as follower:
         return await _go_back(follower)
 
 
@@ -112,8 +152,14 @@ async def _go_back(follower: Follower) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def _follower(config: Config, source: Source) -> AsyncIterator[Follower]:
-    """A follower that is open, and writes how it stands."""
+async def _follower(
+    config: Config, source: Source, *, ending: str = "", keep_tables: bool = True
+) -> AsyncIterator[Follower]:
+    """A follower that is open, and writes how it stands.
+
+    ending: noted from the first moment on, by a command that is to end a cut-over that was killed.
+    keep_tables: see `Follower.begin`.
+    """
     disk = OsDisk(config.node.data)
     known = states.check_follows(disk, str(config.node.data))
     address = source.broker or (known.broker if known is not None else "")
@@ -122,6 +168,8 @@ async def _follower(config: Config, source: Source) -> AsyncIterator[Follower]:
     broker = OldBroker(address, source.access)
     try:
         following = await _begun(known, config, source, broker)
+        if following.state is State.CUTTING:
+            following = following.becomes(State.CUTTING, reason=ending)
         follower = Follower(store_of(config, disk), broker, following)
         await follower.open(known)
     except BaseException:
@@ -130,7 +178,7 @@ async def _follower(config: Config, source: Source) -> AsyncIterator[Follower]:
     try:
         if source.cut_to:
             await _cut(follower, source.cut_to)
-        follower.begin()
+        follower.begin(keep_tables=keep_tables)
     except BaseException:
         await follower.close()
         raise
@@ -188,4 +236,4 @@ async def _watch(config: Config, follower: Follower) -> None:
         await asyncio.sleep(STATUS_SECONDS)
 
 
-__all__ = ["Source", "WrongSource", "abort", "cut_over", "follow"]
+__all__ = ["CutoverStopped", "Source", "WrongSource", "abort", "cut_over", "follow"]

@@ -1,0 +1,24 @@
+"""The store of a node, or of a follower, as its configuration has it; its problems are logged."""
+
+import structlog
+from duolog._machine import boot_id
+
+from node.config import Config
+from store.disk import Disk
+from store.messagestore import MessageStore, StoreEvents
+from store.record import Host
+
+log = structlog.get_logger("duolog.node")
+
+
+def make_store(config: Config, disk: Disk, store_host: Host) -> MessageStore:
+    """The store of a node; it is not started."""
+    events = StoreEvents(
+        problem=lambda text: log.error("problem in the store", reason=text),
+        fenced=lambda text: log.error("fenced", reason=text),
+        stuck=lambda text: log.error("puts are refused", reason=text),
+    )
+    return MessageStore(disk, config.store, events, store_host, boot_id())
+
+
+__all__ = ["make_store"]
