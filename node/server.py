@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import importlib
 import ipaddress
 import signal
 import socket
@@ -117,6 +118,19 @@ def _reserve(address: str) -> ReservedPort | None:
 
 async def _stop(server: grpc.aio.Server) -> None:
     await server.stop(GRACE_SECONDS)
+
+
+def load_program(config: Config) -> None:
+    """Load what a start would load on its way, for one that others wait for."""
+    names = []
+    if config.remoting.listen:
+        names += ["node.remoting.guarding.door", "node.remoting.port.server"]
+        names += ["node.remoting.service"]
+    if config.rocketmq.enable:
+        names += ["node.rocketmq.words.stubs", "node.rocketmq.apis", "node.rocketmq.service"]
+    for name in names:
+        with contextlib.suppress(ImportError):  # the start says what it lacks
+            importlib.import_module(name)
 
 
 class Node:

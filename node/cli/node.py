@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from node.cli.brokeraccess import CallsBrokers, broker_access
 from node.cli.output import (
     Json,
     Timeout,
@@ -23,13 +24,17 @@ from node.inspection.times import iso
 if TYPE_CHECKING:
     from duolog import Client, NodeStatus
 
+    from node.config import Config
+    from node.remoting.calling import Access
+
 app = typer.Typer(no_args_is_help=True)
 
 PROBE_TOPIC = "duolog-probe"
 
 
-@app.command()
+@app.command(cls=CallsBrokers)
 def start(
+    ctx: typer.Context,
     data: Annotated[Path | None, typer.Option(help="Store directory.")] = None,
     listen: Annotated[str | None, typer.Option(help="HOST:PORT of the client API.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the node in its group.")] = None,
@@ -89,20 +94,27 @@ def start(
         loaded, _ = load(config, flags)
     except ConfigError as error:
         fail(str(error), "duolog config show --origin", 2)
-    from node.server import serve
+    from node.server import load_program, serve
 
     if after_cutover is not None:
-        _await_cutover(loaded.node.data, loaded.node.group, after_cutover)
+        load_program(loaded)
+        _await_cutover(loaded, broker_access(ctx), after_cutover)
     sys.exit(asyncio.run(serve(loaded)))
 
 
-def _await_cutover(directory: Path, group: str, seconds: float) -> None:
+def _await_cutover(config: "Config", access: "Access", seconds: float) -> None:
+    """access: as whom the broker is called, where a cut-over that was killed is to be ended."""
+    from node import logs
+    from node.following.program import CutoverStopped
     from node.following.promotion import wait_promoted
+    from node.following.rescue import finish
     from store.errors import StoreError
 
+    logs.configure_logging(config.node.log_level, config.node.log_json)
+    directory = config.node.data
     try:
-        wait_promoted(directory, group, seconds)
-    except (StoreError, OSError) as error:
+        wait_promoted(directory, config.node.group, seconds, lambda: finish(config, access))
+    except (CutoverStopped, StoreError, OSError) as error:
         fail(str(error), f"duolog migrate status --data {directory}")
 
 

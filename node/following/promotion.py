@@ -1,40 +1,83 @@
 """Waiting for a promotion: a node that has loaded its program goes on within a moment of it.
 
-Rule: the word PROMOTED comes first, then the end of the cut-over, which releases the directory.
+Rules: the word PROMOTED comes first, then the end of the cut-over, which releases the directory. A
+cut-over whose process was killed leaves the word CUTTING and nobody who uses the directory: it is
+ended here, if the wait has seen it begin, as the broker stores no messages until then. What an
+earlier one has left is not touched, nor what joined another copy's or is being aborted.
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+
 from node.following import state as states
-from node.following.state import State
+from node.following.state import Following, State
 from store.errors import StoreLocked
 from store.messagestore import LOCK
 from store.osdisk import OsDisk
 
+log = structlog.get_logger("duolog.following")
+
 LOOK_SECONDS = 0.02
 
 
-def wait_promoted(directory: Path, group: str, seconds: float) -> None:
+def wait_promoted(
+    directory: Path, group: str, seconds: float, finish: Callable[[], None] | None = None
+) -> None:
     """Return once a directory is promoted, and nobody else uses it.
 
     group: of the node that waits; one of another name than the broker's does not wait, as it would
-    be refused then. seconds: the longest wait. Raises TimeoutError, StoreError, OSError.
+    be refused then. seconds: the longest wait. finish: called to end a cut-over that was killed;
+    whether that went well is seen in the directory. Raises TimeoutError, StoreError, OSError, and
+    what `finish` raises.
     """
     disk, until = OsDisk(directory), time.monotonic() + seconds
-    while not _is_promoted(disk, str(directory), group):
+    before = _written(directory)
+    log.info("waiting for a cut-over", seconds=seconds)
+    while not _is_promoted(following := _known(disk, directory, group), disk):
+        begun = _is_left(following) and _written(directory) != before
+        if finish is not None and begun and _is_free(disk):
+            finish()
+            before = _written(directory)  # once for each attempt of an operator
+            continue
         if time.monotonic() >= until:
             raise TimeoutError(f"{directory} was not promoted within {seconds:g} s")
         time.sleep(LOOK_SECONDS)
 
 
-def _is_promoted(disk: OsDisk, directory: str, group: str) -> bool:
+def _known(disk: OsDisk, directory: Path, group: str) -> Following | None:
     following = states.load(disk)
-    if following is None:
-        return False
-    states.check_named(disk, directory, following, group)
-    if following.state is not State.PROMOTED:
-        return False
+    if following is not None:
+        states.check_named(disk, str(directory), following, group)
+    return following
+
+
+def _written(directory: Path) -> tuple[int, int]:
+    """Which writing of the file this is: every command begins with one."""
+    try:
+        found = (directory / states.PATH).stat()
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_ino, found.st_mtime_ns
+
+
+def _is_promoted(following: Following | None, disk: OsDisk) -> bool:
+    return following is not None and following.state is State.PROMOTED and _is_free(disk)
+
+
+def _is_left(following: Following | None) -> bool:
+    """Whether it is of a cut-over under way, or of a killed one, which changed the broker."""
+    return (
+        following is not None
+        and following.state is State.CUTTING
+        and bool(following.saved)
+        and not following.reason
+    )
+
+
+def _is_free(disk: OsDisk) -> bool:
     try:
         disk.lock(LOCK)
     except StoreLocked:

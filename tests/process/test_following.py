@@ -32,18 +32,18 @@ SIZES = (
 )
 
 
-def _follower(data: Path, broker: str) -> ChildProcess:
+def _migrate(data: Path, *words: str) -> ChildProcess:
     sizes = [word for name in SIZES for word in ("--set", f"store.{name}={getattr(SMALL, name)}")]
-    words = ["migrate", "follow", "--data", str(data), "--broker", broker, *sizes]
-    command = [sys.executable, "-m", "node.cli.main", *words]
-    return ChildProcess("follower", command, data.parent / "log", environment=environment())
+    command = [sys.executable, "-m", "node.cli.main", "migrate", *words, "--data", str(data)]
+    log = data.parent / f"{words[0]}.log"
+    return ChildProcess(words[0], [*command, *sizes], log, environment=environment())
 
 
 async def test_a_follower_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     log = written(tmp_path / "made", 400)
     data = tmp_path / "copy"
     async with serving(HandMaster(b"", frame_bytes=500, pause=0.001)) as master:
-        follower = _follower(data, master.address)
+        follower = _migrate(data, "follow", "--broker", master.address)
         loop = asyncio.get_running_loop()
         for kill in range(KILLS):
             known = master.reports[-1] if master.reports else 0
@@ -81,3 +81,32 @@ async def test_a_node_that_waits_starts_when_its_directory_is_promoted(tmp_path:
     assert late.process is not None
     assert await asyncio.to_thread(late.process.wait, 60) == 1
     assert "was not promoted within 0 s" in late.log_tail()
+
+
+async def test_a_node_that_waits_ends_a_cutover_that_is_killed(tmp_path: Path) -> None:
+    """The broker refuses messages, and whoever has told it so is gone."""
+    log, data = written(tmp_path / "made", 100), tmp_path / "copy"
+    sizes = [word for name in SIZES for word in ("--set", f"store.{name}={getattr(SMALL, name)}")]
+    node = ChildNode(data, *sizes, "--after-cutover", "60")
+    await asyncio.to_thread(node.start)
+    await until(lambda: "waiting for a cut-over" in node.log_tail())
+    async with serving(HandMaster(log)) as master:
+        follower = _migrate(data, "follow", "--broker", master.address)
+        await asyncio.to_thread(follower.start)
+        await until(lambda: master.reports[-1:] == [len(log)])
+        assert await asyncio.to_thread(follower.stop) == 0
+        master.putting_ms = 1  # so it is not promoted yet
+        cutover = _migrate(data, "cutover", "--yes")
+        await asyncio.to_thread(cutover.start)
+        await until(lambda: "the broker stores no more messages" in cutover.log_tail())
+        await asyncio.to_thread(cutover.kill)
+        await until(lambda: "a cut-over did not end" in node.log_tail())
+        master.putting_ms = 0
+        async with duolog.Client(node.endpoint, timeout=30) as client:
+            await node.wait_ready(client)
+            assert (await client.admin.node_status()).max_offset >= len(log)
+        assert master.settings["brokerRole"] == "SLAVE"
+    assert await asyncio.to_thread(node.stop) == 0
+    found = states.load(OsDisk(data))
+    assert found is not None
+    assert (found.state, found.cut) == (State.PROMOTED, len(log))

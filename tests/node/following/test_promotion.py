@@ -3,6 +3,8 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tests.process.support import environment
 
 GROUP = "broker-a"
 CUTTING = Following("b:1", "b:2", GROUP).becomes(State.CUTTING)
+FROZEN = CUTTING.becomes(State.CUTTING, saved={"brokerRole": "ASYNC_MASTER"})
 PROMOTED = CUTTING.becomes(State.PROMOTED, cut=7)
 
 
@@ -56,27 +59,89 @@ sys.stdin.read()
 """
 
 
-def test_the_end_of_the_cutover_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has noted the promotion, and closes the directory then."""
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released at each look into the file."""
     monkeypatch.setattr(promotion, "LOOK_SECONDS", 0.001)
-    looked, loaded = threading.Semaphore(0), states.load
+    looks, loaded = threading.Semaphore(0), states.load
 
     def load(disk: OsDisk) -> Following | None:
-        looked.release()
+        looks.release()
         return loaded(disk)
 
     monkeypatch.setattr(states, "load", load)
-    command, pipe = [sys.executable, "-c", LOCKS, str(tmp_path)], subprocess.PIPE
+    return looks
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Another process uses a directory, until it is killed at the end."""
+    command, pipe = [sys.executable, "-c", LOCKS, str(directory)], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment()) as cutover:
         assert cutover.stdout is not None
         assert cutover.stdout.readline() == b"locked\n"
+        yield
+        cutover.kill()
+
+
+def _seen(looks: threading.Semaphore) -> None:
+    """Three more looks: what was there at the second one has had its effect."""
+    while looks.acquire(blocking=False):
+        pass
+    for _ in range(3):
+        assert looks.acquire(timeout=60)
+
+
+def test_the_end_of_the_cutover_is_waited_for(tmp_path: Path, looked: threading.Semaphore) -> None:
+    """It has noted the promotion, and closes the directory then."""
+    with locked(tmp_path):
         states.save(OsDisk(tmp_path), PROMOTED)
         waiting = threading.Thread(target=wait_promoted, args=(tmp_path, GROUP, 60.0))
         waiting.start()
-        for _ in range(3):
-            assert looked.acquire(timeout=60)
+        _seen(looked)
         assert waiting.is_alive()
     waiting.join(60)
     assert not waiting.is_alive()
+
+
+def test_a_cutover_that_is_killed_is_finished(tmp_path: Path, looked: threading.Semaphore) -> None:
+    """Not one that was killed before the wait; and once for each attempt."""
+    disk, finished = OsDisk(tmp_path), list[int]()
+    states.save(disk, FROZEN)
+    waiting = threading.Thread(
+        target=wait_promoted, args=(tmp_path, GROUP, 60.0, lambda: finished.append(1))
+    )
+    waiting.start()
+    _seen(looked)
+    assert not finished, "an operator may have given it up"
+    for attempt in (1, 2):
+        with locked(tmp_path):
+            states.save(disk, FROZEN)
+            _seen(looked)
+            assert len(finished) == attempt - 1, "it is under way"
+        _seen(looked)
+        assert len(finished) == attempt
+    states.save(disk, PROMOTED)
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert len(finished) == 2
+
+
+@pytest.mark.parametrize(
+    "following", [CUTTING, FROZEN.becomes(State.CUTTING, reason="is being aborted")]
+)
+def test_what_has_not_changed_the_broker_or_is_aborted_is_not_finished(
+    tmp_path: Path, looked: threading.Semaphore, following: Following
+) -> None:
+    disk, finished = OsDisk(tmp_path), list[int]()
+    waiting = threading.Thread(
+        target=wait_promoted, args=(tmp_path, GROUP, 60.0, lambda: finished.append(1))
+    )
+    waiting.start()
+    _seen(looked)
+    states.save(disk, following)
+    _seen(looked)
+    states.save(disk, PROMOTED)
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert not finished
