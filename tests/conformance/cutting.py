@@ -18,6 +18,7 @@ from demo.childprocess import ChildProcess
 from tests.conformance.classic import Producer
 from tests.process.support import environment
 
+WAITING = "waiting for a cut-over"  # in a node's log
 BEGUN, FROZEN, PROMOTED, SERVED = (
     "begun",
     "the broker stores no more messages",
@@ -103,6 +104,10 @@ class Cutting:
         """Cut over; the producer is answered by the node's port at the end. Raises ChildError."""
         producer.next_address = listen
         await asyncio.to_thread(ChildProcess.start, self._node)
+        began = time.monotonic()
+        while WAITING not in self._node.log_tail():  # an operator looks as well
+            self._node.must_live(began)
+            await asyncio.sleep(0.02)
         line = Line(time.monotonic())
         for _ in range(ATTEMPTS_MAX):
             line.note(BEGUN)
