@@ -105,6 +105,8 @@ class Ledger:
     unfinished: int = 0  # bytes, at the last look
     _connections: dict[Name, _Connection] = field(default_factory=dict)
     _looked: dict[Name, _Connection] = field(default_factory=dict)  # in this look
+    _counted: dict[Name, int] = field(default_factory=dict)  # of these: bytes that count
+    _of_offenders: set[Name] = field(default_factory=set)  # of these as well
     _offenders: Offenders = field(default_factory=Offenders)
     _has_begun: bool = False  # a call, since the last look
     _began_ms: MonoMs = MonoMs(0)  # when one had, at a look
@@ -143,8 +145,15 @@ class Ledger:
         to be told in the turn in which it was read, as what is known by then is known of these
         bytes.
         """
+        offends = self._offenders.has if self._offenders.are_any(now_ms) else None
         for name, size in received.items():
-            self._connections[name] = self._looked[name] = self._found_at(name, size, now_ms)
+            found = self._found_at(name, size, now_ms)
+            self._connections[name] = self._looked[name] = found
+            counts = found.counts
+            if counts:
+                self._counted[name] = counts
+            if offends is not None and offends(name[0], now_ms):
+                self._of_offenders.add(name)
 
     def judge(self, all_are_named: bool, now_ms: MonoMs) -> set[Name]:
         """The connections that shall end; it ends the look. all_are_named: it was at all that are
@@ -154,12 +163,12 @@ class Ledger:
             self._has_begun, self._began_ms = False, now_ms
         quiet_ms = now_ms - self._began_ms
         looked, self._looked = self._looked, {}
-        unseen = self._connections.keys() - looked.keys()
-        kept = {name for name in unseen if self._is_kept(name, all_are_named)}
-        self._connections = {name: self._connections[name] for name in kept} | looked
-        counted = {name: one.counts for name, one in looked.items() if one.counts}
+        counted, self._counted = self._counted, {}
+        offenders, self._of_offenders = self._of_offenders, set()
+        for name in self._connections.keys() - looked.keys():
+            if not self._is_kept(name, all_are_named):
+                del self._connections[name]
         self.unfinished = total = sum(counted.values())
-        offenders = self._offending(looked, now_ms)
         ended = {name for name in counted if looked[name].calls_nothing(now_ms, quiet_ms)}
         ended |= {name for name in offenders if looked[name].offends}
         left = {name: size for name, size in counted.items() if name not in ended}
@@ -171,12 +180,6 @@ class Ledger:
                 looked[name].ends = True
                 self._offenders.note(name[0], now_ms)
         return ended
-
-    def _offending(self, looked: Mapping[Name, _Connection], now_ms: MonoMs) -> set[Name]:
-        """The connections of addresses of which others ended again and again."""
-        if not self._offenders.are_any(now_ms):
-            return set()
-        return {name for name in looked if self._offenders.has(name[0], now_ms)}
 
     def offending(self, now_ms: MonoMs) -> frozenset[str]:
         """Networks of which connections ended again and again."""

@@ -4,7 +4,7 @@ import pytest
 
 from node.unfinished import ledger as module
 from node.unfinished.ledger import Ledger, Name, name_of, size_of
-from node.unfinished.offenders import OFFENCE_MS, OFFENCES
+from node.unfinished.offenders import OFFENCE_MS, OFFENCES, Offenders
 from store.clocks import MonoMs
 
 MIB = 1 << 20
@@ -367,3 +367,23 @@ def test_a_message_is_taken_for_no_less_than_it_takes_on_its_way(size: int) -> N
 )
 def test_a_client_has_one_name_however_its_address_is_written(address: str, expected: str) -> None:
     assert name_of(address, 5) == (expected, 5)
+
+
+def test_each_connection_is_asked_for_its_offences_in_its_part_of_a_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger = Looked(MOST, LONGEST)
+    offended(ledger)
+    asked: list[str] = []
+
+    def has(_: Offenders, address: str, now_ms: MonoMs) -> bool:
+        asked.append(address)
+        return True
+
+    monkeypatch.setattr(Offenders, "has", has)
+    now = MonoMs(ledger.now_ms + 50)
+    for part in range(3):
+        ledger.look({name(100 * part + n): module.OFFENDERS_BYTES + 1 for n in range(10)}, now)
+        assert len(asked) == 10 * (part + 1)
+    assert len(ledger.judge(True, now)) == 30
+    assert len(asked) == 30, "the judgement is in one turn of the event loop"
