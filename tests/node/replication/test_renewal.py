@@ -38,10 +38,12 @@ def followed(replication: Replication) -> int:
     return replication.master.in_sync()
 
 
-def hang_up(replication: Replication) -> None:
-    """Break the connections of all slaves."""
-    for call in list(replication._calls.values()):
+async def hang_up(replication: Replication) -> None:
+    """Break the connections of all slaves, and wait until none of these is left."""
+    broken = list(replication._calls.values())
+    for call in broken:
         call.cancel()
+    await until(lambda: not any(call in broken for call in replication._calls.values()))
 
 
 async def test_both_ends_use_new_certificates_for_new_connections(
@@ -73,7 +75,7 @@ async def test_both_ends_use_new_certificates_for_new_connections(
             assert followed(replication) == 2  # an open connection lives on
             await group.start_slave("s2", ha=new.ha)
             await until(lambda: followed(replication) == 3)
-            hang_up(replication)
+            await hang_up(replication)
             await until(lambda: followed(replication) == 3)
             stop.set()
     assert statuses == {"PUT_OK"}
