@@ -315,7 +315,8 @@ class Shape:
     def of(text: str) -> "Shape":
         lines = [line for line in text.splitlines() if line.strip()]
         heads = [line.split("#")[1:] for line in lines if line.startswith("#")]
-        found = (re.match(r"\s*\"?(\w+)\"?\s*:", line) for line in lines)
+        # A letter first: lines of the client's log, which begin with the time, come in between.
+        found = (re.match(r"\s*\"?([A-Za-z]\w*)\"?\s*:", line) for line in lines)
         return Shape([[one.strip() for one in head] for head in heads], {m[1] for m in found if m})
 
 
