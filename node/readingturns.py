@@ -24,6 +24,8 @@ class ReadingTurns:
         self._spent, self._calls = 0.0, 0  # seconds of this turn, and calls that began
         self._arrived: deque[_GoOn] = deque()
         self._going_on: deque[_GoOn] = deque()
+        # The line that had the last turn, and the one that has the next.
+        self._lines = self._going_on, self._arrived
         self._is_planned = False  # the next turn
 
     @property
@@ -68,14 +70,15 @@ class ReadingTurns:
 
     def _next(self) -> None:
         self._is_planned, self._spent, self._calls = False, 0.0, 0
-        line, other = self._arrived, self._going_on
-        left = len(line) + len(other)  # who goes on again does so in a later turn
+        # Who goes on again does so in a later turn.
+        left = len(self._arrived) + len(self._going_on)
         try:
             while left and self.has_time and self.has_calls:
+                other, line = self._lines
+                self._lines = line, other
                 if line:
                     left -= 1
                     line.popleft()()
-                line, other = other, line
         finally:  # one that fails does not keep the others from their turn
             if self._arrived or self._going_on:
                 self._plan()

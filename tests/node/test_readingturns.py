@@ -29,6 +29,26 @@ async def test_what_arrives_and_what_goes_on_have_their_turns_alternately() -> N
     assert turns.has_time
 
 
+async def test_what_goes_on_has_its_turns_though_each_reading_takes_a_whole_one() -> None:
+    turns, read = ReadingTurns(), list[str]()
+
+    def arrive() -> None:
+        read.append("arrived")
+        turns.begin(arrive)  # more of it has come by the next turn
+        turns.took(SECONDS)
+
+    def go_on() -> None:
+        read.append("goes on")
+        turns.go_on(go_on)
+        turns.took(SECONDS)
+
+    turns.begin(arrive)
+    turns.go_on(go_on)
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert read == ["arrived", "goes on"] * 2
+
+
 async def test_one_that_goes_on_again_does_so_in_a_later_turn() -> None:
     turns, count = ReadingTurns(), 0
 
