@@ -7,6 +7,7 @@ socket's filter is that of the connections it makes from then on.
 """
 
 import ctypes
+import errno
 import socket
 import struct
 from collections.abc import Iterable, Sequence
@@ -52,8 +53,24 @@ def remember(listener: socket.socket) -> None:
 
 def hold(listener: socket.socket, networks: Iterable[str]) -> None:
     """Drop all data of new connections from these networks, until one is bound or set free.
-    networks: see network_of. Raises OSError.
+    networks: see network_of; the last ones are left out where the system has too little memory for
+    all (`net.core.optmem_max`, 20 KiB before Linux 6.7). Raises OSError.
     """
+    left = list(networks)
+    while True:
+        try:
+            _attach(listener, _holding(left))
+            return
+        except OSError as error:
+            if error.errno != errno.ENOMEM or not left:
+                raise
+        try:
+            free(listener)  # the program that would be replaced takes as much
+        except OSError:  # there was none
+            del left[len(left) // 2 :]
+
+
+def _holding(networks: Iterable[str]) -> list[bytes]:
     of_4, of_6 = [], []
     for one in networks:
         found = ip_network(one)
@@ -79,7 +96,7 @@ def hold(listener: socket.socket, networks: Iterable[str]) -> None:
             _DROP,
         )
     program.append(_PASS)
-    _attach(listener, program)
+    return program
 
 
 def bound(line: socket.socket, bytes_max: int) -> None:

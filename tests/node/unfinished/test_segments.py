@@ -72,6 +72,18 @@ def test_other_networks_are_not_held(listener: socket.socket) -> None:
         assert server.recv(100) == b"hello", words
 
 
+def test_as_many_networks_are_held_as_the_system_has_memory_for(listener: socket.socket) -> None:
+    own = network_of(listener.getsockname()[0])
+    for _ in range(2):  # once more where one is replaced
+        segments.hold(listener, [own, *(f"f00d:8000:f00d:{k:x}::/64" for k in range(790))])
+    client, server = pair(listener)
+    with client, server:
+        client.sendall(b"hello")
+        assert is_silent(server)
+        segments.free(server)
+        assert server.recv(100) == b"hello"
+
+
 def test_a_connection_is_bound_from_its_first_byte_on(listener: socket.socket) -> None:
     hold(listener)
     client, server = pair(listener)
