@@ -61,18 +61,18 @@ class PortReading(asyncio.BufferedProtocol):
         self._held.add(reason)
 
     def _release(self, reason: object) -> None:
-        """It is over."""
+        """It is over: what is here already is read in turn, as it may be over for many at once."""
         if reason not in self._held:
             return
         self._held.discard(reason)
         if not self._held and not self._lost:
-            self._read()  # what is here already
+            self._read_in_turn()
             transport = self._transport
             if not self._held and transport is not None and not transport.is_closing():
                 transport.resume_reading()
 
     def _read_in_turn(self) -> None:
-        """Bytes arrived: handle them now, or in a later turn of the event loop."""
+        """Handle what is here now, or in a later turn of the event loop."""
         if self._held or self._turns.has_time:
             self._read()
         else:

@@ -23,6 +23,7 @@ from node.frames import connection as module
 from node.frames.connection import Connection, Terms
 from node.frames.server import numbered
 from node.methods import Methods
+from node.readingturns import ReadingTurns
 from store.record import Host
 from store.status import PutMessageStatus
 
@@ -227,6 +228,22 @@ async def side() -> AsyncIterator[Side]:
     made = Side()
     yield made
     await made.calls.stop()
+
+
+async def test_those_that_waited_for_one_thing_share_a_turn_once_it_is_over(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readingturns, "SECONDS", 3600.0)
+    side.appends.waits, turns = True, ReadingTurns()
+    connection, _ = side.connect(appends_max=1, turns=turns)
+    send(connection, an_append(1) + an_append(2))
+    turns.took(3600.0)  # others were read in this one
+    side.appends.outcomes[0].set_result(PutMessageStatus.PUT_OK)
+    connection._settled(side.appends.outcomes[0])
+    assert [number for number, _, _ in side.appends.stored] == [1]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [number for number, _, _ in side.appends.stored] == [1, 2]
 
 
 async def test_others_have_their_turn_between_many_calls_that_arrive_at_once(side: Side) -> None:
