@@ -8,7 +8,7 @@ none to send, and ends with little of it, though not at once: its calls may wait
 Addresses of which connections ended again and again get less patience. No IO, no clock.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from node.unfinished.offenders import Offenders
@@ -110,6 +110,15 @@ class Ledger:
     _offenders: Offenders = field(default_factory=Offenders)
     _has_begun: bool = False  # a call, since the last look
     _began_ms: MonoMs = MonoMs(0)  # when one had, at a look
+
+    def appeared(self, names: Iterable[Name]) -> None:
+        """Connections that are new: one with the name of one that was ended is another one. Clients
+        choose their ports, and may connect anew before a look has missed the one that is gone.
+        """
+        for name in names:
+            known = self._connections.get(name)
+            if known is not None and known.ends:
+                del self._connections[name]
 
     def began(self, name: Name, size: int) -> None:
         """So many bytes of a connection were the headers of a call."""

@@ -55,28 +55,35 @@ class Sockets:
         self._held: frozenset[str] = frozenset()  # networks
         self._has_held = False  # any: of those that were, connections may still be found
 
-    def find(self) -> Iterator[None]:
-        """See which there are, in steps between which others may have their turn."""
-        found: set[int] = set()
+    def find(self) -> Iterator[list[Name]]:
+        """See which there are, in steps between which others may have their turn; the clients of
+        those that are new.
+        """
+        found, new = set[int](), list[Name]()
         with os.scandir(DESCRIPTORS) as entries:
             for entry in entries:
                 if len(found) % AT_ONCE == AT_ONCE - 1:
-                    yield
+                    yield new
+                    new = []
                 number = int(entry.name)
                 found.add(number)
-                self._learn(number)
+                name = self._learn(number)
+                if name is not None:
+                    new.append(name)
         for gone in self._known.keys() - found:
             self._forget(gone)
+        yield new
 
-    def _learn(self, number: int) -> None:
+    def _learn(self, number: int) -> Name | None:
+        """The client of a connection that was not known."""
         try:
             status = os.fstat(number)
         except OSError:
             self._forget(number)
-            return
+            return None
         known = self._known.get(number)
         if known is not None and known.inode == status.st_ino:
-            return
+            return None
         self._forget(number)
         self._known[number] = found = _Socket(status.st_ino)
         if stat.S_ISSOCK(status.st_mode):
@@ -90,6 +97,7 @@ class Sockets:
                     line.detach()
                 if found.listens:
                     self._begin(line)
+        return found.name
 
     def _client_of(self, line: socket.socket) -> Name | None:
         try:
@@ -194,6 +202,10 @@ class Sockets:
     def close(self) -> None:
         """Look no more, and let all clients send."""
         self.hold(frozenset())
+        if self._has_held:
+            with contextlib.suppress(OSError):  # there is no descriptor left to look for them
+                for _ in self.find():
+                    pass
         for _ in self.restrain(lambda _: False):
             pass
         for number in list(self._known):

@@ -101,7 +101,7 @@ class Watch:
                 hurries = bool(self._ledger.offending(_now_ms()))
                 all_of_them = hurries or memory >= least + GROWN_BYTES or looks >= IDLE_LOOKS
                 if all_of_them:
-                    spent += await _in_turns(sockets.find(), lambda _: None)
+                    spent += await _in_turns(sockets.find(), self._ledger.appeared)
                     least, looks = memory, 0
                     spent += await _in_turns(sockets.restrain(self._is_bound), lambda _: None)
             except OSError as error:  # there was no descriptor left for a moment

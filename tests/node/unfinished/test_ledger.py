@@ -323,6 +323,21 @@ def test_a_connection_offends_once_however_often_it_is_seen_at_its_end() -> None
     assert ledger.offending(MonoMs(ledger.now_ms)) == set()
 
 
+def test_one_that_has_the_name_of_one_that_was_ended_is_another_one() -> None:
+    """A client chooses its port, and connects anew before a look has missed the one before."""
+    ledger = called(name(1), name(100))
+    ledger.over(name(100), gave_up=False)
+    size = OWN + module.UNCALLED_BYTES + 1
+    for _ in range(OFFENCES):
+        ledger.see({name(1): 1, name(100): 0})
+        assert looks(ledger, {name(1): 1, name(100): size}) == {name(100)}
+        ledger.appeared([name(1), name(100)])
+    now = MonoMs(ledger.now_ms)
+    assert ledger.offending(now) == {"10.0.0.1"}
+    assert ledger.is_bound(name(100), now)
+    assert not ledger.is_bound(name(1), now)
+
+
 def test_connections_with_calls_of_such_an_address_go_on() -> None:
     ledger = called(name(1), name(2))
     ledger.over(name(2), gave_up=False)

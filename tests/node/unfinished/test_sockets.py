@@ -121,6 +121,19 @@ def test_a_descriptor_that_is_another_connections_by_now_is_not_ended(
     sockets.close()
 
 
+def test_new_connections_are_told_of_once(connect: Callable[[], Pair]) -> None:
+    (client, server), (other, _) = connect(), connect()
+    sockets = Sockets({server.getsockname()[1]})
+    names = {client.getsockname()[:2], other.getsockname()[:2]}
+    assert {name for part in sockets.find() for name in part} == names
+    assert not any(sockets.find())
+    client.close()
+    server.close()
+    again, _ = connect()
+    assert [name for part in sockets.find() for name in part] == [again.getsockname()[:2]]
+    sockets.close()
+
+
 def test_sockets_stay_with_their_owner(connect: Callable[[], Pair]) -> None:
     client, server = connect()
     sockets = Sockets({server.getsockname()[1]})
@@ -252,7 +265,9 @@ def test_all_may_send_once_nobody_looks(port: Port) -> None:
     port.sockets.hold(HERE)
     _, server = port.pair()
     find(port.sockets)
+    _, unseen = port.pair()
     port.sockets.close()
     assert comes(server)
+    assert comes(unseen)
     _, later = port.pair()
     assert comes(later)
