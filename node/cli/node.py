@@ -113,7 +113,9 @@ def _await_cutover(config: "Config", access: "Access", seconds: float) -> None:
     logs.configure_logging(config.node.log_level, config.node.log_json)
     directory = config.node.data
     try:
-        wait_promoted(directory, config.node.group, seconds, lambda: finish(config, access))
+        wait_promoted(
+            directory, config.node.group, seconds, lambda left: finish(config, access, left)
+        )
     except (CutoverStopped, StoreError, OSError) as error:
         fail(str(error), f"duolog migrate status --data {directory}")
 

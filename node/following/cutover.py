@@ -15,6 +15,7 @@ What stops writers is the role: a broker of RocketMQ asks for its own role at ev
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -29,6 +30,7 @@ PERMISSION = {"brokerPermission": "4"}  # to read
 FROZEN = {"brokerRole": "SLAVE", "slaveReadEnable": "true", **PERMISSION}
 CLOSE_BYTES = 4 << 20  # so much is copied in a moment
 NEAR_BYTES = 64 << 10  # and so much in none; a broker that is busy may never be as near
+GIVEN_UP = "its cut-over is given up, and the broker may store no messages: `duolog migrate abort`"
 LOOKS = 5  # at the copy, in the time for which it must not grow
 _FAILURES = (OSError, TimeoutError, CallRefused, CannotFollow)
 
@@ -289,6 +291,9 @@ class Cutover:
     async def _go_back(self, saved: Mapping[str, str], error: BaseException) -> NoReturn:
         """Have the broker go on. Raises CutoverFailed."""
         follower = self._follower
+        if isinstance(error, asyncio.CancelledError):
+            with suppress(OSError):  # a node that waits does not go on with what was stopped
+                follower.becomes(State.CUTTING, reason=GIVEN_UP)
         try:
             await give_back(follower.broker, follower.following)
             follower.becomes(State.FOLLOWING, saved={})
@@ -308,4 +313,4 @@ def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-__all__ = ["FROZEN", "Cutover", "CutoverFailed", "Patience", "give_back"]
+__all__ = ["FROZEN", "GIVEN_UP", "Cutover", "CutoverFailed", "Patience", "give_back"]

@@ -13,7 +13,7 @@ from node.config import Config
 from node.following import state as states
 from node.following import status
 from node.following.broker.calls import OldBroker
-from node.following.cutover import Cutover, CutoverFailed, Patience, give_back
+from node.following.cutover import GIVEN_UP, Cutover, CutoverFailed, Patience, give_back
 from node.following.follower import Follower, store_of
 from node.following.parting import cut_to_master
 from node.following.state import Following, State
@@ -25,7 +25,6 @@ log = structlog.get_logger("duolog.following")
 
 STATUS_SECONDS = 1.0
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-ENDING = "its cut-over is given up, and the broker may store no messages: `duolog migrate abort`"
 
 
 class CutoverStopped(CutoverFailed):
@@ -41,13 +40,15 @@ class Source:
     """The broker to follow, as an operator names it: HOST:PORT, empty where the directory knows.
 
     cut_to: the broker's name, where the copy is to be cut to its log. access: for calls; the log
-    comes without.
+    comes without. left: what the directory said when this was decided, and is to say still; looked
+    up where it is not given.
     """
 
     broker: str = ""
     ha: str = ""
     cut_to: str = ""
     access: Access = ANYBODY
+    left: Following | None = None
 
 
 async def follow(config: Config, source: Source) -> None:
@@ -64,7 +65,7 @@ async def follow(config: Config, source: Source) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
-    async with _follower(config, source, ending=ENDING) as follower:
+    async with _follower(config, source, ending=GIVEN_UP) as follower:
         await _go_back(follower)
         ends: list[asyncio.Future[None]] = [stop, follower.failed]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -135,7 +136,7 @@ async def abort(config: Config, source: Source) -> bool:
 
     One that joined another copy's had not changed the broker. Raises as `follow`.
     """
-    async with _follower(config, source, ending=ENDING) as follower:
+    async with _follower(config, source, ending=GIVEN_UP) as follower:
         return await _go_back(follower)
 
 
@@ -161,7 +162,7 @@ async def _follower(
     keep_tables: see `Follower.begin`.
     """
     disk = OsDisk(config.node.data)
-    known = states.check_follows(disk, str(config.node.data))
+    known = source.left or states.check_follows(disk, str(config.node.data))
     address = source.broker or (known.broker if known is not None else "")
     if not address:
         raise WrongSource(f"{config.node.data} follows nobody yet: give --broker HOST:PORT")

@@ -24,22 +24,25 @@ LOOK_SECONDS = 0.02
 
 
 def wait_promoted(
-    directory: Path, group: str, seconds: float, finish: Callable[[], None] | None = None
+    directory: Path,
+    group: str,
+    seconds: float,
+    finish: Callable[[Following], None] | None = None,
 ) -> None:
     """Return once a directory is promoted, and nobody else uses it.
 
     group: of the node that waits; one of another name than the broker's does not wait, as it would
-    be refused then. seconds: the longest wait. finish: called to end a cut-over that was killed;
-    whether that went well is seen in the directory. Raises TimeoutError, StoreError, OSError, and
-    what `finish` raises.
+    be refused then. seconds: the longest wait. finish: called to end a cut-over that was killed,
+    with what it has left; whether that went well is seen in the directory. Raises TimeoutError,
+    StoreError, OSError, and what `finish` raises.
     """
     disk, until = OsDisk(directory), time.monotonic() + seconds
     before = _written(directory)
     log.info("waiting for a cut-over", seconds=seconds)
     while not _is_promoted(following := _known(disk, directory, group), disk):
-        begun = _is_left(following) and _written(directory) != before
-        if finish is not None and begun and _is_free(disk):
-            finish()
+        left = following if _written(directory) != before else None
+        if finish is not None and left is not None and _is_left(left) and _is_free(disk):
+            finish(left)
             before = _written(directory)  # once for each attempt of an operator
             continue
         if time.monotonic() >= until:
@@ -67,14 +70,10 @@ def _is_promoted(following: Following | None, disk: OsDisk) -> bool:
     return following is not None and following.state is State.PROMOTED and _is_free(disk)
 
 
-def _is_left(following: Following | None) -> bool:
+def _is_left(following: Following) -> bool:
     """Whether it is of a cut-over under way, or of a killed one, which changed the broker."""
-    return (
-        following is not None
-        and following.state is State.CUTTING
-        and bool(following.saved)
-        and not following.reason
-    )
+    is_cutting = following.state is State.CUTTING and bool(following.saved)
+    return is_cutting and not following.reason
 
 
 def _is_free(disk: OsDisk) -> bool:

@@ -12,6 +12,7 @@ from node.config import Config
 from node.following.copying import CannotFollow
 from node.following.cutover import CutoverFailed, Patience
 from node.following.program import CutoverStopped, Source, WrongSource, cut_over
+from node.following.state import Following
 from node.remoting.calling import Access, CallRefused
 from store.errors import StoreError
 
@@ -28,10 +29,13 @@ _FAILURES = (
 )
 
 
-def finish(config: Config, access: Access) -> None:
-    """Cut over again. What keeps it from that is logged; raises CutoverStopped after a signal."""
+def finish(config: Config, access: Access, left: Following) -> None:
+    """Cut over again, unless the directory says something else by now than what was left.
+
+    What keeps it from that is logged; raises CutoverStopped after a signal.
+    """
     log.warning("a cut-over did not end: it is tried again here")
-    source, patience = Source(access=access), Patience()
+    source, patience = Source(access=access, left=left), Patience()
     try:
         asyncio.run(
             cut_over(

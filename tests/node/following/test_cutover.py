@@ -13,9 +13,9 @@ from node.engine.log import Log
 from node.following import cutover
 from node.following import state as states
 from node.following.copying import CannotFollow
-from node.following.cutover import FROZEN, Cutover, CutoverFailed, Patience
+from node.following.cutover import FROZEN, GIVEN_UP, Cutover, CutoverFailed, Patience
 from node.following.follower import Follower
-from node.following.program import ENDING, CutoverStopped, Source, WrongSource, abort, cut_over
+from node.following.program import CutoverStopped, Source, WrongSource, abort, cut_over
 from node.following.state import Following, State
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import RESPONSE, Command
@@ -407,6 +407,29 @@ async def test_a_cutover_that_is_stopped_lets_the_broker_go_on(
     assert (found.state, dict(found.saved)) == (State.FOLLOWING, {})
 
 
+async def test_a_cutover_that_is_stopped_is_not_tried_again_where_the_broker_is_away(
+    tmp_path: Path, log: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that waits would do so: who stopped it did not mean that."""
+    said: list[str] = []
+
+    async def away(*_: object) -> None:
+        raise ConnectionError("it is away")
+
+    monkeypatch.setattr("node.following.cutover.give_back", away)
+    async with serving(HandMaster(log, putting_ms=1)) as master:
+        source = Source(master.address)
+        work = asyncio.create_task(cut_over(config_of(tmp_path), source, said.append, QUICK))
+        await until(lambda: "the broker stores no more messages" in said)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(CutoverStopped, match=r"could not be told .* \(it is away\)"):
+            await work
+    found = states.load(OsDisk(tmp_path))
+    assert found is not None
+    assert (found.state, found.reason) == (State.CUTTING, GIVEN_UP)
+    assert found.saved.keys() == FROZEN.keys()
+
+
 async def test_a_cutover_that_is_stopped_before_it_began_has_changed_nothing(
     tmp_path: Path, log: bytes
 ) -> None:
@@ -574,7 +597,7 @@ async def test_another_broker_behind_the_same_address_is_not_changed(
         with pytest.raises(CannotFollow, match=why):
             await abort(config, Source())
         assert master.settings == found
-        known = cutting.becomes(State.CUTTING, reason=ENDING)
+        known = cutting.becomes(State.CUTTING, reason=GIVEN_UP)
         assert _saved(tmp_path) == known, "what the broker must be told is still known"
 
 

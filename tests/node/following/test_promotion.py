@@ -109,7 +109,7 @@ def test_a_cutover_that_is_killed_is_finished(tmp_path: Path, looked: threading.
     disk, finished = OsDisk(tmp_path), list[int]()
     states.save(disk, FROZEN)
     waiting = threading.Thread(
-        target=wait_promoted, args=(tmp_path, GROUP, 60.0, lambda: finished.append(1))
+        target=wait_promoted, args=(tmp_path, GROUP, 60.0, lambda _: finished.append(1))
     )
     waiting.start()
     _seen(looked)
@@ -135,7 +135,7 @@ def test_what_has_not_changed_the_broker_or_is_aborted_is_not_finished(
 ) -> None:
     disk, finished = OsDisk(tmp_path), list[int]()
     waiting = threading.Thread(
-        target=wait_promoted, args=(tmp_path, GROUP, 60.0, lambda: finished.append(1))
+        target=wait_promoted, args=(tmp_path, GROUP, 60.0, lambda _: finished.append(1))
     )
     waiting.start()
     _seen(looked)
