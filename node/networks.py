@@ -3,7 +3,7 @@
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Network, ip_address
 
-KEPT = 4096  # addresses; a connection asks a few times
+KEPT = 4096  # addresses: each connection asks a few times, and where any offends at each look
 
 
 @lru_cache(KEPT)

@@ -6,19 +6,15 @@ may have. No IO, no clock.
 
 from collections import deque
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import islice
 
-from node import networks
+from node.networks import network_of
 from store.clocks import MonoMs
 
 OFFENCES = 3  # connections that were ended, within OFFENCE_MS
 OFFENCE_MS = 10_000  # and so long after the last of them
 NETWORKS_MAX = 200  # of which new connections wait to be looked at: each segment is compared
-KNOWN_MAX = 4096  # addresses whose network is known: each connection is asked for at each look
 ADDRESSES_MAX = 1000  # then the one that was ended longest ago is forgotten
-
-network_of = lru_cache(KNOWN_MAX)(networks.network_of)
 
 
 @dataclass(slots=True)
