@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from node.following import state as states
 from node.following.copying import CannotFollow
 from node.following.cutover import FROZEN, GIVEN_UP, Cutover, CutoverFailed, Patience
 from node.following.follower import Follower
-from node.following.program import CutoverStopped, Source, WrongSource, abort, cut_over
+from node.following.program import STOPS, CutoverStopped, Source, WrongSource, abort, cut_over
 from node.following.state import Following, State
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import RESPONSE, Command
@@ -386,7 +387,17 @@ async def test_a_broker_that_is_frozen_already_is_not_told_again(
 # -- stopped on the way ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.fixture
+def heeded() -> Iterator[None]:
+    """Signals that end the command: a shell has what it runs in the background ignore some."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in STOPS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("heeded")
+@pytest.mark.parametrize("number", STOPS)
 async def test_a_cutover_that_is_stopped_lets_the_broker_go_on(
     tmp_path: Path, log: bytes, number: signal.Signals
 ) -> None:
@@ -407,6 +418,7 @@ async def test_a_cutover_that_is_stopped_lets_the_broker_go_on(
     assert (found.state, dict(found.saved)) == (State.FOLLOWING, {})
 
 
+@pytest.mark.usefixtures("heeded")
 async def test_a_cutover_that_is_stopped_is_not_tried_again_where_the_broker_is_away(
     tmp_path: Path, log: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,6 +442,7 @@ async def test_a_cutover_that_is_stopped_is_not_tried_again_where_the_broker_is_
     assert found.saved.keys() == FROZEN.keys()
 
 
+@pytest.mark.usefixtures("heeded")
 async def test_a_cutover_that_is_stopped_before_it_began_has_changed_nothing(
     tmp_path: Path, log: bytes
 ) -> None:
