@@ -12,6 +12,7 @@ from node.arriving import Arriving, Pace
 from node.readingturns import ReadingTurns
 
 ROOM, ANSWERS, TURN = "room", "answers", "turn"  # what reading waits for, among others
+AT_ONCE_BYTES = 512  # a request or two, which wait for no turn
 
 
 class PortReading(asyncio.BufferedProtocol):
@@ -71,9 +72,12 @@ class PortReading(asyncio.BufferedProtocol):
             if not self._held and transport is not None and not transport.is_closing():
                 transport.resume_reading()
 
-    def _read_in_turn(self) -> None:
-        """Handle what is here now, or in a later turn of the event loop."""
-        if self._held or self._turns.has_time:
+    def _read_in_turn(self, arrived: int | None = None) -> None:
+        """Handle what is here now, or in a later turn of the event loop. arrived: bytes, just now;
+        so few are handled in the time that it takes to wait.
+        """
+        is_short = arrived is not None and arrived <= AT_ONCE_BYTES
+        if self._held or is_short or self._turns.has_time:
             self._read()
         else:
             self._hold(TURN)
@@ -157,4 +161,4 @@ def _is_broken(line: socket.socket) -> bool:
         return True
 
 
-__all__ = ["ANSWERS", "ROOM", "PortReading"]
+__all__ = ["ANSWERS", "AT_ONCE_BYTES", "ROOM", "PortReading"]

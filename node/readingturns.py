@@ -1,10 +1,10 @@
 """How much is read of a port's connections in a turn of the event loop, all of them together.
 
-Rules: once a turn's time is used up, a connection whose bytes arrive waits, and so does one that
-has had its share and has more. Each kind waits in a line of its own, and the two lines have their
-turns alternately: whoever sends little does not wait for those who send without an end. What a
-connection sent at once is not parted for others: it is served together. Calls that wait begin a few
-in a turn: each goes on in the next one, where it reads a queue or more.
+Rules: once a turn's time is used up, a connection whose bytes arrive waits, unless they are few,
+and so does one that has had its share and has more. Each kind waits in a line of its own, and the
+two lines have their turns alternately: whoever sends little does not wait for those who send
+without an end. What a connection sent at once is not parted for others: it is served together.
+Calls that wait begin a few in a turn: each goes on in the next one, where it reads a queue or more.
 """
 
 import asyncio

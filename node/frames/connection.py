@@ -157,7 +157,7 @@ class Connection(PortReading):
         self._silent = 0
         self.pace.arrived += nbytes
         self._reader.received(nbytes)
-        self._read_in_turn()
+        self._read_in_turn(nbytes)
 
     def _read(self) -> None:
         """Handle what has arrived whole, unless something is waited for."""

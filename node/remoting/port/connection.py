@@ -177,7 +177,7 @@ class Connection(PortReading):
         self.pace.arrived += size
         self._terms.busy_poll.came()
         self._answered = None
-        self._read_in_turn()
+        self._read_in_turn(size)
         code, is_small = self._answered, size <= ALONE_BYTES and not self._held
         if code is not None and is_small and self._terms.desk.repeats(code):
             self._terms.busy_poll.expect()

@@ -15,6 +15,7 @@ from duolog._errors import Throttled
 
 from node import arriving, readingturns
 from node.arriving import Arriving
+from node.portreading import AT_ONCE_BYTES
 from node.readingturns import ReadingTurns
 from node.remoting.codec.codes import ResponseCode
 from node.remoting.codec.command import ONEWAY, RESPONSE, Command
@@ -473,12 +474,27 @@ async def test_others_have_their_turn_after_a_request_that_takes_long(
     background, turns = Background(), ReadingTurns()
     one, other = (Side(desk, background.start, Arriving(ROOM), turns=turns) for _ in range(2))
     for side in (one, other):
-        side.arrive(Command(ECHO, 1).frame() * 3)
+        side.arrive(Command(ECHO, 1, body=bytes(AT_ONCE_BYTES)).frame() * 3)
     for expected in ((1, 0), (0, 1), (1, 0), (0, 1), (1, 0), (0, 1)):
         assert tuple(len(side.wire.take()) for side in (one, other)) == expected
         await asyncio.sleep(0)
     for side in (one, other):
         assert side.wire.reading
+        side.lose()
+    await background.stop()
+
+
+async def test_a_request_alone_is_served_at_once_though_the_time_of_a_turn_is_used_up(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To wait would take as long; very many clients may say a little in the same moment."""
+    monkeypatch.setattr(readingturns, "SECONDS", 1e-9)
+    background, turns = Background(), ReadingTurns()
+    sides = [Side(desk, background.start, Arriving(ROOM), turns=turns) for _ in range(3)]
+    for side in sides:
+        side.arrive(Command(ECHO, 1, body=b"x").frame())
+    assert [len(side.wire.take()) for side in sides] == [1, 1, 1]
+    for side in sides:
         side.lose()
     await background.stop()
 
