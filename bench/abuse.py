@@ -89,6 +89,7 @@ CASES = (
     ),
     Case("messages that do not end, 10 that connect anew", "returning_halves", GRPC, 10),
     Case("calls that are reset at once", "rapid_resets", GRPC, 1),
+    Case("whole requests that are reset at once", "reset_requests", GRPC, 1),
     Case("PING and SETTINGS without an end", "pings", GRPC, 1),
     Case("messages of 1 MiB that are 1 GiB", "bombs", GRPC, 1),
     Case("100 clients that pull 8 MiB and read nothing, gRPC", "deaf_pulls", GRPC, 100),

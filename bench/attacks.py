@@ -215,16 +215,31 @@ def _endless_headers(endpoint: str, count: int, first: bytes, returns: bool = Fa
 def rapid_resets(endpoint: str, count: int) -> Counts:
     """Calls that are cancelled at once."""
     block = h2.call_block(TELEMETRY, h2.field(b"x-mq-client-id", b"c"))
+    return _resets(endpoint, lambda stream: h2.begin(stream, block))
+
+
+def reset_requests(endpoint: str, count: int) -> Counts:
+    """Calls with a whole request that are cancelled at once."""
+    from duolog.wire import duolog_pb2 as wire
+
+    data = wire.PullRequest(topic="quiet").SerializeToString()
+    block = h2.call_block(PULL)
+    return _resets(
+        endpoint, lambda stream: h2.begin(stream, block) + h2.message(stream, data, h2.END_STREAM)
+    )
+
+
+def _resets(endpoint: str, begin: Callable[[int], bytes]) -> Counts:
     cancel = struct.pack(">I", h2.CANCEL)
 
     def pieces() -> Iterator[bytes]:
         for first in range(1, 1 << 30, 200):
             yield b"".join(
-                h2.begin(n, block) + h2.frame(h2.RST_STREAM, 0, n, cancel)
+                begin(n) + h2.frame(h2.RST_STREAM, 0, n, cancel)
                 for n in range(first, first + 200, 2)
             )
 
-    return _flood(endpoint, count, pieces)
+    return _flood(endpoint, 0, pieces)
 
 
 def pings(endpoint: str, count: int) -> Counts:
@@ -327,6 +342,7 @@ _HERE: tuple[Callable[[str, int], Counts], ...] = (
     returning_continuations,
     returning_late_continuations,
     rapid_resets,
+    reset_requests,
     pings,
     bombs,
     deaf_pulls,

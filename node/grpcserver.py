@@ -12,6 +12,7 @@ gives grpcio's own server.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, cast
@@ -24,9 +25,11 @@ from grpc.aio import _server
 
 from node.grpcoptions import Options
 from node.methods import Handler, methods_of
+from node.resets import Resets
 from node.unfinished import calls
 from node.unfinished.ledger import Ledger
 from node.unfinished.watch import Watch
+from store.clocks import MonoMs
 
 cygrpc: Any = _cygrpc
 log = structlog.get_logger("duolog.node")
@@ -66,6 +69,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
         self.calls_max = 0
         self.watch: Watch | None = None
         self._calls: set[asyncio.Task[None]] = set()
+        self._resets = Resets()
         self._resolver: Any = None
 
     def add_registered_method_handlers(self, handlers: Mapping[str, Any]) -> None:
@@ -93,6 +97,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
                 if self.is_running():
                     continue
                 raise
+            began_ms = _now_ms()
             begun = self._begun(state)
             if begun is None:
                 del state  # with its headers, which may be long
@@ -102,10 +107,23 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
             if too_many:
                 log.warning("gRPC: too many calls", reason=f"{self.calls_max} are under way")
             serving = cygrpc._handle_rpc(name, self._resolver, (), state, loop, too_many)
+            serving = self._noting(serving, name, began_ms)
             task = loop.create_task(cygrpc._schedule_rpc_coro(serving, state, loop, name))
             self._calls.add(task)
             task.add_done_callback(self._calls.discard)
             task.add_done_callback(begun)
+            pause = self._resets.pause_seconds(name, began_ms)
+            if pause:
+                await asyncio.sleep(pause)
+
+    async def _noting(self, serving: Awaitable[None], name: str, began_ms: MonoMs) -> None:
+        """Serve a call, and see whether its client gives it up."""
+        try:
+            await serving
+        except asyncio.CancelledError:
+            now_ms = _now_ms()
+            self._resets.note(name, now_ms - began_ms, now_ms)
+            raise
 
     def _begun(self, state: Any) -> Callable[[object], None] | None:
         """A call that begins, and is counted: what is to be called when its task is done. None
@@ -120,6 +138,10 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
 
 def _nothing(_task: object) -> None:
     """Of calls that nobody counts."""
+
+
+def _now_ms() -> MonoMs:
+    return MonoMs(int(1000 * time.monotonic()))
 
 
 class Server(_server.Server):

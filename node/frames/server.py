@@ -10,7 +10,7 @@ from duolog._background import Background
 from duolog._busypoll import busy_poll
 from duolog._frames import NUMBERS
 
-from node.accepting import listen
+from node.accepting import Listening, listen
 from node.arriving import Arriving
 from node.config import LimitsSection
 from node.frames.connection import Connection, Terms
@@ -59,7 +59,7 @@ class FramesServer:
                 "frames: too many connections", address=address, reason=reason
             ),
         )
-        self._server: asyncio.Server | None = None
+        self._server: Listening | None = None
         self._handshakes: Handshakes | None = None
         self._terms = Terms(
             door,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import structlog
 from duolog._background import Background
 
-from node.accepting import listen
+from node.accepting import Listening, listen
 from node.broker import Broker
 from node.config import RocketmqSlavesSection
 from node.core.rocketmqslave import RocketmqSlave
@@ -53,7 +53,7 @@ class SlavesServer:
         self._open: set[Connection] = set()
         self._refusals: dict[str, _Refusal] = {}  # by address, oldest first
         self._ticking = Background(broker.give_up)
-        self._server: asyncio.Server | None = None
+        self._server: Listening | None = None
 
     # -- life ----------------------------------------------------------------------------------
 

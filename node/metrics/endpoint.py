@@ -16,7 +16,7 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import Background, report, together
 
-from node.accepting import listen
+from node.accepting import Listening, listen
 from node.handshakes import Handshakes
 
 log = structlog.get_logger("duolog.node")
@@ -55,7 +55,7 @@ class Endpoint:
         self._connections = Background(report)
         self._open: set[asyncio.StreamWriter] = set()
         self._idle: dict[asyncio.StreamWriter, None] = {}  # whose requests have not come, by age
-        self._server: asyncio.Server | None = None
+        self._server: Listening | None = None
         self._handshakes: Handshakes | None = None
         self.port = 0
 

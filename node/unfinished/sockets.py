@@ -20,7 +20,7 @@ from node.unfinished import segments
 from node.unfinished.ledger import Name, name_of
 
 DESCRIPTORS = "/proc/self/fd"
-AT_ONCE = 64  # in a step: half a ms where all are new
+AT_ONCE = 16  # in a step: up to a ms where all are new
 _INFO_BYTES = 136
 _ACKED_AND_RECEIVED = struct.Struct("=QQ")  # of Linux's tcp_info
 _ACKED_AT = 120

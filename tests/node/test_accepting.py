@@ -1,11 +1,16 @@
 """How a port accepts: some connections in a turn, however many wait."""
 
 import asyncio
+import errno
+import os
 import socket
+from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
-from node.accepting import ACCEPTED_AT_ONCE, listen
+from node import accepting
+from node.accepting import ACCEPTED_AT_ONCE, BURST, PAUSE_SECONDS, Pace, listen
 from tests.turns import turns_of
 
 
@@ -30,5 +35,103 @@ async def test_connections_that_wait_are_accepted_some_in_each_turn(
         for one in waiting:
             one.close()
     server.close()
-    await server.wait_closed()
     assert max(turns.count(turn) for turn in turns) <= ACCEPTED_AT_ONCE
+
+
+async def test_while_many_begin_there_is_a_pause_after_each_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accepting, "PAUSE_SECONDS", 3600.0)
+    server = await listen(Greeted, "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    with turns_of(monkeypatch, Greeted, "connection_made") as turns:
+        waiting = [socket.create_connection(address, 5) for _ in range(2 * BURST)]
+        for _ in range(10 * BURST):
+            await asyncio.sleep(0)
+        assert BURST - ACCEPTED_AT_ONCE <= len(turns) <= BURST
+        server._resume(server.sockets[0])  # as the pause does when it is over
+        before = len(turns)
+        for _ in range(10 * BURST):
+            await asyncio.sleep(0)
+        assert len(turns) == before + ACCEPTED_AT_ONCE
+        for one in waiting:
+            one.close()
+    server.close()
+
+
+async def test_a_port_that_is_closed_in_a_pause_accepts_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accepting, "PAUSE_SECONDS", 0.05)
+    server = await listen(Greeted, "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    waiting = [socket.create_connection(address, 5) for _ in range(2 * BURST)]
+    while not server._timers:
+        await asyncio.sleep(0)
+    server.close()
+    server.close()
+    await asyncio.sleep(0.1)  # longer than the pause: nothing may listen again
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, 5)
+    for one in waiting:
+        one.close()
+
+
+async def test_where_there_is_no_descriptor_left_it_tries_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accepting, "SCARCE_SECONDS", 0.0)
+    server = await listen(Greeted, "127.0.0.1", 0)
+    listener = server.sockets[0]
+    problems = iter((OSError(errno.EMFILE, "Too many open files"),))
+
+    class Scarce:
+        """The socket, at first without a descriptor for what it accepts."""
+
+        def __init__(self, real: socket.socket) -> None:
+            self.real = real
+
+        def fileno(self) -> int:
+            return self.real.fileno()
+
+        def accept(self) -> object:
+            for problem in problems:
+                raise problem
+            return self.real.accept()
+
+    loop = asyncio.get_running_loop()
+    loop.remove_reader(listener)
+    scarce = cast(socket.socket, Scarce(listener))
+    loop.add_reader(scarce, server._accept, scarce)
+    with (
+        turns_of(monkeypatch, Greeted, "connection_made") as turns,
+        capture_logs() as logged,
+        socket.create_connection(listener.getsockname(), 5),
+    ):
+        async with asyncio.timeout(20):
+            while not turns:
+                await asyncio.sleep(0)
+    assert [one["event"] for one in logged] == ["a connection cannot be accepted"]
+    server.close()
+
+
+def test_a_pace_is_a_burst_and_then_some_in_each_pause() -> None:
+    pace = Pace()
+    for _ in range(BURST // ACCEPTED_AT_ONCE - 1):
+        assert pace.pause_seconds(ACCEPTED_AT_ONCE, 100.0) == 0
+    assert pace.pause_seconds(ACCEPTED_AT_ONCE, 100.0) == PAUSE_SECONDS
+    now = 100.0
+    for _ in range(5):
+        now += PAUSE_SECONDS
+        assert pace.pause_seconds(ACCEPTED_AT_ONCE, now) == PAUSE_SECONDS
+    assert pace.pause_seconds(ACCEPTED_AT_ONCE, now + 10) == 0
+    assert pace.pause_seconds(0, now + 10) == 0
+
+
+async def test_an_address_that_is_taken_leaves_no_descriptor_open() -> None:
+    server = await listen(Greeted, "127.0.0.1", 0)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="in use"):
+        await listen(Greeted, "127.0.0.1", server.sockets[0].getsockname()[1])
+    assert len(os.listdir("/proc/self/fd")) == before
+    server.close()

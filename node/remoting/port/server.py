@@ -9,7 +9,7 @@ import structlog
 from duolog._background import Background
 from duolog._busypoll import busy_poll
 
-from node.accepting import listen
+from node.accepting import Listening, listen
 from node.arriving import Arriving
 from node.config import LimitsSection
 from node.handshakes import Handshakes
@@ -51,7 +51,7 @@ class RemotingServer:
                 "remoting: too many connections", address=address, reason=reason
             ),
         )
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[Listening] = []
         self._handshakes: Handshakes | None = None
         self._made: Callable[[], asyncio.BaseProtocol] = self._connection
         self._terms = Terms(

@@ -1,0 +1,59 @@
+"""How soon a next call of a method is taken, where clients reset calls as soon as they begin.
+
+Whoever takes a call at once pays for all of it, though its reset comes right behind it. A call
+that waits for a ms or two has been reset by then, and gRPC's core forgets it at next to no cost.
+No IO, no clock.
+"""
+
+from dataclasses import dataclass, field
+
+from store.clocks import MonoMs
+
+QUICK_MS = 100  # from the beginning of a call to its reset: sooner than any deadline of use
+RESETS_MAX = 100  # quick ones of a method, in a period
+PERIOD_MS = 1000
+PAUSE_SECONDS = 0.002  # between calls of a method, while there are more
+
+
+@dataclass(slots=True)
+class _Method:
+    since_ms: MonoMs
+    resets: int = 0
+    were_many: bool = False  # in the period before
+
+
+@dataclass(slots=True)
+class Resets:
+    """Those of late, by method; as many methods as a server has."""
+
+    _methods: dict[str, _Method] = field(default_factory=dict)
+
+    def note(self, method: str, lasted_ms: int, now_ms: MonoMs) -> None:
+        """A call was given up by its client, so long after it was taken."""
+        if lasted_ms <= QUICK_MS:
+            self._now(method, now_ms).resets += 1
+
+    def pause_seconds(self, method: str, now_ms: MonoMs) -> float:
+        """How long to wait before a next call of a method is taken: all methods of which calls are
+        reset have together what one may have.
+        """
+        if method not in self._methods or not self._are_many(method, now_ms):
+            return 0.0
+        attacked = sum(self._are_many(name, now_ms) for name in list(self._methods))
+        return attacked * PAUSE_SECONDS
+
+    def _are_many(self, method: str, now_ms: MonoMs) -> bool:
+        found = self._now(method, now_ms)
+        return found.were_many or found.resets > RESETS_MAX
+
+    def _now(self, method: str, now_ms: MonoMs) -> _Method:
+        """The period of now, of a method."""
+        found = self._methods.setdefault(method, _Method(now_ms))
+        gone = (now_ms - found.since_ms) // PERIOD_MS
+        if gone:
+            found.were_many = gone == 1 and found.resets > RESETS_MAX
+            found.since_ms, found.resets = MonoMs(found.since_ms + gone * PERIOD_MS), 0
+        return found
+
+
+__all__ = ["Resets"]

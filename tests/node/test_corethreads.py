@@ -1,0 +1,83 @@
+"""When the threads of gRPC's core give way to the event loop."""
+
+import os
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from node import corethreads as module
+from node.corethreads import BUSY_PART, NICENESS, QUIET_SECONDS, SHORT_SECONDS, CoreThreads
+from node.server import Node
+
+LOOK = 0.02
+BUSY = BUSY_PART * LOOK
+
+
+@pytest.fixture
+def niceness(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What was asked for."""
+    asked: list[int] = []
+
+    def renice(value: int) -> int:
+        asked.append(value)
+        return 1
+
+    monkeypatch.setattr(module, "_renice", renice)
+    return asked
+
+
+def test_they_give_way_where_they_want_much_of_a_processor(niceness: list[int]) -> None:
+    threads = CoreThreads()
+    threads.looked(1.0, LOOK, BUSY * 0.99)
+    assert not threads.give_way
+    with capture_logs() as logged:
+        threads.looked(1.02, LOOK, BUSY)
+        threads.looked(1.04, LOOK, BUSY)
+    assert threads.give_way
+    assert niceness == [NICENESS]
+    assert len(logged) == 1
+
+
+def test_a_look_soon_after_another_one_says_nothing(niceness: list[int]) -> None:
+    threads = CoreThreads()
+    threads.looked(1.0, SHORT_SECONDS / 2, SHORT_SECONDS)
+    assert not threads.give_way
+    assert niceness == []
+
+
+def test_once_they_were_quiet_they_have_what_they_had(niceness: list[int]) -> None:
+    threads = CoreThreads()
+    threads.looked(1.0, LOOK, BUSY)
+    threads.looked(1.0 + QUIET_SECONDS - LOOK, LOOK, 0)
+    assert threads.give_way
+    threads.looked(1.0 + QUIET_SECONDS, LOOK, 0)
+    assert not threads.give_way
+    threads.looked(2.0 + QUIET_SECONDS, LOOK, BUSY)
+    assert niceness == [NICENESS, 0, NICENESS]
+
+
+def test_where_this_process_may_not_undo_it_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def renice(value: int) -> int:
+        tried.append(value)
+        if value == 0:
+            raise PermissionError
+        return 1
+
+    monkeypatch.setattr(module, "_renice", renice)
+    threads = CoreThreads()
+    threads.looked(1.0, LOOK, BUSY)
+    for number in range(1, 4):
+        threads.looked(1.0 + number * QUIET_SECONDS, LOOK, 0)
+    assert threads.give_way
+    assert tried == [NICENESS, 0]
+
+
+async def test_gRPC_has_threads_of_the_names_that_are_known(node: Node) -> None:
+    assert node.port
+    names = [Path(entry, "comm").read_text().strip() for entry in os.scandir("/proc/self/task")]
+    found = [name for name in names if name in module.NAMES]
+    assert found
+    assert module._renice(os.getpriority(os.PRIO_PROCESS, 0)) >= len(set(found))
