@@ -35,6 +35,7 @@ from node.rocketmq.relay.calls import (
     HeadersOnce,
     headers_of,
     is_copy,
+    is_counted_elsewhere,
     is_encrypted,
     is_forwarded,
     peer_of,
@@ -45,6 +46,7 @@ from node.rocketmq.relay.calls import (
 from node.rocketmq.relay.clients import CLIENT_ID_MAX, Client, Clients, Stream
 from node.rocketmq.relay.clusterroutes import ClusterRoutes
 from node.rocketmq.relay.forward import Answer, Delivery, Forwarder, Polled, Streamed
+from node.rocketmq.relay.neighbours import Neighbours
 from node.rocketmq.relay.questions import ANSWERS, Questions
 from node.rocketmq.relay.telemetryrelay import TelemetryRelays
 from node.rocketmq.routes import Routes, spelled_for
@@ -90,7 +92,7 @@ def answering(
         async def call(
             self: "MessagingService", request: Asked, grpc_context: ServicerContext[Asked, Made]
         ) -> Made:
-            context = HeadersOnce(grpc_context)
+            context = self.call_of(grpc_context)
             try:
                 client = await self.admit(context, reads)
                 others = self.forwarder.other_groups()
@@ -153,7 +155,11 @@ class Guarding(Protocol):
 
 
 class MessagingService(rpc.MessagingServiceServicer):
-    """All RPCs of RocketMQ's clients."""
+    """All RPCs of RocketMQ's clients.
+
+    Attributes:
+        is_node: whether a peer, as gRPC names it, is a node that may say who a client is.
+    """
 
     def __init__(
         self, broker: Broker, authenticator: Authenticator, guard: Guarding | None = None
@@ -161,6 +167,9 @@ class MessagingService(rpc.MessagingServiceServicer):
         """guard: None where there are no users."""
         self.broker = broker
         self._guard = guard
+        self._neighbours = Neighbours(broker)
+        # A guard lets no other calls than those of nodes pass that say so.
+        self.is_node = self._neighbours.has if guard is None else lambda peer: True
         self.forwarder = Forwarder(broker, guard.vouch) if guard else Forwarder(broker)
         gone = self.forwarder.is_gone
         self.clients = Clients(self._client_gone, broker.pop.way_gone, gone)
@@ -183,6 +192,8 @@ class MessagingService(rpc.MessagingServiceServicer):
         self._running.start(self._relays.run())
         if self._guard is not None:
             self._running.start(self._guard.run())
+        else:
+            self._running.start(self._neighbours.run())
         self.broker.connected.add(self.clients)
         self.broker.transactions.askers.append(self._ask_producer)
         self.broker.lite.evicted.append(self._tell_evicted)
@@ -197,6 +208,10 @@ class MessagingService(rpc.MessagingServiceServicer):
     def _client_gone(self, client_id: str) -> None:
         self.broker.pop.client_gone(client_id)
         self.broker.lite.client_gone(client_id)
+
+    def call_of(self, context: Call) -> HeadersOnce:
+        """A call, with the client's address as far as it can be believed."""
+        return HeadersOnce(context, self.is_node)
 
     async def admit(self, context: Call, reads: bool = True) -> Client:
         """The client that calls. reads: the call sees what other clients were answered before it.
@@ -300,15 +315,16 @@ class MessagingService(rpc.MessagingServiceServicer):
         """Settings in and out, commands to clients."""
         stream = Stream(context)
         try:
-            client = await self.admit(context)
-            with self._connected(context):
+            called = self.call_of(context)
+            client = await self.admit(called)
+            with self._connected(called):
                 await self._telemetry(requests, context, stream, client)
         except (Refused, sdk.Throttled) as refused:
             await stream.write(service.TelemetryCommand(status=status_of(refused)))
 
     def _connected(self, context: Call) -> AbstractContextManager[None]:
         """While a stream is open: it counts where the client is connected."""
-        if is_forwarded(context):
+        if is_counted_elsewhere(context):
             return nullcontext()
         return self.broker.core.throttle.joining(who_calls(context), str(context.peer()))
 
@@ -486,7 +502,7 @@ class MessagingService(rpc.MessagingServiceServicer):
         """Messages with leases, or none when the poll times out."""
         untaken, address = self.broker.untaken, ""
         try:
-            called = HeadersOnce(context)
+            called = self.call_of(context)
             client = await self.admit(called)
             who = who_calls(called)
             address = who.address
@@ -612,11 +628,12 @@ class MessagingService(rpc.MessagingServiceServicer):
     ) -> None:
         """Read messages of a queue from an offset on."""
         try:
-            await self.admit(context)
+            called = self.call_of(context)
+            await self.admit(called)
             if await self._passed_on(service.PullMessageResponse, request, context):
                 return
             try:
-                who = who_calls(context)
+                who = who_calls(called)
                 replies, held = await self._puller.pull(request, context.time_remaining(), who)
             except sdk.NotMaster as error:
                 await self._pass_on_late(service.PullMessageResponse, request, context, error)

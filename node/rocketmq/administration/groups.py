@@ -1,6 +1,7 @@
 """Consumer groups: how far they are behind, the times of what they read, and setting them back."""
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 
 from duolog.wire import duolog_pb2 as wire
 
@@ -32,6 +33,7 @@ class Groups:
     ) -> admin.DescribeGroupAccumulationResponse:
         """DescribeGroupAccumulation. Raises as Admin/DescribeGroup, Refused."""
         topics = named(request.topics)
+        told = _told_as(topics)
         lite = self._lite_queues(request, topics)
         found = await self._verbs.group(peer, group_of(request.group))
         reply, slices = admin.DescribeGroupAccumulationResponse(status=OK), Slices()
@@ -39,7 +41,7 @@ class Groups:
             one = self._of(found.group, queue)
             add(reply.accumulation, one)
             if queue.topic in topics:
-                add(reply.topic_accumulation[topics[queue.topic].name], one)
+                add(reply.topic_accumulation[told[queue.topic]], one)
             elif queue.topic in lite:
                 add(reply.lite_topic_accumulation[request.lite_topic], one)
         return reply
@@ -142,6 +144,17 @@ def named(topics: Collection[Resource]) -> dict[str, Resource]:
             f"the request names {len(topics)} topics, it must be {TOPICS_MAX} at most",
         )
     return {topic_of(topic): topic for topic in topics}
+
+
+def _told_as(topics: Mapping[str, Resource]) -> dict[str, str]:
+    """The names of topics in an answer that has none for a namespace: as the request has them, or
+    with the namespace where two have the same one.
+    """
+    times = Counter(resource.name for resource in topics.values())
+    return {
+        topic: resource.name if times[resource.name] == 1 else topic
+        for topic, resource in topics.items()
+    }
 
 
 def add(total: Accumulation, more: Accumulation) -> None:

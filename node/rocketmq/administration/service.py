@@ -23,7 +23,7 @@ from node.rocketmq.administration.messages import Messages, identify, joined_mes
 from node.rocketmq.administration.routes import JsonRoutes, joined_routes
 from node.rocketmq.administration.serving import Caller, Desk, Place, answering
 from node.rocketmq.auth import Authenticator
-from node.rocketmq.relay.calls import HeadersOnce
+from node.rocketmq.relay.calls import Call, HeadersOnce
 from node.rocketmq.relay.clients import Clients
 from node.rocketmq.relay.forward import Forwarder
 from node.rocketmq.relay.questions import Questions
@@ -53,6 +53,9 @@ class MessagingParts(Protocol):
     forwarder: Forwarder
     clients: Clients
     questions: Questions
+
+    def call_of(self, context: Call) -> HeadersOnce:
+        """A call, with the client's address as far as it can be believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,9 @@ class AdminService(rpc.AdminServicer):
         self._consumers = Consumers(broker)
         self._asking = Asking(messaging.clients, messaging.questions, parts.verbs)
         self._routes = JsonRoutes(broker)
+        self._call_of = messaging.call_of
         self._totals = Totals(broker.times.mono_ms() / 1000)
-        self.desk = Desk(broker, messaging.forwarder, parts.authenticator)
+        self.desk = Desk(broker, messaging.forwarder, parts.authenticator, messaging.call_of)
 
     # -- topics and messages -------------------------------------------------------------------
 
@@ -219,7 +223,7 @@ class AdminService(rpc.AdminServicer):
     ) -> admin.ChangeLogLevelResponse:
         """Refused. Its reply has no status: the call ends with an error of gRPC."""
         try:
-            self.desk.check(HeadersOnce(context), request)
+            self.desk.check(self._call_of(context), request)
             raise Refused(Code.UNSUPPORTED, LEVELS)
         except Refused as error:
             return await refused(admin.ChangeLogLevelResponse, request, error, context)

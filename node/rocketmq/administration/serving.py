@@ -69,8 +69,15 @@ class Caller:
 class Desk:
     """Checks a call, has it answered in its place, and counts the answer until it is taken."""
 
-    def __init__(self, broker: Broker, forwarder: Forwarder, authenticator: Authenticator) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        forwarder: Forwarder,
+        authenticator: Authenticator,
+        call_of: Callable[[Call], HeadersOnce],
+    ) -> None:
         self._broker = broker
+        self._call_of = call_of
         self._untaken = broker.untaken
         self._authenticator = authenticator
         self._cluster = WholeCluster(broker, forwarder)
@@ -95,7 +102,7 @@ class Desk:
         how: How[Made],
     ) -> Made:
         """The reply of a method; a failure is a reply with a code, as in RocketMQ's proxy."""
-        context = HeadersOnce(grpc_context)
+        context = self._call_of(grpc_context)
         on_end: Any = grpc_context.add_done_callback
         caller = Caller(context, on_end)
         address = caller.who.address

@@ -3,7 +3,7 @@
 A node that forwards a call adds headers that tell who called it, and how.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Never, Protocol
 
 import grpc
@@ -47,9 +47,15 @@ class HeadersOnce:
 
     __slots__ = ("_context", "_headers")
 
-    def __init__(self, context: Call) -> None:
+    def __init__(self, context: Call, is_node: Callable[[str], bool]) -> None:
+        """is_node: whether a peer is a node, so that the client's address is what it says. The
+        address of any other peer is that of the client.
+        """
         self._context = context
-        self._headers = tuple(context.invocation_metadata() or ())
+        headers = tuple(context.invocation_metadata() or ())
+        if any(name == PEER for name, _ in headers) and not is_node(context.peer()):
+            headers = tuple(header for header in headers if header[0] != PEER)
+        self._headers = headers
 
     def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         """The headers."""
@@ -105,6 +111,11 @@ async def refuse_forwarded(context: Call, error: Exception) -> None:
 def is_forwarded(context: Call) -> bool:
     """Whether another node forwarded a call to this one."""
     return bool(_how_forwarded(context))
+
+
+def is_counted_elsewhere(context: Call) -> bool:
+    """Whether a call's connection counts at the node that forwarded it."""
+    return is_forwarded(context) and PEER in headers_of(context)
 
 
 def is_copy(context: Call) -> bool:

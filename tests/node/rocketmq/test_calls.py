@@ -12,6 +12,7 @@ from node.rocketmq.relay.calls import (
     VIA,
     HeadersOnce,
     headers_of,
+    is_counted_elsewhere,
     is_forwarded,
     peer_of,
     via_of,
@@ -44,7 +45,7 @@ class Counted:
 
 def test_headers_are_converted_once() -> None:
     call = Counted(("x-mq-client-id", "c"), (FORWARDED, PLAIN), (PEER, "there"), (VIA, "n"))
-    once = HeadersOnce(call)
+    once = HeadersOnce(call, lambda peer: True)
     assert headers_of(once) == headers_of(call)
     call.asked = 0
     assert (is_forwarded(once), peer_of(once), via_of(once)) == (True, "there", "n")
@@ -53,5 +54,20 @@ def test_headers_are_converted_once() -> None:
 
 
 def test_a_direct_call_has_its_own_peer() -> None:
-    once = HeadersOnce(Counted(("x-mq-client-id", "c")))
+    once = HeadersOnce(Counted(("x-mq-client-id", "c")), lambda peer: True)
     assert (is_forwarded(once), peer_of(once), via_of(once)) == (False, "ipv4:127.0.0.1:1", "")
+
+
+def test_who_is_no_node_calls_for_itself() -> None:
+    call = Counted((FORWARDED, PLAIN), (PEER, "ipv4:10.0.0.1:1"), (VIA, "n"))
+    asked: list[str] = []
+
+    def is_node(peer: str) -> bool:
+        asked.append(peer)
+        return False
+
+    once = HeadersOnce(call, is_node)
+    assert (is_forwarded(once), peer_of(once)) == (True, "ipv4:127.0.0.1:1")
+    assert not is_counted_elsewhere(once)
+    assert asked == ["ipv4:127.0.0.1:1"]
+    assert is_counted_elsewhere(HeadersOnce(call, lambda peer: True))
