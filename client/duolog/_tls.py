@@ -127,10 +127,17 @@ def explained(error: DuologError, *, secured: bool) -> DuologError:
         return error
     if secured and "WRONG_VERSION_NUMBER" in text:
         return Unavailable(f"{text} (the port does not speak TLS)")
+    if secured and "CERTIFICATE_VERIFY_FAILED" in text:
+        return Unavailable(
+            f"{text} (the node's certificate is not trusted: look at the CA that the client has, "
+            "and at the dates of the certificate)"
+        )
     if not any(word in text for word in _CLOSED):
         return error
     if secured:
-        return Unavailable(f"{text} (the node may require a certificate of the client)")
+        return Unavailable(
+            f"{text} (the node may require a certificate of the client, or refuse the one it has)"
+        )
     return Unavailable(f"{text} (the port may take TLS only)")
 
 

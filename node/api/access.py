@@ -83,7 +83,7 @@ class AccessService(stubs.AccessServicer):
     def _existing(self, name: str) -> User:
         found = self._user(name)
         if found is None:
-            raise sdk.BadRequest(f"there is no user {name!r}")
+            raise _unknown(name)
         return found
 
     # -- users ---------------------------------------------------------------------------------
@@ -269,8 +269,11 @@ class AccessService(stubs.AccessServicer):
         name = request.user or principal.name
         if name != principal.name and not gate.is_super(principal):
             raise sdk.NoPermission("what another user may do is told to super users only")
-        found = gate.decision(name, _need(request), _source(request, principal))
-        return _decided(found)
+        asked, source = _need(request), _source(request, principal)
+        if gate.user(name) is None and self._user(name) is None:
+            self._admission.check_knows()
+            raise _unknown(name)
+        return _decided(gate.decision(name, asked, source))
 
     @unary
     async def IssueToken(
@@ -303,6 +306,10 @@ def _reply(user: User) -> wire.UserReply:
     reply.super = user.is_super
     reply.recovered_ms = user.recovered_ms
     return reply
+
+
+def _unknown(name: str) -> sdk.BadRequest:
+    return sdk.BadRequest(f"there is no user {name!r}")
 
 
 def _decided(found: Decision) -> wire.TestAccessReply:

@@ -293,6 +293,14 @@ def import_(
             own = (await client.access.who_am_i()).name
             if own in {user.name for user in imported.users}:
                 fail(f"{file} has user {own}, as whom you import: call as another super user")
+            created = {user.name for user in imported.users}
+            unknown = sorted({acl.user for acl in imported.acls} - known - created)
+            if unknown:
+                fail(
+                    f"{file} has rights of users that do not exist: {', '.join(unknown[:10])}"
+                    f"{', ...' if len(unknown) > 10 else ''}; nothing was changed",
+                    "duolog acl import USERS --from users",
+                )
             for user in imported.users:
                 how = {"is_super": user.superuser, "disabled": not user.enabled, "signs": True}
                 if user.name in known:

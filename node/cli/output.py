@@ -46,8 +46,14 @@ def plain(text: str, kept: str = "") -> str:
 
 def confirm(question: str, yes: bool) -> None:
     """Ask a question, unless the answer is known to be yes; end the command where it is no."""
-    if not yes:
+    if yes:
+        return
+    try:
         typer.confirm(question, abort=True, err=True)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        fail("nothing was done, as nobody confirmed it", "--yes, where nobody can be asked")
 
 
 def say(text: str) -> None:

@@ -130,6 +130,12 @@ def test_rights_are_granted_shown_tested_and_revoked(place: Place) -> None:
     place.run("msg", "send", "orders", "x", user="alice")
     tested = place.try_("acl", "test", "alice", "sub", "Topic:orders")
     assert (tested.returncode, "Topic:orders Sub" in tested.stdout) == (3, True)
+    unknown = place.try_("acl", "test", "alicia", "sub", "Topic:orders")
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert "there is no user 'alicia'" in unknown.stderr
+    unasked = place.try_("acl", "revoke", "alice", "Topic:orders")
+    assert unasked.returncode == 1
+    assert "try: --yes, where nobody can be asked" in unasked.stderr
     tail = ("msg", "tail", "orders", "--since", "1h", "--max", "1")
     assert "denied" in place.try_(*tail, user="alice").stderr
     place.run("acl", "revoke", "alice", "Topic:orders", "--yes")
@@ -154,6 +160,19 @@ def test_a_user_that_is_disabled_may_do_nothing(place: Place) -> None:
     new = place.password_file("alice")
     place.run("user", "alter", "alice", "--new-password-file", str(new), "--signs")
     assert json.loads(place.run("user", "whoami", "--json", user="alice"))["signs"]
+
+
+def test_rights_of_a_user_that_does_not_exist_are_imported_not_even_in_part(place: Place) -> None:
+    entry = {"resource": "Topic:t", "actions": ["Pub"], "decision": "Allow"}
+    policies = [{"policyType": "Custom", "entries": [entry]}]
+    acls = [{"subject": f"User:{name}", "policies": policies} for name in ("alice", "nobody")]
+    file = place.directory / "acls.json"
+    file.write_text(json.dumps(acls))
+    before = place.run("acl", "show", "alice", "--json")
+    done = place.try_("acl", "import", str(file), "--from", "acls", "--yes")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "rights of users that do not exist: nobody; nothing was changed" in done.stderr
+    assert place.run("acl", "show", "alice", "--json") == before
 
 
 def test_what_rocketmq_had_is_imported(place: Place) -> None:
