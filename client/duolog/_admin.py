@@ -801,7 +801,12 @@ def merged(groups: Iterable[GroupDescription]) -> list[GroupDescription]:
     for group in groups:
         known = found.get(group.group)
         if known is not None:
-            members = max(known.members, group.members)
-            group = replace(known, members=members, queues=known.queues + group.queues)
+            group = replace(
+                known,
+                members=max(known.members, group.members),
+                queues=known.queues + group.queues,
+                clients=max(known.clients, group.clients),
+                client_topics=tuple(sorted({*known.client_topics, *group.client_topics})),
+            )
         found[group.group] = group
     return list(found.values())

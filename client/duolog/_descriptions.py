@@ -100,6 +100,8 @@ class GroupDescription:
         retry_times: attempts after the first, then a message is a dead letter.
         lite_topic: the topic whose lite topics it subscribes to; empty: none.
         lite_exclusive: a lite topic has one subscriber at a time.
+        clients: how many of RocketMQ's clients consume as this group.
+        client_topics: what those read, by name.
     """
 
     group: str
@@ -109,6 +111,13 @@ class GroupDescription:
     retry_times: int = 0
     lite_topic: str = ""
     lite_exclusive: bool = False
+    clients: int = 0
+    client_topics: tuple[str, ...] = ()
+
+    @property
+    def consumers(self) -> int:
+        """How many consumers it has, of the SDK and RocketMQ's."""
+        return self.members + self.clients
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,8 @@ def group_of(reply: wire.GroupDescription) -> GroupDescription:
         retry_times=reply.retry_times,
         lite_topic=reply.lite_topic,
         lite_exclusive=reply.lite_exclusive,
+        clients=reply.clients,
+        client_topics=tuple(reply.client_topics),
     )
 
 

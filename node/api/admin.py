@@ -1,7 +1,7 @@
 """The Admin service: topics, groups, quotas, status."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -31,6 +31,7 @@ from node.api.waiting.delayed import Delayed
 from node.api.waiting.halves import Halves
 from node.broker import Broker
 from node.consuming.offsets import offset_at
+from node.core.connected import Consumer
 from node.core.logbytes import ENTRIES_MAX, Allowance, LogBytes
 from node.core.slices import Slices
 from node.election.failover import FailoverService
@@ -268,9 +269,12 @@ class AdminService(stubs.AdminServicer):
         page = await page_of(self._group_names(), self._sight().group, request, slices)
         reply.total, reply.next = page.total, page.next
         topics = await self._topics_of(page.names, slices)
+        clients = self._clients_of(topics.keys())
         async for name, read in slices.each(topics.items()):
             if self._has_group(name):  # it may have been deleted meanwhile
-                await self._fill_group(reply.groups.add(), name, read, slices)
+                group = reply.groups.add()
+                _tell_clients(group, clients[name])
+                await self._fill_group(group, name, read, slices)
         return reply
 
     @unary
@@ -462,8 +466,19 @@ class AdminService(stubs.AdminServicer):
     async def _described(self, name: str) -> wire.GroupDescription:
         slices, reply = Slices(), wire.GroupDescription()
         topics = await self._topics_of((name,), slices)
+        _tell_clients(reply, self._clients_of((name,))[name])
         await self._fill_group(reply, name, topics[name], slices)
         return reply
+
+    def _clients_of(self, groups: Collection[str]) -> dict[str, list[Consumer]]:
+        """RocketMQ's clients that are connected, by the group that they consume as: in one look,
+        as it is at all of them.
+        """
+        found: dict[str, list[Consumer]] = {name: [] for name in groups}
+        for name, client in self._broker.connected.consumers(found.keys()):
+            if not client.of_sdk:
+                found[name].append(client)
+        return found
 
     async def _fill_group(
         self, reply: wire.GroupDescription, name: str, topics: Iterable[str], slices: Slices
@@ -475,7 +490,7 @@ class AdminService(stubs.AdminServicer):
         not_polled = broker.groups.not_polled(name)
         row = broker.admission.group_tables().groups.get(name, {})
         reply.group = name
-        reply.members = broker.members(name)
+        reply.members = broker.groups.members(name, mono)
         reply.orderly = bool(row.get("consumeMessageOrderly"))
         reply.retry_times = int(row.get("retryMaxTimes", RETRY_TIMES))
         reply.lite_topic = bound_topic(row)
@@ -699,6 +714,11 @@ def _check_own(topic: str) -> None:
     """Raise BadRequest for a topic that is the node's, and not the users'."""
     if is_system_topic(topic):
         raise sdk.BadRequest(f"topic {topic!r} belongs to the system")
+
+
+def _tell_clients(reply: wire.GroupDescription, clients: Collection[Consumer]) -> None:
+    reply.clients = len(clients)
+    reply.client_topics.extend(sorted({read.topic for client in clients for read in client.reads}))
 
 
 def _subject(text: str) -> Subject:

@@ -53,13 +53,15 @@ def list_(
         {
             "group": group.group,
             "members": group.members,
+            "clients": group.clients,
             "topics": " ".join(sorted({queue.topic for queue in group.queues})),
             "lag_messages": sum(queue.lag_messages for queue in group.queues),
             "lag_seconds": max((queue.lag_ms for queue in group.queues), default=0) / 1000,
         }
         for group in page.rows
     ]
-    print_rows(rows, ["group", "members", "topics", "lag_messages", "lag_seconds"], as_json)
+    columns = ["group", "members", "clients", "topics", "lag_messages", "lag_seconds"]
+    print_rows(rows, columns, as_json)
     say_next(page)
 
 
@@ -116,9 +118,10 @@ def explain(
     findings = diagnose_groups([found], dead)
     if as_json:
         told = [asdict(finding) for finding in findings]
-        print_json({"group": group, "members": found.members, "topics": rows, "findings": told})
+        counts = {"members": found.members, "clients": found.clients}
+        print_json({"group": group, **counts, "topics": rows, "findings": told})
         return
-    print(f"SDK consumers connected: {found.members} (those of RocketMQ's clients are not counted)")
+    print(f"consumers connected: {found.members} of the SDK, {found.clients} of RocketMQ's clients")
     print_rows(rows, list(rows[0]) if rows else ["topic"], False)
     show_findings(findings)
 

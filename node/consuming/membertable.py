@@ -19,7 +19,7 @@ class MemberTable:
         now = self._times.mono_ms()
         for group in groups:
             for name, topics in self._groups.topics_by_member(group, now).items():
-                yield group, Consumer(name, tuple(map(Read, topics)))
+                yield group, Consumer(name, tuple(map(Read, topics)), of_sdk=True)
 
     def readers(self, topic: str) -> set[str]:
         """See Tells."""

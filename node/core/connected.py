@@ -26,6 +26,7 @@ class Consumer:
     Attributes:
         address: it is connected from, without the port.
         told_ms: when it last said what it reads, wall-clock ms; 0 where that is not known.
+        of_sdk: whether it is a consumer of duolog's SDK; otherwise it is one of RocketMQ's clients.
     """
 
     client_id: str
@@ -36,6 +37,7 @@ class Consumer:
     address: str = ""
     broadcasting: bool = False
     told_ms: int = 0
+    of_sdk: bool = False
 
 
 class Tells(Protocol):

@@ -932,7 +932,7 @@ class DescribeGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
-    __slots__ = ("group", "members", "queues", "orderly", "retry_times", "lite_topic", "lite_exclusive")
+    __slots__ = ("group", "members", "queues", "orderly", "retry_times", "lite_topic", "lite_exclusive", "clients", "client_topics")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -940,6 +940,8 @@ class GroupDescription(_message.Message):
     RETRY_TIMES_FIELD_NUMBER: _ClassVar[int]
     LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     LITE_EXCLUSIVE_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_TOPICS_FIELD_NUMBER: _ClassVar[int]
     group: str
     members: int
     queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
@@ -947,7 +949,9 @@ class GroupDescription(_message.Message):
     retry_times: int
     lite_topic: str
     lite_exclusive: bool
-    def __init__(self, group: _Optional[str] = ..., members: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., orderly: _Optional[bool] = ..., retry_times: _Optional[int] = ..., lite_topic: _Optional[str] = ..., lite_exclusive: _Optional[bool] = ...) -> None: ...
+    clients: int
+    client_topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., members: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., orderly: _Optional[bool] = ..., retry_times: _Optional[int] = ..., lite_topic: _Optional[str] = ..., lite_exclusive: _Optional[bool] = ..., clients: _Optional[int] = ..., client_topics: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GroupQueue(_message.Message):
     __slots__ = ("topic", "queue_id", "committed", "min_offset", "max_offset", "lag_messages", "lag_ms", "member_id", "replica_group", "not_polled")

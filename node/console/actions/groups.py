@@ -58,8 +58,8 @@ async def _ask_reset(visit: Visit) -> Shown:
     topic = query.get("topic") or topics[0]
     way, value = query.get("to", EARLIEST), query.get("value", "").strip()
     members = (
-        f" Its {counted(found.members, 'SDK consumer')} must be stopped first."
-        if found.members
+        f" Its {counted(found.consumers, 'consumer')} must be stopped first."
+        if found.consumers
         else ""
     )
     fields = (
@@ -143,8 +143,8 @@ async def _ask_delete(visit: Visit) -> Shown:
     group = visit.path["group"]
     found = await visit.client.admin.group(group)
     members = (
-        f" It has {counted(found.members, 'SDK consumer')}, which create it again."
-        if found.members
+        f" It has {counted(found.consumers, 'consumer')}, which create it again."
+        if found.consumers
         else ""
     )
     return Question(

@@ -21,7 +21,7 @@ class GroupRow:
     """A group in the list. lag_ms: of the oldest message that it has not consumed."""
 
     group: str
-    members: int
+    consumers: int
     topics: int
     queues: int
     lag_messages: int
@@ -42,7 +42,7 @@ def row_of(group: GroupDescription) -> GroupRow:
     """A group, in one line."""
     return GroupRow(
         group.group,
-        group.members,
+        group.consumers,
         len({queue.topic for queue in group.queues}),
         len(group.queues),
         sum(queue.lag_messages for queue in group.queues),
@@ -78,10 +78,10 @@ def _furthest_behind(queue: GroupQueue) -> tuple[int, str, str, int]:
 def sentence(group: GroupDescription) -> str:
     """How far a group is, in words."""
     row = row_of(group)
-    are = "is" if row.members == 1 else "are"
-    readers = f" {counted(row.members, 'SDK consumer')} {are} connected."
-    if not row.members:
-        readers = " No SDK consumer is connected."
+    are = "is" if row.consumers == 1 else "are"
+    readers = f" {counted(row.consumers, 'consumer')} {are} connected."
+    if not row.consumers:
+        readers = " No consumer is connected."
     if not row.queues:
         return f"It has read nothing yet.{readers}"
     behind = sum(queue.lag_messages > 0 for queue in group.queues)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from duolog import GroupDescription, GroupQueue, TopicDescription
-from duolog._message import DEAD_LETTER_PREFIX
+from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from node.inspection.doctor.findings import NOTE, WARNING, Finding
 
@@ -52,17 +52,16 @@ def _late(group: GroupDescription, worst: GroupQueue) -> Finding:
         f"consumed there: {sum(queue.lag_messages for queue in mine)}"
     )
     where = f"consumer group {group.group}"
-    if not group.members:
+    if not group.consumers:
         return Finding(
             WARNING,
             "no-consumers",
             where,
-            f"{told}. No consumer of the SDK is connected (those of RocketMQ's clients are not "
-            "counted)",
+            f"{told}. No consumer is connected",
             "start its consumers; delete the group only if nobody uses it",
             "consumer-lag",
         )
-    if not any(queue.member_id for queue in mine):
+    if not _is_read(group, mine):
         return Finding(
             WARNING,
             "topic-unread",
@@ -89,17 +88,33 @@ def _late(group: GroupDescription, worst: GroupQueue) -> Finding:
             "queue-stuck",
             where,
             f"{told}. Other queues are not that late as {queues}",
-            f"look at consumer {worst.member_id or '(none)'}: a message may block it",
+            f"look at {_reader(group, worst)}: a message may block it",
             "consumer-lag",
         )
     return Finding(
         WARNING,
         "consumers-slow",
         where,
-        f"{told}, with {group.members} consumers of the SDK",
+        f"{told}. Consumers connected: {group.consumers}",
         "add consumers, up to the number of queues, or make them faster",
         "consumer-lag",
     )
+
+
+def _is_read(group: GroupDescription, queues: Sequence[GroupQueue]) -> bool:
+    """Whether a consumer reads a topic, of which these are the queues. Retries come to RocketMQ's
+    clients with the topics that they name.
+    """
+    topic = queues[0].topic
+    by_clients = topic in group.client_topics or (group.clients and topic.startswith(RETRY_PREFIX))
+    return bool(by_clients) or any(queue.member_id for queue in queues)
+
+
+def _reader(group: GroupDescription, queue: GroupQueue) -> str:
+    """Who reads a queue. Which queues RocketMQ's clients have, only they know."""
+    if queue.member_id:
+        return f"consumer {queue.member_id}"
+    return "its RocketMQ clients" if group.clients else "why no consumer reads that queue"
 
 
 def _dead_letters(topics: Sequence[TopicDescription]) -> Iterator[Finding]:

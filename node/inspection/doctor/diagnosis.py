@@ -24,13 +24,13 @@ PASSING = frozenset(
 def diagnose(seen: Seen) -> list[Finding]:
     """All findings, the worst first."""
     found = [
+        *leases(seen.nodes),  # without etcd, groups have no masters
         *itertools.chain.from_iterable(of_replica_group(seen, one) for one in seen.route.groups),
         *itertools.chain.from_iterable(of_node(seen, node) for node in seen.nodes),
         *(down(f"node at {address}", "it does not answer", True) for address in seen.silent),
         *(refuses(address, reason) for address, reason in seen.refusing.items()),
         *(stranger(address, cluster) for address, cluster in seen.strangers.items()),
         *(namesake(*key, *addresses) for key, addresses in seen.namesakes.items()),
-        *leases(seen.nodes),
         *_versions(seen.nodes),
         *_clocks(seen.clocks),
         *diagnose_groups(seen.groups, seen.topics),
@@ -93,6 +93,7 @@ def _clocks(clocks: Sequence[Clock]) -> Iterator[Finding]:
             f"node {behind.node}",
             "see that a time service such as chrony runs on both machines: store times, delays, "
             "retention and signatures go by these clocks",
+            "clocks",
         )
 
 

@@ -217,6 +217,7 @@ def _certificate(where: str, node: NodeStatus, now_ms: int) -> Iterator[Finding]
             f"its certificate {node.certificate} "
             + ("has expired" if expired else f"expires in {left_ms // 3_600_000} hours"),
             "replace the files; the node takes new ones without a restart",
+            "certificates",
         )
 
 

@@ -15,6 +15,7 @@ from node.inspection.doctor.findings import (
     members_of,
 )
 from node.inspection.doctor.nodes import down
+from node.inspection.doctor.replication import is_etcd_away
 
 
 def of_replica_group(seen: Seen, route: GroupRoute) -> Iterator[Finding]:
@@ -44,13 +45,19 @@ def of_replica_group(seen: Seen, route: GroupRoute) -> Iterator[Finding]:
 def _without_master(seen: Seen, route: GroupRoute, where: str) -> Iterator[Finding]:
     if (route.group, route.master) in seen.unreachable:
         return  # other nodes are connected to it, and it is named as unreachable
-    down = [node.name for node in members_of(seen, route.group) if node.stale]
+    members = members_of(seen, route.group)
+    start = ", ".join(node.name for node in members if node.stale)
+    do = f"start {start}" if start else "see what its nodes say below"
+    if is_etcd_away(members):
+        do = "bring back etcd" + (
+            f", and start {start}" if start else "; its nodes need no restart"
+        )
     yield Finding(
         ERROR,
         "no-master",
         where,
         "no node is the master: puts fail",
-        f"start {', '.join(down)}" if down else "see what its nodes say below",
+        do,
         "no-master",
     )
 

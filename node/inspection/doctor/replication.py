@@ -91,17 +91,14 @@ def of_replication(seen: Seen, where: str, node: NodeStatus, drained: bool) -> I
             f"etcd took up to {part.renewal_ms_max} ms to renew this node's lease of "
             f"{part.lease_seconds} s: a master that cannot renew it in time steps down",
             "look at the disks of etcd's members and at the way to them, or set a longer lease",
-            "elections",
+            "etcd-slow",
         )
 
 
 def leases(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
     """Nodes that elect their master need a lease of etcd."""
-    elected = [
-        node for node in nodes if node.replication.role and not node.stale and not node.fence_reason
-    ]
-    without = [node for node in elected if not node.replication.lease_left_ms]
-    if len(without) == len(elected) > 1:
+    _, without = _elected(nodes)
+    if is_etcd_away(nodes):
         yield Finding(
             ERROR,
             "etcd-unreachable",
@@ -122,4 +119,18 @@ def leases(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
         )
 
 
-__all__ = ["leases", "of_replication"]
+def is_etcd_away(nodes: Sequence[NodeStatus]) -> bool:
+    """Whether no node has a lease, of several that need one."""
+    elected, without = _elected(nodes)
+    return len(without) == len(elected) > 1
+
+
+def _elected(nodes: Sequence[NodeStatus]) -> tuple[list[NodeStatus], list[NodeStatus]]:
+    """The nodes that need a lease, and those of them that have none."""
+    found = [
+        node for node in nodes if node.replication.role and not node.stale and not node.fence_reason
+    ]
+    return found, [node for node in found if not node.replication.lease_left_ms]
+
+
+__all__ = ["is_etcd_away", "leases", "of_replication"]

@@ -246,6 +246,44 @@ def test_a_planted_cause_is_named_and_no_other(cause: str) -> None:
     assert not found.runbook or (RUNBOOKS / f"{found.runbook}.md").exists()
 
 
+@pytest.mark.parametrize(
+    ("cause", "runbook"),
+    [
+        ("certificate-expires", "certificates"),
+        ("clocks-differ", "clocks"),
+        ("etcd-slow", "etcd-slow"),
+        ("disk-filling", "disk-full"),
+        ("no-consumers", "consumer-lag"),
+    ],
+)
+def test_a_cause_names_the_page_of_its_alert(cause: str, runbook: str) -> None:
+    _, _, planted = PLANTED[cause]
+    assert [found.runbook for found in diagnose(planted())] == [runbook]
+
+
+@pytest.mark.parametrize(
+    ("topics", "queues", "cause", "told"),
+    [
+        (("T",), (queue(0, **LATE),), "consumers-slow", "Consumers connected: 2"),
+        (("T",), (queue(0, **LATE), queue(1)), "queue-stuck", "its RocketMQ clients"),
+        (("U",), (queue(0, **LATE),), "topic-unread", "None of its consumers reads that topic"),
+        (
+            ("T",),
+            (replace(queue(0, **LATE), topic="%RETRY%G_T"),),
+            "consumers-slow",
+            "Consumers connected: 2",
+        ),
+    ],
+)
+def test_rocketmqs_clients_are_consumers_as_well(
+    topics: tuple[str, ...], queues: tuple[GroupQueue, ...], cause: str, told: str
+) -> None:
+    group = GroupDescription("G", 0, queues, clients=2, client_topics=topics)
+    (found,) = diagnose(replace(HEALTHY, groups=(group,)))
+    assert found.cause == cause
+    assert told in f"{found.what}; {found.do}"
+
+
 def test_a_certificate_that_has_expired_is_an_error_and_one_that_lasts_is_none() -> None:
     def seen(left_ms: int) -> list[Finding]:
         return diagnose(with_node("b", certificate="b.pem", certificate_until_ms=NOW + left_ms))
@@ -282,6 +320,32 @@ def test_a_group_without_a_master_names_the_node_to_start() -> None:
     first, second = diagnose(without_master())
     assert (first.severity, first.cause, first.do) == (ERROR, "no-master", "start a")
     assert (second.cause, second.where) == ("node-down", "node a of g")
+
+
+def test_without_etcd_it_is_brought_back_first() -> None:
+    standing: dict[str, Any] = {"role": "STANDING", "state": "", "sync_state_set": ()}
+    standing["lease_left_ms"] = 0
+    nodes = tuple(
+        replace(
+            one,
+            role="SLAVE",
+            stale=one.name == "c",
+            replication=replace(one.replication, **standing),
+        )
+        for one in HEALTHY.nodes
+    )
+    found = diagnose(replace(HEALTHY, nodes=nodes, groups=(), topics=()))
+    assert [(one.cause, one.where) for one in found] == [
+        ("etcd-unreachable", "etcd"),
+        ("no-master", "replica group g"),
+        ("no-master-known", "node a of g"),
+        ("no-master-known", "node b of g"),
+        ("node-down", "node c of g"),
+    ]
+    assert found[1].do == "bring back etcd, and start c"
+    alone = [replace(one, stale=False) for one in nodes]
+    found = diagnose(replace(HEALTHY, nodes=tuple(alone), groups=(), topics=()))
+    assert found[1].do == "bring back etcd; its nodes need no restart"
 
 
 def test_a_member_that_nobody_lists_is_down() -> None:

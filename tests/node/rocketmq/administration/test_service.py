@@ -20,12 +20,12 @@ from node.rocketmq.relay.forward import Forwarder
 from node.rocketmq.sending import Sender
 from node.rocketmq.words.adminstubs import admin
 from node.rocketmq.words.codes import OK
-from node.rocketmq.words.stubs import Code, MessageType, definition, service
+from node.rocketmq.words.stubs import Code, MessageType, Resource, definition, service
 from node.server import Node
 from tests.node.remoting.client import connected
 from tests.node.replicas import broker_of, until
 from tests.node.rocketmq.administration.api import AdminApi, requests, subscribed
-from tests.node.rocketmq.api import Api, message, resource
+from tests.node.rocketmq.api import QUEUES, Api, message, resource
 from tests.turns import turns_of
 
 REFUSED = ("DeleteSubscription", "GetConsumerRunningInfo")
@@ -200,6 +200,36 @@ async def test_what_is_leased_and_what_waits_is_counted(admin_api: AdminApi, api
     assert code == Code.CONSUMER_GROUP_NOT_FOUND
 
 
+async def test_groups_and_topics_of_one_name_in_two_namespaces_are_told_apart(
+    node: Node, admin_api: AdminApi, api: Api
+) -> None:
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.create_topic("eu%T", QUEUES)
+        await client.admin.put_group("eu%g")
+    await api.send(message(b"x"))
+    for number in range(2):
+        await api.send(message(b"%d" % number, topic="eu%T"))
+    read = {("T", "g"), ("eu%T", "g"), ("eu%T", "eu%g")}
+    for topic, group in sorted(read):
+        await api.receive(group, topic)
+    tables = broker_of(node).metadata.tables
+    await until(lambda: read <= tables.offsets.keys())
+
+    async def counted(namespace: str, *topics: Resource) -> tuple[int, dict[str, int]]:
+        group = resource("g", namespace)
+        request = admin.DescribeGroupAccumulationRequest(group=group, topics=topics)
+        reply = await admin_api.call("DescribeGroupAccumulation", request)
+        assert reply.status.code == Code.OK
+        found = {name: one.accumulation for name, one in reply.topic_accumulation.items()}
+        return reply.accumulation.accumulation, found
+
+    here, there = resource("T"), resource("T", "eu")
+    assert await counted("eu", there) == (2, {"T": 2})
+    assert await counted("", here) == (3, {"T": 1})
+    assert await counted("", there) == (3, {"T": 2})
+    assert await counted("", here, there) == (3, {"T": 1, "eu%T": 2})
+
+
 async def until_recorded(api: Api) -> None:
     """The group's progress in T is in the tables."""
     tables = broker_of(api.node).metadata.tables
@@ -297,6 +327,11 @@ async def test_consumers_of_all_protocols_are_told(node: Node, admin_api: AdminA
         found = (await admin_api.call("ListConsumerConnection", request)).client_info
         rows = {row.client_id: row for row in found}
         assert len(rows) == 3
+        described = await client.admin.group("g")
+        assert (described.members, described.clients, described.consumers) == (1, 2, 3)
+        assert described.client_topics == ("T",)
+        (listed,) = (await client.admin.groups_page("g")).rows
+        assert (listed.members, listed.clients) == (1, 2)
         grpc_, remoting = rows["c-grpc"], rows["c-remoting"]
         assert (grpc_.language, grpc_.version, grpc_.hostname) == ("GO", "5.1.4", "host-1")
         assert (grpc_.egress_ip, remoting.egress_ip) == ("127.0.0.1", "127.0.0.1")
