@@ -18,12 +18,14 @@ from node.cli.output import (
     Json,
     Timeout,
     fail,
+    help_of,
     print_json,
     print_rows,
     run,
     say,
     when,
 )
+from node.cli.places import PLACE, read_place
 from node.inspection.messages import way
 from node.inspection.messages.tracerecords import TraceRecord
 
@@ -316,6 +318,10 @@ def tail(
         list[str] | None, typer.Option(help="Only messages with this tag (repeatable).")
     ] = None,
     since: Annotated[str | None, typer.Option(help="Start time: 10m, 2h, ISO or ms.")] = None,
+    from_: Annotated[
+        str,
+        typer.Option("--from", help=f"Start at {PLACE}, and show that queue alone."),
+    ] = "",
     max_: Annotated[
         int | None, typer.Option("--max", min=1, help="Stop after this many messages.")
     ] = None,
@@ -329,12 +335,21 @@ def tail(
     printer = Printer(as_json, template, proto)
     from duolog import Start
 
+    if since and from_:
+        fail("give --since or --from, not both", help_of())
     begin = when(since) if since else Start.LATEST
+    place = read_place(from_, "duolog group show GROUP --json") if from_ else None
 
     async def follow(client: "Client", queue_id: int, shown: list[int]) -> None:
-        offset = await client.admin.offset_at_time(topic, queue_id, begin)
+        group = place.replica_group if place is not None else None
+        if place is not None:
+            offset = place.offset
+        else:
+            offset = await client.admin.offset_at_time(topic, queue_id, begin)
         while max_ is None or len(shown) < max_:
-            batch = await client.pull(topic, queue_id, offset, wait=20.0, tags=tags or [])
+            batch = await client.pull(
+                topic, queue_id, offset, wait=20.0, tags=tags or [], group=group
+            )
             for message in batch:
                 if tags and message.tags not in tags:
                     continue
@@ -359,7 +374,7 @@ def tail(
             async with together() as tasks:
                 following = [
                     tasks.create_task(follow(client, queue_id, shown))
-                    for queue_id in range(topics[0].queues)
+                    for queue_id in ([place.queue_id] if place else range(topics[0].queues))
                 ]
                 await asyncio.wait(following, return_when=asyncio.FIRST_COMPLETED)
                 for task in following:  # as many were shown as were asked for

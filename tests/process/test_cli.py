@@ -79,6 +79,10 @@ def test_every_noun_has_json_output(node: NodeProcess) -> None:
     assert ok(node, "msg", "find", "j", "--since", "1h") == "hello\n"
     out = ok(node, "msg", "tail", "j", "--since", "1h", "--max", "1", "-f", "{keys}:{body}")
     assert out == "k1:hello\n"
+    place = "broker-a/0/0"
+    assert ok(node, "msg", "tail", "j", "--from", place, "--max", "1") == "hello\n"
+    for wrong in (["--from", "0/1"], ["--from", place, "--since", "1h"]):
+        assert cli(node, "msg", "tail", "j", *wrong).returncode == 1
     ok(node, "msg", "get", "j", "--group", "jg", "--max", "1")
     assert json.loads(ok(node, "group", "show", "jg", "--json"))[0]["committed"] == 1
     explained = json.loads(ok(node, "group", "explain", "jg", "--json"))
