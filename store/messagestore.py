@@ -127,13 +127,16 @@ class MessageStore:
 
     # -- life ----------------------------------------------------------------------------------
 
-    def start(self) -> RecoveryReport:
+    def start(self, locked: Callable[[], None] = lambda: None) -> RecoveryReport:
         """Lock, load, recover, and catch up the queues; afterwards the store can be used.
 
-        Raises StoreLocked, BadStoreDirectory or OSError; the directory is then as it was.
+        locked: called before anything is read, once no other process uses the directory. Raises
+        StoreLocked, BadStoreDirectory or OSError, and what `locked` raises; the directory is then
+        as it was.
         """
         self.disk.lock(LOCK)
         try:
+            locked()
             abnormal = self.disk.size(ABORT) >= 0
             self.fenced_before = abnormal and self._noted_fence()
             self.log.queue.load()

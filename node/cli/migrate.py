@@ -208,6 +208,8 @@ def status(
             "tables_read": iso(found.tables_read_ms) if found.tables_read_ms else None,
         }
     reason = following.reason or (found.reason if found is not None else "")
+    if following.state is states.State.CUTTING and not running:
+        reason = following.reason or states.UNENDED
     facts["problems"] = [reason] if reason else []
     end = following.cut if following.cut >= 0 else found.end if found is not None else 0
     try:
@@ -254,13 +256,16 @@ def cutover(
     """
     import node.logs as logs
     from node.following.cutover import Patience
-    from node.following.program import Source, cut_over
+    from node.following.program import PromotedAndStopped, Source, cut_over
 
     chosen, source = _config(data, config, set_), Source(access=broker_access(ctx))
     confirm("Producers cannot send until the new node is started. Go on?", yes or join is not None)
     logs.configure_logging("warning", chosen.node.log_json)
     patience = Patience(catch_up, producers, settle)
-    end = _run(cut_over(chosen, source, say, patience, join))
+    try:
+        end = _run(cut_over(chosen, source, say, patience, join))
+    except PromotedAndStopped as late:  # nothing is left to be stopped: say what comes next
+        end = late.end
     print(f"promoted at offset {end}. Now")
     print("  1. stop the old broker: mqshutdown broker. It writes its last offsets to")
     print("     config/consumerOffset.json in its store directory")

@@ -105,7 +105,7 @@ def start(
 def _await_cutover(config: "Config", access: "Access", seconds: float) -> None:
     """access: as whom the broker is called, where a cut-over that was killed is to be ended."""
     from node import logs
-    from node.following.program import CutoverStopped
+    from node.following.program import CutoverStopped, PromotedAndStopped
     from node.following.promotion import wait_promoted
     from node.following.rescue import finish
     from store.errors import StoreError
@@ -116,6 +116,8 @@ def _await_cutover(config: "Config", access: "Access", seconds: float) -> None:
         wait_promoted(
             directory, config.node.group, seconds, lambda left: finish(config, access, left)
         )
+    except PromotedAndStopped as stopped:
+        fail(str(stopped), "duolog node start")
     except (CutoverStopped, StoreError, OSError) as error:
         fail(str(error), f"duolog migrate status --data {directory}")
 

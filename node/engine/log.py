@@ -148,11 +148,11 @@ class Log:
 
     # -- life ----------------------------------------------------------------------------------
 
-    async def recover(self) -> RecoveryReport:
-        """Start the store, in a thread. Raises what `MessageStore.start` does."""
+    async def recover(self, locked: Callable[[], None] = lambda: None) -> RecoveryReport:
+        """Start the store, in a thread. See `MessageStore.start`, also for what it raises."""
         loop = asyncio.get_running_loop()
         self.store.lend = self.threads.submit
-        report = await loop.run_in_executor(self.threads, self.store.start)
+        report = await loop.run_in_executor(self.threads, self.store.start, locked)
         try:
             await loop.run_in_executor(self.threads, self.store.checkpoint.settle)
         except BaseException:

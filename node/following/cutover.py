@@ -22,7 +22,7 @@ from typing import NoReturn
 from node.following.broker.calls import OldBroker, Runtime
 from node.following.copying import CannotFollow
 from node.following.follower import Follower
-from node.following.state import Following, State
+from node.following.state import UNENDED, Following, State
 from node.following.terms import check_master, check_same
 from node.remoting.calling import CallRefused
 
@@ -58,13 +58,17 @@ class Patience:
 async def give_back(broker: OldBroker, following: Following) -> None:
     """Have the broker store messages again, if it was told not to.
 
-    Raises CannotFollow where another one has its address, CallRefused, OSError, TimeoutError.
+    What somebody has set otherwise there meanwhile stays. Raises CannotFollow where another one has
+    its address, CallRefused, OSError, TimeoutError.
     """
     saved = following.saved
     if saved:
-        check_master(await broker.settings(), following)
-        await broker.change(saved)
-        wrong = _differing(await broker.settings(), saved)
+        found = await broker.settings()
+        check_master(found, following)
+        by_hand = {key: found[key] for key in found.keys() & FROZEN if found[key] != FROZEN[key]}
+        wanted = {**saved, **by_hand}  # all of them: a freeze without an answer may be on its way
+        await broker.change(wanted)
+        wrong = _differing(await broker.settings(), wanted)
         if wrong:
             raise ConnectionError(f"the broker was told, and still says {wrong}")
 
@@ -75,26 +79,32 @@ def _differing(found: Mapping[str, str], wanted: Mapping[str, str]) -> str:
 
 
 class Cutover:
-    """One attempt, by a follower that is open."""
+    """One attempt, by a follower that is open.
+
+    Attributes:
+        goes_back: it has failed, and has the broker store messages again: nothing may stop that.
+    """
 
     def __init__(self, follower: Follower, say: Callable[[str], None], patience: Patience) -> None:
         """say: told each step as it is done."""
         self._follower = follower
         self._say = say
         self._patience = patience
+        self.goes_back = False
         self._putting_ms = 0  # when it was last asked
 
     async def run(self) -> int:
         """Cut over; the offset at which duolog's own log begins. Raises CutoverFailed."""
         follower = self._follower
         try:
-            frozen = await self._is_frozen()
+            frozen = await self._goes_on()
             if not frozen:
                 await self._catch_up()
             saved = await self._settings()
             self._check_follows()
             follower.becomes(State.CUTTING, saved=saved)
         except (*_FAILURES, asyncio.CancelledError) as error:
+            self._note_stopped(error)
             raise CutoverFailed(f"{_text(error)}; {self._as_before()}") from error
         try:
             if not frozen:
@@ -107,10 +117,7 @@ class Cutover:
     def _as_before(self) -> str:
         if not self._follower.following.saved:
             return "nothing was changed"
-        return (
-            "an earlier cut-over did not come to its end, and the broker may store no messages: "
-            "try again, or run `duolog migrate abort`"
-        )
+        return UNENDED
 
     async def join(self, cut: int) -> int:
         """Promote one more copy at the offset of another one's cut-over; the broker is not changed.
@@ -149,14 +156,22 @@ class Cutover:
 
     # -- the steps -----------------------------------------------------------------------------
 
-    async def _is_frozen(self) -> bool:
-        """Whether an earlier attempt has stopped the broker's writers: nobody waits for less."""
-        following = self._follower.following
+    async def _goes_on(self) -> bool:
+        """Whether an earlier attempt has stopped the broker's writers: nobody waits for less.
+
+        One that had not, or was undone by hand there, is over: its settings may be old ones.
+        """
+        follower, following = self._follower, self._follower.following
         if not following.saved:
             return False
-        found = await self._follower.broker.settings()
+        found = await follower.broker.settings()
         check_master(found, following)
-        return not _differing(found, FROZEN)
+        if not _differing(found, FROZEN):
+            return True
+        await give_back(follower.broker, following)
+        follower.becomes(State.FOLLOWING, saved={})
+        self._say("the broker stores messages: an earlier cut-over is over, this one begins anew")
+        return False
 
     async def _catch_up(self) -> None:
         follower, seconds, pause = self._follower, self._patience.catch_up, self._patience.pause
@@ -189,7 +204,7 @@ class Cutover:
 
     async def _settings(self) -> dict[str, str]:
         """What the broker is to be told if this fails."""
-        if self._follower.following.saved:  # of an attempt that did not come to its end
+        if self._follower.following.saved:  # of an attempt that this one goes on with
             return dict(self._follower.following.saved)
         found = await self._follower.broker.settings()
         following = self._follower.following
@@ -288,12 +303,17 @@ class Cutover:
         if self._follower.failed.done():
             raise ConnectionError(str(self._follower.failed.exception()))
 
+    def _note_stopped(self, error: BaseException) -> None:
+        """A node that waits does not go on with what a signal has stopped."""
+        follower = self._follower
+        if follower.following.saved and isinstance(error, asyncio.CancelledError):
+            with suppress(OSError):
+                follower.becomes(State.CUTTING, reason=GIVEN_UP)
+
     async def _go_back(self, saved: Mapping[str, str], error: BaseException) -> NoReturn:
         """Have the broker go on. Raises CutoverFailed."""
-        follower = self._follower
-        if isinstance(error, asyncio.CancelledError):
-            with suppress(OSError):  # a node that waits does not go on with what was stopped
-                follower.becomes(State.CUTTING, reason=GIVEN_UP)
+        follower, self.goes_back = self._follower, True
+        self._note_stopped(error)
         try:
             await give_back(follower.broker, follower.following)
             follower.becomes(State.FOLLOWING, saved={})

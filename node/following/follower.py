@@ -105,20 +105,28 @@ class Follower:
         """Lock and recover the directory, and note whom it follows.
 
         known: what the directory said when this was decided. Raises StoreError, OSError; the
-        directory is then as it was.
+        directory is then as it was, but for the mark of a cut-over that is tried again or ended.
         """
         try:
-            await self.log.recover()
+            await self.log.recover(functools.partial(self._take_over, known))
         except BaseException:
             self.log.threads.shutdown(wait=False)
             raise
         self._opened = True
         try:
-            states.check_unchanged(self._disk, known)
-            self._save(self.following)
+            if self.following.state is not State.CUTTING:
+                self._save(self.following)
         except BaseException:
             await self.close()
             raise
+
+    def _take_over(self, known: Following | None) -> None:
+        """A node that waits sees from the first moment on that a cut-over is tried again or ended:
+        what is killed in its recovery is not left to nobody.
+        """
+        states.check_unchanged(self._disk, known)
+        if self.following.state is State.CUTTING:
+            self._save(self.following)
 
     def begin(self, *, keep_tables: bool = True) -> None:
         """Follow, until `close`. keep_tables: not where the caller takes them at its own time."""

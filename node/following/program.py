@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from types import FrameType
 
 import structlog
 from duolog._background import Background
@@ -16,7 +17,7 @@ from node.following.broker.calls import OldBroker
 from node.following.cutover import GIVEN_UP, Cutover, CutoverFailed, Patience, give_back
 from node.following.follower import Follower, store_of
 from node.following.parting import cut_to_master
-from node.following.state import Following, State
+from node.following.state import UNENDED, Following, State
 from node.following.terms import check_name, check_same, check_settings, following_of
 from node.remoting.calling import ANYBODY, Access, place_of
 from store.osdisk import OsDisk
@@ -29,6 +30,15 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 class CutoverStopped(CutoverFailed):
     """A signal has ended it: the program is to end as well."""
+
+
+class PromotedAndStopped(Exception):
+    """A signal came when the directory was being promoted: it is, and the program is to end."""
+
+    def __init__(self, end: int) -> None:
+        """end: the offset from which on the log is duolog's own."""
+        super().__init__(f"promoted at offset {end}; a signal has stopped this program then")
+        self.end = end
 
 
 class WrongSource(Exception):
@@ -84,8 +94,8 @@ async def cut_over(
 
     joined: the offset of the cut-over of another replica of the group, which stopped the broker's
     writers. A directory that was promoted stays as it is. A signal, also that of a terminal that is
-    closed, ends it as a failed step does. Raises CutoverFailed, CutoverStopped after a signal, and
-    what `follow` raises.
+    closed, ends it as a failed step does. Raises CutoverFailed, CutoverStopped after a signal,
+    PromotedAndStopped after one that came too late for that, and what `follow` raises.
     """
     found = states.load(OsDisk(config.node.data))
     if found is not None and found.state is State.PROMOTED:
@@ -94,41 +104,48 @@ async def cut_over(
         say(f"promoted at offset {found.cut} before: nothing was changed")
         return found.cut
     async with _follower(config, source, keep_tables=False) as follower:
-        made = Cutover(follower, say, patience)
-        async with _stopped_by_signals():
-            return await (made.run() if joined is None else made.join(joined))
+        made, came = Cutover(follower, say, patience), list[int]()
+        try:
+            with _cancelled_by_signals(made, came):
+                end = await (made.run() if joined is None else made.join(joined))
+        except CutoverFailed as error:
+            if came:
+                raise CutoverStopped(str(error)) from error
+            raise
+        if came:
+            raise PromotedAndStopped(end)
+        return end
 
 
-@contextlib.asynccontextmanager
-async def _stopped_by_signals() -> AsyncIterator[None]:
-    """The first signal cancels what is under way; later ones would keep it from going back.
+@contextlib.contextmanager
+def _cancelled_by_signals(made: Cutover, came: list[int]) -> Iterator[None]:
+    """The first signal cancels this task, unless it goes back already, which must come to its end.
 
-    Raises CutoverStopped in the place of the CutoverFailed that comes of it.
+    came: gets the number of each signal, at once: the loop's own handlers run in a later turn of
+    it, which a task that waits for nothing more would not see.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "a coroutine runs in a task"
-    came: list[int] = []
+    cancels: list[asyncio.Handle] = []
 
-    def stop(number: int) -> None:
-        if not came:
+    def cancel() -> None:
+        if not made.goes_back:
             task.cancel()
+
+    def stop(number: int, _frame: FrameType | None) -> None:
         came.append(number)
+        if not cancels:
+            cancels.append(loop.call_soon_threadsafe(cancel))
 
     numbers = [one for one in STOPS if signal.getsignal(one) is not signal.SIG_IGN]  # nohup
-    for number in numbers:
-        loop.add_signal_handler(number, stop, number)
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
-        if came:  # after the last wait: it is promoted, and the directory is to be closed
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0)
-    except CutoverFailed as error:
-        if came:
-            raise CutoverStopped(str(error)) from error
-        raise
     finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for planned in cancels:  # it has nothing to stop any more
+            planned.cancel()
 
 
 async def abort(config: Config, source: Source) -> bool:
@@ -195,8 +212,10 @@ async def _follower(
 async def _cut(follower: Follower, name: str) -> None:
     """Give up what the broker does not have. Raises WrongSource, and as `cut_to_master`."""
     following = follower.following
-    if name != following.name or following.state is not State.FOLLOWING:
-        raise WrongSource(f"the directory follows {following.name} ({following.state}), not {name}")
+    if following.state is State.CUTTING:
+        raise WrongSource(UNENDED)
+    if name != following.name:
+        raise WrongSource(f"the directory follows {following.name}, not {name}")
     check_same(await follower.broker.settings(), name, following.broker)
     given_up = await cut_to_master(follower.store, following.ha, await follower.ask())
     log.warning("the copy was cut to its broker's log", bytes_cut=given_up, end=follower.end)
@@ -237,4 +256,12 @@ async def _watch(config: Config, follower: Follower) -> None:
         await asyncio.sleep(STATUS_SECONDS)
 
 
-__all__ = ["CutoverStopped", "Source", "WrongSource", "abort", "cut_over", "follow"]
+__all__ = [
+    "CutoverStopped",
+    "PromotedAndStopped",
+    "Source",
+    "WrongSource",
+    "abort",
+    "cut_over",
+    "follow",
+]

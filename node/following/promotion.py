@@ -3,7 +3,7 @@
 Rules: the word PROMOTED comes first, then the end of the cut-over, which releases the directory. A
 cut-over whose process was killed leaves the word CUTTING and nobody who uses the directory: it is
 ended here, if the wait has seen it begin, as the broker stores no messages until then. What an
-earlier one has left is not touched, nor what joined another copy's or is being aborted.
+earlier one has left is told and not touched, nor what joined another copy's or is being aborted.
 """
 
 import time
@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from node.following import state as states
-from node.following.state import Following, State
+from node.following.state import UNENDED, Following, State
 from store.errors import StoreLocked
 from store.messagestore import LOCK
 from store.osdisk import OsDisk
@@ -39,6 +39,7 @@ def wait_promoted(
     disk, until = OsDisk(directory), time.monotonic() + seconds
     before = _written(directory)
     log.info("waiting for a cut-over", seconds=seconds)
+    _tell_unended(_known(disk, directory, group), disk)
     while not _is_promoted(following := _known(disk, directory, group), disk):
         left = following if _written(directory) != before else None
         if finish is not None and left is not None and _is_left(left) and _is_free(disk):
@@ -46,8 +47,23 @@ def wait_promoted(
             before = _written(directory)  # once for each attempt of an operator
             continue
         if time.monotonic() >= until:
-            raise TimeoutError(f"{directory} was not promoted within {seconds:g} s")
+            raise TimeoutError(_late(directory, seconds, following))
         time.sleep(LOOK_SECONDS)
+
+
+def _tell_unended(following: Following | None, disk: OsDisk) -> None:
+    """An operator may have given it up, and had the broker store messages by hand."""
+    if _is_cutting(following) and _is_free(disk):
+        log.warning("a cut-over before this wait did not end", reason=UNENDED)
+
+
+def _late(directory: Path, seconds: float, following: Following | None) -> str:
+    late = f"{directory} was not promoted within {seconds:g} s"
+    return f"{late}: {UNENDED}" if _is_cutting(following) else late
+
+
+def _is_cutting(following: Following | None) -> bool:
+    return following is not None and following.state is State.CUTTING
 
 
 def _known(disk: OsDisk, directory: Path, group: str) -> Following | None:

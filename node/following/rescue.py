@@ -32,7 +32,7 @@ _FAILURES = (
 def finish(config: Config, access: Access, left: Following) -> None:
     """Cut over again, unless the directory says something else by now than what was left.
 
-    What keeps it from that is logged; raises CutoverStopped after a signal.
+    What keeps it from that is logged; raises CutoverStopped or PromotedAndStopped after a signal.
     """
     log.warning("a cut-over did not end: it is tried again here")
     source, patience = Source(access=access, left=left), Patience()

@@ -24,6 +24,10 @@ PATH = "config/following.json"
 STATUS_PATH = "config/followingStatus.json"  # see `status`
 _REPLICA = "config/replica.json"  # of a node
 _TEXTS = ("broker", "ha", "name", "reason")
+UNENDED = (
+    "an earlier cut-over did not come to its end, and the broker may store no messages: run "
+    "`duolog migrate cutover` again, or `duolog migrate abort`"
+)
 
 
 class State(enum.StrEnum):
@@ -170,6 +174,7 @@ def _was_served(disk: Disk) -> bool:
 __all__ = [
     "PATH",
     "STATUS_PATH",
+    "UNENDED",
     "Following",
     "State",
     "check_follows",

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,10 +13,19 @@ import pytest
 from node.engine.log import Log
 from node.following import cutover
 from node.following import state as states
+from node.following.broker.calls import OldBroker
 from node.following.copying import CannotFollow
 from node.following.cutover import FROZEN, GIVEN_UP, Cutover, CutoverFailed, Patience
 from node.following.follower import Follower
-from node.following.program import STOPS, CutoverStopped, Source, WrongSource, abort, cut_over
+from node.following.program import (
+    STOPS,
+    CutoverStopped,
+    PromotedAndStopped,
+    Source,
+    WrongSource,
+    abort,
+    cut_over,
+)
 from node.following.state import Following, State
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import RESPONSE, Command
@@ -460,6 +469,51 @@ async def test_a_cutover_that_is_stopped_before_it_began_has_changed_nothing(
             await work
 
 
+@pytest.mark.usefixtures("heeded")
+async def test_a_signal_at_the_promotion_ends_the_program(
+    tmp_path: Path, log: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is waited for after it: a node would go on to serve, and not have seen the signal."""
+    saved = states.save
+
+    def signalled(disk: OsDisk, following: Following) -> Following:
+        if following.state is State.PROMOTED:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return saved(disk, following)
+
+    monkeypatch.setattr(states, "save", signalled)
+    async with serving(HandMaster(log)) as master:
+        source = Source(master.address)
+        with pytest.raises(PromotedAndStopped, match=f"promoted at offset {len(log)}"):
+            await cut_over(config_of(tmp_path), source, lambda text: None, QUICK)
+    found = states.load(OsDisk(tmp_path))
+    assert found is not None
+    assert found.state is State.PROMOTED
+
+
+@pytest.mark.usefixtures("heeded")
+async def test_a_cutover_that_goes_back_is_not_stopped_on_that_way(
+    tmp_path: Path, log: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker would be left without anybody who has it store messages again."""
+    given_back = cutover.give_back
+
+    async def signalled(broker: OldBroker, following: Following) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await given_back(broker, following)
+
+    monkeypatch.setattr(cutover, "give_back", signalled)
+    async with serving(HandMaster(log, putting_ms=1)) as master:
+        before = {key: master.settings[key] for key in FROZEN}
+        source, patience = Source(master.address), Patience(settle=0, pause=0.01, look=0.01)
+        with pytest.raises(CutoverStopped, match=r"a put has held.*stores messages again"):
+            await cut_over(config_of(tmp_path), source, lambda text: None, patience)
+        assert {key: master.settings[key] for key in FROZEN} == before
+    found = states.load(OsDisk(tmp_path))
+    assert found is not None
+    assert found.state is State.FOLLOWING
+
+
 # -- killed on the way -----------------------------------------------------------------------------
 
 
@@ -652,6 +706,86 @@ async def test_a_broker_that_does_not_do_as_told_is_not_taken_for_restored(
         assert _saved(tmp_path).saved == before
 
 
+def _left_cutting(path: Path, master: HandMaster) -> dict[str, str]:
+    """A cut-over was killed after it had frozen the broker; what its settings were."""
+    made = Following(master.address, master.ha, "broker-a")
+    before = {key: master.settings[key] for key in FROZEN}
+    states.save(OsDisk(path), made.becomes(State.CUTTING, saved=before))
+    master.settings.update(FROZEN)
+    return before
+
+
+async def test_a_retry_that_is_killed_in_its_recovery_has_left_its_mark(
+    tmp_path: Path, log: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that waits sees by it that somebody has tried again, and ends it."""
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    config = config_of(tmp_path / "copy")
+    async with serving(HandMaster(log)) as master:
+        _left_cutting(tmp_path / "copy", master)
+        written = (tmp_path / "copy" / states.PATH).stat()
+        monkeypatch.setattr("store.recovery.load_queues", killed)
+        with pytest.raises(Killed):
+            await cut_over(config, Source(), lambda text: None, QUICK)
+        again = (tmp_path / "copy" / states.PATH).stat()
+        assert (again.st_ino, again.st_mtime_ns) != (written.st_ino, written.st_mtime_ns)
+        assert not _saved(tmp_path).reason
+        with pytest.raises(Killed):
+            await abort(config, Source())
+        assert _saved(tmp_path).reason == GIVEN_UP
+
+
+BY_HAND = {"brokerRole": "SYNC_MASTER"}  # the operator has not thought of brokerPermission
+
+
+async def test_a_broker_that_was_restored_by_hand_is_cut_over_anew(
+    tmp_path: Path, log: bytes
+) -> None:
+    """What was set there by hand is what it gets back, and producers are not left out."""
+    said, config = list[str](), config_of(tmp_path / "copy")
+    async with serving(HandMaster(log[:9000])) as master:
+        before = _left_cutting(tmp_path / "copy", master)
+        master.settings |= BY_HAND
+        with pytest.raises(CutoverFailed, match=r"ends at 9000.*stores messages again"):
+            await cut_over(config, Source(), said.append, SHORT)
+        assert "the broker stores messages: an earlier cut-over is over" in said[0]
+        assert {key: master.settings[key] for key in FROZEN} == before | BY_HAND
+        assert _saved(tmp_path).state is State.FOLLOWING
+        await master.grow(log[9000:])
+        assert await cut_over(config, Source(), said.append, QUICK) == len(log)
+    assert copied(tmp_path / "copy", len(log)) == log
+
+
+async def test_an_abort_leaves_what_was_restored_by_hand(tmp_path: Path, log: bytes) -> None:
+    async with serving(HandMaster(log)) as master:
+        before = _left_cutting(tmp_path / "copy", master)
+        master.settings |= BY_HAND
+        assert await abort(config_of(tmp_path / "copy"), Source())
+        assert {key: master.settings[key] for key in FROZEN} == before | BY_HAND
+        assert _saved(tmp_path).state is State.FOLLOWING
+
+
+@pytest.mark.usefixtures("heeded")
+async def test_a_retry_that_is_stopped_early_is_not_gone_on_with(
+    tmp_path: Path, log: bytes
+) -> None:
+    async with serving(Stalling(log)) as master:
+        assert isinstance(master, Stalling)
+        _left_cutting(tmp_path / "copy", master)
+        master.left = 0
+        work = asyncio.create_task(
+            cut_over(config_of(tmp_path / "copy"), Source(), lambda text: None, QUICK)
+        )
+        await until(lambda: master.left < 0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(CutoverStopped, match=r"it was stopped; an earlier cut-over"):
+            await work
+    assert _saved(tmp_path).reason == GIVEN_UP
+
+
 async def test_a_directory_that_another_command_promotes_meanwhile_stays_so(
     tmp_path: Path, log: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -662,9 +796,9 @@ async def test_a_directory_that_another_command_promotes_meanwhile_stays_so(
         master.settings.update(FROZEN)
         cutting = states.save(disk, made.becomes(State.CUTTING, saved=before))
 
-        async def later(self: Log) -> None:
+        async def later(self: Log, locked: Callable[[], None]) -> None:
             states.save(disk, cutting.becomes(State.PROMOTED, cut=len(log)))
-            await recovered(self)
+            await recovered(self, locked)
 
         monkeypatch.setattr(Log, "recover", later)
         with pytest.raises(BadStoreFile, match="changed it meanwhile"):
@@ -673,15 +807,9 @@ async def test_a_directory_that_another_command_promotes_meanwhile_stays_so(
     assert _saved(tmp_path).state is State.PROMOTED
 
 
-async def test_what_an_earlier_cutover_left_is_said(
-    tmp_path: Path, log: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("node.following.broker.calls.BEGINNING_SECONDS", 0.0)
+async def test_what_an_earlier_cutover_left_is_said(tmp_path: Path, log: bytes) -> None:
     async with serving(HandMaster(log)) as master:
-        before = {key: master.settings[key] for key in FROZEN}
-        made = Following(master.address, master.ha, "broker-a")
-        disk = OsDisk(tmp_path / "copy")
-        states.save(disk, made.becomes(State.CUTTING, saved=before))
-        master.refused.add(28)
+        _left_cutting(tmp_path / "copy", master)
+        master.refused.add(RequestCode.GET_BROKER_CONFIG)
         with pytest.raises(CutoverFailed, match=r"an earlier cut-over.*duolog migrate abort"):
             await cut_over(config_of(tmp_path / "copy"), Source(), lambda text: None, SHORT)

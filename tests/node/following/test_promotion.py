@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from node.following import promotion
 from node.following import state as states
@@ -41,6 +42,17 @@ def test_a_node_of_another_name_is_refused_before_it_waits(
     states.save(OsDisk(tmp_path), following)
     with pytest.raises(BadStoreDirectory, match=r"node\.group is 'other'"):
         wait_promoted(tmp_path, "other", 60.0)
+
+
+def test_a_cutover_that_did_not_end_before_the_wait_is_told(tmp_path: Path) -> None:
+    states.save(OsDisk(tmp_path), FROZEN)
+    with (
+        capture_logs() as lines,
+        pytest.raises(TimeoutError, match=r"within 0 s: an earlier cut-over .* migrate abort"),
+    ):
+        wait_promoted(tmp_path, GROUP, 0, lambda _: None)
+    (told,) = (line for line in lines if line["log_level"] == "warning")
+    assert "duolog migrate cutover" in told["reason"]
 
 
 def test_what_was_promoted_is_not_waited_for(tmp_path: Path) -> None:
