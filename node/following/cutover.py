@@ -243,17 +243,24 @@ class Cutover:
         before it changed may be waiting for the disk still, with others behind it. That it has not
         is seen by one question at the end: the copy had all of it at the beginning. What else is
         to be done is done in that time. RocketMQ 5 takes up to half a second for the answer.
+        Tables that were taken before the copy grew would have to be taken again: they wait until it
+        has not for a moment.
         """
         follower, loop = self._follower, asyncio.get_running_loop()
         deadline = loop.time() + self._patience.settle
         await follower.shown(self._patience.pause)
+        moment, grows = self._patience.look / LOOKS, follower.behind_bytes > 0
         while True:
             end, again = follower.end, loop.time() + self._patience.look
-            await follower.take_tables()
-            await follower.made_durable(end)
-            while follower.end == end and (left := again - loop.time()) > 0:
-                await asyncio.sleep(min(left, self._patience.look / LOOKS))
+            if grows:
+                await asyncio.sleep(moment)
             if follower.end == end:
+                await follower.take_tables()
+                await follower.made_durable(end)
+            while follower.end == end and (left := again - loop.time()) > 0:
+                await asyncio.sleep(min(left, moment))
+            grows = follower.end != end
+            if not grows:
                 found = await follower.ask()
                 if self._ends_with(found) and found.end == end:
                     break

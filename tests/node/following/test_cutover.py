@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import duolog
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from node.engine.log import Log
 from node.following import cutover
 from node.following import state as states
-from node.following.broker.calls import OldBroker
+from node.following.broker.calls import OldBroker, Runtime
 from node.following.copying import CannotFollow
 from node.following.cutover import FROZEN, GIVEN_UP, Cutover, CutoverFailed, Patience
 from node.following.follower import Follower
@@ -30,6 +31,7 @@ from node.following.state import Following, State
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import RESPONSE, Command
 from store.errors import BadStoreDirectory, BadStoreFile
+from store.metadata import Metadata
 from store.osdisk import OsDisk
 from tests.node.conftest import StartNode
 from tests.node.following.conftest import WAIT_SECONDS, Opened, config_of, sizes, until
@@ -332,6 +334,47 @@ async def test_three_copies_begin_a_group_without_copying_again(
         assert log_bytes(node, 0, len(log)) == log
         committed = broker_of(node).metadata.tables.committed("g", "T", 0)
         assert committed == 7, "each of them knows where groups are"
+
+
+class Growing:
+    """A follower whose copy grows each time it is looked at, up to an end."""
+
+    behind_bytes = 1
+    broker_end = 100
+    follows = True
+    reason = ""
+    tables = Metadata()
+
+    def __init__(self) -> None:
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.taken, self._looks = list[int](), 0
+
+    @property
+    def end(self) -> int:
+        self._looks += 1
+        return min(self._looks, self.broker_end)
+
+    async def shown(self, seconds: float) -> None:
+        """See Follower."""
+
+    async def made_durable(self, end: int) -> None:
+        """See Follower."""
+
+    async def take_tables(self) -> None:
+        """See Follower."""
+        self.taken.append(self.end)
+
+    async def ask(self) -> Runtime:
+        """See Follower."""
+        return Runtime(0, self.broker_end, "")
+
+
+async def test_tables_are_taken_once_where_the_copy_still_grows() -> None:
+    """Thousands of groups take longer than all the rest."""
+    growing, patience = Growing(), Patience(settle=WAIT_SECONDS, look=0.001)
+    made = Cutover(cast(Follower, growing), lambda text: None, patience)
+    assert await made._complete() == growing.broker_end
+    assert growing.taken == [growing.broker_end]
 
 
 # -- before the broker is frozen -------------------------------------------------------------------
