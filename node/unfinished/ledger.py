@@ -190,9 +190,9 @@ class Ledger:
                 self._offenders.note(name[0], now_ms)
         return ended
 
-    def offending(self, now_ms: MonoMs) -> frozenset[str]:
-        """Networks of which connections ended again and again."""
-        return self._offenders.networks(now_ms) if self._offenders.are_any(now_ms) else frozenset()
+    def offending(self, now_ms: MonoMs) -> tuple[str, ...]:
+        """Networks of which connections ended again and again, the latest first."""
+        return self._offenders.networks(now_ms) if self._offenders.are_any(now_ms) else ()
 
     def is_bound(self, name: Name, now_ms: MonoMs) -> bool:
         """Whether a connection may not send what it likes: an offender's, until its first call."""

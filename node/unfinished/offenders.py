@@ -46,10 +46,10 @@ class Offenders:
         found = self._ended.get(network_of(address))
         return found is not None and _offends(found, now_ms)
 
-    def networks(self, now_ms: MonoMs) -> frozenset[str]:
-        """The latest of them, as network_of gives them; at most so many."""
+    def networks(self, now_ms: MonoMs) -> tuple[str, ...]:
+        """The latest of them first, as network_of gives them; at most so many."""
         found = (name for name, ended in reversed(self._ended.items()) if _offends(ended, now_ms))
-        return frozenset(islice(found, NETWORKS_MAX))
+        return tuple(islice(found, NETWORKS_MAX))
 
 
 def _offends(ended: deque[MonoMs], now_ms: MonoMs) -> bool:

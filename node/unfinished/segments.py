@@ -51,16 +51,16 @@ def remember(listener: socket.socket) -> None:
     listener.setsockopt(socket.IPPROTO_TCP, _SAVE_SYN, 1)
 
 
-def hold(listener: socket.socket, networks: Iterable[str]) -> None:
-    """Drop all data of new connections from these networks, until one is bound or set free.
-    networks: see network_of; the last ones are left out where the system has too little memory for
-    all (`net.core.optmem_max`, 20 KiB before Linux 6.7). Raises OSError.
+def hold(listener: socket.socket, networks: Iterable[str]) -> int:
+    """Drop all data of new connections from these networks, until one is bound or set free; how
+    many of them. networks: see network_of; the last ones are left out where the system has too
+    little memory for all (`net.core.optmem_max`, 20 KiB before Linux 6.7). Raises OSError.
     """
     left = list(networks)
     while True:
         try:
             _attach(listener, _holding(left))
-            return
+            return len(left)
         except OSError as error:
             if error.errno != errno.ENOMEM or not left:
                 raise

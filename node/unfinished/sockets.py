@@ -12,8 +12,9 @@ import os
 import socket
 import stat
 import struct
+import sys
 import termios
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from node.unfinished import segments
@@ -52,7 +53,8 @@ class Sockets:
     def __init__(self, ports: Collection[int]) -> None:
         self._ports = ports
         self._known: dict[int, _Socket] = {}
-        self._held: frozenset[str] = frozenset()  # networks
+        self._held: Sequence[str] = ()  # networks, the first ones as far as there is memory
+        self._fit = sys.maxsize  # of them: so many
         self._has_held = False  # any: of those that were, connections may still be found
 
     def find(self) -> Iterator[list[Name]]:
@@ -120,16 +122,18 @@ class Sockets:
             if self._held:
                 segments.hold(listener, self._held)
 
-    def hold(self, networks: frozenset[str]) -> None:
-        """What new connections from these networks send is dropped until `restrain`."""
-        if networks == self._held:
+    def hold(self, networks: Sequence[str]) -> None:
+        """What new connections from these networks send is dropped until `restrain`; from the first
+        of them where there is too little memory for all.
+        """
+        if networks == self._held or set(networks[: self._fit]) == set(self._held[: self._fit]):
             return
-        self._held, self._has_held = networks, True
+        self._held, self._has_held, self._fit = networks, True, sys.maxsize
         for one in self._known.values():
             if one.line is not None and one.listens:
                 with contextlib.suppress(OSError):  # it drops nothing: then nobody is bound
                     if networks:
-                        segments.hold(one.line, networks)
+                        self._fit = min(self._fit, segments.hold(one.line, networks))
                     else:
                         segments.free(one.line)
 
@@ -201,7 +205,7 @@ class Sockets:
 
     def close(self) -> None:
         """Look no more, and let all clients send."""
-        self.hold(frozenset())
+        self.hold(())
         if self._has_held:
             with contextlib.suppress(OSError):  # there is no descriptor left to look for them
                 for _ in self.find():

@@ -320,7 +320,7 @@ def test_a_connection_offends_once_however_often_it_is_seen_at_its_end() -> None
     ledger = Looked(MOST, LONGEST)
     received = {name(100): OWN + module.UNCALLED_BYTES + 1}
     assert looks(ledger, received, LOOKS + OFFENCES) == {name(100)}
-    assert ledger.offending(MonoMs(ledger.now_ms)) == set()
+    assert ledger.offending(MonoMs(ledger.now_ms)) == ()
 
 
 def test_one_that_has_the_name_of_one_that_was_ended_is_another_one() -> None:
@@ -333,7 +333,7 @@ def test_one_that_has_the_name_of_one_that_was_ended_is_another_one() -> None:
         assert looks(ledger, {name(1): 1, name(100): size}) == {name(100)}
         ledger.appeared([name(1), name(100)])
     now = MonoMs(ledger.now_ms)
-    assert ledger.offending(now) == {"10.0.0.1"}
+    assert ledger.offending(now) == ("10.0.0.1",)
     assert ledger.is_bound(name(100), now)
     assert not ledger.is_bound(name(1), now)
 
@@ -351,7 +351,7 @@ def test_a_new_connection_of_such_an_address_is_bound_until_its_first_call() -> 
     assert not ledger.is_bound(name(2), MonoMs(ledger.now_ms)), "nobody offends yet"
     offended(ledger, name(1))
     now = MonoMs(ledger.now_ms)
-    assert ledger.offending(now) == {"10.0.0.1"}
+    assert ledger.offending(now) == ("10.0.0.1",)
     assert not ledger.is_bound(name(1), now)
     assert ledger.is_bound(name(2), now)
     assert not ledger.is_bound(OTHER, now)
@@ -359,7 +359,7 @@ def test_a_new_connection_of_such_an_address_is_bound_until_its_first_call() -> 
     assert not ledger.is_bound(name(2), now)
     later = MonoMs(ledger.now_ms + OFFENCE_MS)
     assert not ledger.is_bound(name(3), later)
-    assert ledger.offending(later) == set()
+    assert ledger.offending(later) == ()
 
 
 def test_where_bytes_are_scarce_such_an_address_has_a_part_and_less_patience() -> None:

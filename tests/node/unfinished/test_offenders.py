@@ -51,9 +51,9 @@ def test_the_latest_networks_that_offend_are_named(monkeypatch: pytest.MonkeyPat
     found = noted(*[1] * OFFENCES)
     for number in range(2):
         found.note("10.0.0.9", MonoMs(1 + number))  # too few
-    assert found.networks(MonoMs(3)) == {"10.0.0.1"}
+    assert found.networks(MonoMs(3)) == ("10.0.0.1",)
     for address in ("2001:db8:1:2::1", "::ffff:10.0.0.3"):
         for _ in range(OFFENCES):
             found.note(address, MonoMs(4))
-    assert found.networks(MonoMs(5)) == {"2001:db8:1:2::/64", "10.0.0.3"}
-    assert found.networks(MonoMs(4 + OFFENCE_MS)) == set()
+    assert found.networks(MonoMs(5)) == ("10.0.0.3", "2001:db8:1:2::/64")
+    assert found.networks(MonoMs(4 + OFFENCE_MS)) == ()

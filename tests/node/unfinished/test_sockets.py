@@ -1,10 +1,11 @@
 """The connections of ports, found among the descriptors of a process."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from node.unfinished import segments
 from node.unfinished import sockets as module
 from node.unfinished.ledger import Name
 from node.unfinished.sockets import Sockets, are_told
@@ -171,7 +172,7 @@ def test_connections_are_found_and_read_in_steps(
     sockets.close()
 
 
-HERE = frozenset({"127.0.0.1"})
+HERE = ("127.0.0.1",)
 
 
 class Port:
@@ -239,7 +240,7 @@ def test_connections_that_were_found_late_are_free_though_nobody_is_held_any_mor
 ) -> None:
     port.sockets.hold(HERE)
     _, server = port.pair()
-    port.sockets.hold(frozenset())
+    port.sockets.hold(())
     port.restrain()
     assert comes(server)
     _, later = port.pair()
@@ -259,6 +260,22 @@ def test_bound_connections_may_send_so_much(port: Port, monkeypatch: pytest.Monk
     assert is_held(server)
     port.restrain()
     assert comes(server)
+
+
+def test_the_latest_networks_are_held_where_there_is_too_little_memory(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listener is told anew once others are the first ones, and only then."""
+    told = list[Sequence[str]]()
+
+    def hold(listener: socket.socket, networks: Sequence[str]) -> int:
+        told.append(networks[:2])
+        return 2
+
+    monkeypatch.setattr(segments, "hold", hold)
+    for networks in (("c", "b", "a"), ("b", "c", "a"), ("c", "b"), ("a", "c", "b")):
+        port.sockets.hold(networks)
+    assert told == [("c", "b"), ("a", "c")]
 
 
 def test_all_may_send_once_nobody_looks(port: Port) -> None:

@@ -89,9 +89,9 @@ async def offended(node: Node, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """Have this address offend, and its new connections wait."""
     holds, held = segments.hold, asyncio.Event()
 
-    def hold(listener: socket.socket, networks: Iterable[str]) -> None:
-        holds(listener, networks)
+    def hold(listener: socket.socket, networks: Iterable[str]) -> int:
         held.set()
+        return holds(listener, networks)
 
     monkeypatch.setattr(segments, "hold", hold)
     for _ in range(OFFENCES):
