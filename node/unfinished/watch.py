@@ -5,17 +5,16 @@ grown, or something is unfinished, all connections.
 """
 
 import asyncio
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
-from pathlib import Path
 from typing import TypeVar
 
 import structlog
 
 from node.corethreads import CoreThreads
 from node.unfinished.ledger import Ledger, Name
+from node.unfinished.ownmemory import OwnMemory
 from node.unfinished.sockets import Sockets, are_told
 from store.clocks import MonoMs
 
@@ -29,7 +28,6 @@ KNOWN_SECONDS = 10.0  # that a connection was ended: calls of it come until the 
 RESTS = 10  # times the processor time of a look, at least
 IDLE_LOOKS = 50  # without a reason, until all connections are looked at
 GROWN_BYTES = 4 << 20  # of memory, since then: a reason
-_MEMORY = Path("/proc/self/statm")
 
 
 class Watch:
@@ -47,6 +45,7 @@ class Watch:
         self._threads = CoreThreads()
         # When each was ended, by time.monotonic(); the latest one last.
         self._ended_names: OrderedDict[Name, float] = OrderedDict()
+        self._memory = OwnMemory()
         self._problem = ""  # as logged; empty: it looks
         self._task: asyncio.Task[None] | None = None
 
@@ -90,6 +89,7 @@ class Watch:
         finally:
             self.looks = False
             sockets.close()
+            self._memory.close()
 
     async def _keep_looking(self, sockets: Sockets) -> None:
         least, looks, rest = 0, 0, LOOK_SECONDS
@@ -97,7 +97,7 @@ class Watch:
             await self._rest(rest)
             try:
                 began = time.thread_time()
-                memory = _own_memory()
+                memory = self._memory.read()
                 spent = time.thread_time() - began
                 least, looks = min(least, memory), looks + 1
                 hurries = bool(self._ledger.offending(_now_ms()))
@@ -167,12 +167,6 @@ async def _in_turns(steps: Iterable[T], take: Callable[[T], None]) -> float:
 
 def _now_ms() -> MonoMs:
     return MonoMs(int(1000 * time.monotonic()))
-
-
-def _own_memory() -> int:
-    """Bytes that are of no file."""
-    _, resident, shared, *_ = _MEMORY.read_bytes().split()
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
 __all__ = ["Watch"]

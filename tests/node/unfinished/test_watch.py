@@ -17,6 +17,7 @@ from node.server import Node
 from node.unfinished import segments
 from node.unfinished import watch as watching
 from node.unfinished.ledger import Ledger, Name
+from node.unfinished.ownmemory import OwnMemory
 from node.unfinished.offenders import OFFENCES
 from node.unfinished.sockets import BOUND_BYTES, are_told
 from store.clocks import MonoMs
@@ -110,14 +111,14 @@ async def test_a_look_that_the_system_does_not_allow_is_made_again(
     monkeypatch.setattr(watching, "BLIND_SECONDS", 0.0)
     looks = 0
 
-    def memory() -> int:
+    def memory(_: object) -> int:
         nonlocal looks
         looks += 1
         if looks in (2, 3, 6):
             raise OSError("too many open files")
         return 0
 
-    monkeypatch.setattr(watching, "_own_memory", memory)
+    monkeypatch.setattr(OwnMemory, "read", memory)
     watch = watching.Watch(Ledger(MIB, MIB))
     with capture_logs() as lines:
         watch.start({1})

@@ -1,0 +1,30 @@
+"""What the kernel says of this process's memory."""
+
+import mmap
+import os
+
+from node.unfinished.ownmemory import OwnMemory
+
+BYTES = 64 << 20
+
+
+def test_memory_that_is_taken_and_given_back_is_seen() -> None:
+    memory = OwnMemory()
+    before = memory.read()
+    with mmap.mmap(-1, BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as taken:
+        taken[:] = bytes(BYTES)
+        assert memory.read() >= before + BYTES // 2
+    assert memory.read() < before + BYTES // 2
+    memory.close()
+
+
+def test_it_keeps_one_descriptor_and_leaves_none() -> None:
+    memory, before = OwnMemory(), set(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        assert memory.read() > 0
+    kept = len(os.listdir("/proc/self/fd")) - len(before)
+    memory.close()
+    assert kept == 1
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert memory.read() > 0, "it can be read again"
+    memory.close()
