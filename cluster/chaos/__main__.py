@@ -169,6 +169,7 @@ def summary_of(result: Result) -> dict[str, object]:
         "sends": dict(result.history.outcomes()),
         "faults": len(result.faults),
         "elections": len(result.epochs),
+        "switches_ordered_again": len(result.refusals),
         "log_bytes": result.log_bytes,
         "seconds": round(result.seconds, 1),
         "first_answer_seconds": {

@@ -49,6 +49,10 @@ def page(result: Result, title: str) -> str:
         (f"first answer after {kind}", quantiles(result, kind))
         for kind in sorted({row.kind for row in result.failovers})
     ]
+    if result.refusals:
+        counts = Counter(result.refusals).most_common()
+        told = "; ".join(f"{count} {why}" for why, count in counts)
+        rows.append(("switches ordered again", told))
     tone = "good" if result.passed else "bad"
     found = "".join(f'<li class="bad">{html.escape(str(row))}</li>' for row in result.findings)
     parts = [

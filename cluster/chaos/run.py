@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from cluster.chaos.timeline import MASTER, SLAVE, Fault
 from cluster.chaos.workload import Load, Workload, drain
 
 HEALTHY_SECONDS = 90.0
+SWITCH_ORDERS = 4  # a group that was healthy before each, and refuses all of them, is at fault
 FIRST_ACK_SECONDS = 60.0
 ENOUGH_SECONDS = 60.0  # at the end, for sends that are still wanting
 CALL_SECONDS = 2.0
@@ -48,6 +49,7 @@ class Result:
     faults: list[Fault] = field(default_factory=list)
     failovers: list[Failover] = field(default_factory=list)
     epochs: list[tuple[float, int, str]] = field(default_factory=list)  # time, epoch, master
+    refusals: list[str] = field(default_factory=list)  # of orders to switch that were given again
     findings: list[Finding] = field(default_factory=list)
     invalid: str = ""
     seconds: float = 0.0
@@ -287,18 +289,16 @@ class Run:
         return await self._lasting(fault, time.monotonic(), lambda: None, True)
 
     async def _switch(self, fault: Fault, node: str, failover: bool) -> float:
-        until = time.monotonic() + HEALTHY_SECONDS
-        while True:
-            struck = time.monotonic()
-            try:
-                async with duolog.Client(self.target.endpoint(self._master), timeout=10) as client:
-                    await client.admin.failover()
-                break
-            except duolog.DuologError:  # it was replaced meanwhile, or has no successor in sync
-                if time.monotonic() > until:
-                    raise
-                await self._healthy()
-                self._before = max([self._epoch, *self.workload.answered])
+        async def order() -> None:
+            async with duolog.Client(self.target.endpoint(self._master), timeout=10) as client:
+                await client.admin.failover()
+
+        async def refused(why: str) -> None:
+            self.result.refusals.append(why)
+            await self._healthy()
+            self._before = max([self._epoch, *self.workload.answered])
+
+        struck = await ordered(order, refused)
         return await self._lasting(fault, struck, lambda: None, True)
 
     # -- the end -------------------------------------------------------------------------------
@@ -327,3 +327,26 @@ class Run:
         self.result.log_bytes = end
         if len(set(digests.values())) != 1:
             raise Invalid(f"the logs differ below {end}: {digests}")
+
+
+async def ordered(
+    order: Callable[[], Awaitable[None]], refused: Callable[[str], Awaitable[None]]
+) -> float:
+    """Order a switch until the order is taken; when that was. Raises Invalid.
+
+    Where all cores are in use, a node stands still for a lease now and then: the master was
+    replaced by then, or its slave has left the set, and the order is refused for a good reason.
+    refused: waits until the group is healthy again. One that is, and refuses all the same, is not
+    asked for long: the order that it takes at last would hide what it said before.
+    """
+    for left in reversed(range(SWITCH_ORDERS)):
+        struck = time.monotonic()
+        try:
+            await order()
+        except duolog.DuologError as error:
+            if not left:
+                raise Invalid(f"{SWITCH_ORDERS} orders to switch were refused: {error}") from error
+            await refused(str(error))
+        else:
+            break
+    return struck

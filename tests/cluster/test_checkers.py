@@ -132,5 +132,8 @@ def test_the_report_shows_findings_faults_and_spans_without_an_answer() -> None:
         assert text in page
     result.findings = []
     result.invalid = "a fault did not happen"
-    assert "invalid: a fault did not happen" in report.page(result, "a run")
+    result.refusals = ["no node can take over"] * 2
+    page = report.page(result, "a run")
+    assert "invalid: a fault did not happen" in page
+    assert "2 no node can take over" in page
     assert not result.passed
