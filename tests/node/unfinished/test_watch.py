@@ -17,8 +17,8 @@ from node.server import Node
 from node.unfinished import segments
 from node.unfinished import watch as watching
 from node.unfinished.ledger import Ledger, Name
-from node.unfinished.ownmemory import OwnMemory
 from node.unfinished.offenders import OFFENCES
+from node.unfinished.ownmemory import OwnMemory
 from node.unfinished.sockets import BOUND_BYTES, are_told
 from store.clocks import MonoMs
 from tests.node.conftest import StartNode
