@@ -1,16 +1,16 @@
 """A tab of a real browser at a console, and all that the browser complains of."""
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tests.until import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import ConsoleMessage, Dialog, Page, Request, Response
 
 WAIT_SECONDS = 30.0
-POLL_MS = 20
 SCREENSHOTS = "DUOLOG_TEST_SCREENSHOTS"  # a directory that gets a picture of every page
 STREAM = "text/event-stream"
 LEFT = "Execution context was destroyed"
@@ -70,10 +70,10 @@ class Window:
 
     def until(self, holds: Callable[[], object]) -> None:
         """Wait for something outside the page."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not holds():
-            assert time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s"
-            self.page.wait_for_timeout(POLL_MS)
+        wait_until(holds, seconds=WAIT_SECONDS, sleep=self._go_on)
+
+    def _go_on(self, seconds: float) -> None:
+        self.page.wait_for_timeout(1000 * seconds)
 
     def shows(self, text: str) -> None:
         """Wait until the page's sentence has a text."""

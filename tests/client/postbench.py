@@ -1,7 +1,6 @@
 """A producer without nodes: a test records, delays or refuses what it sends."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import duolog
@@ -13,14 +12,9 @@ from duolog._router import Router
 from duolog._sending import Batch
 from duolog._topics import Slot, TopicCache
 
+from tests.until import until
+
 SLOTS: list[Slot] = [("g", 0), ("g", 1), ("g", 2)]
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Give others their turns until something holds."""
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0)
 
 
 class Queues(TopicCache):

@@ -16,7 +16,8 @@ from duolog._receipts import Part
 from duolog._sending import Batch
 from duolog._terms import PLAIN, Terms
 
-from tests.client.postbench import Bench, until
+from tests.client.postbench import Bench
+from tests.until import until
 
 MIB = 1 << 20
 

@@ -17,7 +17,8 @@ from node.server import Node
 from store.messagestore import PutBatch, PutResult
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode, start_node
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
+from tests.until import until
 
 __all__ = ["start_node"]
 QUICK = {"timeout_ms": 300, "check_interval_ms": 300}

@@ -16,6 +16,7 @@ from tests.conformance.brokers import Cluster, cluster
 from tests.conformance.classic import AWAY, QUEUES, Consumer, Producer, create_topic, send
 from tests.conformance.cutting import NO_KILL, Cutting, Kill
 from tests.process.support import SMALL_FILES, NodeProcess, environment, run_cli
+from tests.until import until
 
 SEGMENT = 1 << 20
 LEVELS = "1s 4s 12s"
@@ -49,13 +50,6 @@ class Moved:
     steps: dict[str, float]
     status: dict[str, object]
     plan: list[dict[str, object]]
-
-
-async def until(done: Callable[[], bool]) -> None:
-    """Wait for what follows from events."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not done():
-            await asyncio.sleep(0.02)
 
 
 def bytes_of(directory: Path, end: int) -> bytes:
@@ -113,7 +107,9 @@ class Move:
             async with asyncio.TaskGroup() as tasks:
                 work = [tasks.create_task(one.run()) for one in (self.producer, self.consumer)]
                 moved = await self._move(kill)
-                await until(lambda: self.consumer.bodies.keys() >= self._expected())
+                await until(
+                    lambda: self.consumer.bodies.keys() >= self._expected(), seconds=WAIT_SECONDS
+                )
                 for task in work:
                     task.cancel()
             return moved
@@ -148,8 +144,10 @@ class Move:
         self.producer.address, self.producer.next_address = self.listen, ""
         await self.cli("offsets", "--broker", made.address, "--endpoints", self.node.endpoint)
         self.consumer.address = self.listen
-        await until(lambda: len(self.producer.acknowledged) > stored + self._messages)
-        await until(lambda: self.consumer.bodies.keys() >= self._expected())
+        await until(
+            lambda: len(self.producer.acknowledged) > stored + self._messages, seconds=WAIT_SECONDS
+        )
+        await until(lambda: self.consumer.bodies.keys() >= self._expected(), seconds=WAIT_SECONDS)
         bodies = self.consumer.bodies
         same = same and (
             bytes_of(data / "commitlog", end) == bytes_of(made.store / "commitlog", end)
@@ -176,7 +174,7 @@ class Move:
         """Follow, and kill either side on the way; the follower is stopped at the end."""
         follower = program(self.data, "follow", "--broker", self.made.address)
         await asyncio.to_thread(follower.start)
-        await until((self.data / "commitlog").exists)
+        await until((self.data / "commitlog").exists, seconds=WAIT_SECONDS)
         await self._grown()
         await asyncio.to_thread(follower.kill)
         await self._grown()
@@ -196,7 +194,7 @@ class Move:
 
     async def _grown(self) -> None:
         end = len(self.producer.acknowledged) + self._messages
-        await until(lambda: len(self.producer.acknowledged) >= end)
+        await until(lambda: len(self.producer.acknowledged) >= end, seconds=WAIT_SECONDS)
 
     async def _status(self) -> dict[str, object]:
         words = ["migrate", "status", "--data", str(self.data), "--json"]

@@ -3,7 +3,6 @@
 import hashlib
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,13 @@ from tests.conformance.languages import outcome
 from tests.conformance.test_remoting import classic
 from tests.node.remoting.replicas.sections import slaves
 from tests.process.support import NodeProcess
+from tests.until import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
 
 SEGMENT = 1 << 20
 QUEUES = 4
 WAIT_SECONDS = 180.0
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + WAIT_SECONDS
-    while not holds():
-        assert time.monotonic() < end, what
-        time.sleep(0.1)
 
 
 def start_node(data: Path) -> tuple[NodeProcess, str]:
@@ -176,17 +169,27 @@ def test_a_slave_follows_through_kills_and_becomes_a_master(tmp_path: Path) -> N
         slave = start_slave()
         producing = Producing(node.endpoint)
         producing.start()
-        until(lambda: is_near(node), "the slave follows")
+        wait_until(lambda: is_near(node), "the slave follows", seconds=WAIT_SECONDS)
         for _ in range(2):
             slave.kill()
             slave = start_slave()
-            until(lambda: is_near(node), "the slave follows after its kill")
+            wait_until(
+                lambda: is_near(node), "the slave follows after its kill", seconds=WAIT_SECONDS
+            )
             node.kill()
             node.start()
-            until(lambda: is_near(node), "the slave follows after the node's kill")
+            wait_until(
+                lambda: is_near(node),
+                "the slave follows after the node's kill",
+                seconds=WAIT_SECONDS,
+            )
         acknowledged = producing.end()
-        until(lambda: has_all(node), "the slave has everything")
-        until(lambda: tables_have_come(broker), "topics, groups and offsets have come")
+        wait_until(lambda: has_all(node), "the slave has everything", seconds=WAIT_SECONDS)
+        wait_until(
+            lambda: tables_have_come(broker),
+            "topics, groups and offsets have come",
+            seconds=WAIT_SECONDS,
+        )
         last = end_of(node)
         assert node.stop() == 0
         slave.stop()
@@ -219,8 +222,12 @@ def test_a_slave_of_rocketmq_5_copies_the_same_bytes(tmp_path: Path) -> None:
         slave = broker.server("SLAVE", 1, remoting)
         stack.callback(end, slave)
         slave.start()
-        until(lambda: has_all(node), "the slave has everything")
-        until(lambda: tables_have_come(broker), "topics, groups and offsets have come")
+        wait_until(lambda: has_all(node), "the slave has everything", seconds=WAIT_SECONDS)
+        wait_until(
+            lambda: tables_have_come(broker),
+            "topics, groups and offsets have come",
+            seconds=WAIT_SECONDS,
+        )
         last = end_of(node)
         assert node.stop() == 0
         slave.stop()

@@ -15,8 +15,9 @@ from node.tls import Tls, broker_context
 from tests.certificates import certificates
 from tests.conformance.brokers import Cluster, cluster
 from tests.conformance.classic import AWAY, create_topic, send
-from tests.conformance.migrated import LEVELS, SEGMENT, SIZES, bytes_of, program, until
+from tests.conformance.migrated import LEVELS, SEGMENT, SIZES, WAIT_SECONDS, bytes_of, program
 from tests.process.support import run_cli
+from tests.until import until
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -130,7 +131,9 @@ async def test_a_broker_with_users_and_tls_is_moved(
     await asyncio.to_thread(follower.start)
     try:
         offsets = data / "config" / "consumerOffset.json"
-        await until(offsets.exists)  # a user who is no administrator reads everything
+        await until(
+            offsets.exists, seconds=WAIT_SECONDS
+        )  # a user who is no administrator reads everything
     finally:
         assert await asyncio.to_thread(follower.stop) == 0, follower.log_tail()
     assert "the secret" not in follower.log.read_text()

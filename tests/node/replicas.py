@@ -1,6 +1,5 @@
 """A master and its slaves inside the test's process."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from ha.progress import ConnectionState
 from node.broker import Broker
 from node.election.memoryregistry import MemoryRegistry
 from node.server import Node
+from tests.until import until
 
 StartNode = Callable[..., Awaitable[Node]]
 # Longest wait for what takes far less: a machine with many guests stands still for seconds.
@@ -21,14 +21,6 @@ WAIT_SECONDS = 40.0
 def broker_of(node: Node) -> Broker:
     assert node.broker is not None
     return node.broker
-
-
-async def until(holds: Callable[[], bool], what: str = "") -> None:
-    """Wait until something holds."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not holds():
-            await asyncio.sleep(0.01)
-    assert holds(), what
 
 
 class Group:

@@ -26,6 +26,7 @@ from node.resets import Resets
 from node.server import Node
 from store.clocks import MonoMs
 from tests.node.conftest import StartNode
+from tests.until import until
 
 PULL = b"/duolog.v1.Messages/Pull"
 TELEMETRY = b"/apache.rocketmq.v2.MessagingService/Telemetry"
@@ -88,12 +89,6 @@ async def open_raw() -> AsyncIterator[Any]:
     yield connect
     for one in made:
         one.close()
-
-
-async def until(what: Any) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not what():
-            await asyncio.sleep(0.01)
 
 
 def endpoint(node: Node) -> str:

@@ -17,7 +17,8 @@ from store.columns import Columns
 from store.delay import SCHEDULE_TOPIC
 from store.messagestore import PutBatch
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
+from tests.until import until
 
 HOUR = 3_600_000
 LATE_MS = 30_000  # what a machine may be late by: far less than any jump

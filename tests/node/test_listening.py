@@ -16,6 +16,7 @@ from store.errors import StoreLocked
 from store.messagestore import MessageStore
 from store.recovery import RecoveryReport
 from tests.node.conftest import StartNode
+from tests.until import until
 
 
 def accepts(port: int, host: str = "127.0.0.1") -> bool:
@@ -26,22 +27,16 @@ def accepts(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(40):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def test_no_port_accepts_a_connection_before_the_directory_is_recovered(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recovering, go_on = threading.Event(), threading.Event()
     start = MessageStore.start
 
-    def slow(store: MessageStore) -> RecoveryReport:
+    def slow(store: MessageStore, *locked: Callable[[], None]) -> RecoveryReport:
         recovering.set()
         assert go_on.wait(20)
-        return start(store)
+        return start(store, *locked)
 
     monkeypatch.setattr(MessageStore, "start", slow)
     port, ha_port = free_ports(2)
@@ -67,7 +62,7 @@ async def test_no_port_accepts_a_connection_before_the_directory_is_recovered(
 async def test_a_directory_that_is_held_leaves_the_port_closed(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def held(store: MessageStore) -> RecoveryReport:
+    def held(store: MessageStore, *_: object) -> RecoveryReport:
         raise StoreLocked("data")
 
     monkeypatch.setattr(MessageStore, "start", held)

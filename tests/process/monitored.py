@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from demo.ports import free_endpoint
 from node.rocketmq.words.stubs import rpc
 from tests.etcd import need_etcd
 from tests.process.measured import Measured, official, received, send_timed
+from tests.until import wait_until
 
 MISSING = "prometheus is not installed (apt-get install prometheus)"
 WAIT_SECONDS = 60
@@ -45,14 +46,6 @@ def need_prometheus() -> None:
         if os.environ.get("CI"):
             pytest.fail(MISSING)
         pytest.skip(MISSING)
-
-
-def until(found: Callable[[], object], what: str) -> None:
-    """Wait until something is found."""
-    last = time.monotonic() + WAIT_SECONDS
-    while not found():
-        assert time.monotonic() < last, what
-        time.sleep(0.1)
 
 
 class Prometheus(ChildProcess):
@@ -102,7 +95,7 @@ class Prometheus(ChildProcess):
             self.at = time.time()
             return self.values(fresh) == [nodes]
 
-        until(reached, f"a scrape after {began}: {self.log_tail()}")
+        wait_until(reached, f"a scrape after {began}: {self.log_tail()}")
 
 
 @contextmanager
@@ -145,12 +138,12 @@ def working(nodes: list[Measured], prometheus: Prometheus) -> Iterator[None]:
     """Do everything twice, a scrape between, so that counters grow."""
     endpoints = ",".join(node.endpoint for node in nodes)
     with duolog.sync.Client(endpoints, timeout=30) as client:
-        until(lambda: client.admin.route().groups[0].master, "a master")
+        wait_until(lambda: client.admin.route().groups[0].master, "a master")
         name = client.admin.route().groups[0].master
         (master,) = (node for node in nodes if node.name == name)
         client.admin.create_topic("T", 2)
         client.admin.put_group("pop", retry_delays_ms=[0])
-        until(lambda: master.scrape().value("duolog_in_sync_replicas") == 2, "a slave in sync")
+        wait_until(lambda: master.scrape().value("duolog_in_sync_replicas") == 2, "a slave in sync")
         with (
             client.producer() as producer,
             client.consumer("g", "T") as consumer,
@@ -180,9 +173,9 @@ def wait_for_each(master: Measured, count: int) -> None:
     def total(metric: str) -> float:
         return sum(master.scrape().rows(metric).values())
 
-    until(lambda: total("rocketmq_timer_dequeue_total") == count, f"timed message {count}")
-    until(lambda: total("rocketmq_half_messages") == count, f"half message {count}")
-    until(lambda: total("rocketmq_topic_dlq_offset") == count, f"dead letter {count}")
+    wait_until(lambda: total("rocketmq_timer_dequeue_total") == count, f"timed message {count}")
+    wait_until(lambda: total("rocketmq_half_messages") == count, f"half message {count}")
+    wait_until(lambda: total("rocketmq_topic_dlq_offset") == count, f"dead letter {count}")
 
 
 def receive_again(stub: Any, master: Measured) -> None:
@@ -194,4 +187,4 @@ def receive_again(stub: Any, master: Measured) -> None:
         return sum(again.values())
 
     before = attempts()
-    until(lambda: received(stub, headers) and attempts() > before, "another attempt")
+    wait_until(lambda: received(stub, headers) and attempts() > before, "another attempt")

@@ -8,9 +8,8 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from demo.ports import free_endpoint
 from node import consoleprocess
 from node.consoleprocess import ConsoleOptions, ConsoleProcess
 from tests.process.support import NodeProcess, environment, run_cli
+from tests.until import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -30,13 +30,6 @@ POLL_SECONDS = 0.02
 ROUNDS = 20
 QUIET = ("--set", "node.log_level=warning")
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {WAIT_SECONDS:g} s"
-        time.sleep(POLL_SECONDS)
 
 
 def alive(pid: int) -> bool:
@@ -69,10 +62,10 @@ def test_a_process_lives_as_long_as_any_thread_of_it_does() -> None:
     with process.stdout:
         assert process.stdout.read(1) == b"."
         first = Path(f"/proc/{process.pid}/task/{process.pid}/stat")
-        until(lambda: not _running(first))
+        wait_until(lambda: not _running(first))
         assert alive(process.pid)
         process.stdin.close()
-        until(lambda: not alive(process.pid))
+        wait_until(lambda: not alive(process.pid))
         process.wait()
 
 
@@ -99,7 +92,7 @@ def node_at(directory: Path, listen: str, *flags: str) -> Iterator[NodeProcess]:
     node = NodeProcess(directory / "a", *QUIET, "--set", f"console.listen={listen}", *flags)
     node.start()
     try:
-        until(lambda: consoles(node.pid))
+        wait_until(lambda: consoles(node.pid))
         yield node
     finally:
         node.stop()
@@ -113,7 +106,7 @@ def test_a_console_that_is_killed_comes_back_on_its_port_and_ends_with_its_node(
         (first,) = consoles(node.pid)
         assert "One replica." in page(listen)
         os.kill(first, signal.SIGKILL)
-        until(lambda: [pid for pid in consoles(node.pid) if pid != first])
+        wait_until(lambda: [pid for pid in consoles(node.pid) if pid != first])
         (second,) = consoles(node.pid)
         assert "One replica." in page(listen)
         # Its priority is its own, and it is out of reach of the node's terminal.
@@ -132,7 +125,7 @@ def test_a_console_ends_with_a_node_that_is_killed(tmp_path: Path) -> None:
         (console,) = consoles(node.pid)
         page(listen)
         node.kill()
-        until(lambda: not alive(console))
+        wait_until(lambda: not alive(console))
         with socket.socket() as probe:
             host, _, port = listen.rpartition(":")
             assert probe.connect_ex((host, int(port))) != 0
@@ -203,7 +196,7 @@ def test_twenty_nodes_leave_no_console(tmp_path: Path) -> None:
             if number % 2:
                 node.kill()
     assert len(seen) == ROUNDS
-    until(lambda: not any(map(alive, seen)))
+    wait_until(lambda: not any(map(alive, seen)))
 
 
 def served(listen: str, authority: Path) -> int:
@@ -230,7 +223,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> Non
         (console,) = consoles(node.pid)
         first = served(listen, authority.cert)
         authority.issue("node")
-        until(lambda: served(listen, authority.cert) != first)
+        wait_until(lambda: served(listen, authority.cert) != first)
         assert consoles(node.pid) == [console]
 
 
@@ -321,7 +314,7 @@ def test_a_file_of_descriptors_that_is_wrong_is_told_and_stops_no_node(tmp_path:
     node.start()
     try:
         node.wait_listening(console)
-        until(lambda: "bodies cannot be shown as Protobuf" in node.log.read_text())
+        wait_until(lambda: "bodies cannot be shown as Protobuf" in node.log.read_text())
         assert "none.desc: No such file or directory" in node.log.read_text()
     finally:
         node.stop()

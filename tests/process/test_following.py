@@ -15,10 +15,11 @@ from node.following.cutover import Patience
 from node.following.program import Source, cut_over
 from node.following.state import State
 from store.osdisk import OsDisk
-from tests.node.following.conftest import config_of, until
+from tests.node.following.conftest import config_of
 from tests.node.following.master import HandMaster, copied, serving, written
 from tests.process.support import environment
 from tests.support import SMALL
+from tests.until import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

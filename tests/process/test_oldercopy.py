@@ -6,7 +6,7 @@ Messages confirmed since the copy was made are on the other nodes, and stay ther
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import duolog
@@ -15,6 +15,7 @@ import pytest
 from demo.ports import free_endpoint
 from demo.registryserver import RegistryServer
 from tests.process.support import NodeProcess
+from tests.until import until
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(240)]
 
@@ -54,12 +55,6 @@ def put_back(node: NodeProcess, copy: Path) -> None:
 async def status_of(node: NodeProcess) -> duolog.NodeStatus:
     async with duolog.Client(node.endpoint, timeout=20) as client:
         return await client.admin.node_status()
-
-
-async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not await holds():
-            await asyncio.sleep(0.05)
 
 
 async def send(endpoint: str, first: int, count: int) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from demo.childnode import ChildNode
-from tests.process.monitored import until
 from tests.process.support import SMALL_FILES, run_cli
+from tests.until import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -109,7 +109,7 @@ def test_who_may_do_something_is_listed_and_what_was_denied_is_found(place: Plac
     assert place.try_("acl", "who", "fly", "Topic:parcels").returncode == 1
     assert place.try_("acl", "who", "pub", "Topic:parcels", user="alice").returncode == 1
     words = ("audit", "--by", "alice", "--decision", "denied", "--json")
-    until(lambda: json.loads(place.run(*words)), "nothing waits for the audit log")
+    wait_until(lambda: json.loads(place.run(*words)), "nothing waits for the audit log")
     found = json.loads(place.run(*words))
     assert {(row["user"], row["decision"]) for row in found} == {("alice", "denied")}
     page = place.try_("audit", "--limit", "1", "--action", "Access/")

@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 from sim import mechanical
 from sim.mechanical import Fate, JudgeError, all_mutants, conclude, equivalent, try_one, workspace
 from sim.mutation import Mechanical, mutants, mutated
+from tests.until import wait_until
 
 SOURCE = """
 class C:
@@ -173,19 +172,12 @@ def test_a_run_ended_by_a_signal_leaves_neither_files_nor_a_child(
     )
     with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as process:
         child = tmp_path / "child"
-        _until(lambda: child.exists() and child.read_text() != "")
+        wait_until(lambda: child.exists() and child.read_text() != "")
         assert list(tmp_path.glob(f"{mechanical.PREFIX}*/**/file"))
         process.send_signal(number)
         assert process.wait(60) != 0
     assert not list(tmp_path.glob(f"{mechanical.PREFIX}*"))
     assert not Path("/proc", child.read_text()).exists()
-
-
-def _until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline, "the child has begun its test"
-        time.sleep(0.02)
 
 
 def test_the_files_of_a_killed_process_are_removed_by_the_next_one(tmp_path: Path) -> None:

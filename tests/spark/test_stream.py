@@ -21,9 +21,9 @@ from pyspark.sql import functions as F
 
 from cluster.chaos.processes import ProcessTarget
 from tests.etcd import need_etcd
-from tests.process.monitored import until
 from tests.process.support import NodeProcess
 from tests.process.test_failover import SMALL
+from tests.until import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -244,7 +244,7 @@ def test_streams_read_and_write_while_the_master_is_killed(
             groups = client.admin.route().groups
             return sum(replica.in_sync for replica in groups[0].replicas) if groups else 0
 
-        until(lambda: in_sync() == 3, "three nodes in sync")
+        wait_until(lambda: in_sync() == 3, "three nodes in sync")
         for name in ("from", "to"):
             client.admin.create_topic(name, 3)
         over = threading.Event()
@@ -280,7 +280,7 @@ def test_streams_read_and_write_while_the_master_is_killed(
                 before = len(query.recentProgress)
                 time.sleep(3.0)
                 # None while a master that stood still is replaced.
-                until(lambda: client.admin.route().groups[0].master, "a master")
+                wait_until(lambda: client.admin.route().groups[0].master, "a master")
                 master = client.admin.route().groups[0].master
                 target.kill(master)
                 end = time.monotonic() + 60

@@ -20,7 +20,8 @@ from node.server import Node
 from store.metadata import TopicConfig
 from store.offsets import QueueOffset
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
+from tests.until import until
 
 
 async def test_a_nodes_status_says_what_its_parts_hold(client: duolog.Client) -> None:

@@ -21,7 +21,8 @@ from tests.keyfiles import access_files
 from tests.node.api.test_messages import append, append_request
 from tests.node.api.test_rights import words
 from tests.node.conftest import StartNode
-from tests.node.replicas import Group, broker_of, caught_up, until
+from tests.node.replicas import Group, broker_of, caught_up
+from tests.until import until
 
 PASSWORD = "a password of the test"
 TOPIC = "DUOLOG_SYS_AUDIT"

@@ -9,7 +9,7 @@ from typing import Any
 import duolog
 
 from node.server import Node
-from tests.node.replicas import until
+from tests.until import until
 
 Call = Callable[[], Awaitable[Any]]
 

@@ -23,7 +23,7 @@ from node import certificates
 from node.server import Node
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
-from tests.node.replicas import until
+from tests.until import until
 
 PASSWORD = "a password of the test"
 

@@ -21,6 +21,7 @@ from node.core.waitingcalls import WaitingCalls
 from node.methods import Methods
 from node.server import Node
 from tests.node.conftest import StartNode
+from tests.until import until
 
 LIST, CREATE = "/duolog.v1.Admin/ListTopics", "/duolog.v1.Admin/CreateTopic"
 MIB = 1 << 20
@@ -191,12 +192,6 @@ async def deaf() -> AsyncIterator[Any]:
     made.setblocking(False)
     yield SimpleNamespace(socket=made)
     made.close()
-
-
-async def until(what: Any) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not what():
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("way", ["gRPC", "frames"])

@@ -16,7 +16,8 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from node.api.native import messages_of
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
+from tests.until import until
 
 Subscribe = grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.MessageBatch]
 

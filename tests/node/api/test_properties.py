@@ -10,7 +10,8 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from node.deferred.transactionservice import CHECKS, IMMUNITY, ORIGIN
 from node.server import Node
 from tests.node.api.test_messages import append, append_request
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
+from tests.until import until
 
 
 def forged(properties: dict[str, str], **changes: object) -> wire.AppendRequest:

@@ -18,7 +18,8 @@ from node.server import Node
 from tests.keyfiles import access_files
 from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode
-from tests.node.replicas import WAIT_SECONDS, Group, broker_of, caught_up, following, until
+from tests.node.replicas import WAIT_SECONDS, Group, broker_of, caught_up, following
+from tests.until import until
 
 PASSWORD = "a password of the test"
 

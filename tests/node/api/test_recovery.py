@@ -23,7 +23,8 @@ from node.wire import recovery_pb2 as wire
 from node.wire import recovery_pb2_grpc as stubs
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
-from tests.node.replicas import Group, broker_of, caught_up, following, start_groups, until
+from tests.node.replicas import Group, broker_of, caught_up, following, start_groups
+from tests.until import until
 
 PASSWORD = "a password of the test"
 NEW = "a brand new word"

@@ -26,7 +26,8 @@ from node.rights.policies import Acl
 from node.server import Node
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
+from tests.until import until
 
 PASSWORD = "a password of the test"
 DENIED = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)

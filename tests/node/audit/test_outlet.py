@@ -20,7 +20,7 @@ from node.audit.entry import SPAN_MS, Decision, Entry
 from node.config import AuditSection
 from node.core.core import Core
 from node.quotas.quotas import Who
-from tests.node.replicas import until
+from tests.until import until
 
 LOST = "audit entries are lost: too many wait to be written"
 NOT_TAKEN = "audit entries are lost: the disk of the file did not take them before the stop"

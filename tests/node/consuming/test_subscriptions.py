@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +24,7 @@ from node.server import Node
 from store.metadata import TopicConfig
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of
+from tests.until import until
 
 SMALL_CREDIT = 64 << 10
 SMALL_BATCH = 4 << 10
@@ -90,12 +91,6 @@ def tasks_of_the_sdk() -> int:
     names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
     kinds = ("GroupReader.", "Subscription.", "Consumer.", "SharingMember.")
     return sum(name.startswith(kinds) for name in names)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def read_to_the_end(consumer: duolog.Consumer, count: int) -> dict[int, list[int]]:

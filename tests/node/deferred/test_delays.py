@@ -20,7 +20,8 @@ from store.delay import SCHEDULE_TOPIC
 from store.messagestore import PutBatch, PutResult
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
-from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
+from tests.until import until
 
 LEVELS = {"message_delay_level": "1s 2s 1h"}
 

@@ -16,7 +16,8 @@ from node.deferred.publishservice import STAGED_TOPIC
 from node.server import Node
 from store.dispatch import Dispatcher
 from tests.node.conftest import StartNode
-from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
+from tests.until import until
 
 NOTHING = (b"", b"")
 

@@ -11,7 +11,7 @@ from demo.certificates import Authority
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.election.test_failover import Voters, name_of
-from tests.node.replicas import until
+from tests.until import until
 
 PASSWORD = "a password of the test"
 

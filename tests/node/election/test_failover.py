@@ -42,7 +42,8 @@ from store.offsets import PhyOffset
 from store.record import Host
 from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode
-from tests.node.replicas import WAIT_SECONDS, broker_of, log_bytes, until
+from tests.node.replicas import WAIT_SECONDS, broker_of, log_bytes
+from tests.until import until
 
 KEYS = Keys("DefaultCluster", "broker-a")
 HERE = Host("127.0.0.1", 1)

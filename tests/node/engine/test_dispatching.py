@@ -14,7 +14,8 @@ from node.server import Node
 from store.errors import StoreFenced
 from store.metadata import TopicConfig
 from tests.node.conftest import StartNode
-from tests.node.replicas import Group, broker_of, caught_up, until
+from tests.node.replicas import Group, broker_of, caught_up
+from tests.until import until
 
 SOON_SECONDS = 10.0  # far less than the moment is in these tests
 

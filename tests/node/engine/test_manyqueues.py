@@ -13,7 +13,8 @@ from node.api.native import messages_of
 from node.engine.arrivals import ArrivalBoard
 from node.quotas.quotas import Who
 from node.server import Node
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
+from tests.until import until
 
 
 class Unscanned(dict[Any, Any]):

@@ -11,7 +11,8 @@ from node.filters.bloomfilter import BloomFilter
 from node.filters.consumerfilters import ConsumerFilters
 from store.filterbits import FilterBits
 from tests.node.conftest import StartNode
-from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
+from tests.until import until
 
 EXT: dict[str, Any] = {"enable_consume_queue_ext": True, "enable_calc_filter_bit_map": True}
 SQL = "color = 'red' AND size > 10"

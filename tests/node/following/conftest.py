@@ -1,6 +1,5 @@
 """A directory that follows a hand-written master."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -17,13 +16,6 @@ from tests.node.following.master import HandMaster, written
 from tests.support import SMALL
 
 WAIT_SECONDS = 60.0
-
-
-async def until(done: Callable[[], bool]) -> None:
-    """Wait for what follows from events; a machine with many guests stands still for long."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not done():
-            await asyncio.sleep(0.002)
 
 
 @pytest.fixture(scope="session")

@@ -34,9 +34,10 @@ from store.errors import BadStoreDirectory, BadStoreFile
 from store.metadata import Metadata
 from store.osdisk import OsDisk
 from tests.node.conftest import StartNode
-from tests.node.following.conftest import WAIT_SECONDS, Opened, config_of, sizes, until
+from tests.node.following.conftest import WAIT_SECONDS, Opened, config_of, sizes
 from tests.node.following.master import HandMaster, copied, serving
 from tests.node.replicas import Elected, broker_of, log_bytes
+from tests.until import until
 
 SHORT = Patience(catch_up=5, settle=0.05, pause=0.001, look=0.001)
 QUICK = Patience(pause=0.01, look=0.01)

@@ -17,9 +17,10 @@ from node.following.status import status_of
 from node.hawire.frames import Frame
 from store.clocks import MonoMs
 from store.osdisk import OsDisk
-from tests.node.following.conftest import WAIT_SECONDS, Opened, config_of, until
+from tests.node.following.conftest import WAIT_SECONDS, Opened, config_of
 from tests.node.following.master import SEGMENT, HandMaster, copied, serving
 from tests.support import SMALL, open_store, read_all
+from tests.until import until
 
 
 async def test_a_log_is_copied_byte_for_byte(tmp_path: Path, followed: Opened, log: bytes) -> None:

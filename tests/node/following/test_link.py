@@ -8,7 +8,7 @@ import pytest
 from node.following import link as links
 from node.following.copying import OutOfOrder
 from node.hawire.frames import HEAD, REPORT
-from tests.node.following.conftest import until
+from tests.until import until
 
 
 async def _master(

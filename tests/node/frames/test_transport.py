@@ -26,6 +26,7 @@ from node.frames.connection import Connection as ServersConnection
 from node.frames.server import FramesServer
 from node.server import Node
 from tests.node.conftest import StartNode
+from tests.until import until
 
 
 @pytest.fixture(autouse=True)
@@ -33,12 +34,6 @@ def _frames_whatever_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUOLOG_TRANSPORT", "frames")
     monkeypatch.setattr(_connection, "FRAMES_AGAIN_SECONDS", (0.05, 0.1))
     monkeypatch.setattr(_connection, "GATE_SECONDS", 10.0)  # a first call waits for them
-
-
-async def until(what: Callable[[], Any], seconds: float = 40.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not what():
-            await asyncio.sleep(0.01)
 
 
 def seed(client: duolog.Client) -> Connection:

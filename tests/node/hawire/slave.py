@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from node.hawire.frames import REPORT, Frame, MasterReader
-from tests.node.replicas import WAIT_SECONDS, until
+from tests.node.replicas import WAIT_SECONDS
+from tests.until import until
 
 
 class Copy:

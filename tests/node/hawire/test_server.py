@@ -20,8 +20,9 @@ from store.clocks import MonoMs
 from store.mappedfile import MappedFile
 from tests.node.conftest import SMALL_STORE, StartNode
 from tests.node.hawire.slave import Copy, Slave, connected
-from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, log_bytes, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, log_bytes
 from tests.scraping import scraped
+from tests.until import until
 
 pytestmark = pytest.mark.usefixtures("nothing_noted")  # logs are compared byte by byte
 SEGMENT = int(SMALL_STORE["mapped_file_size_commit_log"])

@@ -22,8 +22,9 @@ from node.inspection.survey import examine, look
 from store.status import RunningFlags
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
-from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.node.test_clocks import jumping
+from tests.until import until
 
 
 async def causes(*endpoints: str, user: str = "", password: str = "") -> dict[str, Finding]:

@@ -11,8 +11,9 @@ from node.server import Node
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.metrics.test_figures import METRICS, in_sync, of
-from tests.node.replicas import Group, broker_of, until
+from tests.node.replicas import Group, broker_of
 from tests.node.rocketmq.api import Api, message
+from tests.until import until
 
 CALLS, RPCS = "duolog_call_seconds_count", "rocketmq_rpc_latency_count"
 

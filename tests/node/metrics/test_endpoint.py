@@ -18,8 +18,8 @@ from node.metrics.endpoint import Endpoint
 from node.server import Node
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
-from tests.node.replicas import until
 from tests.scraping import get, scraped
+from tests.until import until
 
 
 @pytest.fixture

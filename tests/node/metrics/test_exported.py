@@ -15,9 +15,10 @@ from store.clocks import WallMs
 from store.columns import Columns
 from store.puts import PutBatch
 from tests.node.conftest import StartNode
-from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.node.rocketmq.api import Api, message, resource
 from tests.scraping import Scrape, scraped
+from tests.until import until
 
 # The queries of dashboard 10477 that a broker can answer; the others ask for thread pools, clients
 # of RocketMQ 4's protocol, and counts of the mornings.

@@ -22,10 +22,10 @@ from tests.node.replicas import (
     broker_of,
     caught_up,
     following,
-    until,
 )
 from tests.node.rocketmq.api import Api, message, resource
 from tests.scraping import Scrape, scraped
+from tests.until import until
 
 METRICS = {"listen": "127.0.0.1:0"}
 TRANSACTION = definition.MessageType.TRANSACTION

@@ -13,8 +13,9 @@ from store.messagestore import PutBatch, PutResult
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.metrics.test_figures import METRICS, of
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
 from tests.node.rocketmq.api import Api, message, resource
+from tests.until import until
 
 SNAPSHOT = "rocketmq_timer_message_snapshot"
 HALF = "duolog_half_message_age_seconds"

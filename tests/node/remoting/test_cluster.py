@@ -19,7 +19,8 @@ from node.remoting.service import RemotingService
 from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import Remoting, connected, records
-from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
+from tests.until import until
 
 HOSTS = {name: f"127.0.0.{number}" for number, name in enumerate("abc", 1)}
 

@@ -25,9 +25,10 @@ from tests.certificates import trusting
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import connected
 from tests.node.remoting.guarding.asked import signs
-from tests.node.replicas import WAIT_SECONDS, until
+from tests.node.replicas import WAIT_SECONDS
 from tests.node.rocketmq.test_rights import make_topics
 from tests.node.rocketmq.users import Users, with_users
+from tests.until import until
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 DENIED = ResponseCode.NO_PERMISSION

@@ -29,8 +29,9 @@ from node.replication.masterstream import RULES, ReplicationService
 from node.server import Node
 from tests.keyfiles import access_files, key_file
 from tests.node.conftest import StartNode
-from tests.node.replicas import Elected, Group, broker_of, caught_up, following, log_bytes, until
+from tests.node.replicas import Elected, Group, broker_of, caught_up, following, log_bytes
 from tests.node.replication.test_replication import hello, in_sync
+from tests.until import until
 
 PURPOSE = b"duolog replication v1"
 PASSWORD = "a password of the test"

@@ -11,7 +11,8 @@ from demo.certificates import Authority
 from node import certificates
 from node.replication.roles import Replication
 from tests.node.conftest import StartNode
-from tests.node.replicas import Group, broker_of, until
+from tests.node.replicas import Group, broker_of
+from tests.until import until
 
 
 class Files:

@@ -49,8 +49,8 @@ from tests.node.replicas import (
     caught_up,
     following,
     log_bytes,
-    until,
 )
+from tests.until import until
 
 
 @pytest.fixture

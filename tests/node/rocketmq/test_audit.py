@@ -9,9 +9,10 @@ import pytest
 from node.rocketmq.words.stubs import METHODS, Code
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
 from tests.node.rocketmq.api import Api
 from tests.node.rocketmq.users import Users, as_user, first_code, headers, requests, with_users
+from tests.until import until
 
 
 @pytest.fixture

@@ -27,8 +27,9 @@ from node.rocketmq.words.stubs import definition
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.metrics.test_figures import of
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
 from tests.node.rocketmq.users import headers
+from tests.until import until
 
 PASSWORD = "a password of the test"
 ATTRIBUTES = {

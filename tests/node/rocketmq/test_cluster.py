@@ -15,9 +15,10 @@ from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from store.record import Host
 from tests.node.conftest import StartNode
-from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.node.rocketmq.api import QUEUES, Api, LocalCall, message, resource
 from tests.node.rocketmq.test_transactions import PATIENT, Checker, half
+from tests.until import until
 
 
 async def start_group(start: StartNode, root: Path, **how: Any) -> Elected:

@@ -14,8 +14,9 @@ from node import certificates
 from node.rocketmq.words.stubs import Code
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.node.rocketmq.api import Api, message
+from tests.until import until
 
 
 class SecuredApi(Api):

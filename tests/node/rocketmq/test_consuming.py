@@ -21,8 +21,9 @@ from store.offsets import PhyOffset
 from store.record import Host
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
-from tests.node.replicas import WAIT_SECONDS, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, broker_of
 from tests.node.rocketmq.api import Api, Received, message, resource
+from tests.until import until
 
 
 async def receive_until(api: Api, group: str, wanted: int, **how: Any) -> list[Any]:

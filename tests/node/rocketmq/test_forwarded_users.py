@@ -19,7 +19,14 @@ from node.rocketmq.relay.marks import Marks
 from node.rocketmq.words.stubs import METHODS, Code, service
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import Elected, Group, broker_of, caught_up, following, start_groups, until
+from tests.node.replicas import (
+    Elected,
+    Group,
+    broker_of,
+    caught_up,
+    following,
+    start_groups,
+)
 from tests.node.rocketmq.api import Api, message, resource
 from tests.node.rocketmq.test_rights import REFUSED, make_topics
 from tests.node.rocketmq.test_transactions import PATIENT, Checker, half
@@ -33,6 +40,7 @@ from tests.node.rocketmq.users import (
     requests,
     with_users,
 )
+from tests.until import until
 
 
 @dataclass

@@ -16,8 +16,9 @@ from store.clocks import WallMs
 from store.lightqueues import lite_queue
 from store.metadata import Metadata, TopicConfig
 from tests.node.conftest import StartNode
-from tests.node.replicas import Elected, broker_of, start_groups, until
+from tests.node.replicas import Elected, broker_of, start_groups
 from tests.node.rocketmq.api import Api, Received, message, resource
+from tests.until import until
 
 ADD, REMOVE = definition.PARTIAL_ADD, definition.PARTIAL_REMOVE
 ADD_ALL, REMOVE_ALL = definition.COMPLETE_ADD, definition.COMPLETE_REMOVE

@@ -14,9 +14,10 @@ from node.quotas.quotas import Who
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import Group, broker_of, caught_up, following, until
+from tests.node.replicas import Group, broker_of, caught_up, following
 from tests.node.rocketmq.api import Api, message, resource
 from tests.node.rocketmq.users import Users, as_user, first_code, with_users
+from tests.until import until
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ from google.protobuf.duration_pb2 import Duration
 
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
-from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of, until
+from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of
 from tests.node.rocketmq.api import CALL_SECONDS, Api, message, resource
+from tests.until import until
 
 
 async def test_a_route_has_the_queues_of_all_groups(nodes: dict[str, Node]) -> None:

@@ -13,8 +13,9 @@ from node.deferred.transactionservice import HALF_TOPIC, OP_TOPIC, Check
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.node.rocketmq.api import Api, message, resource
+from tests.until import until
 
 QUICK = {"timeout_ms": 300, "check_interval_ms": 300, "check_max": 2}
 PATIENT = {**QUICK, "check_max": 1000}  # nothing is given up before it is decided

@@ -16,7 +16,7 @@ from node.rocketmq.words.stubs import METHODS, Code, definition, service
 from node.server import Node
 from store.metadata import TopicConfig, new_group
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
 from tests.node.rocketmq.api import CALL_SECONDS, Api, message, resource
 from tests.node.rocketmq.test_rights import make_topics
 from tests.node.rocketmq.test_transactions import COMMIT, PATIENT, Checker, end, half
@@ -30,6 +30,7 @@ from tests.node.rocketmq.users import (
     requests,
     with_users,
 )
+from tests.until import until
 
 LONG_MS = 3_600_000
 

@@ -21,10 +21,11 @@ from node.deferred.delayservice import DelayService
 from node.metrics.table import METRICS, TRACED
 from node.traces import exporting
 from tests.node.conftest import StartNode
-from tests.node.replicas import WAIT_SECONDS, Elected, Group, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, Group, broker_of
 from tests.node.rocketmq.api import Api, message
 from tests.scraping import scraped
 from tests.spans import Taken, id_of, trace_of
+from tests.until import until
 
 
 class Collector(stubs.TraceServiceServicer):
@@ -44,10 +45,7 @@ class Collector(stubs.TraceServiceServicer):
 
     async def until(self, enough: Callable[[list[str]], bool]) -> list[Any]:
         """The spans, once their names are enough."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not enough(self.names):
-            assert time.monotonic() < deadline, self.names
-            await asyncio.sleep(0.05)
+        await until(lambda: enough(self.names))
         return self.spans
 
     @property

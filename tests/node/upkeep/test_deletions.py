@@ -10,7 +10,8 @@ from node.broker import Broker
 from node.server import Node
 from store import dump
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
+from tests.until import until
 
 
 @pytest.fixture

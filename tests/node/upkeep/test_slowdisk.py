@@ -17,7 +17,8 @@ from node.server import Node
 from store import osdisk
 from store.mappedfile import FlushJob
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
+from tests.until import until
 
 
 class Gate:

@@ -12,9 +12,10 @@ from node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import connected
 from tests.node.remoting.guarding.asked import TABLE, Places, ask, signs
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
 from tests.node.rocketmq.test_rights import make_topics
 from tests.node.rocketmq.users import PASSWORD, Users, with_users
+from tests.until import until
 
 DENIED = ResponseCode.NO_PERMISSION
 BUSY = ResponseCode.SYSTEM_BUSY

@@ -18,7 +18,8 @@ from node.server import Node
 from tests.certificates import certificates
 from tests.node.conftest import StartNode
 from tests.node.remoting.naming.fakes import NONSENSE, NameServerFake, name_server, nonsense
-from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
+from tests.until import until
 
 LOST = "name server: not registered"
 

@@ -20,9 +20,10 @@ from tests.node.remoting.client import Remoting, connected
 from tests.node.remoting.guarding.asked import signs
 from tests.node.remoting.relay.fakes import MasterFake, master
 from tests.node.remoting.test_tls import trusts
-from tests.node.replicas import WAIT_SECONDS, broker_of, until
+from tests.node.replicas import WAIT_SECONDS, broker_of
 from tests.node.rocketmq.test_rights import make_topics
 from tests.node.rocketmq.users import Users, with_users
+from tests.until import until
 
 KEYS = {"access_key": "key", "secret_key": "secret"}
 UNAVAILABLE = ResponseCode.SERVICE_NOT_AVAILABLE

@@ -17,7 +17,8 @@ from node.remoting.replicas.tables import TABLES
 from node.remoting.rules import ADMINISTRATION
 from tests.node.remoting.relay.fakes import SEND, SENDER, Quotas, master, relay_to, request
 from tests.node.remoting.test_members import Client
-from tests.node.replicas import WAIT_SECONDS, until
+from tests.node.replicas import WAIT_SECONDS
+from tests.until import until
 
 
 @pytest.mark.parametrize("form", Serialization)

@@ -17,7 +17,8 @@ from tests.node.conftest import StartNode
 from tests.node.remoting.client import Remoting, connected
 from tests.node.remoting.replicas.sections import slaves
 from tests.node.remoting.replicas.test_tables import TOPICS
-from tests.node.replicas import WAIT_SECONDS, Elected, until
+from tests.node.replicas import WAIT_SECONDS, Elected
+from tests.until import until
 
 FIELDS = {
     "brokerName": "broker-a",

@@ -12,11 +12,12 @@ from node.rocketmq.words.adminstubs import METHODS, SERVICE_NAME, admin
 from node.rocketmq.words.stubs import Code
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
 from tests.node.rocketmq.administration.api import AdminApi, as_admin, requests
 from tests.node.rocketmq.api import Api, resource
 from tests.node.rocketmq.test_rights import REFUSED, make_topics
 from tests.node.rocketmq.users import Users, headers, old, with_users
+from tests.until import until
 
 CLUSTER = "Cluster:DefaultCluster"
 SEES_BOTH = ("Get Group:g", "Get Topic:T")

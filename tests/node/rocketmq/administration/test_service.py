@@ -23,10 +23,11 @@ from node.rocketmq.words.codes import OK
 from node.rocketmq.words.stubs import Code, MessageType, Resource, definition, service
 from node.server import Node
 from tests.node.remoting.client import connected
-from tests.node.replicas import broker_of, until
+from tests.node.replicas import broker_of
 from tests.node.rocketmq.administration.api import AdminApi, requests, subscribed
 from tests.node.rocketmq.api import QUEUES, Api, message, resource
 from tests.turns import turns_of
+from tests.until import until
 
 REFUSED = ("DeleteSubscription", "GetConsumerRunningInfo")
 

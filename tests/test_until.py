@@ -1,0 +1,36 @@
+"""The wait for what follows from events says what did not come."""
+
+import asyncio
+from itertools import count
+
+import pytest
+
+from tests.until import until, wait_until
+
+
+async def test_a_wait_ends_once_its_condition_holds() -> None:
+    looks = count()
+    await until(lambda: next(looks) == 3, pause=0)
+    assert next(looks) == 4
+
+    async def holds() -> bool:
+        await asyncio.sleep(0)
+        return next(looks) == 7
+
+    await until(holds, pause=0)
+    assert next(looks) == 8
+    wait_until(lambda: next(looks) == 11, pause=0)
+    assert next(looks) == 12
+
+
+async def test_a_late_one_says_what_was_waited_for_and_what_was_seen_last() -> None:
+    with pytest.raises(AssertionError, match=r"^the end: not within 0 s; last seen: \[\]$"):
+        await until(lambda: [], "the end", seconds=0)
+    with pytest.raises(AssertionError, match=r"test_until\.py:\d+ waits for: .* last seen: ''$"):
+        wait_until(lambda: "", seconds=0)
+
+
+def test_a_blocking_wait_lets_others_go_on_as_it_is_told() -> None:
+    slept = list[float]()
+    wait_until(lambda: len(slept) == 2, pause=0.5, sleep=slept.append)
+    assert slept == [0.5, 0.5]

@@ -1,0 +1,77 @@
+"""Waiting in a test for what follows from events, with an end that says what did not come.
+
+A machine with many guests stands still for long: the deadlines are for what hangs, not for what is
+slow.
+"""
+
+import asyncio
+import inspect
+import os
+import time
+from collections.abc import Awaitable, Callable
+from reprlib import Repr
+
+WAIT_SECONDS = 60.0
+PAUSE_SECONDS = 0.01  # between two looks
+BLOCKING_SECONDS = 0.05  # the same, where each may be a call to another process
+
+_SHOWN = Repr()
+_SHOWN.maxstring = _SHOWN.maxother = 300
+
+
+async def until(
+    holds: Callable[[], object | Awaitable[object]],
+    what: str = "",
+    *,
+    seconds: float = WAIT_SECONDS,
+    pause: float = PAUSE_SECONDS,
+) -> None:
+    """Give others their turns until something holds.
+
+    what: is waited for; where the condition is written, if not given. Raises AssertionError, which
+    says that and what the condition gave last.
+    """
+    found: object = None
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            while not (found := await _asked(holds)):
+                await asyncio.sleep(pause)
+    except TimeoutError:
+        if not limit.expired():  # the condition's own
+            raise
+        raise AssertionError(_late(what, holds, found, seconds)) from None
+
+
+def wait_until(
+    holds: Callable[[], object],
+    what: str = "",
+    *,
+    seconds: float = WAIT_SECONDS,
+    pause: float = BLOCKING_SECONDS,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Block this thread until something holds; as `until`. sleep: gives the turn to others."""
+    end = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < end, _late(what, holds, found, seconds)
+        sleep(pause)
+
+
+async def _asked(holds: Callable[[], object | Awaitable[object]]) -> object:
+    found = holds()
+    return await found if inspect.isawaitable(found) else found
+
+
+def _late(what: str, holds: Callable[[], object], found: object, seconds: float) -> str:
+    return f"{what or _place(holds)}: not within {seconds:g} s; last seen: {_SHOWN.repr(found)}"
+
+
+def _place(holds: Callable[[], object]) -> str:
+    """FILE:LINE of a condition."""
+    code = getattr(holds, "__code__", None)
+    if code is None:
+        return repr(holds)
+    return f"what {os.path.relpath(code.co_filename)}:{code.co_firstlineno} waits for"
+
+
+__all__ = ["WAIT_SECONDS", "until", "wait_until"]
