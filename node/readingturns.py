@@ -7,9 +7,10 @@ without an end. What a connection sent at once is not parted for others: it is s
 Calls that wait begin a few in a turn: each goes on in the next one, where it reads a queue or more.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
+
+from node.nextturn import NextTurn
 
 SECONDS = 0.0005  # of a turn, in which connections begin to be read; and the share of each
 CALLS = 4  # that begin in a turn
@@ -26,7 +27,7 @@ class ReadingTurns:
         self._going_on: deque[_GoOn] = deque()
         # The line that had the last turn, and the one that has the next.
         self._lines = self._going_on, self._arrived
-        self._is_planned = False  # the next turn
+        self._turn = NextTurn(self._next)
 
     @property
     def has_time(self) -> bool:
@@ -46,30 +47,25 @@ class ReadingTurns:
         """
         self._spent += seconds
         if self._spent > SECONDS / 2:
-            self._plan()
+            self._turn.plan()
 
     def began(self) -> None:
         """A call began."""
         self._calls += 1
-        self._plan()
+        self._turn.plan()
 
     def begin(self, read: _GoOn) -> None:
         """Call this in a later turn: bytes arrived when there was no time."""
         self._arrived.append(read)
-        self._plan()
+        self._turn.plan()
 
     def go_on(self, read: _GoOn) -> None:
         """Call this in a later turn: the connection has had its share of this one."""
         self._going_on.append(read)
-        self._plan()
-
-    def _plan(self) -> None:
-        if not self._is_planned:
-            self._is_planned = True
-            asyncio.get_running_loop().call_soon(self._next)
+        self._turn.plan()
 
     def _next(self) -> None:
-        self._is_planned, self._spent, self._calls = False, 0.0, 0
+        self._spent, self._calls = 0.0, 0
         # Who goes on again does so in a later turn.
         left = len(self._arrived) + len(self._going_on)
         try:
@@ -81,7 +77,7 @@ class ReadingTurns:
                     line.popleft()()
         finally:  # one that fails does not keep the others from their turn
             if self._arrived or self._going_on:
-                self._plan()
+                self._turn.plan()
 
 
 __all__ = ["CALLS", "SECONDS", "ReadingTurns"]

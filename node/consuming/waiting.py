@@ -9,6 +9,7 @@ from collections import deque
 from contextvars import Context
 
 from node.engine.arrivals import ArrivalBoard
+from node.nextturn import NextTurn
 from store.queueends import QueueKey
 
 AT_ONCE = 32  # polls in a turn: each reads its queue, and answers
@@ -27,7 +28,7 @@ class Turns:
         self.context = Context()
         self._over: deque[_Over] = deque()
         self._left = AT_ONCE  # of this turn
-        self._begun = False
+        self._turn = NextTurn(self._next)
 
     def go_on(self, future: "asyncio.Future[bool]", arrived: bool) -> None:
         """In this turn, or in a later one. arrived: what its wait comes to."""
@@ -40,12 +41,10 @@ class Turns:
             if not future.done():  # or it was cancelled meanwhile
                 future.set_result(arrived)
                 self._left -= 1
-        if not self._begun:
-            self._begun = True
-            asyncio.get_running_loop().call_soon(self._next)
+        self._turn.plan()
 
     def _next(self) -> None:
-        self._begun, self._left = False, AT_ONCE
+        self._left = AT_ONCE
         if self._over:
             self._some()
 

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from itertools import islice
 from weakref import WeakKeyDictionary
 
+from node.nextturn import NextTurn
+
 SLICE_SECONDS = 0.001
 BEGIN_AT_ONCE = 32  # calls that begin, at most, which share a slice
 
@@ -60,36 +62,30 @@ class TurnBudget:
         self._until: float | None = None  # None: this turn has had no slice
         self._begin, self._go_on = _Line(BEGIN_AT_ONCE), _Line(1)
         self._next, self._after = self._begin, self._go_on  # whose slice it is
-        self._ticking = False
+        self._turn = NextTurn(self._tick)
 
     async def slice(self, goes_on: bool) -> float:
         """Wait for a slice; until when it lasts. goes_on: the call has had one."""
         until = None if self._begin or self._go_on else self._left()
         if until is not None:
             return until
-        self._tick_next()
+        self._turn.plan()
         return await (self._go_on if goes_on else self._begin).wait(self._left)
 
     def _left(self) -> float | None:
         """Until when the slice of this turn lasts; None where it is over."""
         if self._until is None:
             self._until = self.seconds() + SLICE_SECONDS
-            self._tick_next()
+            self._turn.plan()
         elif self.seconds() >= self._until:
             return None
         return self._until
-
-    def _tick_next(self) -> None:
-        if not self._ticking:
-            self._ticking = True
-            asyncio.get_running_loop().call_soon(self._tick)
 
     def _tick(self) -> None:
         """The slice of this turn is over; if it had none, the next turn has one.
 
         Those who are called go on before the tick of that turn.
         """
-        self._ticking = False
         had_none, self._until = self._until is None, None
         if had_none:
             if not self._next:
@@ -97,7 +93,7 @@ class TurnBudget:
             self._next.call()
             self._next, self._after = self._after, self._next
         if self._begin or self._go_on:
-            self._tick_next()
+            self._turn.plan()
 
 
 _BUDGETS: WeakKeyDictionary[AbstractEventLoop, TurnBudget | None] = WeakKeyDictionary()

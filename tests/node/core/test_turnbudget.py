@@ -136,7 +136,7 @@ async def test_a_budget_that_nobody_wants_does_nothing(work: Work) -> None:
     work.begin("two", steps=1)
     await work.all_done()
     await work.some_turns(3)
-    assert not work.budget._ticking
+    assert not work.budget._turn.is_planned
     assert not work.budget._begin
     assert not work.budget._go_on
 
