@@ -13,8 +13,9 @@ from node.rocketmq.relay.neighbours import Neighbours
 from node.rocketmq.words.stubs import Code, service
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import Group, broker_of, caught_up, following, until
+from tests.node.replicas import Group, broker_of, caught_up, following
 from tests.node.rocketmq.api import Api, message, resource
+from tests.until import until
 
 ELSEWHERE = "192.0.2.1:8081"  # of a node that is not on this machine
 
