@@ -1,5 +1,6 @@
 """When the threads of gRPC's core give way to the event loop."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -7,11 +8,39 @@ import pytest
 from structlog.testing import capture_logs
 
 from node import corethreads as module
-from node.corethreads import BUSY_PART, NICENESS, QUIET_SECONDS, SHORT_SECONDS, CoreThreads
+from node.corethreads import (
+    AGAIN_SECONDS,
+    BUSY_PART,
+    NICENESS,
+    QUIET_SECONDS,
+    SHORT_SECONDS,
+    CoreThreads,
+)
 from node.server import Node
 
 LOOK = 0.02
 BUSY = BUSY_PART * LOOK
+
+
+class Clock:
+    """In the place of the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = self.others = 0.0
+
+    def go_on(self, seconds: float, of_others: float) -> None:
+        """of_others: what other threads have of a processor in this time."""
+        self.now += seconds
+        self.others += of_others
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def process_time(self) -> float:
+        return self.others
+
+    def thread_time(self) -> float:
+        return 0.0
 
 
 @pytest.fixture
@@ -24,6 +53,7 @@ def niceness(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return 1
 
     monkeypatch.setattr(module, "_renice", renice)
+    monkeypatch.setattr(os, "getpriority", lambda which, who: 0)
     return asked
 
 
@@ -39,11 +69,18 @@ def test_they_give_way_where_they_want_much_of_a_processor(niceness: list[int]) 
     assert len(logged) == 1
 
 
-def test_a_look_soon_after_another_one_says_nothing(niceness: list[int]) -> None:
+def test_looks_in_quick_succession_say_what_they_say_together(
+    niceness: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
     threads = CoreThreads()
-    threads.looked(1.0, SHORT_SECONDS / 2, SHORT_SECONDS)
-    assert not threads.give_way
+    clock.go_on(SHORT_SECONDS / 2, of_others=SHORT_SECONDS)
+    threads.look()
     assert niceness == []
+    clock.go_on(SHORT_SECONDS / 2, of_others=0)
+    threads.look()
+    assert niceness == [NICENESS]
 
 
 def test_once_they_were_quiet_they_have_what_they_had(niceness: list[int]) -> None:
@@ -67,12 +104,44 @@ def test_where_this_process_may_not_undo_it_it_lasts(monkeypatch: pytest.MonkeyP
         return 1
 
     monkeypatch.setattr(module, "_renice", renice)
+    monkeypatch.setattr(os, "getpriority", lambda which, who: 0)
     threads = CoreThreads()
     threads.looked(1.0, LOOK, BUSY)
     for number in range(1, 4):
         threads.looked(1.0 + number * QUIET_SECONDS, LOOK, 0)
     assert threads.give_way
     assert tried == [NICENESS, 0]
+
+
+def test_where_no_descriptor_is_left_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = iter((OSError(errno.EMFILE, "Too many open files"),))
+    found: list[int] = []
+
+    def renice(value: int) -> int:
+        for problem in problems:
+            raise problem
+        found.append(value)
+        return 1
+
+    monkeypatch.setattr(module, "_renice", renice)
+    threads = CoreThreads()
+    threads.looked(1.0, LOOK, BUSY)
+    assert not threads.give_way
+    threads.looked(1.0 + AGAIN_SECONDS / 2, LOOK, BUSY)
+    assert not threads.give_way
+    threads.looked(1.0 + AGAIN_SECONDS, LOOK, BUSY)
+    assert threads.give_way
+    assert len(found) == 1
+
+
+def test_they_give_way_to_a_process_that_gives_way_itself(
+    niceness: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getpriority", lambda which, who: 5)
+    threads = CoreThreads()
+    threads.looked(1.0, LOOK, BUSY)
+    threads.looked(1.0 + QUIET_SECONDS, LOOK, 0)
+    assert niceness == [5 + NICENESS, 5]
 
 
 async def test_gRPC_has_threads_of_the_names_that_are_known(node: Node) -> None:
