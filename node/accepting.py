@@ -26,7 +26,9 @@ Made = Callable[[], asyncio.BaseProtocol]
 
 
 class Pace:
-    """How many connections may be accepted now. No clock: it is told of seconds."""
+    """How many connections a port may accept now, at all its addresses together. No clock: it is
+    told of seconds.
+    """
 
     def __init__(self) -> None:
         self._left = float(BURST)
@@ -37,7 +39,8 @@ class Pace:
         gone = (now - self._at) / PAUSE_SECONDS
         self._left = min(float(BURST), self._left + gone * ACCEPTED_AT_ONCE) - count
         self._at = now
-        return PAUSE_SECONDS if self._left < ACCEPTED_AT_ONCE else 0.0
+        lacking = (ACCEPTED_AT_ONCE - self._left) / ACCEPTED_AT_ONCE
+        return max(1.0, lacking) * PAUSE_SECONDS if lacking > 0 else 0.0
 
 
 class Listening:
@@ -106,9 +109,12 @@ async def listen(made: Made, host: str, port: int) -> Listening:
     bound = await asyncio.get_running_loop().create_server(
         made, host.strip("[]") or None, port, start_serving=False
     )
-    sockets = [one.dup() for one in bound.sockets]
-    bound.close()
+    sockets: list[socket.socket] = []
     try:
+        try:
+            sockets += (one.dup() for one in bound.sockets)
+        finally:
+            bound.close()
         return Listening(made, sockets)
     except OSError:
         for one in sockets:

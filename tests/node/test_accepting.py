@@ -128,6 +128,16 @@ def test_a_pace_is_a_burst_and_then_some_in_each_pause() -> None:
     assert pace.pause_seconds(0, now + 10) == 0
 
 
+def test_two_addresses_of_a_port_have_together_what_one_has() -> None:
+    pace, begin, counts = Pace(), 100.0, 0
+    due = [begin, begin]  # when each of them accepts again
+    while (now := min(due)) < begin + 1:
+        counts += ACCEPTED_AT_ONCE
+        due[due.index(now)] = now + pace.pause_seconds(ACCEPTED_AT_ONCE, now)
+    most = BURST + ACCEPTED_AT_ONCE / PAUSE_SECONDS
+    assert 0.9 * most <= counts <= most + 2 * ACCEPTED_AT_ONCE
+
+
 async def test_an_address_that_is_taken_leaves_no_descriptor_open() -> None:
     server = await listen(Greeted, "127.0.0.1", 0)
     before = len(os.listdir("/proc/self/fd"))
