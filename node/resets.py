@@ -11,6 +11,7 @@ from store.clocks import MonoMs
 
 QUICK_MS = 100  # from the beginning of a call to its reset: sooner than any deadline of use
 RESETS_MAX = 100  # quick ones of a method, in a period
+RESETS_PART = 0.125  # of its calls: fewer cost less than the pause would cost the others
 PERIOD_MS = 1000
 PAUSE_SECONDS = 0.002  # between calls of a method, while there are more
 
@@ -18,8 +19,13 @@ PAUSE_SECONDS = 0.002  # between calls of a method, while there are more
 @dataclass(slots=True)
 class _Method:
     since_ms: MonoMs
+    calls: int = 0
     resets: int = 0
     were_many: bool = False  # in the period before
+
+    @property
+    def has_many(self) -> bool:
+        return self.resets > RESETS_MAX and self.resets >= RESETS_PART * self.calls
 
 
 @dataclass(slots=True)
@@ -34,25 +40,27 @@ class Resets:
             self._now(method, now_ms).resets += 1
 
     def pause_seconds(self, method: str, now_ms: MonoMs) -> float:
-        """How long to wait before a next call of a method is taken: all methods of which calls are
-        reset have together what one may have.
+        """A call of a method was taken; how long to wait before the next one is. All methods of
+        which calls are reset have together what one may have.
         """
-        if method not in self._methods or not self._are_many(method, now_ms):
+        self._now(method, now_ms).calls += 1
+        if not self._are_many(method, now_ms):
             return 0.0
         attacked = sum(self._are_many(name, now_ms) for name in list(self._methods))
         return attacked * PAUSE_SECONDS
 
     def _are_many(self, method: str, now_ms: MonoMs) -> bool:
         found = self._now(method, now_ms)
-        return found.were_many or found.resets > RESETS_MAX
+        return found.were_many or found.has_many
 
     def _now(self, method: str, now_ms: MonoMs) -> _Method:
         """The period of now, of a method."""
         found = self._methods.setdefault(method, _Method(now_ms))
         gone = (now_ms - found.since_ms) // PERIOD_MS
         if gone:
-            found.were_many = gone == 1 and found.resets > RESETS_MAX
-            found.since_ms, found.resets = MonoMs(found.since_ms + gone * PERIOD_MS), 0
+            found.were_many = gone == 1 and found.has_many
+            found.since_ms = MonoMs(found.since_ms + gone * PERIOD_MS)
+            found.calls = found.resets = 0
         return found
 
 

@@ -1,6 +1,6 @@
 """When calls of a method wait before they are taken."""
 
-from node.resets import PAUSE_SECONDS, PERIOD_MS, QUICK_MS, RESETS_MAX, Resets
+from node.resets import PAUSE_SECONDS, PERIOD_MS, QUICK_MS, RESETS_MAX, RESETS_PART, Resets
 from store.clocks import MonoMs
 
 
@@ -29,6 +29,14 @@ def test_calls_wait_in_the_period_after_it_and_no_longer() -> None:
     assert found.pause_seconds("/a", MonoMs(2 * PERIOD_MS)) == 0
     found = noted(RESETS_MAX + 1)
     assert found.pause_seconds("/a", MonoMs(2 * PERIOD_MS)) == 0  # nobody looked in between
+
+
+def test_a_few_among_many_calls_are_no_reason() -> None:
+    found = noted(RESETS_MAX + 1)
+    calls = int((RESETS_MAX + 1) / RESETS_PART)
+    pauses = [found.pause_seconds("/a", MonoMs(5)) for _ in range(calls + 1)]
+    assert pauses == calls * [PAUSE_SECONDS] + [0.0]
+    assert found.pause_seconds("/a", MonoMs(PERIOD_MS)) == 0
 
 
 def test_several_methods_have_together_what_one_has() -> None:
