@@ -28,7 +28,8 @@ class Neighbours:
         """Whether a peer, as gRPC names it, has an address of a node; as far as is known by now."""
         address = Who.at("", peer_host(peer).address).address
         return any(
-            address == host or address in self._resolved.get(host, ()) for host in self._hosts()
+            address == _address_of(host) or address in self._resolved.get(host, ())
+            for host in self._hosts()
         )
 
     def _hosts(self) -> Iterator[str]:
@@ -46,7 +47,7 @@ class Neighbours:
     async def run(self) -> None:
         """Look up the names of hosts now and then, until cancelled."""
         while True:
-            names = sorted({host for host in self._hosts() if not _is_address(host)})[:NAMES_MAX]
+            names = sorted({host for host in self._hosts() if not _address_of(host)})[:NAMES_MAX]
             found = [await self._addresses(name) for name in names]
             self._resolved = dict(zip(names, found, strict=True))
             await asyncio.sleep(RESOLVE_SECONDS)
@@ -62,12 +63,14 @@ class Neighbours:
         return frozenset(Who.at("", str(row[4][0])).address for row in rows)
 
 
-def _is_address(host: str) -> bool:
+def _address_of(host: str) -> str:
+    """An address, written as a peer's is; empty for a name."""
     try:
-        ipaddress.ip_address(host)
+        found = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        return False
-    return True
+        return ""
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(mapped or found)
 
 
 __all__ = ["Neighbours"]

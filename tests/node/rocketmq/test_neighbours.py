@@ -80,6 +80,20 @@ async def test_what_a_node_says_of_a_client_is_believed(
     await forwarded.close()
 
 
+@pytest.mark.parametrize(
+    ("host", "peer"),
+    [
+        ("[2001:DB8:0::0007]", "ipv6:%5B2001:db8::7%5D:1"),
+        ("[::ffff:10.0.0.7]", "ipv4:10.0.0.7:1"),
+    ],
+)
+async def test_a_node_is_known_however_its_address_is_written(
+    node: Node, host: str, peer: str
+) -> None:
+    broker_of(node).advertised = f"{host}:8081"
+    assert Neighbours(broker_of(node)).has(peer)
+
+
 async def test_names_of_hosts_are_looked_up(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"n1.example": ["10.0.0.7", "::ffff:10.0.0.8"]}
 
