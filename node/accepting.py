@@ -77,12 +77,16 @@ class Listening:
         while count < ACCEPTED_AT_ONCE:
             try:
                 line, _ = listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
-                log.warning("a connection cannot be accepted", reason=str(error))
-                self._pause(listener, SCARCE_SECONDS if error.errno in _SCARCE else PAUSE_SECONDS)
-                return
+                if error.errno in _SCARCE:
+                    log.warning("a connection cannot be accepted", reason=str(error))
+                    self._pause(listener, SCARCE_SECONDS)
+                    return
+                log.debug("a connection did not begin", reason=str(error))  # what broke it already
+                count += 1
+                continue
             self._beginning.start(self._begin(line))
             count += 1
         seconds = self._pace.pause_seconds(count, self._loop.time())

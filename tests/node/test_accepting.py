@@ -77,16 +77,23 @@ async def test_a_port_that_is_closed_in_a_pause_accepts_no_more(
         one.close()
 
 
-async def test_where_there_is_no_descriptor_left_it_tries_again(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [
+        (errno.EMFILE, "a connection cannot be accepted"),
+        (errno.EPERM, "a connection did not begin"),
+    ],
+)
+async def test_a_connection_that_cannot_be_accepted_keeps_no_other_one_away(
+    monkeypatch: pytest.MonkeyPatch, problem: int, told: str
 ) -> None:
     monkeypatch.setattr(accepting, "SCARCE_SECONDS", 0.0)
     server = await listen(Greeted, "127.0.0.1", 0)
     listener = server.sockets[0]
-    problems = iter((OSError(errno.EMFILE, "Too many open files"),))
+    problems = iter((OSError(problem, os.strerror(problem)),))
 
     class Scarce:
-        """The socket, at first without a descriptor for what it accepts."""
+        """The socket, of which the first connection cannot be accepted."""
 
         def __init__(self, real: socket.socket) -> None:
             self.real = real
@@ -95,8 +102,8 @@ async def test_where_there_is_no_descriptor_left_it_tries_again(
             return self.real.fileno()
 
         def accept(self) -> object:
-            for problem in problems:
-                raise problem
+            for error in problems:
+                raise error
             return self.real.accept()
 
     loop = asyncio.get_running_loop()
@@ -111,7 +118,7 @@ async def test_where_there_is_no_descriptor_left_it_tries_again(
         async with asyncio.timeout(20):
             while not turns:
                 await asyncio.sleep(0)
-    assert [one["event"] for one in logged] == ["a connection cannot be accepted"]
+    assert [one["event"] for one in logged] == [told]
     server.close()
 
 
