@@ -17,10 +17,12 @@ log = structlog.get_logger("duolog.node")
 
 NAMES = frozenset({"event_engine", "lifeguard"})  # a thread that one of these begins is like it
 NICENESS = 10  # over the event loop's: a tenth of what it gets, where both want a processor
-BUSY_PART = 0.4  # of a processor, that threads beside the event loop's had since the last look
+BUSY_PART = 0.4  # of a processor, that they had since the last look
+FIND_SECONDS = 1.0  # between two looks for those that have begun
 SHORT_SECONDS = 0.01  # since then: it says nothing
 QUIET_SECONDS = 10.0  # without that; then they may have what they had
 AGAIN_SECONDS = 1.0  # to the next try, where the system could not tell of them
+_THREADS_CLOCK = 6  # of Linux: the bits of a clock that counts the CPU time of a thread
 _TASKS = Path("/proc/self/task")
 
 
@@ -36,22 +38,36 @@ class CoreThreads:
         self._is_lasting = False  # this process may not change it
         self._busy_at = self._at = time.monotonic()
         self._again_at = 0.0
-        self._used = time.process_time() - time.thread_time()
+        self._used: dict[int, float] = {}  # CPU seconds of each thread, at the last look
+        self._found_at = -FIND_SECONDS
 
     def look(self) -> None:
         """To be called time and again, by the event loop's thread."""
         now = time.monotonic()
         gone = now - self._at
         if gone >= SHORT_SECONDS:
-            used = time.process_time() - time.thread_time()
-            busy = used - self._used
-            self._at, self._used = now, used
-            self.looked(now, gone, busy)
+            self._at = now
+            self.looked(now, gone, self._busy(now))
+
+    def _busy(self, now: float) -> float:
+        """CPU seconds that they had since the last look."""
+        if now - self._found_at >= FIND_SECONDS:
+            self._found_at = now
+            with contextlib.suppress(OSError):  # as where no descriptor is left
+                for thread in _threads():
+                    self._used.setdefault(thread, 0.0 if self._used else _cpu_seconds(thread))
+        busy = 0.0
+        for thread, before in list(self._used.items()):
+            try:
+                self._used[thread] = _cpu_seconds(thread)
+            except OSError:  # it ended
+                del self._used[thread]
+            else:
+                busy += self._used[thread] - before
+        return busy
 
     def looked(self, now: float, gone: float, busy: float) -> None:
-        """All in seconds: since the look before, and what threads beside the event loop's had of a
-        processor since then.
-        """
+        """All in seconds: since the look before, and what they had of a processor since then."""
         if busy >= BUSY_PART * gone:
             self._busy_at = now
             if not self.give_way:
@@ -73,28 +89,40 @@ class CoreThreads:
             return
         self.give_way = give_way
         if give_way:
-            log.info("gRPC: its threads give way to the event loop", threads=threads)
+            log.debug("gRPC: its threads give way to the event loop", threads=threads)
 
 
 def _renice(niceness: int) -> int:
     """How many threads there were, of which others are made. Raises OSError before anything is
     changed, PermissionError where it may not be.
     """
-    found: list[int] = []
-    with contextlib.suppress(FileNotFoundError):  # this system does not tell of threads
-        for entry in os.scandir(_TASKS):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-                if Path(entry.path, "comm").read_text().strip() in NAMES:
-                    found.append(int(entry.name))
+    found = _threads()
     for thread in found:
         with contextlib.suppress(ProcessLookupError):
             os.setpriority(os.PRIO_PROCESS, thread, niceness)
     return len(found)
 
 
+def _threads() -> list[int]:
+    """Those that there are. Raises OSError."""
+    found: list[int] = []
+    with contextlib.suppress(FileNotFoundError):  # this system does not tell of threads
+        for entry in os.scandir(_TASKS):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+                if Path(entry.path, "comm").read_text().strip() in NAMES:
+                    found.append(int(entry.name))
+    return found
+
+
+def _cpu_seconds(thread: int) -> float:
+    """That a thread has used. Raises OSError where there is none."""
+    return time.clock_gettime((~thread << 3) | _THREADS_CLOCK)
+
+
 __all__ = [
     "AGAIN_SECONDS",
     "BUSY_PART",
+    "FIND_SECONDS",
     "NICENESS",
     "QUIET_SECONDS",
     "SHORT_SECONDS",

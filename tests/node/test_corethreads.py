@@ -2,6 +2,8 @@
 
 import errno
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from node import corethreads as module
 from node.corethreads import (
     AGAIN_SECONDS,
     BUSY_PART,
+    FIND_SECONDS,
     NICENESS,
     QUIET_SECONDS,
     SHORT_SECONDS,
@@ -26,21 +29,18 @@ class Clock:
     """In the place of the module `time`."""
 
     def __init__(self) -> None:
-        self.now = self.others = 0.0
+        self.now = self.used = 0.0
 
-    def go_on(self, seconds: float, of_others: float) -> None:
-        """of_others: what other threads have of a processor in this time."""
+    def go_on(self, seconds: float, used: float) -> None:
+        """used: what a thread of gRPC has of a processor in this time."""
         self.now += seconds
-        self.others += of_others
+        self.used += used
 
     def monotonic(self) -> float:
         return self.now
 
-    def process_time(self) -> float:
-        return self.others
-
-    def thread_time(self) -> float:
-        return 0.0
+    def clock_gettime(self, clock: int) -> float:
+        return self.used
 
 
 @pytest.fixture
@@ -74,13 +74,45 @@ def test_looks_in_quick_succession_say_what_they_say_together(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "_threads", lambda: [1])
     threads = CoreThreads()
-    clock.go_on(SHORT_SECONDS / 2, of_others=SHORT_SECONDS)
+    clock.go_on(SHORT_SECONDS, used=SHORT_SECONDS)
+    threads.look()
+    assert niceness == [], "it was seen for the first time"
+    clock.go_on(SHORT_SECONDS / 2, used=SHORT_SECONDS)
     threads.look()
     assert niceness == []
-    clock.go_on(SHORT_SECONDS / 2, of_others=0)
+    clock.go_on(SHORT_SECONDS / 2, used=0)
     threads.look()
     assert niceness == [NICENESS]
+
+
+def test_only_their_time_counts_and_one_that_ends_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        while time.thread_time() < 0.01:
+            pass
+        begun.set()
+        may_end.wait(60)
+
+    thread = threading.Thread(target=work)
+    found: list[int] = []
+    monkeypatch.setattr(module, "_threads", lambda: found)
+    threads = CoreThreads()
+    found.append(threading.get_native_id())
+    assert threads._busy(0.0) < 0.005, "what it had before does not count"
+    thread.start()
+    begun.wait(60)
+    assert thread.native_id is not None
+    found[:] = [thread.native_id]
+    assert threads._busy(FIND_SECONDS) >= 0.01
+    may_end.set()
+    thread.join()
+    threads._busy(FIND_SECONDS)
+    assert thread.native_id not in threads._used
 
 
 def test_once_they_were_quiet_they_have_what_they_had(niceness: list[int]) -> None:

@@ -482,12 +482,12 @@ async def test_members_are_those_of_the_group_for_operators_too(
 ) -> None:
     await remoting.beat("c1", "g", "T")
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        assert (await client.admin.group("g")).members == 1
+        assert (await client.admin.group("g")).clients == 1
         with pytest.raises(duolog.Busy, match="has members"):
             await client.admin.reset_group("g", "T", duolog.Start.EARLIEST)
         fields = {"clientID": "c1", "consumerGroup": "g"}
         await remoting.ask(RequestCode.UNREGISTER_CLIENT, fields)
-        assert (await client.admin.group("g")).members == 0
+        assert (await client.admin.group("g")).clients == 0
         await client.admin.reset_group("g", "T", duolog.Start.EARLIEST)
 
 

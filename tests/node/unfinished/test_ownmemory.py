@@ -2,13 +2,16 @@
 
 import mmap
 import os
+import subprocess
+import sys
 
 from node.unfinished.ownmemory import OwnMemory
 
 BYTES = 64 << 20
 
 
-def test_memory_that_is_taken_and_given_back_is_seen() -> None:
+def taken_and_given_back() -> None:
+    """Raises AssertionError. Nothing else may take memory meanwhile."""
     memory = OwnMemory()
     before = memory.read()
     with mmap.mmap(-1, BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as taken:
@@ -16,6 +19,11 @@ def test_memory_that_is_taken_and_given_back_is_seen() -> None:
         assert memory.read() >= before + BYTES // 2
     assert memory.read() < before + BYTES // 2
     memory.close()
+
+
+def test_memory_that_is_taken_and_given_back_is_seen() -> None:
+    words = [sys.executable, "-c", f"import {__name__} as it; it.taken_and_given_back()"]
+    subprocess.run(words, check=True, timeout=60)
 
 
 def test_it_keeps_one_descriptor_and_leaves_none() -> None:
