@@ -55,7 +55,7 @@ class Listening:
         self.sockets = tuple(sockets)
         self._made = made
         self._loop = asyncio.get_running_loop()
-        self._beginning = Background()
+        self._beginning = Background()  # each is over in a turn or two
         self._pace = Pace()
         self._timers: dict[socket.socket, asyncio.TimerHandle] = {}
         for one in self.sockets:

@@ -12,7 +12,6 @@ gives grpcio's own server.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, cast
@@ -23,6 +22,7 @@ import structlog
 from grpc._cython import cygrpc as _cygrpc
 from grpc.aio import _server
 
+from node.clocks import mono_ms
 from node.grpcoptions import Options
 from node.methods import Handler, methods_of
 from node.resets import Resets
@@ -97,7 +97,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
                 if self.is_running():
                     continue
                 raise
-            began_ms = _now_ms()
+            began_ms = mono_ms()
             begun = self._begun(state)
             if begun is None:
                 del state  # with its headers, which may be long
@@ -121,7 +121,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
         try:
             await serving
         except asyncio.CancelledError:
-            now_ms = _now_ms()
+            now_ms = mono_ms()
             self._resets.note(name, now_ms - began_ms, now_ms)
             raise
 
@@ -138,10 +138,6 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
 
 def _nothing(_task: object) -> None:
     """Of calls that nobody counts."""
-
-
-def _now_ms() -> MonoMs:
-    return MonoMs(int(1000 * time.monotonic()))
 
 
 class Server(_server.Server):

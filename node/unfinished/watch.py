@@ -12,11 +12,11 @@ from typing import TypeVar
 
 import structlog
 
+from node.clocks import mono_ms
 from node.corethreads import CoreThreads
 from node.unfinished.ledger import Ledger, Name
 from node.unfinished.ownmemory import OwnMemory
 from node.unfinished.sockets import Sockets, are_told
-from store.clocks import MonoMs
 
 log = structlog.get_logger("duolog.node")
 T = TypeVar("T")
@@ -100,7 +100,7 @@ class Watch:
                 memory = self._memory.read()
                 spent = time.thread_time() - began
                 least, looks = min(least, memory), looks + 1
-                hurries = bool(self._ledger.offending(_now_ms()))
+                hurries = bool(self._ledger.offending(mono_ms()))
                 all_of_them = hurries or memory >= least + GROWN_BYTES or looks >= IDLE_LOOKS
                 if all_of_them:
                     spent += await _in_turns(sockets.find(), self._ledger.appeared)
@@ -113,12 +113,12 @@ class Watch:
             self._note("")
             if all_of_them or self._ledger.unfinished:
                 spent += await _in_turns(
-                    sockets.received(), lambda part: self._ledger.look(part, _now_ms())
+                    sockets.received(), lambda part: self._ledger.look(part, mono_ms())
                 )
                 began = time.thread_time()
-                self._end(sockets, self._ledger.judge(all_of_them, _now_ms()))
+                self._end(sockets, self._ledger.judge(all_of_them, mono_ms()))
                 spent += time.thread_time() - began
-            sockets.hold(self._ledger.offending(_now_ms()))
+            sockets.hold(self._ledger.offending(mono_ms()))
             rest = NEXT_SECONDS if hurries or self._ledger.unfinished else LOOK_SECONDS
             rest = max(rest, RESTS * spent)
 
@@ -131,7 +131,7 @@ class Watch:
                 return
 
     def _is_bound(self, name: Name) -> bool:
-        return self._ledger.is_bound(name, _now_ms())
+        return self._ledger.is_bound(name, mono_ms())
 
     def _note(self, problem: str) -> None:
         if problem and not self._problem:
@@ -163,10 +163,6 @@ async def _in_turns(steps: Iterable[T], take: Callable[[T], None]) -> float:
         await asyncio.sleep(0)
         began = time.thread_time()
     return spent + time.thread_time() - began
-
-
-def _now_ms() -> MonoMs:
-    return MonoMs(int(1000 * time.monotonic()))
 
 
 __all__ = ["Watch"]
