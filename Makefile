@@ -7,7 +7,7 @@ SPARK := $(VENV)/.spark
 KERNELS := $(VENV)/.kernels
 
 .PHONY: help venv certs demo pipeline test test-all check fmt proto sim sim-mutants mutation bench bench-peers fuzz interop clean docs up down \
-  chaos chaos-containers test-containers
+  chaos chaos-containers test-most test-grpc test-spark test-cluster test-containers
 
 SEEDS ?= 500
 
@@ -83,11 +83,19 @@ pipeline: venv java  ## A year of flights through replay, stream, tier and repor
 test: venv etcd  ## Run the tests that a change needs, in some minutes.
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not long and not interop and not spark and not containers"
 
-test-all: venv etcd java  ## Run all tests; those of containers where a Docker engine answers.
+test-all: test-most test-grpc test-spark test-cluster  ## Run all tests; those of containers where a Docker engine answers.
+
+test-most: venv etcd java
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers and not spark"
+
+test-grpc: venv etcd
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers and not spark" \
 	  --transport grpc tests/client tests/node/api
+
+test-spark: venv java
 	@$(BIN)/python -m pytest -q -m spark tests/spark tests/pipeline
+
+test-cluster: venv
 	@$(BIN)/python -m pytest -q -m containers tests/cluster
 
 # These read the sources only, so kernels are not needed. Quick checks come first.
