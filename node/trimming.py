@@ -8,21 +8,15 @@ takes some 30 ms in which other threads may wait for memory.
 import asyncio
 import contextlib
 import ctypes
-from pathlib import Path
+
+import structlog
+
+from node.ownmemory import OwnMemory
+
+log = structlog.get_logger("duolog.node")
 
 CHECK_SECONDS = 10.0
-GROWN_MIB = 64  # since the last time
-_STATUS = Path("/proc/self/status")
-
-
-def anonymous_mib() -> int:
-    """Anonymous memory of this process; 0 where the system does not tell."""
-    try:
-        lines = _STATUS.read_text().splitlines()
-    except OSError:
-        return 0
-    found = next((line for line in lines if line.startswith("RssAnon:")), "")
-    return int(found.split()[1]) // 1024 if found else 0
+GROWN_BYTES = 64 << 20  # since the last time
 
 
 def give_back() -> None:
@@ -33,16 +27,24 @@ def give_back() -> None:
 
 
 async def keep_trimmed() -> None:
-    """Look, and give back, until cancelled. A node works on where the system refuses a thread."""
-    least = anonymous_mib()
-    while True:
-        await asyncio.sleep(CHECK_SECONDS)
-        now = anonymous_mib()
-        least = min(least, now)
-        if now >= least + GROWN_MIB:
-            with contextlib.suppress(RuntimeError, OSError):
-                await asyncio.to_thread(give_back)
-            least = anonymous_mib()
+    """Look, and give back, until cancelled; nothing where the system does not tell of memory. A
+    node works on where it refuses a thread.
+    """
+    memory = OwnMemory()
+    try:
+        least = memory.read()
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            now = memory.read()
+            least = min(least, now)
+            if now >= least + GROWN_BYTES:
+                with contextlib.suppress(RuntimeError, OSError):
+                    await asyncio.to_thread(give_back)
+                least = memory.read()
+    except OSError as error:
+        log.debug("freed memory is not given back", reason=str(error))
+    finally:
+        memory.close()
 
 
-__all__ = ["anonymous_mib", "give_back", "keep_trimmed"]
+__all__ = ["give_back", "keep_trimmed"]

@@ -14,8 +14,8 @@ import structlog
 
 from node.clocks import mono_ms
 from node.corethreads import CoreThreads
+from node.ownmemory import OwnMemory
 from node.unfinished.ledger import Ledger, Name
-from node.unfinished.ownmemory import OwnMemory
 from node.unfinished.sockets import Sockets, are_told
 
 log = structlog.get_logger("duolog.node")

@@ -14,12 +14,12 @@ from bench import http2bytes as h2
 from bench.callattacks import APPEND, Caller
 from bench.portattacks import CHECK
 from node.clocks import mono_ms
+from node.ownmemory import OwnMemory
 from node.server import Node
 from node.unfinished import segments
 from node.unfinished import watch as watching
 from node.unfinished.ledger import Ledger, Name
 from node.unfinished.offenders import OFFENCES
-from node.unfinished.ownmemory import OwnMemory
 from node.unfinished.sockets import BOUND_BYTES, are_told
 from store.clocks import MonoMs
 from tests.node.conftest import StartNode

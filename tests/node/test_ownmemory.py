@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from node.unfinished.ownmemory import OwnMemory
+from node.ownmemory import OwnMemory
 
 BYTES = 64 << 20
 
