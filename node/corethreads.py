@@ -6,6 +6,7 @@ they give way to the event loop, which serves all clients. Else they do not: wha
 stored, say, comes by one of them, and a send waits for it.
 """
 
+import asyncio
 import contextlib
 import os
 import time
@@ -18,12 +19,26 @@ log = structlog.get_logger("duolog.node")
 NAMES = frozenset({"event_engine", "lifeguard"})  # a thread that one of these begins is like it
 NICENESS = 10  # over the event loop's: a tenth of what it gets, where both want a processor
 BUSY_PART = 0.4  # of a processor, that they had since the last look
+LOOK_SECONDS = 0.02
 FIND_SECONDS = 1.0  # between two looks for those that have begun
 SHORT_SECONDS = 0.01  # since then: it says nothing
 QUIET_SECONDS = 10.0  # without that; then they may have what they had
 AGAIN_SECONDS = 1.0  # to the next try, where the system could not tell of them
 _THREADS_CLOCK = 6  # of Linux: the bits of a clock that counts the CPU time of a thread
 _TASKS = Path("/proc/self/task")
+
+
+async def keep_looking() -> None:
+    """Have them give way where they must, until cancelled; once in a process, whose threads serve
+    all its ports. A node works on where this fails.
+    """
+    threads = CoreThreads()
+    try:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            threads.look()
+    except Exception as error:
+        log.error("gRPC: its threads give way no more", exc_info=error)
 
 
 class CoreThreads:
@@ -42,7 +57,7 @@ class CoreThreads:
         self._found_at = -FIND_SECONDS
 
     def look(self) -> None:
-        """To be called time and again, by the event loop's thread."""
+        """To be called by the event loop's thread."""
         now = time.monotonic()
         gone = now - self._at
         if gone >= SHORT_SECONDS:
@@ -127,4 +142,5 @@ __all__ = [
     "QUIET_SECONDS",
     "SHORT_SECONDS",
     "CoreThreads",
+    "keep_looking",
 ]

@@ -33,6 +33,7 @@ from node.cautions import cautions
 from node.clienttls import ClientTls
 from node.config import Config, ConfigError, without_login
 from node.consoleprocess import ConsoleOptions, ConsoleProcess
+from node.corethreads import keep_looking
 from node.election.failover import Candidate, FailoverService
 from node.following.state import check_served
 from node.frames.server import FramesServer
@@ -689,9 +690,9 @@ async def serve(config: Config) -> int:
     gc.enable()
     async with asyncio.TaskGroup() as tasks:
         waits = [tasks.create_task(event.wait()) for event in (stop, node.broker.failed)]
-        trimming = tasks.create_task(keep_trimmed())
+        upkeep = [tasks.create_task(task) for task in (keep_trimmed(), keep_looking())]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for task in (*waits, trimming):
+        for task in (*waits, *upkeep):
             task.cancel()
     failed = node.broker.failed.is_set()
     if failed:

@@ -13,7 +13,6 @@ from typing import TypeVar
 import structlog
 
 from node.clocks import mono_ms
-from node.corethreads import CoreThreads
 from node.ownmemory import OwnMemory
 from node.unfinished.ledger import Ledger, Name
 from node.unfinished.sockets import Sockets, are_told
@@ -42,7 +41,6 @@ class Watch:
         self.ended = 0
         self.looks = False
         self._ledger = ledger
-        self._threads = CoreThreads()
         # When each was ended, by time.monotonic(); the latest one last.
         self._ended_names: OrderedDict[Name, float] = OrderedDict()
         self._memory = OwnMemory()
@@ -94,7 +92,7 @@ class Watch:
     async def _keep_looking(self, sockets: Sockets) -> None:
         least, looks, rest = 0, 0, LOOK_SECONDS
         while True:
-            await self._rest(rest)
+            await asyncio.sleep(rest)
             try:
                 began = time.thread_time()
                 memory = self._memory.read()
@@ -121,14 +119,6 @@ class Watch:
             sockets.hold(self._ledger.offending(mono_ms()))
             rest = NEXT_SECONDS if hurries or self._ledger.unfinished else LOOK_SECONDS
             rest = max(rest, RESTS * spent)
-
-    async def _rest(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while True:
-            await asyncio.sleep(min(LOOK_SECONDS, max(0.0, until - time.monotonic())))
-            self._threads.look()
-            if time.monotonic() >= until:
-                return
 
     def _is_bound(self, name: Name) -> bool:
         return self._ledger.is_bound(name, mono_ms())

@@ -1,5 +1,6 @@
 """When the threads of gRPC's core give way to the event loop."""
 
+import asyncio
 import errno
 import os
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from demo.ports import free_endpoint
 from node import corethreads as module
 from node.corethreads import (
     AGAIN_SECONDS,
@@ -20,6 +22,7 @@ from node.corethreads import (
     CoreThreads,
 )
 from node.server import Node
+from tests.node.conftest import StartNode
 from tests.until import wait_until
 
 LOOK = 0.02
@@ -179,6 +182,49 @@ def test_they_give_way_to_a_process_that_gives_way_itself(
     threads.looked(1.0, LOOK, BUSY)
     threads.looked(1.0 + QUIET_SECONDS, LOOK, 0)
     assert niceness == [5 + NICENESS, 5]
+
+
+async def test_they_are_looked_at_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = asyncio.Queue[None]()
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(CoreThreads, "look", lambda _: looks.put_nowait(None))
+    looking = asyncio.create_task(module.keep_looking())
+    async with asyncio.timeout(20):
+        for _ in range(3):
+            await looks.get()
+    looking.cancel()
+    await asyncio.wait((looking,))
+    assert looking.cancelled()
+
+
+async def test_a_node_works_on_where_a_look_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(_: CoreThreads) -> None:
+        raise ValueError("no number")
+
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(CoreThreads, "look", look)
+    with capture_logs() as logged:
+        await module.keep_looking()
+    assert [line["event"] for line in logged] == ["gRPC: its threads give way no more"]
+
+
+async def test_one_looks_in_a_process_however_many_ports_it_has(
+    monkeypatch: pytest.MonkeyPatch, start_node: StartNode
+) -> None:
+    looks: list[CoreThreads] = []
+
+    def look(threads: CoreThreads) -> None:
+        looks.append(threads)
+
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(CoreThreads, "look", look)
+    looking = asyncio.create_task(module.keep_looking())
+    await start_node(ha={"listen": free_endpoint()})
+    async with asyncio.timeout(20):
+        while len(looks) < 3:
+            await asyncio.sleep(0)
+    looking.cancel()
+    assert len({id(one) for one in looks}) == 1
 
 
 async def test_gRPC_has_threads_of_the_names_that_are_known(node: Node) -> None:
