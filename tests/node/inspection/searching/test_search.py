@@ -135,17 +135,21 @@ async def test_a_search_ends_in_time_and_keeps_what_it_found(
     node = await start_node()
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
         await filled(client)
-        fetch, reads = client.fetch, 0
+        fetch, reads, loop = client.fetch, 0, asyncio.get_running_loop()
+        now, seconds = loop.time, 10.0
 
-        async def stalls(*asked: Any, **how: Any) -> Any:
-            nonlocal reads
-            reads += 1
-            if reads > 3:
-                await asyncio.Event().wait()
-            return await fetch(*asked, **how)
+        with monkeypatch.context() as patch:
 
-        monkeypatch.setattr(client, "fetch", stalls)
-        search = await found_by(client, Terms("T", text="number", seconds=0.3))
+            async def stalls(*asked: Any, **how: Any) -> Any:
+                nonlocal reads
+                reads += 1
+                if reads > 3:  # its time passes here, and not before: a machine may stand still
+                    patch.setattr(loop, "time", lambda: now() + seconds)
+                    await asyncio.Event().wait()
+                return await fetch(*asked, **how)
+
+            patch.setattr(client, "fetch", stalls)
+            search = await found_by(client, Terms("T", text="number", seconds=seconds))
         assert search.progress.end is End.LATE
         assert len(search.hits) == search.progress.scanned == 3
 
