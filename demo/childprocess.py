@@ -43,7 +43,7 @@ class ChildProcess:
         self.log = log
         self._command = list(command)
         self._output = output or log
-        self._environment = environment
+        self.environment = environment
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -75,7 +75,7 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
-                env=self._environment,
+                env=self.environment,
                 cwd=self.log.parent,
             )
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from store.messagestore import MessageStore
 from tests import order
+from tests.process.forks import nodes_are_forked
 from tests.support import crash, open_store
 
 # This machine is shared: how long one example takes says nothing.
@@ -47,6 +48,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tests.setdefault(unit, []).append(item)
         ranks[unit] = min(order.rank(markers), ranks.get(unit, len(order.LONG)))
     items[:] = order.dealt([(ranks[unit], tests[unit]) for unit in tests], workers)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_nodes() -> Iterator[None]:
+    """Nodes in processes of their own start without loading their program each time."""
+    with nodes_are_forked():
+        yield
 
 
 @pytest.fixture

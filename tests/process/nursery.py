@@ -1,133 +1,111 @@
-"""Nodes forked by a process that has loaded their program: a start costs no second of imports.
+"""A program that forks others: each begins with its modules loaded, so a start costs no imports.
 
-Each is a process as any other node is, with files, ports and signals of its own.
-`python -m tests.process.nursery` reads one line of JSON for each node, its words and its log, and
-forks it; it tells the node's id, and later its status. One node at a time.
+`python -m tests.process.nursery FD MODULE...` loads the modules, reads what to start from a socket,
+and tells how it ended. What it forks runs `duolog` with words, files and a directory of its own.
+
+Rules: it never uses gRPC, which has threads of its own, and starts no thread (those of numpy's
+OpenBLAS end before a fork, and begin again when they are used); what it forked ends with it.
 """
 
+import gc
+import importlib
 import json
 import os
-import select
+import selectors
 import signal
-import subprocess
+import socket
 import sys
 import threading
-from pathlib import Path
-from typing import cast
 
-from tests.process.support import ROOT, NodeProcess, environment
-
-START_SECONDS = 120.0  # on a slow machine the first line waits for the imports
+REQUEST_BYTES_MAX = 1 << 17
+FILES = 4  # of a request: its three standard files, and where its id and its status are told
 
 
-class Forked:
-    """A node's process, as far as ChildProcess asks for it."""
+class Nursery:
+    """Forks what is asked for."""
 
-    def __init__(self, answers: int, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-        self._answers = answers
+    def __init__(self, asked: socket.socket) -> None:
+        self._asked = asked
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(asked, selectors.EVENT_READ)
+        self._running: dict[int, tuple[int, int]] = {}  # by pidfd: the id, and where it is told
+        # Ctrl-C in a terminal is for the tests, which end what they started.
+        self._interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    def poll(self) -> int | None:
-        """Its exit status once it has ended."""
-        if self.returncode is None and select.select([self._answers], [], [], 0)[0]:
-            self.returncode = line_of(self._answers)
-        return self.returncode
+    def serve(self) -> list[str]:
+        """Fork until nobody asks any more (an empty list); in what is forked, its words."""
+        while True:
+            for key, _ in self._ready.select():
+                if key.fd != self._asked.fileno():
+                    self._ended(key.fd)
+                    continue
+                request, files, _, _ = socket.recv_fds(self._asked, REQUEST_BYTES_MAX, FILES)
+                if not request:
+                    self._end_all()
+                    return []
+                if words := self._fork(json.loads(request), files):
+                    return words
 
-    def wait(self, timeout: float) -> int:
-        """Its exit status. Raises subprocess.TimeoutExpired."""
-        if self.returncode is None and not select.select([self._answers], [], [], timeout)[0]:
-            raise subprocess.TimeoutExpired(f"node {self.pid}", timeout)
-        status = self.poll()
-        assert status is not None, "it was told"
-        return status
-
-    def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        """SIGTERM."""
-        self.send_signal(signal.SIGTERM)
-
-
-def line_of(answers: int) -> int:
-    """The number in the next line of a nursery."""
-    line = b""
-    while not line.endswith(b"\n"):
-        more = os.read(answers, 1)
-        assert more, f"the nursery has ended: {line!r}"
-        line += more
-    return int(line)
-
-
-class ForkedNode(NodeProcess):
-    """A node whose starts are forks of one process; `close` ends that one, too."""
-
-    def __init__(self, data: Path, *flags: str) -> None:
-        super().__init__(data, *flags)
-        self._nursery = subprocess.Popen(
-            [sys.executable, "-m", "tests.process.nursery"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            env=environment(),
-        )
-
-    def spawn(self) -> "subprocess.Popen[bytes]":
-        """Fork it."""
-        nursery = self._nursery
-        assert nursery.stdin is not None
-        assert nursery.stdout is not None
-        words = self.command()[3:]  # those of `duolog`
-        told = {"words": words, "log": str(self.log)}
-        nursery.stdin.write(json.dumps(told).encode() + b"\n")
-        nursery.stdin.flush()
-        answers = nursery.stdout.fileno()
-        assert select.select([answers], [], [], START_SECONDS)[0], "the nursery forks nothing"
-        return cast("subprocess.Popen[bytes]", Forked(answers, line_of(answers)))
-
-    def close(self) -> None:
-        """Stop the node, and what forks it."""
-        self.stop()
-        for pipe in (self._nursery.stdin, self._nursery.stdout):
-            assert pipe is not None
-            pipe.close()
-        self._nursery.wait(START_SECONDS)
-
-
-def next_node() -> list[str]:
-    """Fork nodes until nothing is asked for any more; in each of them, its words."""
-    for line in sys.stdin.buffer:
-        told = json.loads(line)
+    def _fork(self, request: dict[str, list[str] | str], files: list[int]) -> list[str]:
+        """In the child: its words."""
         assert threading.active_count() == 1, "a fork has one thread"
         pid = os.fork()
         if pid == 0:
-            become(told["log"])
-            return list(told["words"])
-        print(pid, flush=True)
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-    return []
+            self._become(str(request["directory"]), files)
+            return list(request["words"])
+        *standard, status = files
+        for number in standard:
+            os.close(number)
+        os.write(status, b"%d\n" % pid)
+        watched = os.pidfd_open(pid)
+        self._running[watched] = pid, status
+        self._ready.register(watched, selectors.EVENT_READ)
+        return []
 
+    def _become(self, directory: str, files: list[int]) -> None:
+        """Have the files, the directory and the signals of a process that was started anew."""
+        self._ready.close()
+        self._asked.close()
+        for watched, (_, status) in self._running.items():
+            os.close(watched)
+            os.close(status)
+        for target, number in enumerate(files[:-1]):
+            os.dup2(number, target)
+        for number in files:
+            os.close(number)
+        # Those of this module were made for the nursery's own files.
+        sys.stdin = os.fdopen(0, closefd=False)
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+        os.chdir(directory)
+        signal.signal(signal.SIGINT, self._interrupt)
 
-def become(log: str) -> None:
-    """Have the files and the directory of a node that was started anew."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for number in (1, 2):
-        os.dup2(output, number)
-    os.chdir(Path(log).parent)
+    def _ended(self, watched: int) -> None:
+        pid, status = self._running.pop(watched)
+        self._ready.unregister(watched)
+        os.close(watched)
+        _, how = os.waitpid(pid, 0)
+        try:
+            os.write(status, b"%d\n" % os.waitstatus_to_exitcode(how))
+        except BrokenPipeError:
+            pass  # nobody waits for it any more
+        os.close(status)
+
+    def _end_all(self) -> None:
+        for pid, _ in self._running.values():
+            os.kill(pid, signal.SIGKILL)
+        for watched in list(self._running):
+            self._ended(watched)
 
 
 if __name__ == "__main__":
-    import node.cli.node
-    import node.logs
-    import node.server  # noqa: F401
+    asked = socket.socket(fileno=int(sys.argv[1]))
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
     from node.cli.main import main
 
-    words = next_node()
+    gc.freeze()  # or the first collection of each child would copy what they share
+    words = Nursery(asked).serve()
     if words:
         sys.argv = ["duolog", *words]
         main()

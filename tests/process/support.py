@@ -1,21 +1,12 @@
 """Nodes as real processes."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import duolog.sync
 
 from demo.childnode import ChildNode
-
-ROOT = Path(__file__).parent.parent.parent
-
-
-def environment() -> dict[str, str]:
-    """The test's environment without duolog's variables."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("DUOLOG_")}
-
+from tests.process.forks import COMMANDS, PROGRAM, ROOT, environment
 
 # A node reserves the disk of its files when it makes them: 1.4 GiB with the sizes of production.
 INDEX_SLOTS, INDEX_ENTRIES = 50_000, 200_000
@@ -45,8 +36,12 @@ def run_cli(
     *arguments: str, stdin: str = "", timeout: float = 60
 ) -> "subprocess.CompletedProcess[str]":
     """Run `duolog ...`."""
+    # A node prints gRPC's own lines, which forked commands cannot; jobs load Spark in any case.
+    anew = arguments[:2] == ("node", "start") or arguments[:1] == ("pipeline",)
+    if not anew and COMMANDS.suit({"GRPC_VERBOSITY": "NONE", **environment()}):
+        return COMMANDS.run(arguments, ROOT, stdin, timeout)
     return subprocess.run(
-        [sys.executable, "-m", "node.cli.main", *arguments],
+        [*PROGRAM, *arguments],
         input=stdin,
         capture_output=True,
         text=True,
@@ -55,3 +50,14 @@ def run_cli(
         env=environment(),
         check=False,
     )
+
+
+__all__ = [
+    "INDEX_ENTRIES",
+    "INDEX_SLOTS",
+    "ROOT",
+    "SMALL_FILES",
+    "NodeProcess",
+    "environment",
+    "run_cli",
+]

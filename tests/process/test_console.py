@@ -195,11 +195,11 @@ def test_twenty_nodes_leave_no_console(tmp_path: Path) -> None:
     listen, seen = free_endpoint(), []
     for number in range(ROUNDS):
         with node_at(tmp_path, listen) as node:
-            seen += consoles(node.pid)
+            seen.extend(consoles(node.pid))
             if number % 2:
                 node.kill()
+        wait_until(lambda: not any(map(alive, seen)))  # the next one needs its port
     assert len(seen) == ROUNDS
-    wait_until(lambda: not any(map(alive, seen)))
 
 
 def served(listen: str, authority: Path) -> int:

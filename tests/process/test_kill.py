@@ -12,7 +12,6 @@ import pytest
 from store import dump
 from store.options import StoreOptions
 from store.osdisk import OsDisk
-from tests.process.nursery import ForkedNode
 from tests.process.support import INDEX_ENTRIES, INDEX_SLOTS, NodeProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
@@ -75,7 +74,7 @@ async def test_random_sigkills_lose_and_duplicate_nothing_acknowledged(
 ) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    node = ForkedNode(tmp_path / "data", *FLAGS)
+    node = NodeProcess(tmp_path / "data", *FLAGS)
     await asyncio.to_thread(node.start)
     try:
         async with duolog.Client(node.endpoint, timeout=30) as client:
@@ -97,7 +96,7 @@ async def test_random_sigkills_lose_and_duplicate_nothing_acknowledged(
                         places[message.body] = (queue.queue_id, message.queue_offset)
                     offset = batch.next_offset
     finally:
-        node.close()
+        node.stop()
     assert len(load.acknowledged) > 20 * KILLS // SHARES
     lost = [body for body in load.acknowledged if body not in found]
     doubled = [body for body, times in found.items() if times > 1]
