@@ -6,6 +6,7 @@ from node.rights.policies import NAME_MAX, NOT_IN_USERS, USER_NAMES
 from store.accesstables import DISABLED, ENABLED, NORMAL, SUPER, Row
 from store.errors import BadMessage
 
+USERS_MAX = 10_000  # of a cluster
 PASSWORD_MAX = 1024
 TOKEN_PREFIX = "duolog-token."
 
@@ -71,4 +72,4 @@ def check_password(password: str) -> None:
         raise BadMessage("a password must not be an access token")
 
 
-__all__ = ["User", "check_password", "check_user_name"]
+__all__ = ["USERS_MAX", "User", "check_password", "check_user_name"]

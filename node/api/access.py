@@ -16,7 +16,7 @@ from node.access.access import Access
 from node.access.accesstokens import SECONDS_MAX
 from node.access.gate import PRINCIPAL, Principal
 from node.access.rules import need, of_topic
-from node.access.users import User, check_password, check_user_name
+from node.access.users import USERS_MAX, User, check_password, check_user_name
 from node.api.calls import Caller, unary
 from node.api.pages import page_of
 from node.api.whomay import WhoMay
@@ -24,14 +24,11 @@ from node.core.core import Core
 from node.core.ports import Answers
 from node.core.slices import Slices
 from node.rights.decision import Decision
-from node.rights.policies import Acl, BadAcl
+from node.rights.policies import RIGHTS_TEXT_MAX, Acl, BadAcl
 from node.rights.resources import FOR_SUPERS, Action, Kind, Need, counts_as
 from store.accesstables import SUBJECT
 
 log = structlog.get_logger("duolog.node")
-
-USERS_MAX = 10_000
-RIGHTS_BYTES_MAX = 1 << 20
 
 
 class AccessService(stubs.AccessServicer):
@@ -325,8 +322,8 @@ def _by() -> str:
 
 def _acl_of(user: str, text: str) -> Acl:
     """The rights in a request. Raises BadRequest."""
-    if len(text) > RIGHTS_BYTES_MAX:
-        raise sdk.BadRequest(f"the rights are longer than {RIGHTS_BYTES_MAX} characters")
+    if len(text) > RIGHTS_TEXT_MAX:
+        raise sdk.BadRequest(f"the rights are longer than {RIGHTS_TEXT_MAX} characters")
     try:
         value = json.loads(text)
         if not isinstance(value, dict):

@@ -279,8 +279,11 @@ def import_(
 ) -> None:
     """Create RocketMQ's users here, with the secrets they sign with, and set their rights.
 
-    A user that exists gets that secret and those rights. May be repeated.
+    A user that exists gets that secret and those rights. An import that fails is taken back as far
+    as it can be, and says what is left. May be repeated.
     """
+    from node.cli.aclimport import import_all
+
     imported = _imported(file, kind)
     for warning in imported.warnings:
         say(f"warning: {warning}")
@@ -289,26 +292,7 @@ def import_(
 
     async def ask() -> None:
         async with client_of(endpoints, timeout) as client:
-            known = {user.name for user in await client.access.users()}
-            own = (await client.access.who_am_i()).name
-            if own in {user.name for user in imported.users}:
-                fail(f"{file} has user {own}, as whom you import: call as another super user")
-            created = {user.name for user in imported.users}
-            unknown = sorted({acl.user for acl in imported.acls} - known - created)
-            if unknown:
-                fail(
-                    f"{file} has rights of users that do not exist: {', '.join(unknown[:10])}"
-                    f"{', ...' if len(unknown) > 10 else ''}; nothing was changed",
-                    "duolog acl import USERS --from users",
-                )
-            for user in imported.users:
-                how = {"is_super": user.superuser, "disabled": not user.enabled, "signs": True}
-                if user.name in known:
-                    await client.access.alter_user(user.name, password=user.secret, **how)
-                else:
-                    await client.access.create_user(user.name, user.secret, **how)
-            for acl in imported.acls:
-                await client.access.set_rights(acl.user, json.dumps(acl.to_json()))
+            await import_all(client.access, imported, str(file))
 
     run(ask())
     say(f"imported {what}")

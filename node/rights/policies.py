@@ -20,6 +20,7 @@ from node.rights.sources import ADDRESSES, Network, networks, shown
 from store.accesstables import SUBJECT
 
 ENTRIES_MAX = 1000  # of a user
+RIGHTS_TEXT_MAX = 1 << 20  # characters of all of them, as JSON
 SOURCES_MAX = 100  # networks of an entry
 NAME_MAX = 255  # characters
 NAMESPACE_SEPARATOR = "%"
