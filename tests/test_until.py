@@ -30,6 +30,12 @@ async def test_a_late_one_says_what_was_waited_for_and_what_was_seen_last() -> N
         wait_until(lambda: "", seconds=0)
 
 
+def test_a_blocking_wait_returns_what_it_found() -> None:
+    """Who leads, for one: nobody may, a moment later."""
+    masters = iter(["", "", "a", ""])
+    assert wait_until(lambda: next(masters), pause=0) == "a"
+
+
 def test_a_blocking_wait_lets_others_go_on_as_it_is_told() -> None:
     slept = list[float]()
     wait_until(lambda: len(slept) == 2, pause=0.5, sleep=slept.append)

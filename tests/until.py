@@ -10,6 +10,9 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from reprlib import Repr
+from typing import TypeVar
+
+T = TypeVar("T")
 
 WAIT_SECONDS = 60.0
 PAUSE_SECONDS = 0.01  # between two looks
@@ -43,18 +46,22 @@ async def until(
 
 
 def wait_until(
-    holds: Callable[[], object],
+    holds: Callable[[], T],
     what: str = "",
     *,
     seconds: float = WAIT_SECONDS,
     pause: float = BLOCKING_SECONDS,
     sleep: Callable[[float], object] = time.sleep,
-) -> None:
-    """Block this thread until something holds; as `until`. sleep: gives the turn to others."""
+) -> T:
+    """Block this thread until something holds, and return it: a second look may find it changed.
+
+    As `until`. sleep: gives the turn to others.
+    """
     end = time.monotonic() + seconds
     while not (found := holds()):
         assert time.monotonic() < end, _late(what, holds, found, seconds)
         sleep(pause)
+    return found
 
 
 async def _asked(holds: Callable[[], object | Awaitable[object]]) -> object:

@@ -138,8 +138,7 @@ def working(nodes: list[Measured], prometheus: Prometheus) -> Iterator[None]:
     """Do everything twice, a scrape between, so that counters grow."""
     endpoints = ",".join(node.endpoint for node in nodes)
     with duolog.sync.Client(endpoints, timeout=30) as client:
-        wait_until(lambda: client.admin.route().groups[0].master, "a master")
-        name = client.admin.route().groups[0].master
+        name = wait_until(lambda: client.admin.route().groups[0].master, "a master")
         (master,) = (node for node in nodes if node.name == name)
         client.admin.create_topic("T", 2)
         client.admin.put_group("pop", retry_delays_ms=[0])

@@ -108,8 +108,7 @@ def test_a_console_that_is_killed_comes_back_on_its_port_and_ends_with_its_node(
         (first,) = consoles(node.pid)
         assert "One replica." in page(listen)
         os.kill(first, signal.SIGKILL)
-        wait_until(lambda: [pid for pid in consoles(node.pid) if pid != first])
-        (second,) = consoles(node.pid)
+        (second,) = wait_until(lambda: [pid for pid in consoles(node.pid) if pid != first])
         assert "One replica." in page(listen)
         # Its priority is its own, and it is out of reach of the node's terminal.
         given = os.getpriority(os.PRIO_PROCESS, node.pid) + NICE

@@ -280,8 +280,7 @@ def test_streams_read_and_write_while_the_master_is_killed(
                 before = len(query.recentProgress)
                 time.sleep(3.0)
                 # None while a master that stood still is replaced.
-                wait_until(lambda: client.admin.route().groups[0].master, "a master")
-                master = client.admin.route().groups[0].master
+                master = wait_until(lambda: client.admin.route().groups[0].master, "a master")
                 target.kill(master)
                 end = time.monotonic() + 60
                 while len(query.recentProgress) < before + 5 and time.monotonic() < end:
