@@ -114,8 +114,12 @@ class Forks:
         self._starting = threading.Lock()
         self._asks: socket.socket | None = None
         self._nursery: subprocess.Popen[bytes] | None = None
-        # Of now: what a test sets for itself is not what the others have.
-        self._environment = _lasting({**more, **environment()})
+        self._more = more
+        self.settle()
+
+    def settle(self) -> None:
+        """Have the environment of now: what a test sets for itself later is not of all."""
+        self._environment = _lasting({**self._more, **environment()})
 
     def suit(self, given: Mapping[str, str]) -> bool:
         """Whether they have this environment."""
@@ -217,6 +221,8 @@ def nodes_are_forked() -> Iterator[None]:
             forked = NODES.fork(command[len(PROGRAM) :], node.log.parent, files)
         return cast("subprocess.Popen[bytes]", forked)
 
+    for forks in (NODES, COMMANDS):
+        forks.settle()  # modules that tests import have set variables of gRPC's
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ChildNode, "spawn", spawn)
