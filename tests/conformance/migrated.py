@@ -107,9 +107,7 @@ class Move:
             async with asyncio.TaskGroup() as tasks:
                 work = [tasks.create_task(one.run()) for one in (self.producer, self.consumer)]
                 moved = await self._move(kill)
-                await until(
-                    lambda: self.consumer.bodies.keys() >= self._expected(), seconds=WAIT_SECONDS
-                )
+                await self._received()
                 for task in work:
                     task.cancel()
             return moved
@@ -117,8 +115,21 @@ class Move:
             for process in (self.node, made.broker, made.names):
                 await asyncio.to_thread(process.stop)
 
-    def _expected(self) -> set[bytes]:
-        return {*self.producer.acknowledged, b"late"}
+    async def _received(self) -> set[bytes]:
+        """What is acknowledged now, once the consumer has it; the producer goes on meanwhile."""
+        expected = {*self.producer.acknowledged, b"late"}
+        missing = set(expected)
+
+        def all_came() -> bool:
+            missing.difference_update(self.consumer.bodies)
+            return not missing
+
+        try:
+            await until(all_came, seconds=WAIT_SECONDS)
+        finally:
+            if missing:
+                print("not received:", sorted(missing)[:10])
+        return expected
 
     async def _move(self, kill: Kill) -> Moved:
         made, data = self.made, self.data
@@ -147,8 +158,7 @@ class Move:
         await until(
             lambda: len(self.producer.acknowledged) > stored + self._messages, seconds=WAIT_SECONDS
         )
-        await until(lambda: self.consumer.bodies.keys() >= self._expected(), seconds=WAIT_SECONDS)
-        bodies = self.consumer.bodies
+        expected, bodies = await self._received(), self.consumer.bodies
         same = same and (
             bytes_of(data / "commitlog", end) == bytes_of(made.store / "commitlog", end)
         )
@@ -158,7 +168,7 @@ class Move:
         return Moved(
             end,
             len(self.producer.acknowledged),
-            sum(body not in bodies for body in self._expected()),
+            sum(body not in bodies for body in expected),
             sum(times > 1 for times in bodies.values()),
             same,
             [
