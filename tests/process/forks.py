@@ -185,7 +185,7 @@ class Forks:
 
 
 def _write(number: int, data: bytes) -> None:
-    with open(number, "wb") as file, contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(BrokenPipeError), open(number, "wb") as file:  # its end writes, too
         file.write(data)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from demo.childnode import ChildNode
-from tests.process.forks import NODES, Forked, Forks
+from tests.process.forks import NODES, Forked, Forks, _write
 from tests.process.support import ROOT, SMALL_FILES, NodeProcess, environment, run_cli
 
 pytestmark = pytest.mark.process
@@ -47,6 +47,14 @@ def test_output_errors_input_and_status_are_those_of_the_command(
     wrong = forks.run(("nonsense",), ROOT, "x" * 1_000_000, 60)  # more than a pipe holds
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "nonsense" in wrong.stderr
+
+
+def test_input_that_a_command_does_not_wait_for_is_lost() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    _write(writes, b"a line\n")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(writes)
 
 
 def test_a_command_that_ends_too_late_is_killed(forks: Forks, endless: tuple[str, ...]) -> None:
