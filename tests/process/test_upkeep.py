@@ -1,0 +1,63 @@
+"""What a node's process does beside its work, from its start to its stop."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from demo.ports import free_endpoint
+from tests.process.support import ROOT, environment
+
+pytestmark = pytest.mark.process
+
+# A node that is stopped once all of it has begun; each piece tells when it begins and ends.
+TOLD = """
+import asyncio, os, signal, sys
+from node import server
+from node.config import Config
+
+begun = []
+
+def telling(name):
+    async def runs():
+        print(name, "begins", flush=True)
+        begun.append(name)
+        if len(begun) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            print(name, "ends", flush=True)
+    return runs
+
+class Node(server.Node):
+    async def stop(self):
+        print("the node stops", flush=True)
+        await super().stop()
+
+server.keep_trimmed, server.keep_looking, server.Node = telling("trim"), telling("look"), Node
+config = Config.model_validate(
+    {
+        "node": {"data": sys.argv[1], "listen": sys.argv[2]},
+        "store": {"mapped_file_size_commit_log": 4 << 20},
+    }
+)
+sys.exit(asyncio.run(server.serve(config)))
+"""
+
+
+def test_memory_is_trimmed_and_threads_are_looked_at_until_the_node_stops(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TOLD, str(tmp_path / "data"), free_endpoint()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        env=environment(),
+        check=True,
+    )
+    told = [line for line in done.stdout.splitlines() if line.endswith(("begins", "ends", "stops"))]
+    assert told[:2] == ["trim begins", "look begins"]
+    assert sorted(told[2:4]) == ["look ends", "trim ends"]
+    assert told[4:] == ["the node stops"]
