@@ -16,15 +16,18 @@ from tests.process.support import NodeProcess
 FILES = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
+# A job of a test ends before the second compiler has paid for itself.
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def need_java() -> None:
-    """Skip where Spark cannot run; CI may not."""
+    """Skip where Spark cannot run; CI may not. Commands that are run from now on start Java so."""
     if not java_runs():
         reason = "Java 17 is not installed (apt-get install openjdk-17-jre-headless)"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
+    os.environ["SPARK_SUBMIT_OPTS"] = JVM
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +47,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.sql.streaming.checkpointFileManagerClass", FILES)
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", JVM)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
