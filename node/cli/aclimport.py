@@ -9,14 +9,14 @@ answered.
 import json
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from node.access.users import USERS_MAX
 from node.cli.output import fail, say
 from node.rights.policies import RIGHTS_TEXT_MAX
 
 if TYPE_CHECKING:
-    from duolog import User
+    from duolog import Access
 
     from node.rights.plainacl import Imported, ImportedUser
     from node.rights.policies import Acl
@@ -24,37 +24,7 @@ if TYPE_CHECKING:
 NAMED_MAX = 10
 
 
-class Users(Protocol):
-    """The part of `Client.access` that is used."""
-
-    async def who_am_i(self) -> "User":
-        """As whom calls are made."""
-
-    async def users(self) -> "list[User]":
-        """All users."""
-
-    async def rights(self, name: str) -> str:
-        """The rights of a user, as JSON."""
-
-    async def set_rights(self, name: str, rights: str, *, expected: str | None = None) -> str:
-        """Replace them."""
-
-    async def alter_user(
-        self,
-        name: str,
-        *,
-        password: str | None = None,
-        signs: bool = False,
-        is_super: bool | None = None,
-        disabled: bool | None = None,
-    ) -> "User":
-        """Alter a user; with a password, create it where there is none."""
-
-    async def delete_user(self, name: str) -> None:
-        """Delete a user and its rights."""
-
-
-async def import_all(access: Users, imported: "Imported", file: str) -> None:
+async def import_all(access: "Access", imported: "Imported", file: str) -> None:
     """Make the changes. file: as errors name it.
 
     Ends the command where one cannot be made; raises the error of one that failed, once the ones
@@ -121,7 +91,7 @@ def _check(imported: "Imported", known: set[str], own: str, file: str) -> None:
         )
 
 
-async def _put(access: Users, user: "ImportedUser") -> None:
+async def _put(access: "Access", user: "ImportedUser") -> None:
     await access.alter_user(
         user.name,
         password=user.secret,
@@ -159,4 +129,4 @@ def _named(names: Iterable[str]) -> str:
     return ", ".join(found[:NAMED_MAX]) + (", ..." if len(found) > NAMED_MAX else "")
 
 
-__all__ = ["Users", "import_all"]
+__all__ = ["import_all"]

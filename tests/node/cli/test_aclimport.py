@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import typer
-from duolog import BadRequest, Unavailable, User
+from duolog import Access, BadRequest, Unavailable, User
 
 from node.access.users import USERS_MAX
 from node.cli.aclimport import import_all
@@ -15,7 +15,7 @@ from node.rights.resources import Action, Kind
 
 
 @dataclass
-class Cluster:
+class Cluster(Access):
     """Users and rights; from one change on, all fail or one does.
 
     Attributes:
@@ -52,15 +52,7 @@ class Cluster:
         self.texts[name] = rights
         return rights
 
-    async def alter_user(
-        self,
-        name: str,
-        *,
-        password: str | None = None,
-        signs: bool = False,
-        is_super: bool | None = None,
-        disabled: bool | None = None,
-    ) -> User:
+    async def alter_user(self, name: str, *, password: str | None = None, **_: object) -> User:
         self._change()
         self.passwords[name] = password or ""
         return User(name)
