@@ -183,21 +183,37 @@ class Move:
     async def _copy_under_fire(self) -> None:
         """Follow, and kill either side on the way; the follower is stopped at the end."""
         follower = program(self.data, "follow", "--broker", self.made.address)
-        await asyncio.to_thread(follower.start)
-        await until((self.data / "commitlog").exists, seconds=WAIT_SECONDS)
-        await self._grown()
-        await asyncio.to_thread(follower.kill)
-        await self._grown()
-        await asyncio.to_thread(follower.start)
-        await self._grown()
-        await asyncio.to_thread(self.made.broker.kill)
-        await asyncio.to_thread(self.made.broker.start)
-        await self._grown()
-        async with asyncio.timeout(WAIT_SECONDS):
-            while (found := await self._status()).get("problems") or not found.get("tables_read"):
-                await asyncio.sleep(0.2)
+        try:
+            await asyncio.to_thread(follower.start)
+            await until((self.data / "commitlog").exists, seconds=WAIT_SECONDS)
+            await self._grown()
+            await asyncio.to_thread(follower.kill)
+            await self._grown()
+            await asyncio.to_thread(follower.start)
+            await self._grown()
+            await asyncio.to_thread(self.made.broker.kill)
+            await asyncio.to_thread(self.made.broker.start)
+            await self._grown()
+            await self._followed()
+            assert await asyncio.to_thread(follower.stop) == 0
+        except BaseException:
+            print(
+                f"the follower:\n{follower.log_tail()}\nthe broker:\n{self.made.broker.log_tail()}"
+            )
+            raise
+        finally:
+            await asyncio.to_thread(follower.stop)
+
+    async def _followed(self) -> None:
+        """It follows without a problem, and has the tables."""
+        found: dict[str, object] = {}
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                while found.get("problems") or not found.get("tables_read"):
+                    found = await self._status()
+        except TimeoutError:
+            raise AssertionError(f"it does not follow; seen last: {found}") from None
         assert found["state"] == "FOLLOWING", found
-        assert await asyncio.to_thread(follower.stop) == 0, follower.log_tail()
 
     def _name(self, address: str) -> str:
         return "node" if address == self.listen else "broker"
@@ -208,7 +224,7 @@ class Move:
 
     async def _status(self) -> dict[str, object]:
         words = ["migrate", "status", "--data", str(self.data), "--json"]
-        done = await asyncio.to_thread(run_cli, *words, timeout=WAIT_SECONDS)
+        done = await asyncio.to_thread(run_cli, *words)
         found: dict[str, object] = json.loads(done.stdout or "{}")
         return found
 

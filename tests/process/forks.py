@@ -27,6 +27,7 @@ from demo.childnode import ChildNode
 ROOT = Path(__file__).parent.parent.parent
 START_SECONDS = 120.0  # on a slow machine the first fork waits for the imports
 PROGRAM = [sys.executable, "-m", "node.cli.main"]
+ABORT_SECONDS = 10.0  # until a process has told its stack, and ended
 OF_THE_TEST = "PYTEST_CURRENT_TEST"  # a variable that changes, and that no program of ours reads
 # What nodes load before they serve, and on their way where they are told to.
 NODE_MODULES = (
@@ -153,6 +154,11 @@ class Forks:
             found = [pool.submit(_read, number) for number in (out, errors)]
             try:
                 status = process.wait(timeout)
+            except subprocess.TimeoutExpired as late:
+                process.send_signal(signal.SIGABRT)  # it says where it stands
+                late.output, late.stderr = (one.result(ABORT_SECONDS) for one in found)
+                late.add_note(f"{words}: {late.stderr.decode()}")
+                raise
             finally:
                 process.kill()
         given.result()

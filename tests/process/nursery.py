@@ -7,6 +7,7 @@ Rules: it never uses gRPC, which has threads of its own, and starts no thread (t
 OpenBLAS end before a fork, and begin again when they are used); what it forked ends with it.
 """
 
+import faulthandler
 import gc
 import importlib
 import json
@@ -77,6 +78,7 @@ class Nursery:
         sys.stdin = os.fdopen(0, closefd=False)
         sys.stdout = os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+        faulthandler.enable()  # its files were the nursery's, too
         os.chdir(directory)
         signal.signal(signal.SIGINT, self._interrupt)
 

@@ -62,6 +62,20 @@ def test_a_command_that_ends_too_late_is_killed(forks: Forks, endless: tuple[str
         forks.run(endless, ROOT, "", 0.0)
 
 
+def test_a_process_that_is_aborted_says_where_it_stands(
+    forks: Forks, endless: tuple[str, ...], tmp_path: Path
+) -> None:
+    errors = tmp_path / "errors"
+    with open(os.devnull, "r+b") as nothing, errors.open("wb") as told:
+        files = nothing.fileno(), nothing.fileno(), told.fileno()
+        waiting = forks.fork(endless, ROOT, files)
+        with open(endless[-1], "wb"):  # once it reads
+            waiting.send_signal(signal.SIGABRT)
+            assert waiting.wait(60) == -signal.SIGABRT
+    assert "Fatal Python error: Aborted" in errors.read_text()
+    assert "node/config" in errors.read_text()
+
+
 def test_a_fork_is_told_from_others_and_ends_by_its_own_signal(
     forks: Forks, endless: tuple[str, ...]
 ) -> None:
