@@ -14,6 +14,7 @@ from store.columns import Columns
 from store.disk import Disk
 from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange
 from store.kernels import encode, scan
+from store.kernels.copying import copy_records
 from store.kernels.jit import EMPTY_I64, EMPTY_U8, I64, U8
 from store.mappedfile import MappedFile
 from store.mappedfilequeue import MappedFileQueue
@@ -275,10 +276,11 @@ class CommitLog:
             self.queue.files[-1].wrote = mark.wrote
 
     def append_data(self, offset: int, data: U8) -> None:
-        """Append raw log bytes, as a slave does; they must lie inside one segment.
+        """Append whole records of another log, as a slave does; they must lie inside one segment.
 
-        Raises OffsetOutOfRange unless offset is the end of the log; an empty log starts at the
-        segment that the offset falls in, and then the offset may be anywhere in it.
+        A kill in the middle leaves the beginning of them (see `store.kernels.copying`). Raises
+        OffsetOutOfRange unless offset is the end of the log; an empty log starts at the segment
+        that the offset falls in, and then the offset may be anywhere in it.
         """
         end = self.queue.wrote_offset
         if self.queue.files and offset != end:
@@ -292,8 +294,7 @@ class CommitLog:
             last.set_positions(offset - last.start)
             if first:
                 self.queue.flushed_where = self.queue.committed_where = offset
-        last.memory[last.wrote : last.wrote + len(data)] = data
-        last.wrote += len(data)
+        last.wrote = copy_records(last.memory, last.wrote, data)
 
     def commit(self) -> None:
         """Make appends in pool buffers readable and ready to be flushed."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from store.disk import Disk, DiskFile, no_room
+from store.kernels.copying import copy_records
 from store.kernels.jit import U8
 
 PAGE = 4096
@@ -94,8 +95,7 @@ class MappedFile:
     def commit(self) -> None:
         """Copy the content of the pool buffer into the file."""
         if self.buffer is not None and self.committed < self.wrote:
-            span = slice(self.committed, self.wrote)
-            self.file.memory[span] = self.buffer[span]
+            copy_records(self.file.memory, self.committed, self.buffer[self.committed : self.wrote])
         self.committed = self.wrote
 
     def needs_flush(self, least_pages: int) -> bool:

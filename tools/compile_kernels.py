@@ -10,7 +10,10 @@ import time
 from pathlib import Path
 
 KERNELS = Path(__file__).parent.parent / "store" / "kernels"
-MODULES = ("crc", "memory", "text", "encode", "batch", "scan", "queue", "index", "decode", "choose")
+MODULES = (
+    "crc", "memory", "copying", "text", "encode", "batch", "scan", "queue", "index", "decode",
+    "choose",
+)  # fmt: skip
 
 
 def drop_stale() -> None:
