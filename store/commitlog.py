@@ -14,8 +14,8 @@ from store.columns import Columns
 from store.disk import Disk
 from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange
 from store.kernels import encode, scan
-from store.kernels.copying import copy_records
 from store.kernels.jit import EMPTY_I64, EMPTY_U8, I64, U8
+from store.kernels.ordered import clear_back, copy_records
 from store.mappedfile import MappedFile
 from store.mappedfilequeue import MappedFileQueue
 from store.offsets import PhyOffset, QueueOffset
@@ -265,8 +265,8 @@ class CommitLog:
 
     def _go_back(self, mark: _Mark) -> None:
         """Undo an append: zero what it wrote, and remove the segments it opened."""
-        for mapped, low, high in mark.touched:
-            mapped.write_memory[low:high] = 0
+        for mapped, low, high in reversed(mark.touched):
+            clear_back(mapped.write_memory, low, high)
         while len(self.queue.files) > max(mark.files, 1):
             opened = self.queue.files.pop()
             opened.set_positions(0)
@@ -278,7 +278,7 @@ class CommitLog:
     def append_data(self, offset: int, data: U8) -> None:
         """Append whole records of another log, as a slave does; they must lie inside one segment.
 
-        A kill in the middle leaves the beginning of them (see `store.kernels.copying`). Raises
+        A kill in the middle leaves the beginning of them (see `store.kernels.ordered`). Raises
         OffsetOutOfRange unless offset is the end of the log; an empty log starts at the segment
         that the offset falls in, and then the offset may be anywhere in it.
         """

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from store.disk import Disk, DiskFile, no_room
-from store.kernels.copying import copy_records
 from store.kernels.jit import U8
+from store.kernels.ordered import clear_back, copy_records
 
 PAGE = 4096
 CHUNK = 1 << 20
@@ -110,13 +110,14 @@ class MappedFile:
         """Zero every byte from a position on; whether there was anything to zero.
 
         Stale bytes past the end may contain valid records, which a later recovery must not find.
+        The last ones go first, as a kill leaves the rest.
         """
-        found = False
-        for low, high in self.file.data_ranges(position):
-            for at in range(low, high, CHUNK):
-                piece = self.file.memory[at : min(at + CHUNK, high)]
-                if piece.any():
-                    piece[:] = 0
+        found, memory = False, self.file.memory
+        for low, high in reversed([*self.file.data_ranges(position)]):
+            for end in range(high, low, -CHUNK):
+                start = max(end - CHUNK, low)
+                if memory[start:end].any():
+                    clear_back(memory, start, end)
                     found = True
         return found
 

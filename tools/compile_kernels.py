@@ -11,7 +11,7 @@ from pathlib import Path
 
 KERNELS = Path(__file__).parent.parent / "store" / "kernels"
 MODULES = (
-    "crc", "memory", "copying", "text", "encode", "batch", "scan", "queue", "index", "decode",
+    "crc", "memory", "ordered", "text", "encode", "batch", "scan", "queue", "index", "decode",
     "choose",
 )  # fmt: skip
 

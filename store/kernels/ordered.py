@@ -1,15 +1,18 @@
-"""Copying whole records into a log, so that a kill in the middle leaves the beginning of them.
+"""Writes into a log in an order of which a kill at any instruction leaves a log.
 
-A process may be killed at any instruction, and the C library's memcpy stores the first bytes of a
-long range last. What is copied in one piece may then lack the head of its first record before
-whole ones, which recovery cannot tell from damage.
+The C library stores the bytes of a long range in any order, the first ones last. A range that is
+copied or cleared in one piece may then lack the head of a record before whole ones, which recovery
+cannot tell from damage. Calls of it follow each other.
 """
+
+import numpy as np
 
 from store.kernels.bigendian import get32, put32
 from store.kernels.jit import U8, i64, kernel, ro_u8s, u8s
 from store.kernels.memory import copy_bytes
 
 HEAD_BYTES = 8  # size and magic
+STEP_BYTES = 64  # less than a record has
 
 
 @kernel(i64, u8s, i64, ro_u8s)
@@ -28,3 +31,14 @@ def copy_records(target: U8, at: int, data: U8) -> int:
         put32(target, at + position + 4, get32(data, position + 4))
         position += size
     return copy_bytes(target, at + position, data, position, end)
+
+
+@kernel(i64, u8s, i64, i64)
+def clear_back(target: U8, start: int, end: int) -> int:
+    """Zero target[start:end] from its end on, and return its start: what is left is a beginning."""
+    zeros = np.zeros(STEP_BYTES, np.uint8)
+    while end > start:
+        low = max(start, end - STEP_BYTES)
+        copy_bytes(target, low, zeros, 0, end - low)
+        end = low
+    return start
