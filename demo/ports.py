@@ -12,6 +12,7 @@ from pathlib import Path
 
 FIRST = 10_000
 DEFAULT_END = 32_768
+SHARED = Path("/tmp")  # also of those whose TMPDIR is another
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -35,15 +36,26 @@ def _is_free(port: int) -> bool:
     return True
 
 
+def _cursor() -> Path:
+    """The file that remembers the last port given.
+
+    A port is free for others while its node is stopped. With a file for each TMPDIR, two runs of
+    the tests would give the same ports, and the clients of one would go on with a node of the
+    other.
+    """
+    usable = SHARED.is_dir() and os.access(SHARED, os.W_OK | os.X_OK)
+    directory = SHARED if usable else Path(tempfile.gettempdir())
+    return directory / f"duolog-ports-{os.getuid()}"
+
+
 def free_ports(count: int) -> list[int]:
     """Free ports, which no other caller on this machine gets soon.
 
-    All processes of a user go through the range in turn, by a file that remembers the last port
-    given. Raises OSError where the whole range is taken.
+    All processes of a user go through the range in turn. Raises OSError where the whole range is
+    taken.
     """
     end, found = _end(), []
-    path = Path(tempfile.gettempdir()) / f"duolog-ports-{os.getuid()}"
-    with path.open("a+") as cursor:
+    with _cursor().open("a+") as cursor:
         fcntl.flock(cursor, fcntl.LOCK_EX)
         cursor.seek(0)
         said = cursor.read().strip()

@@ -1,5 +1,6 @@
 """Ports reserved for programs of this machine before anything listens on them."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -13,18 +14,39 @@ from tests.process.support import ROOT
 
 @pytest.fixture(autouse=True)
 def own_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr(ports, "SHARED", tmp_path)
 
 
-def test_no_port_is_given_twice_to_two_processes() -> None:
-    program = "from demo.ports import free_ports; print(*free_ports(40))"
+def test_no_port_is_given_twice_to_two_processes_whatever_their_tmpdir(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, sys\n"
+        "from demo import ports\n"
+        "ports.SHARED = pathlib.Path(sys.argv[1])\n"
+        "print(*ports.free_ports(40))"
+    )
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
     running = [
-        subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE)
-        for _ in range(2)
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "TMPDIR": str(tmp_path / name)},
+        )
+        for name in ("one", "two")
     ]
     given = [int(port) for child in running for port in child.communicate(timeout=60)[0].split()]
     assert len(given) == len(set(given)) == 80
+
+
+def test_the_last_port_is_remembered_elsewhere_where_there_is_no_shared_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports, "SHARED", tmp_path / "none")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    first, second = ports.free_ports(1), ports.free_ports(1)
+    assert first != second
+    assert [path.name for path in tmp_path.iterdir()] == [f"duolog-ports-{os.getuid()}"]
 
 
 def test_no_port_is_one_that_the_kernel_gives_to_connections() -> None:
