@@ -31,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.import_plugin("tests.leftovers")
     os.environ[TRANSPORT_VARIABLE] = config.getoption("--transport")
 
 

@@ -14,6 +14,7 @@ import pytest
 from bench.peers import maven
 from bench.peers.peer import Unavailable
 from bench.peers.placelock import locked
+from tests.late import told_where_late
 
 PROGRAMS = Path(__file__).parent / "programs"
 BUILT = Path(__file__).parent.parent.parent / "build" / "conformance"
@@ -52,14 +53,15 @@ def need(*tools: str) -> None:
 
 def outcome(*command: str, **more: str) -> Any:
     """What a program printed."""
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_SECONDS,
-        check=False,
-        env={**os.environ, **more},
-    )
+    with told_where_late():
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_SECONDS,
+            check=False,
+            env={**os.environ, **more},
+        )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -106,6 +106,10 @@ def _line_of(told: int) -> int:
     return int(line)
 
 
+class Nursery(subprocess.Popen[bytes]):
+    """The process that forks: it is of all tests of a worker."""
+
+
 class Forks:
     """Forks of one process, which is started at the first of them."""
 
@@ -114,7 +118,7 @@ class Forks:
         self._modules = modules
         self._starting = threading.Lock()
         self._asks: socket.socket | None = None
-        self._nursery: subprocess.Popen[bytes] | None = None
+        self._nursery: Nursery | None = None
         self._more = more
         self.settle()
 
@@ -143,6 +147,7 @@ class Forks:
         self, words: Sequence[str], directory: Path, stdin: str, timeout: float
     ) -> "subprocess.CompletedProcess[str]":
         """As `subprocess.run` with captured output does. Raises subprocess.TimeoutExpired."""
+        status: int | None = None
         (reads, says), (out, writes_out), (errors, writes_errors) = os.pipe(), os.pipe(), os.pipe()
         try:
             process = self.fork(words, directory, (reads, writes_out, writes_errors))
@@ -154,15 +159,16 @@ class Forks:
             found = [pool.submit(_read, number) for number in (out, errors)]
             try:
                 status = process.wait(timeout)
-            except subprocess.TimeoutExpired as late:
+            except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGABRT)  # it says where it stands
-                late.output, late.stderr = (one.result(ABORT_SECONDS) for one in found)
-                late.add_note(f"{words}: {late.stderr.decode()}")
-                raise
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(ABORT_SECONDS)
             finally:
                 process.kill()
         given.result()
         output, complaints = (one.result().decode() for one in found)
+        if status is None:
+            raise subprocess.TimeoutExpired(list(words), timeout, output, complaints)
         return subprocess.CompletedProcess(list(words), status, output, complaints)
 
     def close(self) -> None:
@@ -180,7 +186,7 @@ class Forks:
                 number = asked.fileno()
                 program = [sys.executable, "-m", "tests.process.nursery", str(number)]
                 with asked:
-                    self._nursery = subprocess.Popen(
+                    self._nursery = Nursery(
                         [*program, *self._modules],
                         stdin=subprocess.DEVNULL,
                         pass_fds=[number],

@@ -6,7 +6,10 @@ from pathlib import Path
 import duolog.sync
 
 from demo.childnode import ChildNode
+from tests.late import told_where_late
 from tests.process.forks import COMMANDS, PROGRAM, ROOT, environment
+
+COMMAND_SECONDS = 90.0  # a second, on a machine that does nothing else
 
 # A node reserves the disk of its files when it makes them: 1.4 GiB with the sizes of production.
 INDEX_SLOTS, INDEX_ENTRIES = 50_000, 200_000
@@ -33,23 +36,24 @@ class NodeProcess(ChildNode):
 
 
 def run_cli(
-    *arguments: str, stdin: str = "", timeout: float = 60
+    *arguments: str, stdin: str = "", timeout: float = COMMAND_SECONDS
 ) -> "subprocess.CompletedProcess[str]":
     """Run `duolog ...`."""
     # A node prints gRPC's own lines, which forked commands cannot; jobs load Spark in any case.
     anew = arguments[:2] == ("node", "start") or arguments[:1] == ("pipeline",)
-    if not anew and COMMANDS.suit({"GRPC_VERBOSITY": "NONE", **environment()}):
-        return COMMANDS.run(arguments, ROOT, stdin, timeout)
-    return subprocess.run(
-        [*PROGRAM, *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd=ROOT,
-        env=environment(),
-        check=False,
-    )
+    with told_where_late():
+        if not anew and COMMANDS.suit({"GRPC_VERBOSITY": "NONE", **environment()}):
+            return COMMANDS.run(arguments, ROOT, stdin, timeout)
+        return subprocess.run(
+            [*PROGRAM, *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=ROOT,
+            env=environment(),
+            check=False,
+        )
 
 
 __all__ = [

@@ -58,7 +58,7 @@ def test_input_that_a_command_does_not_wait_for_is_lost() -> None:
 
 
 def test_a_command_that_ends_too_late_is_killed(forks: Forks, endless: tuple[str, ...]) -> None:
-    with pytest.raises(subprocess.TimeoutExpired):
+    with pytest.raises(subprocess.TimeoutExpired, match=r"'config', 'show'.* timed out"):
         forks.run(endless, ROOT, "", 0.0)
 
 
