@@ -175,11 +175,11 @@ class ProcessTarget:
 
     def fill_disk(self, node: str) -> None:
         """A file takes all the room there is."""
-        with (self.directory / node / FILLER).open("wb") as filler:
+        # A buffer would be written once more when the file is closed.
+        with (self.directory / node / FILLER).open("wb", buffering=0) as filler:
             try:
                 while True:
                     filler.write(b"\0" * (1 << 20))
-                    filler.flush()
             except OSError:
                 return
 
