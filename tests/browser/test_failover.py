@@ -16,6 +16,7 @@ from tests.browser.conftest import Open
 from tests.browser.test_pages import NARROW, WIDE, violations
 from tests.browser.window import Window
 from tests.process.support import NodeProcess, environment
+from tests.topics import create_topic
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
@@ -50,17 +51,19 @@ LEASE = ("--set", "registry.lease_seconds=4", "--set", "node.log_level=warning")
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[dict[str, NodeProcess]]:
     registry = RegistryServer()
-    registry.start()
     flags = (*LEASE, "--role", "AUTO", "--registry", registry.endpoint, "--ha-listen")
     made = {name: NodeProcess(tmp_path / name, *flags, free_endpoint()) for name in NAMES}
-    for node in made.values():
-        super(NodeProcess, node).start()
-    with duolog.sync.Client([node.endpoint for node in made.values()], timeout=30) as client:
-        client.admin.create_topic("orders", 1)  # once one of them leads
-    yield made
-    for node in made.values():
-        node.stop()
-    registry.stop()
+    registry.start()
+    try:
+        for node in made.values():
+            super(NodeProcess, node).start()
+        with duolog.sync.Client([node.endpoint for node in made.values()], timeout=30) as client:
+            create_topic(client, "orders", 1)  # once one of them leads
+        yield made
+    finally:
+        for node in made.values():
+            node.stop()
+        registry.stop()
 
 
 @pytest.fixture

@@ -1,11 +1,16 @@
 """What keys do, and the dialog that tells."""
 
+import time
+
 import pytest
 
 from tests.browser.conftest import Open
 from tests.browser.site import Cluster, create
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
+
+TOGETHER_SECONDS = 1.5  # two keys mean something together
+TRIES = 20
 
 
 @pytest.mark.parametrize(
@@ -18,7 +23,11 @@ pytestmark = [pytest.mark.process, pytest.mark.browser]
 def test_g_and_a_letter_go_to_a_page(site: Cluster, open_window: Open, key: str, path: str) -> None:
     window = open_window(site.url)
     window.open("/messages" if path != "/messages" else "/topics")
-    window.page.keyboard.type(f"g{key}")
+    for _ in range(TRIES):
+        began = time.monotonic()
+        window.page.keyboard.type(f"g{key}")
+        if time.monotonic() - began < TOGETHER_SECONDS:
+            break  # a machine that stands still in between may press them too slowly
     window.page.wait_for_url(f"{site.url}{path}")
 
 

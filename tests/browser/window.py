@@ -10,7 +10,7 @@ from tests.until import wait_until
 if TYPE_CHECKING:
     from playwright.sync_api import ConsoleMessage, Dialog, Page, Request, Response
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0  # a browser beside others
 SCREENSHOTS = "DUOLOG_TEST_SCREENSHOTS"  # a directory that gets a picture of every page
 STREAM = "text/event-stream"
 LEFT = "Execution context was destroyed"
@@ -33,6 +33,7 @@ class Window:
 
     def __init__(self, page: "Page") -> None:
         self.page = page
+        page.set_default_timeout(1000 * WAIT_SECONDS)
         self.complaints: list[str] = []
         self.streams: list[Request] = []
         page.on("console", self._heard)

@@ -27,6 +27,7 @@ from tests.conformance.languages import go, java, nodejs, outcome, rust, spring
 from tests.conformance.users import ROOT, node_of_users
 from tests.etcd import need_etcd
 from tests.process.support import NodeProcess
+from tests.topics import create_topic
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -324,7 +325,7 @@ def test_a_stream_over_the_death_of_its_master(
                 time.sleep(0.05)
             else:
                 raise TimeoutError("not in sync")
-            client.admin.create_topic("S", 1)
+            create_topic(client, "S", 1)
             master = client.admin.route().groups[0].master
             if command is nodejs:  # it takes one access point alone: one that will not die
                 slaves = [name for name in target.nodes if name != master]

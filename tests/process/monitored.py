@@ -28,6 +28,7 @@ from demo.ports import free_endpoint
 from node.rocketmq.words.stubs import rpc
 from tests.etcd import need_etcd
 from tests.process.measured import Measured, official, received, send_timed
+from tests.topics import create_topic
 from tests.until import wait_until
 
 MISSING = "prometheus is not installed (apt-get install prometheus)"
@@ -140,7 +141,7 @@ def working(nodes: list[Measured], prometheus: Prometheus) -> Iterator[None]:
     with duolog.sync.Client(endpoints, timeout=30) as client:
         name = wait_until(lambda: client.admin.route().groups[0].master, "a master")
         (master,) = (node for node in nodes if node.name == name)
-        client.admin.create_topic("T", 2)
+        create_topic(client, "T", 2)
         client.admin.put_group("pop", retry_delays_ms=[0])
         wait_until(lambda: master.scrape().value("duolog_in_sync_replicas") == 2, "a slave in sync")
         with (

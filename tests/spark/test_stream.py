@@ -23,9 +23,10 @@ from cluster.chaos.processes import ProcessTarget
 from tests.etcd import need_etcd
 from tests.process.support import NodeProcess
 from tests.process.test_failover import SMALL
+from tests.topics import create_topic
 from tests.until import wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(autouse=True)
@@ -246,7 +247,7 @@ def test_streams_read_and_write_while_the_master_is_killed(
 
         wait_until(lambda: in_sync() == 3, "three nodes in sync")
         for name in ("from", "to"):
-            client.admin.create_topic(name, 3)
+            create_topic(client, name, 3)
         over = threading.Event()
         sent: list[bytes] = []
 
@@ -349,7 +350,7 @@ def test_a_killed_driver_repeats_nothing_visible(
             time.sleep(dice.uniform(0.0, 0.2))  # anywhere in a micro-batch
             assert driver.poll() is None
             os.killpg(driver.pid, signal.SIGKILL)
-    subprocess.run(command, env=environment, timeout=120, check=True)
+    subprocess.run(command, env=environment, timeout=300, check=True)
     rows = (
         spark.read.format("duolog")
         .option("endpoints", node.endpoint)

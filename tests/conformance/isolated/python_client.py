@@ -33,8 +33,9 @@ from tests.conformance.conftest import (
 from tests.etcd import need_etcd
 from tests.keyfiles import access_files
 from tests.process.support import SMALL_FILES, NodeProcess
+from tests.topics import create_topic
 
-pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
 Opened = list[Any]
 
@@ -611,7 +612,7 @@ def test_a_producer_survives_the_death_of_the_master_and_nothing_is_lost_or_dupl
     try:
         with duolog.sync.Client(endpoints, timeout=30) as client:
             until(lambda: members_in_sync(client) == 3)
-            client.admin.create_topic("T", 4)
+            create_topic(client, "T", 4)
             with subprocess.Popen(
                 [sys.executable, str(program), ";".join(endpoints)],
                 stdout=subprocess.PIPE,
@@ -692,7 +693,7 @@ def test_tls_with_a_certificate_that_the_client_trusts(tmp_path: Path) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=100,
             check=False,
         )
         assert done.stdout.strip() == "received b'over tls'", done.stderr[-2000:]
