@@ -1,6 +1,7 @@
 """A disk that is really full: DISK_FULL, reads continue, writes resume; no SIGBUS."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import duolog
 import pytest
 
 from tests.process.support import NodeProcess
+from tests.until import until
 
 pytestmark = [pytest.mark.process, pytest.mark.privileged]
 
@@ -56,13 +58,10 @@ async def test_a_full_disk_refuses_writes_serves_reads_and_writes_again(
                         await producer.send_batch("T", [b"x" * 1000] * 500)
                         stored += 1
             assert node.running
-            with filler.open("wb") as file:  # nothing at all is left
-                try:
-                    while True:
-                        file.write(b"\0" * 65536)
-                        file.flush()
-                except OSError:
-                    pass
+            # Nothing at all is left; a buffer would be written once more when the file is closed.
+            with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+                while True:
+                    file.write(b"\0" * 65536)
             offset, count = 0, 0
             while True:
                 batch = await client.pull("T", 0, offset)
@@ -71,9 +70,12 @@ async def test_a_full_disk_refuses_writes_serves_reads_and_writes_again(
                 count += batch.count
                 offset = batch.next_offset
             assert count >= 500 * stored > 0
-            async with asyncio.timeout(30):  # it looks at its disk every 200 ms
-                while ratio_checked and "DISK_FULL" not in (await client.admin.node_status()).flags:
-                    await asyncio.sleep(0.02)
+
+            async def told() -> bool:
+                return "DISK_FULL" in (await client.admin.node_status()).flags
+
+            if ratio_checked:
+                await until(told, "the node says that its disk is full")
             assert (await client.admin.node_status()).fence_reason == ""
             filler.unlink()
             subprocess.run(["mount", "-o", "remount,size=96m", str(small_disk)], check=True)
