@@ -85,7 +85,7 @@ def _is_console(pid: int) -> bool:
 
 
 def page(listen: str) -> str:
-    with OPENER.open(f"http://{listen}/", timeout=30) as answer:
+    with OPENER.open(f"http://{listen}/", timeout=WAIT_SECONDS) as answer:
         return str(answer.read().decode())
 
 
@@ -208,7 +208,7 @@ def served(listen: str, authority: Path) -> int:
     host, _, port = listen.rpartition(":")
     context = ssl.create_default_context(cafile=str(authority))
     with (
-        socket.create_connection((host, int(port)), timeout=30) as plain,
+        socket.create_connection((host, int(port)), timeout=WAIT_SECONDS) as plain,
         context.wrap_socket(plain, server_hostname=host) as secured,
     ):
         found = secured.getpeercert(binary_form=True)

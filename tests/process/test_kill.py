@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import duolog
@@ -13,6 +14,7 @@ from store import dump
 from store.options import StoreOptions
 from store.osdisk import OsDisk
 from tests.process.support import INDEX_ENTRIES, INDEX_SLOTS, NodeProcess
+from tests.until import until
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
 
@@ -48,18 +50,25 @@ class Load:
                 continue
             self.acknowledged[body] = (receipt.queue_id, receipt.queue_offset)
 
+    def acknowledged_by(self, senders: Sequence[asyncio.Future[None]]) -> int:
+        """How many messages were acknowledged. Raises what a sender has ended with."""
+        for sender in senders:
+            if sender.done():
+                sender.result()
+        return len(self.acknowledged)
+
     async def run(self, node: NodeProcess, kills: int, chance: random.Random) -> None:
         """Send while the node is killed again and again."""
         async with self.client.producer(timeout=20) as producer:
             senders = [asyncio.ensure_future(self.send(producer, k)) for k in range(8)]
             for _ in range(kills):
                 before = len(self.acknowledged)
-                async with asyncio.timeout(120):  # sends go on after every restart
-                    while len(self.acknowledged) < before + 20:
-                        await asyncio.sleep(0.005)
-                        for sender in senders:
-                            if sender.done():
-                                sender.result()
+                await until(
+                    lambda before=before: self.acknowledged_by(senders) >= before + 20,  # type: ignore[misc]
+                    "sends go on after a restart",
+                    seconds=120,
+                    pause=0.005,
+                )
                 await asyncio.sleep(chance.random() * 0.05)
                 node.kill()
                 await asyncio.to_thread(node.start)

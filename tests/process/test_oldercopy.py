@@ -106,9 +106,11 @@ async def test_with_roles_by_hand_a_slave_is_not_cut_to_an_older_copy_of_its_mas
         older, newer = (b, a) if swapped else (a, b)
         copy = await asyncio.to_thread(copy_of, older)
         await send(a.endpoint, 10, 30)
-        async with asyncio.timeout(60):
-            while len(await read(newer)) < 40:  # the slave has heard of it
-                await asyncio.sleep(0.01)
+
+        async def heard() -> bool:
+            return len(await read(newer)) == 40
+
+        await until(heard, "the other node has all of it")
         a.kill()
         b.kill()
         put_back(older, copy)
@@ -193,10 +195,11 @@ async def test_an_older_copy_of_a_member_does_not_lead_and_loses_nothing(
             assert master is not None
         await send(master.endpoint, 10, 30)
         others = [node for node in nodes.values() if node is not victim]
-        for node in others:
-            async with asyncio.timeout(60):
-                while len(await read(node)) < 40:
-                    await asyncio.sleep(0.01)
+
+        async def heard() -> bool:
+            return [len(await read(node)) for node in others] == [40, 40]
+
+        await until(heard, "the others have all of it")
         for node in nodes.values():
             node.kill()
         put_back(victim, copy)

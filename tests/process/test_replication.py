@@ -14,6 +14,7 @@ import pytest
 
 from demo.ports import free_endpoint
 from tests.process.support import NodeProcess
+from tests.until import until
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
 
@@ -58,13 +59,22 @@ async def status_of(node: NodeProcess) -> duolog.NodeStatus:
 
 async def in_sync(master: NodeProcess) -> int:
     """Wait until master and slave have the same, confirmed; the end of the log."""
-    async with asyncio.timeout(60):
-        while True:
-            status = await status_of(master)
-            rows = status.replication.slaves
-            if rows and rows[0].received_offset == status.max_offset == status.confirm_offset:
-                return int(status.max_offset)
-            await asyncio.sleep(0.05)
+    end = 0
+    told = list[int]()
+
+    async def level() -> bool:
+        nonlocal end
+        status = await status_of(master)
+        end = status.max_offset
+        slaves = [row.received_offset for row in status.replication.slaves]
+        told[:] = [end, status.confirm_offset, *slaves[:1]]
+        return told == [end] * 3
+
+    try:
+        await until(level, f"{master.name} and its slave have the same", pause=0.05)
+    finally:
+        print("ends of the log, confirmed, received:", told)
+    return end
 
 
 async def read_all(node: NodeProcess) -> dict[tuple[int, int], bytes]:
@@ -121,9 +131,10 @@ async def test_kills_of_master_and_slave_lose_nothing_that_two_nodes_should_have
                 senders = [asyncio.ensure_future(load.send(producer, k)) for k in range(6)]
                 for _ in range(KILLS):
                     before = len(load.safe)
-                    async with asyncio.timeout(60):
-                        while len(load.safe) < before + 20:
-                            await asyncio.sleep(0.01)
+                    await until(
+                        lambda before=before: len(load.safe) >= before + 20,  # type: ignore[misc]
+                        "both nodes store messages again",
+                    )
                     victim = chance.choice((master, slave))
                     await asyncio.to_thread(victim.kill)
                     await asyncio.to_thread(victim.start)

@@ -13,6 +13,7 @@ from cluster.chaos.processes import ProcessTarget
 from demo.topics import create_topic
 from tests.etcd import need_etcd
 from tests.process.test_failover import SMALL
+from tests.until import until
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -85,10 +86,16 @@ async def in_sync(client: duolog.Client) -> int:
 
 async def leader(client: duolog.Client) -> str:
     """Wait until one leads: a master that stood still may just be replaced."""
-    async with asyncio.timeout(60):
-        while not (groups := (await client.admin.route()).groups) or not groups[0].master:
-            await asyncio.sleep(0.05)
-    return groups[0].master
+    found = ""
+
+    async def led() -> bool:
+        nonlocal found
+        groups = (await client.admin.route()).groups
+        found = groups[0].master if groups else ""
+        return bool(found)
+
+    await until(led, "a master", pause=0.05)
+    return found
 
 
 async def stored(client: duolog.Client) -> list[duolog.Message]:
@@ -108,9 +115,11 @@ async def test_transactions_and_delays_are_conserved_while_masters_die(tmp_path:
     told = Told()
     try:
         async with duolog.Client([target.endpoint(n) for n in target.nodes], timeout=30) as client:
-            async with asyncio.timeout(60):
-                while await in_sync(client) < 3:
-                    await asyncio.sleep(0.05)
+
+            async def all_in_sync() -> bool:
+                return await in_sync(client) == 3
+
+            await until(all_in_sync, pause=0.05)
             await create_topic(client, "T", 4)
             work = [
                 asyncio.ensure_future(coroutine(client, told, f"{coroutine.__name__}{k}"))
@@ -122,13 +131,16 @@ async def test_transactions_and_delays_are_conserved_while_masters_die(tmp_path:
                 master = await leader(client)
                 await asyncio.to_thread(target.kill, master)
                 known = len(told.committed)
-                async with asyncio.timeout(60):
-                    while len(told.committed) < known + 20:
-                        await asyncio.sleep(0.05)
+                await until(
+                    lambda known=known: len(told.committed) >= known + 20,  # type: ignore[misc]
+                    "transactions are committed again",
+                )
                 await asyncio.to_thread(target.revive, master)
-            async with asyncio.timeout(60):  # a slow machine comes to fewer meanwhile
-                while min(map(len, (told.committed, told.rolled_back, told.delayed))) <= 200:
-                    await asyncio.sleep(0.05)
+            # A slow machine comes to fewer meanwhile.
+            await until(
+                lambda: min(map(len, (told.committed, told.rolled_back, told.delayed))) > 200,
+                "enough messages of each kind",
+            )
             told.over.set()
             await asyncio.gather(*work)
 
@@ -136,13 +148,21 @@ async def test_transactions_and_delays_are_conserved_while_masters_die(tmp_path:
             undecided = told.prepared - told.committed - told.rolled_back
             wanted = told.committed | {body for body in undecided if not body.endswith(b"r")}
 
-            async with client.transactions("orders", checker), asyncio.timeout(60):
-                while True:
-                    messages = await stored(client)
-                    bodies = Counter(message.body for message in messages)
-                    if wanted | told.delayed.keys() <= bodies.keys():
-                        break
-                    await asyncio.sleep(0.5)
+            messages: list[duolog.Message] = []
+            bodies: Counter[bytes] = Counter()
+
+            async def all_came() -> bool:
+                messages[:] = await stored(client)
+                bodies.clear()
+                bodies.update(message.body for message in messages)
+                return wanted | told.delayed.keys() <= bodies.keys()
+
+            async with client.transactions("orders", checker):
+                try:
+                    await until(all_came, "what was committed or delayed is stored", pause=0.5)
+                finally:
+                    missing = sorted((wanted | told.delayed.keys()) - bodies.keys())
+                    print(len(missing), "missing:", missing[:10])
     finally:
         await asyncio.to_thread(target.stop)
     assert not told.rolled_back & bodies.keys()
