@@ -35,7 +35,8 @@ BURSTS = (1, 40, 1500)
 def note_flows(window: Window, rate: str) -> None:
     """From now on, `window.flowed` is whether a rate was told since it was set to false.
 
-    The page tells it for one second: who asks for it may stand still for longer.
+    The page tells it until it looks again, after a second or some: who asks for it may stand still
+    for longer.
     """
     window.ask(
         f"void new MutationObserver(() => {{ window.flowed ||= !['–', '0/s'].includes({rate}); }})"
