@@ -31,6 +31,13 @@ SMALL_HEAP = ("-Xms128m", "-Xmx128m")
 # (4.9 whatever haListenPort says).
 LINK_PORT = 1
 PORT_TRIES = 20
+# A broker refuses requests that waited for 200 ms, which on a busy machine many do; its clients
+# then send to another queue or broker, or fail.
+PATIENT = {
+    "waitTimeMillsInSendQueue": 20_000,
+    "waitTimeMillsInPullQueue": 20_000,
+    "osPageCacheBusyTimeOutMills": 20_000,
+}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers.peer import Server
-from bench.peers.rocketmq import LINK_PORT, broker_port, server_process
+from bench.peers.rocketmq import LINK_PORT, PATIENT, broker_port, server_process
 from demo.ports import free_ports
 from node.remoting.codec import fastjson
 
@@ -63,6 +63,7 @@ class RocketmqBroker:
             "autoCreateTopicEnable": "false",
             "timerWheelEnable": "false",
             "registerNameServerPeriod": 10_000,
+            **PATIENT,
             **more,
         }
         self._starts += 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.peers.peer import Server, Unavailable
-from bench.peers.rocketmq import LINK_PORT, RocketMq, broker_port, server_process
+from bench.peers.rocketmq import LINK_PORT, PATIENT, RocketMq, broker_port, server_process
 from demo.ports import free_ports
 from tests.conformance.languages import SHORT_LIVED
 
@@ -59,6 +59,7 @@ def cluster(root: Path, version: str, *, java: Sequence[str] = (), **settings: o
         "diskMaxUsedSpaceRatio": 95,
         "maxHashSlotNum": 50_000,
         "maxIndexNum": 200_000,
+        **PATIENT,
         **settings,
     }
     served = {"listenPort": names, "bindAddress": "127.0.0.1"}

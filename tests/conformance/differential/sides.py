@@ -13,13 +13,12 @@ from typing import Any
 from demo.ports import free_endpoint
 from node.remoting.calling import Calling, CallRefused, connect
 from node.remoting.codec.codes import RequestCode
-from tests.conformance.brokers import cluster
+from tests.conformance.brokers import READY_SECONDS, cluster
 from tests.conformance.conftest import SMALL
 from tests.process.support import NodeProcess
 
 LEVELS = "1s 2s 1s 1s 1s 1s"
 CHECK_MS = 1000
-READY_SECONDS = 60.0
 OF_BROKER: dict[str, Any] = {
     "messageDelayLevel": LEVELS,
     "transactionTimeOut": CHECK_MS,
@@ -28,10 +27,6 @@ OF_BROKER: dict[str, Any] = {
     "defaultTopicQueueNums": 4,
     "enablePropertyFilter": "true",
     "timerWheelEnable": "false",
-    # On a busy machine it would refuse requests.
-    "waitTimeMillsInSendQueue": 20_000,
-    "waitTimeMillsInPullQueue": 20_000,
-    "osPageCacheBusyTimeOutMills": 20_000,
 }
 OF_NODE = (
     *SMALL,
