@@ -20,6 +20,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.remoting.exception.RemotingException;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
@@ -52,7 +53,7 @@ public class MqAdmin {
         admin.setNamesrvAddr(server);
         admin.setInstanceName("known");
         admin.start();
-        long end = System.currentTimeMillis() + 60_000;
+        long end = System.currentTimeMillis() + 120_000;
         while (!isKnown(admin)) {
             if (System.currentTimeMillis() > end) {
                 throw new IllegalStateException("the broker does not know what was consumed");
@@ -70,7 +71,7 @@ public class MqAdmin {
             return consumed == MESSAGES
                 && !admin.examineProducerConnectionInfo("P", "T").getConnectionSet().isEmpty()
                 && !admin.examineConsumerConnectionInfo("C").getConnectionSet().isEmpty();
-        } catch (MQClientException | MQBrokerException error) {
+        } catch (MQClientException | MQBrokerException | RemotingException error) {
             return false;
         }
     }
@@ -89,6 +90,7 @@ public class MqAdmin {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("C");
         consumer.setNamesrvAddr(arguments[0]);
         consumer.setHeartbeatBrokerInterval(500);
+        consumer.setPollNameServerInterval(1000); // a broker makes its topic with the first message
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe("T", "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
@@ -102,7 +104,7 @@ public class MqAdmin {
             SendResult sent = producer.send(made);
             first = first == null ? sent : first;
         }
-        if (!consumed.await(60, TimeUnit.SECONDS)) {
+        if (!consumed.await(120, TimeUnit.SECONDS)) {
             throw new IllegalStateException("messages were not consumed");
         }
         known(arguments[0], consumer);

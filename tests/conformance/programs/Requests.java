@@ -36,6 +36,7 @@ public class Requests {
         made.setInstanceName(name); // a client of its own, as in another process
         made.setNamesrvAddr(server);
         made.setSendMsgTimeout(30_000);
+        made.setHeartbeatBrokerInterval(500); // replies find whoever is known
         made.start();
         return made;
     }
@@ -85,6 +86,9 @@ public class Requests {
                     byte[] body = ("re: " + text(one)).getBytes(StandardCharsets.UTF_8);
                     replied.set(replying.send(MessageUtil.createReplyMessage(one, body), WAIT_MS));
                 } catch (Exception error) {
+                    if (!text(one).equals("late")) { // nobody is known yet: it comes again
+                        return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+                    }
                     late.set(error + " " + error.getCause());
                     refused.countDown();
                 }

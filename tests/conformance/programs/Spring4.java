@@ -65,7 +65,7 @@ public class Spring4 {
         });
         template.syncSendOrderly("T:A", "orderly", "one");
         answered.await(60, TimeUnit.SECONDS);
-        String reply = template.sendAndReceive("R", "request", String.class, 60_000);
+        String reply = template.sendAndReceive("R", "request", String.class, 120_000);
         long end = System.currentTimeMillis() + 120_000;
         while (HEARD.size() < WANTED && System.currentTimeMillis() < end) {
             Thread.sleep(50);

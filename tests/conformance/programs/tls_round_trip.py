@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 from rocketmq import (
     ClientConfiguration,
@@ -12,7 +13,9 @@ from rocketmq import (
     SimpleConsumer,
 )
 
-configuration = ClientConfiguration(sys.argv[1], Credentials())
+SECONDS = 60.0
+
+configuration = ClientConfiguration(sys.argv[1], Credentials(), request_timeout=30)
 producer = Producer(configuration, ("T",), tls_enable=True)
 producer.startup()
 message = Message()
@@ -20,7 +23,10 @@ message.topic, message.body = "T", b"over tls"
 producer.send(message)
 consumer = SimpleConsumer(configuration, "g", {"T": FilterExpression()}, tls_enable=True)
 consumer.startup()
-for received in consumer.receive(32, 15):
+found, end = [], time.monotonic() + SECONDS
+while not found and time.monotonic() < end:
+    found = consumer.receive(32, 15)
+for received in found:
     consumer.ack(received)
     print("received", received.body, flush=True)
 os._exit(0)  # the client's threads may take their time
