@@ -80,6 +80,7 @@ class Producing(threading.Thread):
         self._enough.set()
         self.join(90)
         assert not self.failed
+        assert not self.is_alive(), "a send does not end"
         return self.acknowledged
 
 

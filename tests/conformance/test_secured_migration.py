@@ -63,10 +63,10 @@ def secured(tmp_path: Path) -> Iterator[tuple[Cluster, Tls]]:
     )
     users = tmp_path / "home-broker" / "conf" / "plain_acl.yml"
     users.write_text(ACCOUNTS.format(secrets=SECRETS))
-    for server in (made.names, made.broker):
-        server.start()
     try:
-        made.broker.wait_listening(made.address)
+        for server in (made.names, made.broker):
+            server.start()
+            server.wait_listening(server.endpoint)
         yield made, tls
     finally:
         for server in (made.broker, made.names):
@@ -85,7 +85,7 @@ def _words(tmp_path: Path, tls: Tls, user: str) -> list[str]:
 
 
 async def _fill(address: str, access: Access) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WAIT_SECONDS):
         while True:  # it listens before it can be asked
             with suppress(*AWAY):
                 await create_topic(address, access)
@@ -99,7 +99,7 @@ async def _fill(address: str, access: Access) -> None:
 
 async def _migrate(*words: str) -> tuple[int, str, str]:
     """Exit status, and what is printed; no secret ever is."""
-    done = await asyncio.to_thread(run_cli, "migrate", *words, timeout=90)
+    done = await asyncio.to_thread(run_cli, "migrate", *words, timeout=WAIT_SECONDS)
     assert not any(secret in done.stdout + done.stderr for secret in SECRETS.values())
     return done.returncode, done.stdout, done.stderr
 
@@ -113,7 +113,14 @@ async def test_a_broker_with_users_and_tls_is_moved(
     await _fill(made.address, Access(signing("the-mover", SECRETS["the-mover"]), context))
     status, _, errors = await _migrate("plan", made.name_server, *SIZES)
     assert (status, made.name_server in errors) == (1, True), "without TLS"
-    status, told, _ = await _migrate("plan", made.name_server, *SIZES, *mover[4:], "--json")
+    unsigned = ("plan", made.name_server, *SIZES, *mover[4:], "--json")
+
+    async def planned() -> bool:
+        _, told, _ = await _migrate(*unsigned)
+        return bool(json.loads(told or "[]"))
+
+    await until(planned, "the name server knows the broker", seconds=WAIT_SECONDS, pause=0.2)
+    status, told, _ = await _migrate(*unsigned)
     (row,) = json.loads(told)
     assert (status, "AclException" in row["remarks"][0]["what"]) == (2, True), "without a signature"
     for nobody in (mover[4:], _words(tmp_path, tls, "the-nobody")):
