@@ -24,6 +24,8 @@ SMALL_FILES = (
 class NodeProcess(ChildNode):
     """A node with small files that answers once it is started."""
 
+    stop_seconds = 90.0  # a disk that others use may take long to sync
+
     def __init__(self, data: Path, *flags: str, name: str = "", log: Path | None = None) -> None:
         super().__init__(data, *SMALL_FILES, *flags, name=name, log=log)
 
