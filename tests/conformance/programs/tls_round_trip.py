@@ -23,7 +23,8 @@ message.topic, message.body = "T", b"over tls"
 producer.send(message)
 consumer = SimpleConsumer(configuration, "g", {"T": FilterExpression()}, tls_enable=True)
 consumer.startup()
-found, end = [], time.monotonic() + SECONDS
+found: list[Message] = []
+end = time.monotonic() + SECONDS
 while not found and time.monotonic() < end:
     found = consumer.receive(32, 15)
 for received in found:
