@@ -140,5 +140,5 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        report.sections += _begun.logs_since(item.stash[_BEGAN])
+        report.sections += _begun.logs_since(item.stash.get(_BEGAN, 0))
     return report

@@ -10,6 +10,7 @@ from tests.late import told_where_late
 from tests.process.forks import COMMANDS, PROGRAM, ROOT, environment
 
 COMMAND_SECONDS = 90.0  # a second, on a machine that does nothing else
+PATIENT = ("--timeout", "60")  # for the answer of a node; commands wait 10 s where not told
 
 # A node reserves the disk of its files when it makes them: 1.4 GiB with the sizes of production.
 INDEX_SLOTS, INDEX_ENTRIES = 50_000, 200_000
@@ -61,6 +62,7 @@ def run_cli(
 __all__ = [
     "INDEX_ENTRIES",
     "INDEX_SLOTS",
+    "PATIENT",
     "ROOT",
     "SMALL_FILES",
     "NodeProcess",

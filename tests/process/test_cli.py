@@ -20,6 +20,7 @@ from node.rocketmq.words.stubs import Resource, definition, rpc, service
 from tests.process.support import (
     INDEX_ENTRIES,
     INDEX_SLOTS,
+    PATIENT,
     ROOT,
     NodeProcess,
     environment,
@@ -40,7 +41,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 def cli(node: NodeProcess, *arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
-    return run_cli(*arguments, "--endpoints", node.endpoint, stdin=stdin)
+    patient = () if PATIENT[0] in arguments else PATIENT
+    return run_cli(*arguments, "--endpoints", node.endpoint, *patient, stdin=stdin)
 
 
 def ok(node: NodeProcess, *arguments: str, stdin: str = "") -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from demo.childnode import ChildNode
-from tests.process.support import SMALL_FILES, run_cli
+from tests.process.support import PATIENT, SMALL_FILES, run_cli
 from tests.until import wait_until
 
 pytestmark = pytest.mark.process
@@ -58,7 +58,8 @@ class Place:
         self, *arguments: str, user: str = "root", stdin: str = ""
     ) -> "subprocess.CompletedProcess[str]":
         who = ("--user", user, "--password-file", str(self.password_file(user)))
-        return run_cli(*arguments, *who, "--endpoints", self.node.endpoint, stdin=stdin)
+        where = ("--endpoints", self.node.endpoint)
+        return run_cli(*arguments, *who, *where, *PATIENT, stdin=stdin)
 
     def password_file(self, user: str) -> Path:
         return self.directory / f"{user}.password"
@@ -72,7 +73,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     made.password_file("first").write_text("first\n")
     first = ("--user", "root", "--password-file", str(made.password_file("first")))
     new = ("--new-password-file", str(made.password_file("root")))
-    where = ("--endpoints", made.node.endpoint)
+    where = ("--endpoints", made.node.endpoint, *PATIENT)
     refused = run_cli("user", "create", "alice", *new, *first, *where)
     assert refused.returncode == 1
     assert "no enabled super user" in refused.stderr
