@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -283,30 +284,36 @@ def test_a_console_whose_nodes_do_not_answer_says_so_and_ends_when_interrupted(
 
 
 def test_a_console_beside_a_node_ends_with_its_input_and_when_it_is_told_to() -> None:
-    for number in (None, signal.SIGTERM):
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            listen = f"127.0.0.1:{listening.getsockname()[1]}"
-            process = subprocess.Popen(
-                [sys.executable, "-m", "node.console"],
-                stdin=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=[listening.fileno()],
-                env=environment(),
-            )
-            assert process.stdin is not None
-            options = ConsoleOptions(("127.0.0.1:1",), "127.0.0.1")
-            process.stdin.write(f"{options.line()}\n{listening.fileno()}\n".encode())
-            process.stdin.flush()
-        with pytest.raises(urllib.error.HTTPError) as found:
-            page(listen)  # it serves
-        found.value.close()
-        if number is None:
-            process.stdin.close()
-            process.stdin = None
-        else:
-            process.send_signal(number)
-        _, said = process.communicate(timeout=WAIT_SECONDS)
-        assert (process.returncode, said) == (0, b"")
+    with ThreadPoolExecutor() as pool:  # each waits for a node that does not answer
+        for ended in [pool.submit(_end_console, number) for number in (None, signal.SIGTERM)]:
+            ended.result()
+
+
+def _end_console(number: signal.Signals | None) -> None:
+    """Have one serve, and end it. number: None ends its input."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listen = f"127.0.0.1:{listening.getsockname()[1]}"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "node.console"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[listening.fileno()],
+            env=environment(),
+        )
+        assert process.stdin is not None
+        options = ConsoleOptions(("127.0.0.1:1",), "127.0.0.1")
+        process.stdin.write(f"{options.line()}\n{listening.fileno()}\n".encode())
+        process.stdin.flush()
+    with pytest.raises(urllib.error.HTTPError) as found:
+        page(listen)  # it serves
+    found.value.close()
+    if number is None:
+        process.stdin.close()
+        process.stdin = None
+    else:
+        process.send_signal(number)
+    _, said = process.communicate(timeout=WAIT_SECONDS)
+    assert (process.returncode, said) == (0, b"")
 
 
 def test_a_file_of_descriptors_that_is_wrong_is_told_and_stops_no_node(tmp_path: Path) -> None:
