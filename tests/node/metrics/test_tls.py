@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from demo.certificates import Authority, Issued
-from node import certificates
-from node.metrics import endpoint
+from node import certificates, handshakes
 from node.server import Node
 from tests.certificates import trusting
 from tests.keyfiles import access_files
@@ -104,7 +103,7 @@ async def test_a_plain_client_gets_nothing(start_node: StartNode, tmp_path: Path
 async def test_a_client_that_begins_no_handshake_is_hung_up_on(
     start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint, "DEADLINE_SECONDS", 0.2)
+    monkeypatch.setattr(handshakes, "HANDSHAKE_SECONDS", 0.2)
     node = await start_node(tls=Files(tmp_path / "files").section(only=True), metrics=METRICS)
     assert node.metrics is not None
     reader, writer = await asyncio.open_connection("127.0.0.1", node.metrics.port)
