@@ -1,12 +1,15 @@
 // Apache's Java client over TLS, with keys, in a namespace: what goes wrong and is tried again.
 // Arguments: HOST:PORT NAMESPACE ACCESS_KEY SECRET_KEY. Prints one line of JSON.
 
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
@@ -37,6 +40,14 @@ public class Behaviours {
         byte[] bytes = new byte[body.remaining()];
         body.get(bytes);
         return new String(bytes, StandardCharsets.UTF_8);
+    }
+
+    static void close(PushConsumer push) {
+        try {
+            push.close();
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
     }
 
     static MessageView next(SimpleConsumer consumer) throws ClientException {
@@ -101,7 +112,13 @@ public class Behaviours {
         System.out.println("{\"recalled\":" + recalled.equals(delayed.getMessageId().toString())
             + ",\"deliveries\":[" + first.getDeliveryAttempt() + "," + second.getDeliveryAttempt()
             + "],\"stale\":" + stale + ",\"attempts\":[" + String.join(",", attempts) + "]}");
-        push.close();
+        // It waits for the answers to its long polls, which come with messages.
+        CompletableFuture<Void> closed = CompletableFuture.runAsync(() -> close(push));
+        while (!closed.isDone()) {
+            send(producer, "closing", 0);
+            Thread.sleep(50);
+        }
+        closed.get();
         producer.close();
         System.exit(0);
     }

@@ -1,12 +1,15 @@
 // Apache's Java client against a node: every kind of message there and back.
 // Arguments: HOST:PORT. Prints one line of JSON: what was received, by kind.
 
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
@@ -43,6 +46,14 @@ public class RoundTrip {
         byte[] bytes = new byte[body.remaining()];
         body.get(bytes);
         return new String(bytes, StandardCharsets.UTF_8);
+    }
+
+    static void close(PushConsumer push) {
+        try {
+            push.close();
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
     }
 
     static String json(List<String> words) {
@@ -110,7 +121,13 @@ public class RoundTrip {
         }
         Collections.sort(received);
         System.out.println("{\"received\":" + json(received) + ",\"ordered\":" + json(ordered) + "}");
-        push.close();
+        // It waits for the answers to its long polls, which come with messages.
+        CompletableFuture<Void> closed = CompletableFuture.runAsync(() -> close(push));
+        for (int k = 0; !closed.isDone(); k++) {
+            producer.send(message("Fifo", "closing", "group" + k, 0));
+            Thread.sleep(50);
+        }
+        closed.get();
         simple.close();
         producer.close();
         System.exit(0);
