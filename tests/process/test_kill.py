@@ -19,7 +19,8 @@ from tests.until import until
 pytestmark = [pytest.mark.process, pytest.mark.long]
 
 KILLS = int(os.environ.get("DUOLOG_TEST_KILLS", "200"))
-SHARES = 4
+SHARES = 2  # tests that the kills are dealt to
+NODES = 2  # of each of them, killed at the same time: most of it waits for disks and starts
 FLAGS = (
     "--set", "store.flush_disk_type=SYNC_FLUSH",
     "--set", "store.mapped_file_size_commit_log=1048576",
@@ -81,15 +82,24 @@ class Load:
 async def test_random_sigkills_lose_and_duplicate_nothing_acknowledged(
     tmp_path: Path, share: int
 ) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(NODES):
+            tasks.create_task(
+                kill_again_and_again(tmp_path / str(number), -(-KILLS // SHARES // NODES))
+            )
+
+
+async def kill_again_and_again(directory: Path, kills: int) -> None:
     seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    node = NodeProcess(tmp_path / "data", *FLAGS)
+    print(f"{directory}: seed {seed}")
+    directory.mkdir()
+    node = NodeProcess(directory / "data", *FLAGS)
     await asyncio.to_thread(node.start)
     try:
         async with duolog.Client(node.endpoint, timeout=30) as client:
             await client.admin.create_topic("T", 3)
             load = Load(client)
-            await load.run(node, -(-KILLS // SHARES), random.Random(seed))
+            await load.run(node, kills, random.Random(seed))
             found: Counter[bytes] = Counter()
             places: dict[bytes, tuple[int, int]] = {}
             (topic,) = await client.admin.topics(["T"])
@@ -106,11 +116,11 @@ async def test_random_sigkills_lose_and_duplicate_nothing_acknowledged(
                     offset = batch.next_offset
     finally:
         node.stop()
-    assert len(load.acknowledged) > 20 * KILLS // SHARES
+    assert len(load.acknowledged) > 20 * kills
     lost = [body for body in load.acknowledged if body not in found]
     doubled = [body for body, times in found.items() if times > 1]
     moved = [body for body, place in load.acknowledged.items() if places.get(body) != place]
     assert (lost, doubled, moved) == ([], [], [])
     assert set(found) <= set(load.acknowledged) | load.unknown
     options = StoreOptions(max_hash_slot_num=INDEX_SLOTS, max_index_num=INDEX_ENTRIES)
-    assert dump.check(OsDisk(tmp_path / "data", read_only=True), options)["problems"] == []
+    assert dump.check(OsDisk(directory / "data", read_only=True), options)["problems"] == []
