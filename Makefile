@@ -7,7 +7,7 @@ SPARK := $(VENV)/.spark
 KERNELS := $(VENV)/.kernels
 
 .PHONY: help venv certs demo pipeline test test-all check fmt proto sim sim-mutants mutation bench bench-peers fuzz interop clean docs up down \
-  chaos chaos-containers test-most test-grpc test-spark test-cluster test-containers
+  chaos chaos-containers test-most test-grpc test-spark test-cluster test-containers fetch
 
 SEEDS ?= 500
 
@@ -73,6 +73,9 @@ $(KERNELS): $(STAMP) $(wildcard store/kernels/*.py) tools/kernel_library.py
 HOSTS ?=
 certs: $(STAMP)  ## A test authority and certificates of nodes (HOSTS="n1 n2 ...") and of user alice, in ./certs.
 	@$(BIN)/python -m demo.certificates certs $(HOSTS)
+
+fetch: $(STAMP)  ## Fetch RocketMQ and its clients, which the tests that need them fetch otherwise.
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m tests.conformance.fetched  # no kernel runs
 
 demo: $(STAMP) $(KERNELS)  ## Store, serve, crash and recover a real data set.
 	@$(BIN)/duolog demo

@@ -20,6 +20,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 BUILT = Path(__file__).parent.parent.parent / "build" / "conformance"
 # Of a program that lives for seconds: optimising it would cost more than it saves.
 SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+# Consumers of the classic client look for queues of theirs every 20 s, where nothing calls them.
+SOON_BALANCED = "-Drocketmq.client.rebalance.waitInterval=1000"
 JAVA_CLIENT = "org.apache.rocketmq:rocketmq-client-java:5.1.0"
 GO_CLIENT = "github.com/apache/rocketmq-clients/golang/v5@v5.1.4"
 NODE_CLIENT = "rocketmq-client-nodejs@1.0.8"
@@ -85,14 +87,24 @@ def java_with(jars: Path, home: Path, program: str, *options: str) -> list[str]:
     return ["java", *SHORT_LIVED, f"-Duser.home={home}", *options, "-cp", path, name]
 
 
+def client_jars() -> Path:
+    """Apache's client; skips where it cannot be had."""
+    return jars_of("client-java", JAVA_CLIENT)
+
+
+def starter_jars() -> Path:
+    """The same of Apache's Spring Boot starter."""
+    return jars_of("spring-starter", SPRING_STARTER)
+
+
 def java(home: Path, program: str) -> list[str]:
     """The command that runs a program with Apache's client."""
-    return java_with(jars_of("client-java", JAVA_CLIENT), home, program)
+    return java_with(client_jars(), home, program)
 
 
 def spring(home: Path, program: str) -> list[str]:
     """The same with Apache's Spring Boot starter."""
-    return java_with(jars_of("spring-starter", SPRING_STARTER), home, program)
+    return java_with(starter_jars(), home, program)
 
 
 # -- others ----------------------------------------------------------------------------------------

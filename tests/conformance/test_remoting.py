@@ -10,7 +10,7 @@ import pytest
 from demo.ports import free_endpoint
 from node.tls import Tls
 from tests.conformance.conftest import SMALL
-from tests.conformance.languages import jars_of, java_with, outcome
+from tests.conformance.languages import SOON_BALANCED, jars_of, java_with, outcome
 from tests.conformance.users import ROOT, node_of_users
 from tests.process.support import NodeProcess
 
@@ -51,7 +51,7 @@ def classic(
 
     options: of Java.
     """
-    return java_with(classic_jars(version, artifact), home, program, *options)
+    return java_with(classic_jars(version, artifact), home, program, SOON_BALANCED, *options)
 
 
 @pytest.fixture

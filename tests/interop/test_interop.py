@@ -30,6 +30,13 @@ KEYS = ["k0", "k77", "k1500", "p3", "p49", "nothing"]
 TAG_OF_DELAYED = 73359  # Java's hash of "JFK", which the writer gives delayed messages
 
 
+def fetch_store(path: Path) -> "subprocess.CompletedProcess[str]":
+    """Copy the jars of RocketMQ's store into a folder."""
+    fetch = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={path}"]
+    with maven.alone():
+        return subprocess.run(fetch, cwd=HERE, capture_output=True, text=True, check=False)
+
+
 @pytest.fixture(scope="session")
 def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with RocketMQ's jars and the compiled driver."""
@@ -40,9 +47,7 @@ def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.fail(reason)
         pytest.skip(reason)
     path = tmp_path_factory.mktemp("rocketmq")
-    fetch = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={path}"]
-    with maven.alone():
-        done = subprocess.run(fetch, cwd=HERE, capture_output=True, text=True, check=False)
+    done = fetch_store(path)
     if done.returncode:
         reason = f"Maven could not fetch RocketMQ: {done.stdout[-300:]}"
         if os.environ.get("CI"):

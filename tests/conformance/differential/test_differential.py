@@ -27,15 +27,15 @@ from tests.conformance.differential.requests.sending import sends
 from tests.conformance.differential.seen import Seen, plain
 from tests.conformance.differential.session import Session, session
 from tests.conformance.differential.sides import Side, of_node, of_rocketmq
-from tests.conformance.languages import java_with
+from tests.conformance.languages import SOON_BALANCED, java_with
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
 
 VERSIONS = ("4.9.7", "5.3.3")
 PROGRAM_SECONDS = 150
-# The second line: on a slow machine connections may take longer than 3 s.
+# The last one: on a slow machine connections may take longer than 3 s.
 OPTIONS = (
-    "-Xms64m", "-Xmx256m",
+    "-Xms64m", "-Xmx256m", SOON_BALANCED,
     "-Dcom.rocketmq.remoting.client.connect.timeout=20000",
 )  # fmt: skip
 Program = subprocess.Popen[str]
