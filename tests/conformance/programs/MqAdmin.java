@@ -90,7 +90,7 @@ public class MqAdmin {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("C");
         consumer.setNamesrvAddr(arguments[0]);
         consumer.setHeartbeatBrokerInterval(500);
-        consumer.setPollNameServerInterval(1000); // a broker makes its topic with the first message
+        consumer.setPollNameServerInterval(500); // a broker makes the topic with the first message
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe("T", "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
