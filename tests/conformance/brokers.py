@@ -8,6 +8,7 @@ import pytest
 
 from bench.peers.peer import Server, Unavailable
 from bench.peers.rocketmq import LINK_PORT, PATIENT, RocketMq, broker_port, server_process
+from demo.childprocess import ChildProcess
 from demo.ports import free_ports
 from tests.conformance.languages import SHORT_LIVED
 
@@ -76,6 +77,12 @@ def cluster(root: Path, version: str, *, java: Sequence[str] = (), **settings: o
     made.names.ready_seconds = made.broker.ready_seconds = READY_SECONDS
     made.names.endpoint, made.broker.endpoint = made.name_server, made.address
     return made
+
+
+def end_server(server: ChildProcess) -> None:
+    """Kill a server, unless it has ended: a stop takes seconds, and nobody reads what it leaves."""
+    if server.running:
+        server.kill()
 
 
 def _file(path: Path, rows: dict[str, object]) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 from demo.childprocess import ChildProcess
 from demo.ports import free_endpoint
 from node.remoting.calling import connect
-from tests.conformance.brokers import Cluster, cluster
+from tests.conformance.brokers import Cluster, cluster, end_server
 from tests.conformance.classic import AWAY, QUEUES, Consumer, Producer, create_topic, send
 from tests.conformance.cutting import NO_KILL, Cutting, Kill
 from tests.process.support import SMALL_FILES, NodeProcess, environment, run_cli
@@ -112,8 +112,9 @@ class Move:
                     task.cancel()
             return moved
         finally:
-            for process in (self.node, made.broker, made.names):
-                await asyncio.to_thread(process.stop)
+            await asyncio.to_thread(self.node.stop)
+            for server in (made.broker, made.names):
+                end_server(server)
 
     async def _received(self) -> set[bytes]:
         """What is acknowledged now, once the consumer has it; the producer goes on meanwhile."""

@@ -19,6 +19,7 @@ import pytest
 from bench.peers.peer import Server, Unavailable
 from bench.peers.rocketmq import RocketMq
 from demo.ports import free_endpoint
+from tests.conformance.brokers import end_server
 from tests.conformance.conftest import SMALL
 from tests.conformance.differential.sides import Side, registered
 from tests.conformance.test_remoting import classic
@@ -337,7 +338,7 @@ def test_the_output_looks_as_with_a_broker_of_rocketmq(
         brokers = peer.servers(broker, replicated=False)
         for process in brokers.processes:
             assert isinstance(process, Server)
-            stack.callback(process.stop)
+            stack.callback(end_server, process)
             process.start()
             if process.endpoint:
                 process.wait_listening(process.endpoint)

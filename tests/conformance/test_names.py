@@ -19,7 +19,7 @@ from demo.ports import free_endpoint, free_ports
 from node.remoting.calling import CallRefused, connect
 from node.remoting.codec.codes import RequestCode
 from node.remoting.codec.command import Command
-from tests.conformance.brokers import READY_SECONDS, jars_of
+from tests.conformance.brokers import READY_SECONDS, end_server, jars_of
 from tests.conformance.conftest import LEASE_SECONDS, LED_SECONDS_MAX, SMALL, next_master
 from tests.conformance.languages import java_with, need, outcome
 from tests.etcd import need_etcd
@@ -45,7 +45,7 @@ def names(tmp_path: Path) -> Iterator[str]:
     server.start()
     server.wait_listening(address)
     yield address
-    server.stop()
+    end_server(server)
 
 
 def rocketmq(root: Path, names: str, topic: str) -> Server:
@@ -85,7 +85,7 @@ def brokers(names: str, topic: str) -> set[str]:
 def test_one_cluster_of_rocketmq_and_duolog(tmp_path: Path, names: str) -> None:
     with ExitStack() as stack:
         broker = rocketmq(tmp_path / "rocketmq", names, "M")
-        stack.callback(broker.stop)
+        stack.callback(end_server, broker)
         node = NodeProcess(
             tmp_path / "data", *SMALL,
             "--set", f"remoting.listen={free_endpoint()}",

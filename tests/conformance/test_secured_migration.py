@@ -13,7 +13,7 @@ from node.certificates import Renewed
 from node.remoting.calling import Access, connect, signing
 from node.tls import Tls, broker_context
 from tests.certificates import certificates
-from tests.conformance.brokers import Cluster, cluster
+from tests.conformance.brokers import Cluster, cluster, end_server
 from tests.conformance.classic import AWAY, create_topic, send
 from tests.conformance.migrated import LEVELS, SEGMENT, SIZES, WAIT_SECONDS, bytes_of, program
 from tests.process.support import run_cli
@@ -70,7 +70,7 @@ def secured(tmp_path: Path) -> Iterator[tuple[Cluster, Tls]]:
         yield made, tls
     finally:
         for server in (made.broker, made.names):
-            server.stop()
+            end_server(server)
 
 
 def _words(tmp_path: Path, tls: Tls, user: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from demo.ports import free_endpoint
 from node.remoting.calling import Calling, CallRefused, connect
 from node.remoting.codec.codes import RequestCode
-from tests.conformance.brokers import READY_SECONDS, cluster
+from tests.conformance.brokers import READY_SECONDS, cluster, end_server
 from tests.conformance.conftest import SMALL
 from tests.process.support import NodeProcess
 
@@ -52,7 +52,7 @@ def of_rocketmq(root: Path, version: str) -> Iterator[Side]:
     made = cluster(root, version, **OF_BROKER)
     with ExitStack() as stack:
         for server in (made.names, made.broker):
-            stack.callback(server.stop)
+            stack.callback(end_server, server)
             server.start()
         for server in (made.names, made.broker):
             server.wait_listening(server.endpoint)
