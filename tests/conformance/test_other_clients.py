@@ -28,6 +28,7 @@ from tests.conformance.users import ROOT, node_of_users
 from tests.etcd import need_etcd
 from tests.process.support import NodeProcess
 from tests.topics import create_topic
+from tests.until import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -266,6 +267,12 @@ def more_is_stored(client: duolog.sync.Client, most: float) -> float:
     return first or time.monotonic() - began
 
 
+def in_sync(client: duolog.sync.Client) -> int:
+    """How many nodes of the replica group are."""
+    groups = client.admin.route().groups
+    return sum(replica.in_sync for replica in groups[0].replicas) if groups else 0
+
+
 RESUMED_SECONDS_MAX = 60.0
 MORE = 6
 READY = 51  # messages that a program has had acknowledged when it says that it is ready
@@ -317,14 +324,7 @@ def test_a_stream_over_the_death_of_its_master(
     try:
         endpoints = [target.endpoint(name) for name in target.nodes]
         with duolog.sync.Client(endpoints, timeout=60) as client:
-            end = time.monotonic() + 60
-            while time.monotonic() < end:
-                groups = client.admin.route().groups
-                if groups and sum(replica.in_sync for replica in groups[0].replicas) == 3:
-                    break
-                time.sleep(0.05)
-            else:
-                raise TimeoutError("not in sync")
+            wait_until(lambda: in_sync(client) == len(target.nodes))
             create_topic(client, "S", 1)
             master = client.admin.route().groups[0].master
             if command is nodejs:  # it takes one access point alone: one that will not die
@@ -336,8 +336,9 @@ def test_a_stream_over_the_death_of_its_master(
                 next_master(target, master)
                 waited = more_is_stored(client, LED_SECONDS_MAX)
                 print(f"{program}: stored {waited:.1f} s after the next master leads")
+                wait_until(lambda: in_sync(client) < len(target.nodes))
                 target.revive(master)
-                time.sleep(3)
+                wait_until(lambda: in_sync(client) == len(target.nodes))
                 found = stream.result()
             assert client.admin.route().groups[0].master != master
     finally:
