@@ -1,7 +1,8 @@
 """Certificate files: read together, checked, and read again after they were replaced.
 
 Rules: what is in use always fits together. Files that cannot be used, as while they are being
-written, change nothing; each of their states is reported once. Nothing here logs or shows a key.
+written, change nothing; each reason is reported once, and they are tried again. Nothing here logs
+or shows a key.
 """
 
 import threading
@@ -99,7 +100,7 @@ def _certificates(path: Path | None, data: bytes) -> "list[Certificate]":
 
     try:
         return list(x509.load_pem_x509_certificates(data))
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise BadCertificate(f"{path} does not hold PEM certificates: {error}") from None
 
 
@@ -143,6 +144,7 @@ class Renewed(Generic[T]):
         self._lock = threading.Lock()
         self._look_at = seconds() + LOOK_SECONDS
         self._state = _state(files)
+        self._reason = ""  # why those of this state cannot be used
         self._pem = read(files)
         self._newest = make(self._pem)
         _warn_of_time(self._pem)
@@ -158,21 +160,30 @@ class Renewed(Generic[T]):
 
     def _look(self) -> None:
         state = _state(self._files)  # before they are read: what changes later differs from it
-        if state == self._state:
+        if state == self._state and not self._reason:
             return
-        self._state = state
         try:
-            pem = read(self._files)
-            if pem == self._pem:
-                return
-            self._newest = self._make(pem)
+            self._take(read(self._files))
+            reason = ""
         except OSError as error:
-            log.warning(
-                "new certificates cannot be used",
-                reason=str(error),
-                hint="the ones before stay in use",
-            )
+            reason = str(error)
+            if (state, reason) != (self._state, self._reason):
+                log.warning(
+                    "new certificates cannot be used",
+                    reason=reason,
+                    hint="the ones before stay in use",
+                )
+        self._state, self._reason = state, reason
+
+    def _take(self, pem: Pem) -> None:
+        """Raises OSError."""
+        if pem == self._pem:
             return
+        now = datetime.now(UTC)
+        reason = pem.invalid(now)
+        if reason and not self._pem.invalid(now):
+            raise BadCertificate(reason)
+        self._newest = self._make(pem)
         self._pem = pem
         log.info("certificates were replaced", files=[str(path) for path in self._files.paths])
         _warn_of_time(pem)

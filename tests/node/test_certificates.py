@@ -1,5 +1,7 @@
 """Certificate files: what can be used, and when they are read again."""
 
+import base64
+import errno
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 import structlog
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from demo.certificates import Authority, Issued
@@ -208,3 +211,55 @@ def test_the_certificate_that_expires_first_is_known(authority: Authority) -> No
     long.cert.write_bytes(b"half")  # those before stay in use
     assert found.first() == first
     assert Expiries([]).first() is None
+
+
+def test_files_that_could_not_be_read_are_read_as_soon_as_they_can_be(
+    files: CertificateFiles, authority: Authority, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that its owner is given later, or no free descriptor: it does not change by that."""
+    shown = renewed(files)
+    first = shown.now()
+    put(files, authority, "two")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", _no_file_left)
+        for _ in range(3):
+            assert shown.now() is first
+    assert shown.now() == read(files)
+    assert [line["event"] for line in logs] == [
+        "new certificates cannot be used",
+        "certificates were replaced",
+    ]
+
+
+def _no_file_left(path: Path) -> bytes:
+    raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+
+def test_a_certificate_of_an_unknown_version_cannot_be_used(files: CertificateFiles) -> None:
+    assert files.cert is not None
+    (found,) = x509.load_pem_x509_certificates(files.cert.read_bytes())
+    der = found.public_bytes(serialization.Encoding.DER)
+    version = b"\xa0\x03\x02\x01"
+    assert version + b"\x02" in der
+    odd = base64.encodebytes(der.replace(version + b"\x02", version + b"\x14", 1)).decode()
+    files.cert.write_text(f"-----BEGIN CERTIFICATE-----\n{odd}-----END CERTIFICATE-----\n")
+    with pytest.raises(BadCertificate, match=r"one.pem does not hold PEM certificates: .*version"):
+        read(files)
+
+
+def test_a_valid_certificate_is_not_given_up_for_one_that_is_not(
+    files: CertificateFiles, authority: Authority, logs: Logs
+) -> None:
+    shown = renewed(files)
+    first = shown.now()
+    expired = authority.issue("expired", days=0)
+    assert files.cert is not None
+    assert files.key is not None
+    shutil.copy(expired.cert, files.cert)
+    shutil.copy(expired.key, files.key)
+    for _ in range(3):
+        assert shown.now() is first
+    assert [line["event"] for line in logs] == ["new certificates cannot be used"]
+    assert "expired at" in logs[0]["reason"]
+    put(files, authority, "two")
+    assert shown.now() == read(files)
