@@ -58,7 +58,7 @@ class Outlet:
 
     def __init__(self, to: str, node: str, write: Callable[[Batch], Awaitable[None]]) -> None:
         """to: its name. write: leaves a batch undone where that may work later."""
-        self._to = to
+        self.to = to
         self._node = node
         self._write = write
         self._waiting: deque[tuple[bytes, str]] = deque()
@@ -74,7 +74,7 @@ class Outlet:
         """Take an entry, or count it."""
         if len(self._waiting) >= WAITING_MAX:
             if not self._left_out:
-                log.warning("audit entries are lost: too many wait to be written", to=self._to)
+                log.warning("audit entries are lost: too many wait to be written", to=self.to)
             self._left_out += 1
             self._left_out_ms = entry.at_ms
             self.lost += 1
@@ -137,6 +137,7 @@ class AuditLog:
         self._repeats = Repeats()
         self._threads = DaemonThreads("duolog-audit")  # of its own: its disk may hang
         self._writing = False  # a job of these threads
+        self._failure = ""  # why the file cannot be written now
         self.outlets: dict[str, Outlet] = {}
         self._file: AuditFile | None = None
         if section.file is not None:
@@ -173,10 +174,15 @@ class AuditLog:
         """Work until cancelled."""
         async with together() as tasks:
             for outlet in self.outlets.values():
-                tasks.create_task(outlet.run())
+                tasks.create_task(self._run(outlet))
             while True:
                 await asyncio.sleep(TICK_SECONDS)
                 self._put(self._repeats.due(self._core.times.mono_ms()))
+
+    async def _run(self, outlet: Outlet) -> None:
+        if outlet.to == "file":
+            await self._to_file(Batch([], []))  # so that a start tells what is wrong with it
+        await outlet.run()
 
     async def close(self) -> None:
         """Write what is left to the file, after `run` has ended, if its disk takes it in time."""
@@ -202,18 +208,26 @@ class AuditLog:
 
         def job() -> None:
             try:
+                file.open()
                 while batch.done < len(batch.lines):
                     batch.done += file.write(batch.lines[batch.done :])
             finally:
                 self._writing = False
 
         self._writing = True
-        await done_in_thread(self._threads, job, self._not_written, END_SECONDS)
+        if await done_in_thread(self._threads, job, self._not_written, END_SECONDS):
+            self._is_written()
 
-    @staticmethod
-    def _not_written(error: OSError) -> None:
+    def _not_written(self, error: OSError) -> None:
         reason = error.strerror or str(error)
-        log.warning("cannot write the audit log: trying again", reason=reason)
+        if reason != self._failure:
+            log.warning("cannot write the audit log: trying again", reason=reason)
+        self._failure = reason
+
+    def _is_written(self) -> None:
+        if self._failure:
+            log.info("the audit log is written again")
+        self._failure = ""
 
     async def _to_topic(self, batch: Batch) -> None:
         """Store messages as the master. A slave's entries are in its file alone."""

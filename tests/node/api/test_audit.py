@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import pytest
 from duolog._runtime import MACHINE
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
+from structlog.testing import capture_logs
 
 from node.access.recovery import Claims, Place
 from node.access.secrets import read_key
+from node.audit import auditlog
+from node.audit.auditfile import AuditFile
 from node.cli.recovery import recover_everywhere
 from node.server import Node
 from tests.keyfiles import access_files
@@ -26,11 +30,16 @@ from tests.until import until
 
 PASSWORD = "a password of the test"
 TOPIC = "DUOLOG_SYS_AUDIT"
+FAILED, AGAIN = "cannot write the audit log: trying again", "the audit log is written again"
 Row = dict[str, Any]
 
 
 def rows_of(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def events(logs: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [line["event"] for line in logs]
 
 
 def is_written(node: Node) -> bool:
@@ -252,18 +261,30 @@ async def test_a_slave_notes_in_its_file_alone_and_has_its_masters_topic(
 
 
 async def test_a_file_that_cannot_be_written_blocks_no_call_and_is_written_later(
-    start_node: StartNode, tmp_path: Path
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "missing" / "audit.log"
     path.parent.write_text("no directory")
-    node = await start_node(audit={"file": path})
-    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
-        await client.admin.create_topic("T", 1)
-        assert broker_of(node).status()["audit_waiting"] == 1
-        path.parent.unlink()
-        await noted(path, method="Admin/CreateTopic")
-        await until(lambda: is_written(node))
+    opened, tries = AuditFile.open, []
+
+    def counted(file: AuditFile) -> None:
+        tries.append(file)
+        opened(file)
+
+    monkeypatch.setattr(AuditFile, "open", counted)
+    monkeypatch.setattr(auditlog, "AGAIN_SECONDS", 0.01)
+    with capture_logs() as logs:
+        node = await start_node(audit={"file": path})
+        await until(lambda: FAILED in events(logs))  # before there is anything to write
+        async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+            await client.admin.create_topic("T", 1)
+            assert broker_of(node).status()["audit_waiting"] == 1
+            await until(lambda: len(tries) > 3)
+            path.parent.unlink()
+            await noted(path, method="Admin/CreateTopic")
+            await until(lambda: is_written(node))
     assert broker_of(node).status()["audit_lost"] == 0
+    assert [event for event in events(logs) if "audit log" in event] == [FAILED, AGAIN]
 
 
 async def test_the_port_of_the_metrics_notes_whom_it_refuses(

@@ -1,6 +1,7 @@
 """The file of the audit log: whole lines, bounded, for nobody else to read."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,51 @@ def test_the_file_is_for_its_user_alone(tmp_path: Path) -> None:
     write(file, [b"x"])
     file.close()
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("created", [True, False])
+def test_a_file_that_was_moved_or_deleted_is_begun_anew(tmp_path: Path, created: bool) -> None:
+    path, moved = tmp_path / "audit.log", tmp_path / "moved"
+    file = AuditFile(path, 1000, 2)
+    write(file, [b"first"])
+    path.rename(moved)
+    if created:
+        path.touch(0o600)  # as logrotate does
+    write(file, [b"second"])
+    path.unlink()
+    write(file, [b"third"])
+    file.close()
+    assert moved.read_bytes() == b"first\n"
+    assert path.read_bytes() == b"third\n"
+
+
+def test_a_failed_write_brings_nothing_back_that_somebody_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "audit.log"
+    file = AuditFile(path, 1000, 2)
+    write(file, [b"x" * 100])
+    os.truncate(path, 0)
+
+    def full(fd: int, data: memoryview) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(OSError, match="device"):
+            write(file, [b"second"])
+    assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("make", "why"), [(Path.mkdir, "directory"), (os.mkfifo, "it is no regular file")]
+)
+def test_what_is_no_file_is_an_error_and_blocks_nothing(
+    tmp_path: Path, make: Callable[[Path], None], why: str
+) -> None:
+    path = tmp_path / "audit.log"
+    make(path)
+    file = AuditFile(path, 1000, 2)
+    with pytest.raises(OSError, match=why):
+        write(file, [b"x"])
+    file.close()
