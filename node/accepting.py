@@ -20,6 +20,7 @@ ACCEPTED_AT_ONCE = 2  # in a turn
 BURST = 32  # connections, without a pause
 PAUSE_SECONDS = 0.004  # after ACCEPTED_AT_ONCE: 500 in a second
 SCARCE_SECONDS = 1.0  # until the next try where the system has no room for a connection
+EVERY = "::"  # every address, of IPv4 as well
 QUEUE = 1024  # connections that wait to be accepted
 _SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 Made = Callable[[], asyncio.BaseProtocol]
@@ -109,9 +110,15 @@ class Listening:
 
 
 async def listen(made: Made, host: str, port: int) -> Listening:
-    """Serve connections by what `made` gives; with port 0 on a free one. Raises OSError."""
+    """Serve connections by what `made` gives; with port 0 on a free one. On `[::]`, IPv4 as well,
+    as gRPC does. Raises OSError.
+    """
+    host = host.strip("[]")
+    if host == EVERY and socket.has_dualstack_ipv6():
+        both = socket.create_server((host, port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return Listening(made, [both])
     bound = await asyncio.get_running_loop().create_server(
-        made, host.strip("[]") or None, port, start_serving=False
+        made, host or None, port, start_serving=False
     )
     sockets: list[socket.socket] = []
     try:

@@ -71,7 +71,7 @@ class Broker:
         self.node = config.node
         self.limits = config.limits
         host = store.store_host
-        self.advertised = config.node.advertise or f"{host.address}:{host.port}"
+        self.advertised = config.node.advertise or host.endpoint
         self.store = store
         self.log = Log(self.store, clock or SystemClock(), self._disk_failed, self.give_up)
         self.times = self.log.times

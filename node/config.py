@@ -831,7 +831,7 @@ def _clash(one: str, other: str) -> bool:
     return (
         len(hosts) == 1
         or ("0.0.0.0" in hosts and not any(one.startswith("[") for one in hosts))
-        or ("[::]" in hosts and all(one.startswith("[") for one in hosts))
+        or "[::]" in hosts  # IPv4 as well
     )
 
 

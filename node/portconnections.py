@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 from duolog._background import Background
 
 from node.config import LimitsSection
-from node.networks import network_of
+from node.networks import network_of, plain_address
 from store.record import Host
 
 TICK_SECONDS = 1.0
@@ -21,12 +21,7 @@ def host_of(transport: asyncio.BaseTransport) -> Host:
     address = transport.get_extra_info("peername")
     if not isinstance(address, tuple):
         return Host("0.0.0.0", 0)
-    return Host(str(address[0]).partition("%")[0], int(address[1]))
-
-
-def name_of(host: Host) -> str:
-    """Address and port, as logs and quotas name them."""
-    return f"[{host.address}]:{host.port}" if host.is_v6 else f"{host.address}:{host.port}"
+    return Host(plain_address(str(address[0])), int(address[1]))
 
 
 class Connected(Protocol):
@@ -145,4 +140,4 @@ class PortConnections(Generic[C]):
         return any(connection.busy for connection in self)
 
 
-__all__ = ["Connected", "PortConnections", "host_of", "name_of"]
+__all__ = ["Connected", "PortConnections", "host_of"]

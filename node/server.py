@@ -83,6 +83,9 @@ SERVICES = (
 )
 
 
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # of those that stand for every address
+
+
 def store_host_of(listen: str) -> Host:
     """The address that message ids carry."""
     host, _, port = listen.rpartition(":")
@@ -94,7 +97,7 @@ def store_host_of(listen: str) -> Host:
             address = socket.gethostbyname(host)
         except OSError:
             address = "127.0.0.1"
-    return Host("127.0.0.1" if address == "0.0.0.0" else address, int(port))
+    return Host(_LOOPBACK.get(address, address), int(port))
 
 
 def _add_port(

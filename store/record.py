@@ -83,6 +83,11 @@ class Host:
         """An IPv6 address."""
         return ":" in self.address
 
+    @property
+    def endpoint(self) -> str:
+        """HOST:PORT, an IPv6 address in brackets."""
+        return f"[{self.address}]:{self.port}" if self.is_v6 else f"{self.address}:{self.port}"
+
     def packed(self) -> bytes:
         """4 or 16 address bytes and 4 port bytes."""
         return _host_bytes(self.address, self.port)

@@ -87,7 +87,7 @@ class Client:
                 global one, if the program has set it before.
             runtime: what the client runs on; a simulation gives its own.
         """
-        if timeout <= 0:
+        if not timeout > 0:  # nor is NaN
             raise BadRequest(f"timeout is {timeout} s; it must be above 0")
         if not 0 <= busy_poll_us <= MICROSECONDS_MAX:
             raise BadRequest(f"busy_poll_us is {busy_poll_us}; it must be 0 to {MICROSECONDS_MAX}")

@@ -7,6 +7,8 @@ SO_REUSEADDR allows as long as neither listens.
 
 import socket
 
+from node.accepting import EVERY
+
 ADVICE = "choose another address, or stop the process that uses it"
 IN_USE = f"it is in use; {ADVICE}"
 
@@ -29,17 +31,16 @@ class ReservedPort:
             )
             for family, kind, protocol, _, address in found:
                 self._bind(socket.socket(family, kind, protocol), address)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a name that DNS cannot have is no text for it
             self.release()
-            raise ListenError(
-                f"cannot listen on {listen}: {error.strerror or error}; {ADVICE}"
-            ) from None
+            reason = getattr(error, "strerror", None) or error
+            raise ListenError(f"cannot listen on {listen}: {reason}; {ADVICE}") from None
 
     def _bind(self, made: socket.socket, address: tuple[object, ...]) -> None:
         self._sockets.append(made)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if made.family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address[0] != EVERY)
         made.bind((address[0], self.port, *address[2:]))
         self.port = made.getsockname()[1]
 

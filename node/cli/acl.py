@@ -287,6 +287,8 @@ def import_(
     imported = _imported(file, kind)
     for warning in imported.warnings:
         say(f"warning: {warning}")
+    if not imported.users and not imported.acls:
+        fail(f"{file} names no user: there is nothing to import", "duolog acl import --help")
     what = f"{len(imported.users)} users, and the rights of {len(imported.acls)}"
     confirm(f"Import {what}?", yes)
 

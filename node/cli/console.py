@@ -82,7 +82,10 @@ def console(
     if wrong:
         fail(f"--protobuf {wrong[0]}", help_of())
     try:
-        made = socket.create_server((host.strip("[]"), int(port)), family=_family(host))
+        both = host == "[::]" and socket.has_dualstack_ipv6()
+        made = socket.create_server(
+            (host.strip("[]"), int(port)), family=_family(host), dualstack_ipv6=both
+        )
     except OSError as error:
         fail(f"cannot listen on {listen}: {error.strerror or error}", "--listen HOST:PORT")
     scheme, at = "https" if cert else "http", made.getsockname()[1]

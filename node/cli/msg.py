@@ -111,10 +111,8 @@ def send(
                 chunk = list(itertools.islice(source, SEND_BATCH))
                 if not chunk:
                     return sent
-                sends = [
-                    producer.send(topic, data, **how)
-                    for data, how in (_message(text, common, lines_json) for text in chunk)
-                ]
+                messages = [_message(text, common, lines_json) for text in chunk]
+                sends = [producer.send(topic, data, **how) for data, how in messages]
                 receipts = await asyncio.gather(*sends)
                 sent += len(receipts)
                 for receipt in receipts:

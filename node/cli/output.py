@@ -34,6 +34,9 @@ Limit = typer.Option("--limit", min=1, max=INT_MAX, help="At most so many names;
 LONG_MAX = (1 << 63) - 1  # largest queue offset, epoch or time
 
 
+WORD_MAX = 500
+_SHOWN = 100  # characters of a longer word
+_LONG = re.compile(rf"\S{{{WORD_MAX + 1},}}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -42,6 +45,11 @@ def plain(text: str, kept: str = "") -> str:
     follows or look like another line. Control characters are escaped. kept: those that are not.
     """
     return _CONTROL.sub(lambda found: found[0] if found[0] in kept else repr(found[0])[1:-1], text)
+
+
+def shortened(text: str) -> str:
+    """A text whose very long words, as names that were pasted by mistake, are cut."""
+    return _LONG.sub(lambda found: f"{found[0][:_SHOWN]}… ({len(found[0]):,} characters)", text)
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -63,7 +71,7 @@ def say(text: str) -> None:
 
 def fail(text: str, hint: str = "", status: int = EXIT_ERROR) -> NoReturn:
     """End with an error and the command to try next."""
-    say(f"error: {text}")
+    say(f"error: {shortened(text)}")
     if hint:
         say(f"  try: {hint}")
     raise typer.Exit(status)

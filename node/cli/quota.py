@@ -16,6 +16,7 @@ from node.cli.output import (
     print_rows,
     run,
     say,
+    shortened,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ Subject = typer.Argument(
     "without a quota of its own.",
 )
 LIMITS = ("bytes_in", "messages_in", "bytes_out", "messages_out", "connections", "topics")
+DIGITS_MAX = 30  # the node says which numbers a limit may have
 UNITS = {"k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
@@ -39,8 +41,10 @@ def amount(text: str) -> int:
         return 0
     digits = word.rstrip("kmgi")
     unit = word[len(digits) :]
-    if not digits.isdecimal() or (unit and unit not in UNITS):
-        raise typer.BadParameter(f"{text!r} is no number, as 5000, 5k or 10Mi, nor `none`")
+    if not digits.isdecimal() or len(digits) > DIGITS_MAX or (unit and unit not in UNITS):
+        raise typer.BadParameter(
+            f"{shortened(text)!r} is no number, as 5000, 5k or 10Mi, nor `none`"
+        )
     return int(digits) * UNITS.get(unit, 1)
 
 

@@ -7,7 +7,6 @@ breaks a rule of the protocol ends this connection, and no other one.
 """
 
 import asyncio
-import ipaddress
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
@@ -30,6 +29,7 @@ from node.arriving import Arriving
 from node.frames.call import Call, Trailing
 from node.frames.door import Door
 from node.methods import Handler
+from node.networks import plain_address
 from node.portreading import ANSWERS, PortReading
 from node.readingturns import ReadingTurns
 from node.tls import common_name
@@ -448,12 +448,8 @@ def _peer_name(address: object) -> str:
     """As gRPC names a client."""
     if not isinstance(address, tuple):
         return ""
-    host, port = str(address[0]), address[1]
-    try:
-        kind = "ipv6" if ipaddress.ip_address(host.partition("%")[0]).version == 6 else "ipv4"
-    except ValueError:
-        return ""
-    return f"ipv6:[{host}]:{port}" if kind == "ipv6" else f"ipv4:{host}:{port}"
+    host, port = plain_address(str(address[0])), address[1]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
 
 __all__ = ["Connection", "Terms"]

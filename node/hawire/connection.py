@@ -18,7 +18,7 @@ from node.core.rocketmqslave import RocketmqSlave
 from node.hawire.follower import HOUSEKEEPING_MS, Follower
 from node.hawire.frames import BadStream, SlaveReader
 from node.hawire.source import CannotFollow, Source
-from node.portconnections import host_of, name_of
+from node.portconnections import host_of
 from node.replication.coldloader import ColdLoader
 from store.clocks import MonoMs, WallMs
 
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
         """See asyncio."""
         self._transport = cast(asyncio.Transport, transport)
         host = host_of(transport)
-        self.host, self.name = host.address, name_of(host)
+        self.host, self.name = host.address, host.endpoint
         self.allowed = self._terms.allows(self.host)
         self._transport.set_write_buffer_limits(UNWRITTEN_BYTES)
         if not self._owner.joined(self):

@@ -18,6 +18,7 @@ from duolog._background import Background, report, together
 
 from node.accepting import Listening, listen
 from node.handshakes import Handshakes
+from node.networks import plain_address
 
 log = structlog.get_logger("duolog.node")
 
@@ -110,7 +111,7 @@ class Endpoint:
     async def _answer(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deadline: float
     ) -> None:
-        source = str((writer.get_extra_info("peername") or ("",))[0])
+        source = plain_address(str((writer.get_extra_info("peername") or ("",))[0]))
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:

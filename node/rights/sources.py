@@ -42,9 +42,11 @@ def networks(text: str) -> tuple[Network, ...]:
 
 
 def address_of(text: str) -> Address | None:
-    """The address that a caller came from; None for a text that is none, as of a Unix socket."""
+    """The address that a caller came from, without the zone of a link-local one; None for a text
+    that is none, as of a Unix socket.
+    """
     try:
-        address = ip_address(text)
+        address = ip_address(text.partition("%")[0])
     except ValueError:
         return None
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:

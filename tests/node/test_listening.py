@@ -10,10 +10,13 @@ import duolog
 import pytest
 
 from demo.ports import free_endpoint, free_ports
+from node.accepting import listen
 from node.api.reservedport import ListenError, ReservedPort
+from node.portconnections import host_of
 from node.server import Node
 from store.errors import StoreLocked
 from store.messagestore import MessageStore
+from store.record import Host
 from store.recovery import RecoveryReport
 from tests.node.conftest import StartNode
 from tests.until import until
@@ -109,3 +112,54 @@ def test_a_reserved_port_refuses_connections_and_is_free_afterwards() -> None:
     again = ReservedPort(reserved.address)
     assert again.port == reserved.port
     again.release()
+
+
+async def test_a_node_on_an_ipv6_address_names_it_in_brackets(start_node: StartNode) -> None:
+    node = await start_node(listen="[::1]:0")
+    async with duolog.Client(f"[::1]:{node.port}") as client:
+        assert (await client.admin.node_status()).listen == f"[::1]:{node.port}"
+
+
+async def test_every_port_that_listens_on_all_addresses_takes_ipv4_and_ipv6(
+    start_node: StartNode,
+) -> None:
+    node = await start_node(
+        listen="[::]:0",
+        frames_listen="[::]:0",
+        remoting={"listen": "[::]:0"},
+        metrics={"listen": "[::]:0"},
+        ha={"listen": "[::]:0"},
+    )
+    assert node.broker is not None
+    assert node.remoting is not None
+    assert node.metrics is not None
+    assert node.broker.advertised == f"[::1]:{node.port}"
+    for port in (
+        node.port,
+        node.broker.frames_port,
+        node.remoting.port,
+        node.metrics.port,
+        node.ha_port,
+    ):
+        for host in ("127.0.0.1", "::1"):
+            assert await asyncio.to_thread(accepts, port, host), (port, host)
+
+
+async def test_an_ipv4_client_of_a_port_for_both_is_known_by_its_ipv4_address() -> None:
+    hosts: list[Host] = []
+
+    class Told(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            hosts.append(host_of(transport))
+
+    server = await listen(Told, "[::]", 0)
+    line = socket.create_connection(("127.0.0.1", server.sockets[0].getsockname()[1]), 5)
+    await until(lambda: bool(hosts))
+    assert hosts == [Host("127.0.0.1", line.getsockname()[1])]
+    line.close()
+    server.close()
+
+
+def test_a_host_that_dns_cannot_have_is_an_error_of_listening() -> None:
+    with pytest.raises(ListenError, match=r"cannot listen on x{70}:0: .*label too long"):
+        ReservedPort("x" * 70 + ":0")

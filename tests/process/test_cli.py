@@ -191,6 +191,7 @@ def test_errors_say_what_is_wrong_and_what_to_try(
         ('{"body": "x", "queue_id": -1}', '"queue_id" must be 0 to'),
         ('{"body": "x", "properties": 5}', '"properties" must be an object'),
         ('{"body": "x", "properties": {"a": 5}}', "must be strings"),
+        ('{"body": "x"}\n[1]', "line '[1]' is not a message: it is not a JSON object"),
     ],
 )
 def test_a_json_line_that_is_not_a_message_is_refused_with_the_reason(
@@ -200,6 +201,7 @@ def test_a_json_line_that_is_not_a_message_is_refused_with_the_reason(
     assert done.returncode == 1
     assert reason in done.stderr
     assert "Traceback" not in done.stderr
+    assert "never awaited" not in done.stderr
 
 
 @pytest.mark.parametrize(

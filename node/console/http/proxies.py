@@ -10,13 +10,14 @@ from ipaddress import ip_address
 from starlette.requests import Request
 
 from node.console.http.security import is_loopback
+from node.networks import plain_address
 
 FORWARDED = "x-forwarded-for"
 
 
 def address_of(request: Request, *, proxied: bool) -> str:
     """The address that a request comes from; empty where it is not known."""
-    peer = request.client.host if request.client is not None else ""
+    peer = plain_address(request.client.host) if request.client is not None else ""
     if not proxied or not is_loopback(peer):
         return peer
     named = ",".join(request.headers.getlist(FORWARDED)).rpartition(",")[2].strip()

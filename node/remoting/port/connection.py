@@ -21,7 +21,7 @@ from duolog._frames import frame_memory
 
 from node import readingturns
 from node.arriving import Arriving
-from node.portconnections import host_of, name_of
+from node.portconnections import host_of
 from node.portreading import PortReading
 from node.readingturns import ReadingTurns
 from node.remoting.answers import Answers
@@ -98,7 +98,7 @@ class Connection(PortReading):
     @property
     def name(self) -> str:
         """The client's address and port."""
-        return name_of(self.host)
+        return self.host.endpoint
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio."""

@@ -1,6 +1,7 @@
 """How `duolog acl` changes entries."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -46,3 +47,19 @@ def test_an_empty_file_takes_no_rights(monkeypatch: pytest.MonkeyPatch) -> None:
     done = CliRunner().invoke(main.app, words, input="\n")
     assert done.exit_code == 1
     assert "- is empty: it would take all rights" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("plain_acl", ""), ("plain_acl", "accounts:\n"), ("users", "[]"), ("acls", "[]")],
+)
+def test_a_file_without_users_is_no_import(
+    kind: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "acl"
+    file.write_text(text)
+    words = ["acl", "import", str(file), "--from", kind, "--yes", "-e", "127.0.0.1:1"]
+    monkeypatch.setattr(sys, "argv", ["duolog", *words])
+    done = CliRunner().invoke(main.app, words)
+    assert done.exit_code == 1
+    assert "names no user: there is nothing to import" in done.stderr

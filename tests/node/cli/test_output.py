@@ -9,7 +9,7 @@ import typer
 from duolog import TrackedMessage, TrackStep
 
 from node.cli.msgprinter import Printer
-from node.cli.output import fail, plain, print_facts, print_rows, show_findings
+from node.cli.output import WORD_MAX, fail, plain, print_facts, print_rows, show_findings
 from node.inspection.doctor.findings import Finding
 from node.inspection.messages import way
 from node.inspection.messages.tracerecords import parse
@@ -42,6 +42,17 @@ def test_errors_and_findings_obey_no_control_characters(
     found = capsys.readouterr()
     assert found.err.count(KEPT) == 2
     assert found.out.count(SHOWN) == 3
+
+
+def test_of_a_very_long_word_an_error_shows_the_beginning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(typer.Exit):
+        fail(f"there is no user '{'x' * 3000}', nor {'y' * WORD_MAX}")
+    shown = capsys.readouterr().err
+    assert "there is no user 'xxx" in shown
+    assert f"x… (3,003 characters) nor {'y' * WORD_MAX}\n" in shown
+    assert len(shown) < WORD_MAX + 200
 
 
 @pytest.mark.parametrize("template", [None, "{body} {tags} {properties[a]}"])

@@ -238,7 +238,8 @@ async def test_a_port_that_another_key_has_is_a_fault_of_the_configuration(
         ("a:1", "0.0.0.0:1", True),
         ("0.0.0.0:1", "[::1]:1", False),
         ("[::]:1", "[::1]:1", True),
-        ("[::]:1", "0.0.0.0:1", False),
+        ("[::]:1", "0.0.0.0:1", True),
+        ("[::]:1", "10.0.0.1:1", True),
     ],
 )
 def test_two_addresses_clash_where_one_contains_the_other(

@@ -108,6 +108,7 @@ def test_a_range_has_the_addresses_between_its_ends(
         ("10.0.0.7", "10.0.0.7"),
         ("::ffff:10.0.0.7", "10.0.0.7"),
         ("2001:DB8::7", "2001:db8::7"),
+        ("fe80::7%eth0", "fe80::7"),
         ("::10.0.0.7", "::a00:7"),
         ("", None),
         ("unix:/run/x", None),
