@@ -85,7 +85,9 @@ class Access:
         signs: bool = False,
         disabled: bool = False,
     ) -> User:
-        """Create a user. Raises BadRequest if there is another one of that name."""
+        """Create a user. Raises BadRequest if there is one of that name which is not like this one:
+        a call that is repeated succeeds.
+        """
         return await self._put(
             wire.PutUserRequest(
                 user=name,

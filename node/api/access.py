@@ -96,7 +96,10 @@ class AccessService(stubs.AccessServicer):
 
     @unary
     async def PutUser(self, request: wire.PutUserRequest, context: Caller) -> wire.UserReply:
-        """Create a user, or alter one. The first user of a cluster must be a super user."""
+        """Create a user, or alter one. The first user of a cluster must be a super user.
+
+        To create one again as it is changes nothing: its client may not have had the answer.
+        """
         access = self._users()
         check_user_name(request.user)
         hashed = ""
@@ -112,7 +115,11 @@ class AccessService(stubs.AccessServicer):
     async def _put_user(self, request: wire.PutUserRequest, hashed: str) -> wire.UserReply:
         known = self._user(request.user)
         if known is not None and request.create:
-            raise sdk.BadRequest(f"user {request.user!r} exists already")
+            if known == self._altered(User(request.user), request, hashed):
+                return _reply(known)  # a repeat: of equal passwords, hashes and secrets are equal
+            raise sdk.BadRequest(
+                f"user {request.user!r} exists already, with another password or other settings"
+            )
         if known is None and not hashed:
             raise sdk.BadRequest(f"user {request.user!r} does not exist, and needs a password")
         user = self._altered(known or User(request.user), request, hashed)

@@ -503,7 +503,10 @@ async def test_changes_at_the_same_time_count_one_after_the_other(
     async with client_of(node, "root") as root, client_of(node, "boss") as boss:
         for turn in range(6):
             created = await asyncio.gather(
-                *(root.access.create_user("boss", PASSWORD, is_super=True) for _ in range(3)),
+                *(
+                    root.access.create_user("boss", PASSWORD, is_super=True, signs=signs)
+                    for signs in (True, False)
+                ),
                 return_exceptions=True,
             )
             assert sum(isinstance(one, duolog.User) for one in created) == 1
@@ -754,3 +757,24 @@ async def test_a_token_changes_no_users(node: Node) -> None:
             await client.access.create_user("later", PASSWORD, is_super=True)
         with pytest.raises(duolog.NoPermission, match="password"):
             await client.access.set_rights("normal", "")
+
+
+async def test_a_user_that_is_created_again_as_it_is_stays_as_it_is(node: Node) -> None:
+    """A client whose answer was lost in a failover sends it again, and who repeats a change that
+    one replica group lacked sends it to all of them.
+    """
+    async with duolog.Client(f"127.0.0.1:{node.port}", user="root", password=PASSWORD) as root:
+        made = await root.access.create_user("twice", "of the two", signs=True)
+        tables = broker_of(node).metadata.access
+        changes = tables.changes
+        assert await root.access.create_user("twice", "of the two", signs=True) == made
+        assert tables.changes == changes
+        for password, others in (
+            ("another", {"signs": True}),
+            ("of the two", {}),
+            ("of the two", {"signs": True, "is_super": True}),
+            ("of the two", {"signs": True, "disabled": True}),
+        ):
+            with pytest.raises(duolog.BadRequest, match="exists already, with another"):
+                await root.access.create_user("twice", password, **others)
+        assert tables.changes == changes
