@@ -8,6 +8,7 @@ import resource
 
 OWN_FILES = 512  # of the store, of slaves, and of connections that are about to be refused
 LEAST = 16  # connections of a port
+SLAVES_SHARE = 16  # of all files, one in so many may be a connection of the replication port
 
 
 def raise_limit() -> None:
@@ -25,4 +26,12 @@ def connections_that_fit(wanted: int, ports: int) -> int:
     return min(wanted, max(LEAST, (limit - OWN_FILES) // ports))
 
 
-__all__ = ["connections_that_fit", "raise_limit"]
+def slaves_that_fit(wanted: int) -> int:
+    """Connections of the replication port: so many, or fewer where files are few."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return wanted
+    return min(wanted, max(LEAST, limit // SLAVES_SHARE))
+
+
+__all__ = ["connections_that_fit", "raise_limit", "slaves_that_fit"]

@@ -16,6 +16,7 @@ from ha import masterevents
 from ha.frames import BODY_BYTES_MAX, KIND_AT, BadFrame, Hello, Kind, decode
 from node.grpcoptions import replication_port
 from node.grpcserver import serve
+from node.openfiles import slaves_that_fit
 from node.replication.coldloader import ColdLoader
 from node.replication.keyproof import Answer, Unproven
 from node.replication.outgoing import Outgoing
@@ -59,10 +60,9 @@ class ReplicationService:
         self._replication = replication
         self._threads = threads
         self._tls = tls
-        options = replication_port(BODY_BYTES_MAX, CONNECTIONS_MAX)
-        self._server = serve(
-            options, CONNECTIONS_MAX, Ledger(ARRIVING_BYTES_MAX, ARRIVING_BYTES_MAX)
-        )
+        connections = slaves_that_fit(CONNECTIONS_MAX)
+        options = replication_port(BODY_BYTES_MAX, connections)
+        self._server = serve(options, connections, Ledger(ARRIVING_BYTES_MAX, ARRIVING_BYTES_MAX))
         self.methods: dict[str, Served] = {}  # by path, each with its rule before it
         self._serve(HA_METHOD, self._stream)
 
