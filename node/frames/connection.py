@@ -118,6 +118,7 @@ class Connection(PortReading):
         """See asyncio."""
         self._end()
         self._joined(self, False)
+        self._transport = None  # of TLS: 256 KiB, until the collector looked at all that is old
 
     @property
     def address(self) -> str:

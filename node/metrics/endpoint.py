@@ -100,11 +100,13 @@ class Endpoint:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         deadline = asyncio.get_running_loop().time() + DEADLINE_SECONDS
         try:
-            with contextlib.suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
-                async with asyncio.timeout_at(deadline):
-                    await self._answer(reader, writer, deadline)
-                    writer.close()
-                    await writer.wait_closed()
+            async with asyncio.timeout_at(deadline):
+                await self._answer(reader, writer, deadline)
+                writer.close()
+                await writer.wait_closed()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+            # Its reader keeps it, and its frames the connection: of TLS, that is 256 KiB.
+            error.__traceback__ = None
         finally:
             self._forget(writer)
 

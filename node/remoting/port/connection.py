@@ -121,6 +121,7 @@ class Connection(PortReading):
         """See asyncio."""
         self._end()
         self._joined(self, False)
+        self._transport = None  # of TLS: 256 KiB, until the collector looked at all that is old
 
     def _end(self) -> None:
         """Nothing comes any more, and nothing is answered."""

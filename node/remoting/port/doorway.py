@@ -56,6 +56,7 @@ class Doorway(Unsecured, asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio. Also where its handshake failed."""
         self._joined(self, False)
+        self._transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See asyncio."""

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import shutil
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from demo.certificates import Authority, Issued
 from demo.ports import free_endpoint
 from node import certificates
 from node.server import Node
+from tests.certificates import trusting
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.until import until
@@ -243,6 +246,42 @@ async def test_connections_without_a_handshake_are_few_and_shut_nobody_out(
 
 
 # -- certificates of clients -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("port", ["frames", "remoting", "metrics"])
+async def test_a_connection_that_ended_is_not_kept_for_the_collector(
+    secured: Secured, port: str
+) -> None:
+    """TLS has 256 KiB for each, and the collector of a node looks at old objects very rarely."""
+    address = {"listen": "127.0.0.1:0"}
+    node = await secured.start(remoting=address, metrics={**address, "tls": True})
+    assert node.broker is not None
+    assert node.remoting is not None
+    assert node.metrics is not None
+    ports = {"frames": node.broker.frames_port, "remoting": node.remoting.port}
+    ports["metrics"] = node.metrics.port
+    context = trusting(secured.authority.cert)
+
+    def come_and_go() -> None:  # in a thread, without objects of asyncio of its own
+        line = socket.create_connection(("127.0.0.1", ports[port]), 10)
+        with context.wrap_socket(line, server_hostname="127.0.0.1") as secure:
+            secure.settimeout(10)
+            if port == "metrics":
+                secure.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+                assert secure.recv(100)  # and breaks it off
+
+    def kept() -> int:
+        return sum(type(one).__name__ == "SSLProtocol" for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = kept()
+        for _ in range(5):
+            await asyncio.to_thread(come_and_go)
+        await until(lambda: kept() <= before)
+    finally:
+        gc.enable()
 
 
 async def test_a_required_certificate_must_be_valid(secured: Secured, others: Authority) -> None:
