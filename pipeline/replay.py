@@ -68,6 +68,12 @@ def replay(
         frame.unpersist()
 
 
+def check(what: Replay) -> None:
+    """Raise BadJob, or DuologError, for what shows without Spark; the cluster is asked."""
+    _check(what)
+    ReplayName(what)
+
+
 def _check(what: Replay) -> None:
     if bool(what.path) == bool(what.source):
         raise BadJob("give either files or a source topic (--from)")

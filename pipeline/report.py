@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from duolog import sync
 from duolog._caller import NOBODY, Caller
 
 from pipeline import page
@@ -60,16 +61,10 @@ def report(
 
     Raises BadJob.
     """
-    if out is not None and out.exists() and not out.is_dir():
-        raise BadJob(f"{out} is not a directory")
-    topics = source.topics
+    _check_folder(out)
     with source.caller.client(source.endpoints, timeout) as client:
-        known = sorted({topic.topic for topic in client.admin.topics()})
-        unknown = set(topics) - set(known)
-        if unknown:
-            raise BadJob(f"topic {min(unknown)!r} does not exist")
-        lag = _lag(client.admin.groups(), topics)
-    names = sorted(topics or known)
+        names = _names(client, source.topics)
+        lag = _lag(client.admin.groups(), source.topics)
     traffic, totals = _traffic(spark, replace(source, topics=names)) if names else ([], [])
     made = Report(traffic, totals, lag)
     if out is None:
@@ -81,6 +76,29 @@ def report(
     target = out / "report.html"
     target.write_text(_page(made, history, source.endpoints))
     return Report(traffic, totals, lag, str(target))
+
+
+def check(source: Source, out: Path, timeout: float = 30.0) -> None:
+    """Raise BadJob, or DuologError, for what shows without Spark; the cluster is asked.
+
+    timeout: seconds for that.
+    """
+    _check_folder(out)
+    with source.caller.client(source.endpoints, timeout) as client:
+        _names(client, source.topics)
+
+
+def _check_folder(out: Path | None) -> None:
+    if out is not None and out.exists() and not out.is_dir():
+        raise BadJob(f"{out} is not a directory")
+
+
+def _names(client: sync.Client, topics: Sequence[str]) -> list[str]:
+    """The topics that are counted: those given, or all. Raises BadJob."""
+    known = {topic.topic for topic in client.admin.topics()}
+    if unknown := set(topics) - known:
+        raise BadJob(f"topic {min(unknown)!r} does not exist")
+    return sorted(topics or known)
 
 
 def _traffic(spark: "SparkSession", source: Source) -> tuple[Rows, Rows]:

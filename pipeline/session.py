@@ -24,17 +24,16 @@ TASK_RETRIES = 3
 JAVA_SECONDS = 60
 
 
-def spark_session(name: str, master: str = "") -> "SparkSession":
+def spark_session(name: str, master: str = "", *, topics: bool = True) -> "SparkSession":
     """A session for a job. master: where Spark runs; default `local[*]`.
 
-    Raises BadJob if PySpark or Java is missing.
+    topics: whether the job reads or writes topics. To know the data source, Spark starts its SQL
+    and a Python process, which takes seconds. Raises BadJob if PySpark or Java is missing.
     """
     try:
         from pyspark.sql import SparkSession
     except ImportError:
         raise BadJob("PySpark is not installed: pip install 'duolog-server[pipeline]'") from None
-    from duolog.spark import register
-
     if not java_runs():
         raise BadJob("Java 17 is not installed (apt-get install openjdk-17-jre-headless)")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -54,9 +53,12 @@ def spark_session(name: str, master: str = "") -> "SparkSession":
                 builder = builder.config(key, "127.0.0.1")
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    # Spark looks for sources in the folders of its own path, which an editable install, or one
-    # that came with spark-submit, may not be in.
-    register(session)
+    if topics:
+        from duolog.spark import register
+
+        # Spark looks for sources in the folders of its own path, which an editable install, or one
+        # that came with spark-submit, may not be in.
+        register(session)
     return session
 
 

@@ -92,6 +92,12 @@ def tier(
     return found
 
 
+def check(directory: Path, out: Path, group: str) -> None:
+    """Raise BadJob for what shows without Spark."""
+    Archive(out, group)
+    segments_of(directory)
+
+
 def _confirmed(directory: Path) -> int:
     """The offset up to which the replicas have the log."""
     checkpoint = StoreCheckpoint(OsDisk(directory, read_only=True))

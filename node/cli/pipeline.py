@@ -31,8 +31,19 @@ Master = typer.Option("--master", help="Where Spark runs: local[*], spark://HOST
 PROBLEM_COLUMNS = ("kind", "segment", "offset", "bytes", "reason")
 
 
-def run_job(name: str, master: str, work: Callable[["SparkSession"], T]) -> T:
-    """Run with a Spark session; an error ends the command with one line."""
+def run_job(
+    name: str,
+    master: str,
+    work: Callable[["SparkSession"], T],
+    check: Callable[[], object] = lambda: None,
+    *,
+    topics: bool = True,
+) -> T:
+    """Run with a Spark session; an error ends the command with one line.
+
+    check: refuses what can be refused before Spark starts, which takes seconds. topics: whether
+    the job reads or writes topics.
+    """
     from duolog import DuologError
 
     from pipeline.errors import BadJob
@@ -40,13 +51,18 @@ def run_job(name: str, master: str, work: Callable[["SparkSession"], T]) -> T:
     from pipeline.sparkerrors import reason_of
     from store.errors import StoreError
 
+    refused = (BadJob, DuologError, StoreError, OSError)
     try:
-        spark = spark_session(name, master)
+        check()
+    except refused as error:
+        fail(str(error), f"duolog pipeline {name} --help")
+    try:
+        spark = spark_session(name, master, topics=topics)
     except BadJob as error:
         fail(str(error), "duolog pipeline --help")
     try:
         return work(spark)
-    except (BadJob, DuologError, StoreError, OSError) as error:
+    except refused as error:
         fail(str(error), f"duolog pipeline {name} --help")
     except Exception as error:
         kind = type(error).__module__
@@ -81,6 +97,9 @@ def audit(
     """Verify every record; with --against, print the first record in which two replicas differ."""
     from pipeline.audit import audit as work
     from pipeline.audit import compare
+    from pipeline.segments import segments_of
+
+    directories = [one for one in (directory, against) if one is not None]
 
     def both(spark: "SparkSession") -> "tuple[Audit, Audit | None, Difference | None]":
         found = work(spark, directory)
@@ -90,7 +109,9 @@ def audit(
         end = min(found.max_offset, other.max_offset)
         return found, other, compare(spark, directory, against, end)
 
-    found, other, difference = run_job("audit", master, both)
+    found, other, difference = run_job(
+        "audit", master, both, lambda: [segments_of(one) for one in directories], topics=False
+    )
     for one in (found, other):
         if one is not None and one.held:
             say(f"{one.directory} is held by a running node: it is read as it is, and not changed")
@@ -123,12 +144,20 @@ def rebuild(
 ) -> None:
     """Rebuild consume queues and index from the commit log; the node must be stopped."""
     from pipeline.rebuild import rebuild as work
+    from pipeline.segments import segments_of
     from store.options import StoreOptions
 
     if index_slots < 1 or index_entries < 2:
         fail("an index file needs at least 1 slot and 2 entries", "duolog pipeline rebuild --help")
     options = StoreOptions(max_hash_slot_num=index_slots, max_index_num=index_entries)
-    print_facts(asdict(run_job("rebuild", master, lambda s: work(s, directory, options))), as_json)
+    made = run_job(
+        "rebuild",
+        master,
+        lambda s: work(s, directory, options),
+        lambda: segments_of(directory),
+        topics=False,
+    )
+    print_facts(asdict(made), as_json)
 
 
 @app.command()
@@ -143,6 +172,7 @@ def tier(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Write sealed segments as Parquet by topic and day, each segment once."""
+    from pipeline.tier import check
     from pipeline.tier import tier as work
 
     if compression not in ("zstd", "snappy", "gzip", "none"):
@@ -150,7 +180,13 @@ def tier(
             f"--compression {compression!r}: must be zstd, snappy, gzip or none",
             "duolog pipeline tier",
         )
-    made = run_job("tier", master, lambda s: work(s, directory, out, group, compression))
+    made = run_job(
+        "tier",
+        master,
+        lambda s: work(s, directory, out, group, compression),
+        lambda: check(directory, out, group),
+        topics=False,
+    )
     columns = ("segment", "rows", "files", "bytes", "before")
     print_rows([asdict(one) for one in made], columns, as_json)
 
@@ -180,6 +216,7 @@ def replay(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Send files, or a topic's messages, into a topic."""
+    from pipeline.replay import check
     from pipeline.replay import replay as work
     from pipeline.replayoptions import Replay
 
@@ -200,7 +237,9 @@ def replay(
         caller(),
     )
     with _bar("replay") as progress:
-        made = run_job("replay", master, lambda spark: work(spark, what, progress))
+        made = run_job(
+            "replay", master, lambda spark: work(spark, what, progress), lambda: check(what)
+        )
     print_facts({**asdict(made), "seconds": round(made.seconds, 3)}, as_json)
 
 
@@ -216,11 +255,13 @@ def report(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Report traffic, sizes, delays and lag, as tables and one HTML page."""
-    from pipeline.report import Source
+    from pipeline.report import Source, check
     from pipeline.report import report as work
 
     source = Source(endpoints, topics or (), parquet, caller())
-    made = run_job("report", master, lambda spark: work(spark, source, out))
+    made = run_job(
+        "report", master, lambda spark: work(spark, source, out), lambda: check(source, out)
+    )
     if as_json:
         print_json(asdict(made))
         return
