@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from duolog._sparkworker import task_begins
 
 from pipeline.errors import BadJob
+from pipeline.taskpython import task_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,12 +37,12 @@ def spark_session(name: str, master: str = "", *, topics: bool = True) -> "Spark
         raise BadJob("PySpark is not installed: pip install 'duolog-server[pipeline]'") from None
     if not java_runs():
         raise BadJob("Java 17 is not installed (apt-get install openjdk-17-jre-headless)")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has its own settings
+    local = not submitted and (not master or master.startswith("local"))
+    os.environ.setdefault("PYSPARK_PYTHON", task_python() if local else sys.executable)
     _show_packages()
     builder = SparkSession.builder.appName(f"duolog {name}")
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has its own settings
     if not submitted:
-        local = not master or master.startswith("local")
         builder = builder.master(master or f"local[*,{TASK_RETRIES}]")
         for key, value in _SETTINGS.items():
             builder = builder.config(key, value)

@@ -1,10 +1,14 @@
-"""A job without a working Java says so."""
+"""A job without a working Java says so; its processes find the PySpark that is installed."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
-from pipeline import session
+from pipeline import session, taskpython
 from pipeline.errors import BadJob
 
 
@@ -33,3 +37,42 @@ def test_a_java_that_hangs_is_not_awaited(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(session, "JAVA_SECONDS", 0.2)
     with pytest.raises(BadJob, match="did not answer"):
         session.spark_session("test")
+
+
+HOME = Path(pyspark.__file__).parent
+ARCHIVES = sorted((HOME / "python" / "lib").glob("*.zip"))
+
+
+@pytest.fixture
+def _nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.delenv(taskpython.PYTHON, raising=False)
+
+
+@pytest.mark.skipif(not ARCHIVES, reason="PySpark is not installed, only its client")
+@pytest.mark.usefixtures("_nothing_told")
+def test_tasks_import_the_installed_pyspark_not_the_archive_that_comes_first(
+    tmp_path: Path,
+) -> None:
+    own = tmp_path / "a b"
+    told = (
+        "import os, py4j, pyspark; print(pyspark.__file__, py4j.__file__, os.environ['PYTHONPATH'])"
+    )
+    command = [taskpython.task_python(), "-c", told]
+    path = os.pathsep.join([*map(str, ARCHIVES), str(own), str(HOME.parent)])
+    environment = {**os.environ, "PYTHONPATH": path}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ".zip" not in found.stdout
+    assert found.stdout.startswith(str(HOME))
+    assert found.stdout.endswith(f"{own}{os.pathsep}{HOME.parent}\n")
+
+
+@pytest.mark.usefixtures("_nothing_told")
+def test_another_spark_and_a_program_that_cannot_run_leave_tasks_the_plain_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert taskpython.task_python() == sys.executable
+    monkeypatch.delenv("SPARK_HOME")
+    monkeypatch.setattr(taskpython, "PROGRAM", tmp_path / "none.sh")
+    assert taskpython.task_python() == sys.executable
