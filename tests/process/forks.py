@@ -29,6 +29,7 @@ START_SECONDS = 120.0  # on a slow machine the first fork waits for the imports
 PROGRAM = [sys.executable, "-m", "node.cli.main"]
 ABORT_SECONDS = 10.0  # until a process has told its stack, and ended
 OF_THE_TEST = "PYTEST_CURRENT_TEST"  # a variable that changes, and that no program of ours reads
+OF_SPARK = ("SPARK_", "PYSPARK_")  # a session sets some, and only jobs read them
 # What nodes load before they serve, and on their way where they are told to.
 NODE_MODULES = (
     "node.cli.node",
@@ -207,7 +208,11 @@ def _read(number: int) -> bytes:
 
 
 def _lasting(given: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in given.items() if name != OF_THE_TEST}
+    return {
+        name: value
+        for name, value in given.items()
+        if name != OF_THE_TEST and not name.startswith(OF_SPARK)
+    }
 
 
 NODES = Forks(*NODE_MODULES)

@@ -98,6 +98,11 @@ def test_what_was_forked_ends_with_its_nursery(forks: Forks, endless: tuple[str,
     assert left.wait(60) == -signal.SIGKILL
 
 
+def test_what_a_session_of_spark_sets_is_no_other_environment(forks: Forks) -> None:
+    assert forks.suit({**environment(), "SPARK_BUFFER_SIZE": "1", "PYSPARK_PYTHON": "python3"})
+    assert not forks.suit({**environment(), "OF_THIS_NODE": "1"})
+
+
 def test_a_node_is_forked_and_one_with_another_environment_is_started(tmp_path: Path) -> None:
     usual = NodeProcess(tmp_path / "usual")
     other = ChildNode(tmp_path / "other", *SMALL_FILES)
