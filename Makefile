@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 SPARK := $(VENV)/.spark
 KERNELS := $(VENV)/.kernels
+SPARK_CLASSES := $(VENV)/spark.jsa
 
 .PHONY: help venv certs demo pipeline test test-all check fmt proto sim sim-mutants mutation bench bench-peers fuzz interop clean docs up down \
   chaos chaos-containers test-most test-grpc test-spark test-cluster test-containers fetch
@@ -65,6 +66,11 @@ java:  # Spark runs on it
 	command -v java >/dev/null || \
 	  echo "Java is not installed (apt-get install openjdk-17-jre-headless): Spark's tests are skipped" >&2
 
+# Half of the time that Java takes to start Spark, for a minute at once.
+$(SPARK_CLASSES): $(SPARK) | java
+	@echo "archiving Spark's classes (about half a minute the first time)"
+	@$(BIN)/python -m tools.spark_classes $@
+
 $(KERNELS): $(STAMP) $(wildcard store/kernels/*.py) tools/kernel_library.py
 	@$(BIN)/python tools/compile_kernels.py
 	@$(BIN)/python tools/kernel_library.py --where-possible
@@ -95,8 +101,8 @@ test-grpc: venv etcd
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers and not spark" \
 	  --transport grpc tests/client tests/node/api
 
-test-spark: venv java
-	@$(BIN)/python -m pytest -q -m spark tests/spark tests/pipeline
+test-spark: venv java $(SPARK_CLASSES)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -q -m spark tests/spark tests/pipeline
 
 test-cluster: venv
 	@$(BIN)/python -m pytest -q -m containers tests/cluster

@@ -1,7 +1,6 @@
 """A Spark session, and a node with topics, for the tests of jobs and of the data source."""
 
 import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,14 +9,21 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.session import java_runs
+from pipeline.taskpython import task_python
 from tests.conformance.conftest import SMALL
 from tests.process.support import NodeProcess
+from tools.spark_classes import SHORT_JOB, java_options
 
 FILES = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
-# A job of a test ends before the second compiler has paid for itself.
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JVM = java_options()
+# How commands start Java: for jobs, for a cluster's processes, and to find out how to start those.
+JAVA = {
+    "SPARK_SUBMIT_OPTS": JVM,
+    "SPARK_DAEMON_JAVA_OPTS": JVM,
+    "SPARK_LAUNCHER_OPTS": SHORT_JOB,
+}
 
 
 def need_java() -> None:
@@ -27,13 +33,13 @@ def need_java() -> None:
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
-    os.environ["SPARK_SUBMIT_OPTS"] = JVM
+    os.environ.update(JAVA)
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     need_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = task_python()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     home = tmp_path_factory.mktemp("spark")
     session = (
@@ -47,7 +53,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.sql.streaming.checkpointFileManagerClass", FILES)
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))
-        .config("spark.driver.extraJavaOptions", JVM)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -16,7 +16,7 @@ import pytest
 from demo.ports import free_ports
 from tests.pipeline.test_audit import fill, flip, records
 from tests.process.support import ROOT, NodeProcess, run_cli
-from tests.sparkfixtures import need_java
+from tests.sparkfixtures import JAVA, JVM, need_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(900)]
 
@@ -25,12 +25,13 @@ END_SECONDS = 60.0
 
 
 def users() -> dict[str, str]:
-    """The environment of a shell in which `. .venv/bin/activate` was said, and nothing else."""
+    """The environment of a shell in which `. .venv/bin/activate` was said, and nothing else but how
+    Java starts."""
     kept = {
         name: os.environ[name] for name in ("HOME", "JAVA_HOME", "TMPDIR") if name in os.environ
     }
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return {**kept, "PATH": path, "LANG": "C.UTF-8"}
+    return {**kept, **JAVA, "PATH": path, "LANG": "C.UTF-8"}
 
 
 def test_the_first_example_of_the_page_about_spark_runs_as_it_is(
@@ -178,6 +179,7 @@ def test_the_same_jobs_run_on_a_standalone_cluster_through_spark_submit(
     def submit(*arguments: str) -> str:
         command = ["spark-submit", "--master", cluster]
         command += ["--conf", "spark.executor.memory=512m", "--conf", "spark.ui.enabled=false"]
+        command += ["--conf", f"spark.executor.extraJavaOptions={JVM}"]
         command += ["--conf", "spark.driver.host=127.0.0.1", str(ROOT / "cluster" / "submit.py")]
         made = subprocess.run(
             [*command, *arguments],
