@@ -19,13 +19,6 @@ HIDE = (
     "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}}),"
     "void document.dispatchEvent(new Event('visibilitychange'))"
 )
-# Whether what the page finds wrong changed since: that moves what is below it. A machine that does
-# other things has nodes that answer late or lag.
-WATCH = (
-    "{ const told = () => document.querySelector('.findings')?.innerText, first = told();"
-    "new MutationObserver(() => { window.found ||= told() !== first; })"
-    ".observe(document.body, {childList: true, subtree: true, characterData: true}); }"
-)
 # Of the third row of the list of topics.
 LISTED = "(document.querySelectorAll('#list td.rate')[2]?.textContent ?? '–')"
 # Longest and shortest texts of what changes.
@@ -54,7 +47,6 @@ def follow(window: Window) -> None:
 def test_the_cluster_changes_in_place(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     follow(window)
-    window.ask(WATCH)
     note_flows(window, RATE)
     window.ask(
         "void (window.kept = [...document.querySelectorAll('h1, h2, tbody th, .flow, td, svg')])"

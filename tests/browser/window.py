@@ -26,6 +26,15 @@ new PerformanceObserver((list) => {
       }).join(" | "));
 }).observe({type: "layout-shift", buffered: true});
 """
+# Whether what the page finds wrong has changed: that moves what is below it. A machine that does
+# other things has nodes that answer late or lag, also when a page has just been opened.
+FOUND = """
+document.addEventListener("DOMContentLoaded", () => {
+  const told = () => document.querySelector(".findings")?.innerText, first = told();
+  new MutationObserver(() => { window.found ||= told() !== first; })
+    .observe(document.body, {childList: true, subtree: true, characterData: true});
+});
+"""
 
 
 class Window:
@@ -43,7 +52,7 @@ class Window:
         page.on("request", self._asked)
         page.on("requestfinished", self._over)
         page.on("requestfailed", self._over)
-        page.add_init_script(SHIFTS)
+        page.add_init_script(SHIFTS + FOUND)
 
     def _heard(self, message: "ConsoleMessage") -> None:
         if message.type in ("error", "warning"):
