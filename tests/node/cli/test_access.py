@@ -413,16 +413,24 @@ def test_jobs_run_as_the_user(
 ) -> None:
     given: list[Any] = []
 
-    def stop(_: object, what: Any, *__: object) -> None:
+    def note(what: Any, *_: object) -> None:
         given.append((what.endpoints, what.caller))
+
+    def stop(_: object, what: Any, *__: object) -> None:
+        note(what)
         raise typer.Exit(0)
 
-    monkeypatch.setattr("node.cli.pipeline.run_job", lambda name, master, work: work(None))
-    monkeypatch.setattr("pipeline.report.report", stop)
-    monkeypatch.setattr("pipeline.replay.replay", stop)
+    def run(_: str, __: str, work: Callable[[None], None], check: Callable[[], None]) -> None:
+        check()
+        work(None)
+
+    monkeypatch.setattr("node.cli.pipeline.run_job", run)
+    for job in ("report", "replay"):
+        monkeypatch.setattr(f"pipeline.{job}.check", note)
+        monkeypatch.setattr(f"pipeline.{job}.{job}", stop)
     user = ("--user", "alice", "--password-file", secret(tmp_path / "one"), "--tls-ca", "ca")
     for words in (("report", "--out", "x"), ("replay", "f", "--to", "T")):
         assert commands.run("pipeline", *words, "-e", "p:1", *user).code == 0
     caller = Caller("alice", "s3cret", tls=duolog.Tls("ca"))
-    assert given == [("p:1", caller), ("p:1", caller)]
+    assert given == 4 * [("p:1", caller)]
     assert "s3cret" not in repr(given)
