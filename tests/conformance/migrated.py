@@ -197,23 +197,19 @@ class Move:
             await self._grown()
             await self._followed()
             assert await asyncio.to_thread(follower.stop) == 0
-        except BaseException:
-            print(
-                f"the follower:\n{follower.log_tail()}\nthe broker:\n{self.made.broker.log_tail()}"
-            )
-            raise
         finally:
             await asyncio.to_thread(follower.stop)
 
     async def _followed(self) -> None:
         """It follows without a problem, and has the tables."""
         found: dict[str, object] = {}
-        try:
-            async with asyncio.timeout(WAIT_SECONDS):
-                while found.get("problems") or not found.get("tables_read"):
-                    found = await self._status()
-        except TimeoutError:
-            raise AssertionError(f"it does not follow; seen last: {found}") from None
+
+        async def well() -> bool:
+            found.clear()
+            found.update(await self._status())
+            return bool(found.get("tables_read")) and not found.get("problems")
+
+        await until(well, "the copy follows", seconds=WAIT_SECONDS, pause=0.2)
         assert found["state"] == "FOLLOWING", found
 
     def _name(self, address: str) -> str:

@@ -136,6 +136,16 @@ def tables_have_come(broker: RocketmqBroker) -> bool:
     )
 
 
+def wait_for_all(node: NodeProcess, broker: RocketmqBroker) -> None:
+    """Until the slave has the log and the tables."""
+    wait_until(lambda: has_all(node), "the slave has everything", seconds=WAIT_SECONDS)
+    wait_until(
+        lambda: tables_have_come(broker),
+        "topics, groups and offsets have come",
+        seconds=WAIT_SECONDS,
+    )
+
+
 def assert_same_log(node: NodeProcess, broker: RocketmqBroker, end: int) -> int:
     """Every full segment has the same bytes in both; how many there are."""
     ours, theirs = (digests(root / "commitlog") for root in (node.data, broker.store))
@@ -207,12 +217,7 @@ def test_a_slave_follows_through_kills_and_becomes_a_master(tmp_path: Path) -> N
                 seconds=WAIT_SECONDS,
             )
         acknowledged = producing.end()
-        wait_until(lambda: has_all(node), "the slave has everything", seconds=WAIT_SECONDS)
-        wait_until(
-            lambda: tables_have_come(broker),
-            "topics, groups and offsets have come",
-            seconds=WAIT_SECONDS,
-        )
+        wait_for_all(node, broker)
         last = end_of(node)
         assert node.stop() == 0
         slave.stop()
@@ -236,12 +241,7 @@ def test_a_slave_of_rocketmq_5_copies_the_same_bytes(
     of_five: tuple[NodeProcess, RocketmqBroker, Server],
 ) -> None:
     node, broker, slave = of_five
-    wait_until(lambda: has_all(node), "the slave has everything", seconds=WAIT_SECONDS)
-    wait_until(
-        lambda: tables_have_come(broker),
-        "topics, groups and offsets have come",
-        seconds=WAIT_SECONDS,
-    )
+    wait_for_all(node, broker)
     last = end_of(node)
     assert node.stop() == 0
     slave.kill()  # what it wrote is in its files
