@@ -38,7 +38,6 @@ def run(directory: Path, text: str, *words: str) -> str:
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"},
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     return done.stdout + done.stderr

@@ -1,11 +1,13 @@
 """The wait for what follows from events says what did not come."""
 
 import asyncio
+import os
+import time
 from itertools import count
 
 import pytest
 
-from tests.until import until, wait_until
+from tests.until import SLOWNESS_MAX, slowness, until, wait_until
 
 
 async def test_a_wait_ends_once_its_condition_holds() -> None:
@@ -28,6 +30,21 @@ async def test_a_late_one_says_what_was_waited_for_and_what_was_seen_last() -> N
         await until(lambda: [], "the end", seconds=0)
     with pytest.raises(AssertionError, match=r"test_until\.py:\d+ waits for: .* last seen: ''$"):
         wait_until(lambda: "", seconds=0)
+
+
+@pytest.mark.parametrize(("load", "found"), [(0.5, 1), (4, 4), (4000, SLOWNESS_MAX)])
+async def test_a_wait_is_longer_while_more_processes_than_processors_want_to_run(
+    load: float, found: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = (load * (os.cpu_count() or 1), 0.0, 0.0)
+    monkeypatch.setattr(os, "getloadavg", lambda: row)
+    assert slowness() == found
+    began = time.monotonic()
+    with pytest.raises(AssertionError):
+        wait_until(lambda: False, seconds=0.02, pause=0.001)
+    with pytest.raises(AssertionError):
+        await until(lambda: False, seconds=0.02, pause=0.001)
+    assert time.monotonic() - began >= 0.04 * found
 
 
 def test_a_blocking_wait_returns_what_it_found() -> None:

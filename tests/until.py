@@ -1,7 +1,7 @@
 """Waiting in a test for what follows from events, with an end that says what did not come.
 
-A machine with many guests stands still for long: the deadlines are for what hangs, not for what is
-slow.
+The deadlines are for what hangs, not for what is slow: they are seconds of a machine that does
+nothing else, and grow where more processes want to run than there are processors.
 """
 
 import asyncio
@@ -17,6 +17,8 @@ T = TypeVar("T")
 WAIT_SECONDS = 60.0
 PAUSE_SECONDS = 0.01  # between two looks
 BLOCKING_SECONDS = 0.05  # the same, where each may be a call to another process
+
+SLOWNESS_MAX = 30.0
 
 _SHOWN = Repr()
 _SHOWN.maxstring = _SHOWN.maxother = 300
@@ -35,10 +37,12 @@ async def until(
     says that and what the condition gave last.
     """
     found: object = None
+    began = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(seconds) as limit:
+        async with asyncio.timeout(seconds * slowness()) as limit:
             while not (found := await _asked(holds)):
                 await asyncio.sleep(pause)
+                limit.reschedule(max(limit.when() or 0.0, began + seconds * slowness()))
     except TimeoutError:
         if not limit.expired():  # the condition's own
             raise
@@ -57,11 +61,19 @@ def wait_until(
 
     As `until`. sleep: gives the turn to others.
     """
-    end = time.monotonic() + seconds
+    began, patience = time.monotonic(), seconds * slowness()
     while not (found := holds()):
-        assert time.monotonic() < end, _late(what, holds, found, seconds)
+        patience = max(patience, seconds * slowness())
+        assert time.monotonic() < began + patience, _late(what, holds, found, seconds)
         sleep(pause)
     return found
+
+
+def slowness() -> float:
+    """How many times longer a process takes now than alone on this machine, about: processes that
+    want to run or wait for a disk, for each processor, within the last minute.
+    """
+    return min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), SLOWNESS_MAX)
 
 
 async def _asked(holds: Callable[[], object | Awaitable[object]]) -> object:
@@ -81,4 +93,4 @@ def _place(holds: Callable[[], object]) -> str:
     return f"what {os.path.relpath(code.co_filename)}:{code.co_firstlineno} waits for"
 
 
-__all__ = ["WAIT_SECONDS", "until", "wait_until"]
+__all__ = ["WAIT_SECONDS", "slowness", "until", "wait_until"]

@@ -128,7 +128,6 @@ def test_a_fresh_directory_is_gone_after_an_error() -> None:
 
 @pytest.mark.process
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_every_figure_of_many_queues_is_measured_at_a_small_scale() -> None:
     size = Size.scaled(0.001)
     figures = asyncio.run(many_queues(size)) + asyncio.run(very_many_queues(size))

@@ -600,7 +600,6 @@ def test_only_a_failure_of_duolog_itself_is_one_of_the_run(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_duologs_own_rows_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "RESULTS", tmp_path)
     assert program.main(["--quick", "--only", "duolog"]) == 0

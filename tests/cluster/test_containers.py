@@ -26,7 +26,7 @@ KINDS = ("kill", "pause", "disconnect", "cut_one_way", "restart", "etcd_kill", "
 IMAGE_MB = 250
 OUTSIDE = "127.0.0.1:18081,127.0.0.1:18082,127.0.0.1:18083"
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(900), pytest.mark.xdist_group("docker")]
+pytestmark = [pytest.mark.containers, pytest.mark.xdist_group("docker")]
 
 
 def run(*command: str, timeout: float = 600) -> str:

@@ -10,7 +10,7 @@ from tests.conformance.test_remoting import address
 
 __all__ = ["address"]  # a fixture
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 SPRING = ("org.apache.rocketmq:rocketmq-spring-boot-starter:2.3.1",)
 CAMEL = ("org.apache.camel:camel-core:4.10.5", "org.apache.camel:camel-rocketmq:4.10.5")

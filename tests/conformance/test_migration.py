@@ -8,7 +8,7 @@ import pytest
 from tests.conformance.migrated import SEGMENT, SIZES, Move
 from tests.process.support import NodeProcess
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 
 async def test_a_broker_is_moved_while_it_works(tmp_path: Path) -> None:

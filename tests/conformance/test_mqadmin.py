@@ -25,7 +25,7 @@ from tests.conformance.differential.sides import Side, registered
 from tests.conformance.test_remoting import classic
 from tests.process.support import ROOT, NodeProcess
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 VERSIONS = ("4.9.7", "5.3.3")
 PAGE = ROOT / "docs" / "mqadmin.md"

@@ -27,7 +27,7 @@ from tests.process.support import NodeProcess
 from tests.topics import create_topic
 from tests.until import wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 VERSION = "4.9.7"
 BROKER = "rocketmq-a"

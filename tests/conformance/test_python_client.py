@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 FILE = Path(__file__).parent / "isolated" / "python_client.py"
 ROOT = Path(__file__).parent.parent.parent

@@ -14,7 +14,7 @@ from tests.conformance.languages import SOON_BALANCED, jars_of, java_with, outco
 from tests.conformance.users import ROOT, node_of_users
 from tests.process.support import NodeProcess
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 RIGHTS = {
     "alice": (("Topic:T", "Pub,Sub"), ("Topic:X", "Pub,Sub"), ("Group:g*", "Sub")),

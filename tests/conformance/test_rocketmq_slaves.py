@@ -21,7 +21,7 @@ from tests.node.remoting.replicas.sections import slaves
 from tests.process.support import NodeProcess
 from tests.until import wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 SEGMENT = 1 << 20
 QUEUES = 4

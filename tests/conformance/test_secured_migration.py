@@ -19,7 +19,7 @@ from tests.conformance.migrated import LEVELS, SEGMENT, SIZES, WAIT_SECONDS, byt
 from tests.process.support import run_cli
 from tests.until import until
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 SECRETS = {"the-mover": "the secret of the mover", "the-reader": "the secret of the reader"}
 ACCOUNTS = """

@@ -7,7 +7,6 @@ from tests.fuzz import ports
 LOG_LINES_MAX = 200  # about ten events, each limited
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_no_port_lets_unknown_peers_end_the_node_or_use_it_up(seed: int) -> None:
     result = await ports.fuzz(7.0, seed)

@@ -21,7 +21,6 @@ def said(program: str, **environment: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
     )
     return found.stdout + found.stderr
 

@@ -37,7 +37,6 @@ def test_a_start_loads_no_protocol_that_is_not_loaded_already(tmp_path: Path) ->
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
     )
     lines = [line.split() for line in found.stdout.splitlines()]
     late = [row[1] for row in lines if row[0] == "start" and row[1].startswith("node.r")]

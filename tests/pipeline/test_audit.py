@@ -19,7 +19,7 @@ from store.messagestore import MessageStore
 from store.osdisk import OsDisk
 from tests.support import NOW, options, put_ok
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark]
 
 SEGMENT = 256 << 10
 CHOSEN = options(mapped_file_size_commit_log=SEGMENT, max_index_num=2000, max_hash_slot_num=500)

@@ -18,7 +18,7 @@ from tests.pipeline.test_audit import fill, flip, records
 from tests.process.support import ROOT, NodeProcess, run_cli
 from tests.sparkfixtures import JAVA, JVM, need_java
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 COMMAND_SECONDS = 300.0  # ten, on a machine that does nothing else: each starts Java
 END_SECONDS = 60.0

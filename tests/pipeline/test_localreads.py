@@ -173,7 +173,6 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
 
 @pytest.mark.process
 @pytest.mark.spark
-@pytest.mark.timeout(180)
 def test_a_task_beside_a_node_reads_its_files_and_asks_for_the_rest(
     spark: SparkSession, client: duolog.sync.Client, node: NodeProcess
 ) -> None:

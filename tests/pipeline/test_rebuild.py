@@ -22,7 +22,7 @@ from tests.interop.writer import OPTIONS
 from tests.pipeline.test_audit import CHOSEN, fill, flip, records
 from tests.support import NOW, put_ok
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark]
 
 
 __all__ = ["rocketmq"]  # a fixture
@@ -85,7 +85,7 @@ def test_the_real_rocketmq_opens_what_was_rebuilt(
     spark: SparkSession, rocketmq: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "store"
-    writer(path, 6000).communicate(timeout=120)
+    writer(path, 6000).communicate()
     before = tmp_path / "before"
     shutil.copytree(path, before)
     assert not rebuild(spark, path, OPTIONS).damaged

@@ -20,7 +20,7 @@ from pipeline.replayoptions import Replay
 from tests.process.support import NodeProcess
 from tests.sparkfixtures import read
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 
 @pytest.fixture

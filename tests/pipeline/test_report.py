@@ -15,7 +15,7 @@ from pipeline.errors import BadJob
 from pipeline.report import Source, report
 from tests.process.support import NodeProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 
 def direct(client: duolog.sync.Client, topic: str) -> dict[Any, dict[str, float]]:

@@ -37,7 +37,7 @@ from tests.process.support import NodeProcess
 from tests.sparkfixtures import read
 from tests.support import NOW, options, put_ok
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 DAY = 86_400_000
 SEGMENT = 128 << 10

@@ -9,7 +9,7 @@ from demo.childnode import ChildNode
 from tests.late import told_where_late
 from tests.process.forks import COMMANDS, PROGRAM, ROOT, environment
 
-COMMAND_SECONDS = 90.0  # a second, on a machine that does nothing else
+COMMAND_SECONDS = 600.0  # a second, on a machine that does nothing else
 PATIENT = ("--timeout", "60")  # for the answer of a node; commands wait 10 s where not told
 
 # A node reserves the disk of its files when it makes them: 1.4 GiB with the sizes of production.

@@ -190,7 +190,6 @@ async def test_the_directory_that_a_node_runs_in_has_no_modules_of_the_console(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_twenty_nodes_leave_no_console(tmp_path: Path) -> None:
     listen, seen = free_endpoint(), []
     for number in range(ROUNDS):

@@ -17,7 +17,7 @@ from cluster.chaos.workload import Load
 from tests.etcd import need_etcd
 from tests.process.support import SMALL_FILES
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 SMALL = (*SMALL_FILES, "--set", "node.log_level=warning")
 

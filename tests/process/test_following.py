@@ -21,7 +21,7 @@ from tests.process.support import environment
 from tests.support import SMALL
 from tests.until import until
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process]
 
 KILLS = 3
 SIZES = (

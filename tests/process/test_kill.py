@@ -77,7 +77,6 @@ class Load:
             await asyncio.gather(*senders)
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("share", range(SHARES))
 async def test_random_sigkills_lose_and_duplicate_nothing_acknowledged(
     tmp_path: Path, share: int

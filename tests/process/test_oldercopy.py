@@ -17,7 +17,7 @@ from demo.registryserver import RegistryServer
 from tests.process.support import NodeProcess
 from tests.until import until
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 LEASE_SECONDS = 4  # a master that stands still for a shorter time stays the master
 SMALL = (

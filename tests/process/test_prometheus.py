@@ -7,7 +7,7 @@ import pytest
 from tests.dashboards import Asked, Dashboard, dashboards, filled
 from tests.process.monitored import Prometheus, monitored
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 RUNTIME = "rocketmq_brokeruntime_"
 CLIENT = "rocketmq_client_"

@@ -109,7 +109,6 @@ def equal_logs(a: Path, b: Path, end: int) -> None:
             assert segment.read_bytes()[:size] == other, segment.name
 
 
-@pytest.mark.timeout(900)
 async def test_kills_of_master_and_slave_lose_nothing_that_two_nodes_should_have(
     tmp_path: Path,
 ) -> None:

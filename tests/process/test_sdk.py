@@ -8,7 +8,7 @@ import pytest
 
 from tests.process.support import NodeProcess, environment
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process]
 
 CLIENTS = """
 import asyncio, sys
@@ -44,7 +44,6 @@ def test_clients_that_are_opened_and_closed_log_nothing(tmp_path: Path) -> None:
             [sys.executable, "-c", CLIENTS, node.endpoint],
             capture_output=True,
             text=True,
-            timeout=250,
             env=environment(),
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -15,7 +15,7 @@ from tests.etcd import need_etcd
 from tests.process.test_failover import SMALL
 from tests.until import until
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 KILLS = 5
 FLAGS = (

@@ -52,7 +52,6 @@ def test_memory_is_trimmed_and_threads_are_looked_at_until_the_node_stops(tmp_pa
         [sys.executable, "-c", TOLD, str(tmp_path / "data"), free_endpoint()],
         capture_output=True,
         text=True,
-        timeout=120,
         cwd=ROOT,
         env=environment(),
         check=True,

@@ -260,7 +260,7 @@ def test_the_commands_for_a_lost_password_work_as_documented(tmp_path: Path) -> 
     environment = {**os.environ, "PATH": path, "XDG_CONFIG_HOME": home}
     done = subprocess.run(
         ["bash", "-ec", commands],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     recovered, listed = done.stdout.splitlines()[1], done.stdout.splitlines()[3]

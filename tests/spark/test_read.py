@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from tests.process.support import NodeProcess
 from tests.sparkfixtures import read
 
-pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.spark]
 
 
 def fill(client: duolog.sync.Client, topic: str, count: int) -> None:

@@ -26,7 +26,7 @@ from tests.process.test_failover import SMALL
 from tests.topics import create_topic
 from tests.until import wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.spark]
 
 
 @pytest.fixture(autouse=True)

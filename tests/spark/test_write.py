@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from tests.process.support import NodeProcess
 from tests.sparkfixtures import read
 
-pytestmark = [pytest.mark.process, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.spark]
 
 
 def write(frame: Any, node: NodeProcess, **options: Any) -> None:

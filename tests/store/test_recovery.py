@@ -304,7 +304,6 @@ def _reopened(path: Path, copy: Path, edit: object) -> Opened:
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.long
-@pytest.mark.timeout(300)  # every byte of a log: disks differ
 def test_a_log_cut_at_every_byte_of_its_last_records_keeps_all_before(
     tmp_path: Path, part: int
 ) -> None:
@@ -329,7 +328,6 @@ def test_a_log_cut_at_every_byte_of_its_last_records_keeps_all_before(
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.long
-@pytest.mark.timeout(300)  # every byte of a log: disks differ
 def test_a_flip_of_any_byte_loses_that_record_at_most_and_is_reported(
     tmp_path: Path, part: int
 ) -> None:

@@ -29,7 +29,7 @@ from tests.conformance.differential.session import Session, session
 from tests.conformance.differential.sides import Side, of_node, of_rocketmq
 from tests.conformance.languages import SOON_BALANCED, java_with
 
-pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 VERSIONS = ("4.9.7", "5.3.3")
 PROGRAM_SECONDS = 150

@@ -35,7 +35,7 @@ from tests.keyfiles import access_files
 from tests.process.support import SMALL_FILES, NodeProcess
 from tests.topics import create_topic
 
-pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("ignore")]
 
 Opened = list[Any]
 
