@@ -8,7 +8,7 @@ KERNELS := $(VENV)/.kernels
 SPARK_CLASSES := $(VENV)/spark.jsa
 
 .PHONY: help venv certs demo pipeline test test-all check fmt proto sim sim-mutants mutation bench bench-peers fuzz interop clean docs up down \
-  chaos chaos-containers test-most test-grpc test-spark test-cluster test-containers fetch
+  chaos chaos-containers test-long test-grpc test-spark test-cluster test-containers fetch
 
 SEEDS ?= 500
 
@@ -92,10 +92,10 @@ pipeline: venv java  ## A year of flights through replay, stream, tier and repor
 test: venv etcd  ## Run the tests that a change needs, in some minutes.
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not long and not interop and not spark and not containers"
 
-test-all: test-most test-grpc test-spark test-cluster  ## Run all tests; those of containers where a Docker engine answers.
+test-all: test test-long test-grpc test-spark test-cluster  ## Run all tests; those of containers where a Docker engine answers.
 
-test-most: venv etcd java
-	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers and not spark"
+test-long: venv etcd java
+	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "(long or interop) and not containers and not spark"
 
 test-grpc: venv etcd
 	@$(BIN)/python -m pytest -n auto --dist worksteal -q -m "not containers and not spark" \
