@@ -267,6 +267,8 @@ class Cluster:
             node.die()
             self.down_until[node.name] = self.world.now + fault.lasts
             self.keeper.after_kill(node, fault.level)
+            if fault.level > 0.5:  # its directory is moved by a sparse copy
+                node.disk.hollow()
 
     def _at_step(self, fault: Fault, node: Node) -> None:
         self.traps.set(fault)

@@ -18,6 +18,7 @@ from store.errors import StoreLocked
 from store.kernels.jit import EMPTY_U8, U8
 
 SECTOR = 512
+PAGE = 4096
 NameOp = Callable[[dict[str, "Inode"]], None]
 
 
@@ -83,11 +84,15 @@ class SimFile:
         self._inode.sync()
         self._disk.syncs += 1
 
-    def allocate(self, end: int) -> None:
+    def allocate(self, end: int, start: int = 0) -> None:
         """Blocks up to a position, if the disk has any."""
+        assert start <= self._inode.allocated, "a stretch without blocks was left out"
         if end > self._inode.allocated:
             self._disk.check_room()
             self._inode.allocated = end
+
+    def cover_holes(self) -> None:
+        """Nothing to do."""
 
     def data_ranges(self, start: int) -> list[tuple[int, int]]:
         """The whole rest: this disk knows no holes."""
@@ -143,6 +148,13 @@ class SimDisk:
         for path in sorted(names):
             names[path].cut(self._chance, kept)
         self._locked = False
+
+    def hollow(self) -> None:
+        """The files become as `cp --sparse` leaves them: no blocks after their last bytes."""
+        for inode in self._names.values():
+            used = inode.seen.nonzero()[0]
+            end = int(used[-1]) + 1 if len(used) else 0
+            inode.allocated = min(inode.allocated, end + -end % PAGE)
 
     def copied(self) -> "SimDisk":
         """Another disk that holds what programs see on this one now, all of it durable."""

@@ -9,6 +9,7 @@ from sim.faults import DECAY_OFTEN, INDEX_ON, NODES, Fault
 from sim.planted import Mutant, Patch
 from store import cuts, recovery
 from store.commitlog import CommitLog
+from store.mappedfile import MappedFile
 from store.recovery import Recovery
 
 
@@ -46,6 +47,11 @@ def _never_repaired() -> list[Patch]:
     return [(CommitLog, "sound_end", end)]
 
 
+def _into_holes() -> list[Patch]:
+    """Records are stored in a segment that was found without asking for room."""
+    return [(MappedFile, "room", property(lambda self: self.size))]
+
+
 def decays(seed: int) -> list[Fault]:
     """Restarts, and at most of them a derived file that is damaged."""
     chance = random.Random(f"{seed}:decays")
@@ -74,5 +80,6 @@ DECAY = [
     Mutant("hole-unnamed", "a lost segment is passed over", _hole_unnamed, None, lost_segments),
     Mutant("floors-kept", "repaired messages are not served", _floors_kept, None, lost_segments),
     Mutant("barriers-lost", "a damaged slave is refused", _barriers_lost, None, lost_segments),
+    Mutant("into-holes", "a full disk ends the process", _into_holes, None, decays),
     Mutant("never-repaired", "a hole is never filled", _never_repaired, None, lost_segments),
 ]

@@ -14,12 +14,14 @@ recovery stays right whatever it holds: it only shortens the work. The note is n
 keeps a replica from being cut below what it knows to be confirmed.
 """
 
+import errno
+import os
 import struct
 
 import numpy as np
 
 from store.confirmnote import ConfirmNote
-from store.disk import Disk, DiskFile
+from store.disk import Disk, DiskFile, no_room
 
 FILE_BYTES = 4096
 CLOCK_SLACK_MS = 3000
@@ -34,6 +36,7 @@ class StoreCheckpoint:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._file: DiskFile | None = None
+        self._has_room = False
         self.physic_msg_timestamp = 0
         self.logics_msg_timestamp = 0
         self.index_msg_timestamp = 0
@@ -52,6 +55,7 @@ class StoreCheckpoint:
             size = -1
         if size == FILE_BYTES:
             self._file = self._disk.open(PATH, writable)
+            self._file.cover_holes()
             values = _FIELDS.unpack(self._file.memory[: _FIELDS.size].tobytes())
             values = tuple(value if value >= 0 else 0 for value in values)
             (
@@ -67,15 +71,40 @@ class StoreCheckpoint:
             self._file.sync()
             self._disk.sync_dir("")
         if self._file is not None:
-            self.note.attach(self._file.memory[NOTE_AT:])
+            self._has_room = writable and self._allocated(self._file)
+            memory = self._file.memory[NOTE_AT:]
+            self.note.attach(memory if self._has_room else memory.copy())
 
-    def flush(self) -> None:
+    @staticmethod
+    def _allocated(file: DiskFile) -> bool:
+        """Whether a file can be written: one that was found may have holes, and the disk be full.
+
+        The note waits in memory then.
+        """
+        try:
+            file.allocate(FILE_BYTES)
+        except OSError as error:
+            if not no_room(error):
+                raise
+            return False
+        return True
+
+    def flush(self, needed: bool = False) -> None:
         """Write the fields and sync them: one sector, so the old or the new content survives.
 
-        The confirm note is synced as well, at least as of the beginning of the call.
+        The confirm note is synced as well, at least as of the beginning of the call. Where a full
+        disk has no room for the file's holes, the old content stays. needed: OSError then, as the
+        old content claims too much.
         """
         if self._file is None:
             return
+        if not self._has_room:
+            if not self._allocated(self._file):
+                if needed:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), PATH)
+                return
+            self._has_room = True
+            self.note.move_to(self._file.memory[NOTE_AT:])
         self.note.unsynced = False  # a note made while the sync runs needs another one
         data = _FIELDS.pack(
             self.physic_msg_timestamp,

@@ -155,10 +155,10 @@ class CommitLog:
         last = self.queue.last
         if last is None or last.buffer is not None:
             return None
-        if last.populated - last.wrote >= POPULATE_BYTES // 2 or last.populated >= last.size:
+        if last.populated - last.wrote >= POPULATE_BYTES // 2 or last.populated >= last.room:
             return None
         start = max(last.populated, last.wrote)
-        end = min(last.wrote + POPULATE_BYTES, last.size)
+        end = min(last.wrote + POPULATE_BYTES, last.room)
         last.populated = end
         return last, start, end
 
@@ -204,10 +204,11 @@ class CommitLog:
         done = first = part.first
         while True:
             before = mapped.wrote
+            room = mapped.room
             position = encode.encode(
                 mapped.write_memory,
                 before,
-                mapped.size,
+                room,
                 mapped.start,
                 template,
                 topic,
@@ -231,6 +232,9 @@ class CommitLog:
             done += fitted
             if done == columns.count:
                 return Appended(start, mapped.start + position, result[1:])
+            if room < mapped.size:
+                mapped.allocate(room + 1)  # and some more
+                continue
             if fitted == 0 and before == 0:
                 raise BadMessage(
                     f"message {done} of the batch does not fit into a segment of "
@@ -294,6 +298,7 @@ class CommitLog:
             last.set_positions(offset - last.start)
             if first:
                 self.queue.flushed_where = self.queue.committed_where = offset
+        last.allocate(last.wrote + len(data))
         last.wrote = copy_records(last.memory, last.wrote, data)
 
     def commit(self) -> None:

@@ -55,6 +55,11 @@ class ConfirmNote:
                 self._number, self.confirmed, self.durable = number, confirmed, durable
                 self.boot_id = boot_id.rstrip(b"\0")
 
+    def move_to(self, memory: U8) -> None:
+        """Write this and later notes there, beside what was read from it."""
+        self._memory = memory
+        self._write(self.confirmed, self.durable)
+
     def detach(self) -> None:
         """The memory is about to be unmapped; the note is kept."""
         self._memory = EMPTY_U8

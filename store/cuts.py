@@ -53,7 +53,7 @@ class Cuts:
         lowered = checkpoint.confirm_phy_offset > offset
         checkpoint.confirm_phy_offset = min(checkpoint.confirm_phy_offset, offset)
         if checkpoint.note.lower_to(offset) or lowered:
-            checkpoint.flush()
+            checkpoint.flush(needed=True)
 
     def _cut_queues(self, offset: int) -> None:
         """Cut the queues' entries, which the checkpoint may have told recovery to rely on."""
@@ -86,7 +86,7 @@ class Cuts:
         checkpoint = self.checkpoint
         checkpoint.physic_msg_timestamp = min(checkpoint.physic_msg_timestamp, trusted)
         checkpoint.index_msg_timestamp = min(checkpoint.index_msg_timestamp, max(0, trusted - 1))
-        checkpoint.flush()
+        checkpoint.flush(needed=True)
 
     def reset(self) -> None:
         """Remove everything: the log will start again at another offset.
@@ -99,7 +99,7 @@ class Cuts:
         checkpoint.index_msg_timestamp = 0
         self.dispatcher.store_time = 0  # which the next flush records
         self.forget_confirmed(0)
-        checkpoint.flush()
+        checkpoint.flush(needed=True)
         self.queues.ends.forget()
         self.queues.destroy_logics()
         self.index.drop_from(0)

@@ -29,8 +29,14 @@ class DiskFile(Protocol):
     def sync(self) -> None:
         """Make everything written to `memory` so far survive a power cut."""
 
-    def allocate(self, end: int) -> None:
-        """Allocate blocks for every byte below a position: writes there cannot fail any more."""
+    def allocate(self, end: int, start: int = 0) -> None:
+        """Allocate blocks for bytes [start, end): writes there cannot fail any more."""
+
+    def cover_holes(self) -> None:
+        """From now on, reading a hole takes no room: where it would, a full disk ends the process.
+
+        `allocate` comes before any write.
+        """
 
     def data_ranges(self, start: int) -> list[tuple[int, int]]:
         """Ranges [from, to) at or after start that may contain anything but zeros."""
@@ -77,7 +83,7 @@ class Disk(Protocol):
         """
 
     def open(self, path: str, writable: bool) -> DiskFile:
-        """Map an existing file."""
+        """Map an existing file. It may have holes, as copies do: `allocate` before a write."""
 
     def read(self, path: str) -> bytes:
         """Whole content of a small file."""

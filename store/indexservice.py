@@ -65,6 +65,7 @@ class IndexFile:
 
     def __init__(self, file: DiskFile, options: StoreOptions) -> None:
         self.file = file
+        self.has_room = False  # for all that is written to it; one that was found may have holes
         self.slots = options.max_hash_slot_num
         self.entries = options.max_index_num
 
@@ -77,6 +78,15 @@ class IndexFile:
     def is_full(self) -> bool:
         """No further key fits."""
         return self.header.index_count >= self.entries
+
+    def make_room(self) -> None:
+        """Before it is written, anywhere: a hole of a full disk would end the process.
+
+        Raises OSError.
+        """
+        if not self.has_room:
+            self.file.allocate(self.file.size)
+            self.has_room = True
 
     def find(self, hashed: int, begin_ms: int, end_ms: int, count: int) -> list[int]:
         """Offsets of records with a key of this hash, newest first."""
@@ -114,7 +124,9 @@ class IndexService:
                     f"has {size} bytes, but the configured index file size is "
                     f"{self.options.index_file_bytes}",
                 )
-            self.files.append(IndexFile(self.disk.open(path, writable), self.options))
+            file = self.disk.open(path, writable)
+            file.cover_holes()
+            self.files.append(IndexFile(file, self.options))
         if trusted_until_ms is not None:
             self._distrust(trusted_until_ms)
         self._flushed = sum(1 for file in self.files if file.is_full)
@@ -171,6 +183,7 @@ class IndexService:
 
     def _writable(self, store_ms: WallMs) -> IndexFile:
         if self.files and not self.files[-1].is_full:
+            self.files[-1].make_room()
             return self.files[-1]
         previous = self.files[-1].header if self.files else None
         path = f"{DIRECTORY}/{self._name(store_ms)}"
@@ -182,6 +195,7 @@ class IndexService:
             )
         made.memory[: _HEADER.size] = np.frombuffer(begin, np.uint8)
         self.files.append(IndexFile(made, self.options))
+        self.files[-1].has_room = True
         return self.files[-1]
 
     def _name(self, store_ms: WallMs) -> str:

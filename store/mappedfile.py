@@ -22,7 +22,7 @@ class MappedFile:
     flushed: int = 0
     store_time: int = 0
     populated: int = 0
-    allocated: int | None = None  # for one that grows: how far it has blocks; None: all of it
+    allocated: int | None = None  # how far may be written; None: all of it, it was made whole
     tail_unknown: bool = False  # past what is written there may be stale bytes
     buffer: U8 | None = field(default=None, repr=False)
 
@@ -60,26 +60,46 @@ class MappedFile:
         """Set all positions to one before which everything is on disk."""
         self.wrote = self.committed = self.flushed = position
 
-    def allocate(self, end: int) -> None:
-        """Allocate blocks for bytes below a position, and some more.
+    def end_at_most(self, position: int) -> None:
+        """Lower all positions to at most one."""
+        self.wrote = min(self.wrote, position)
+        self.committed = min(self.committed, position)
+        self.flushed = min(self.flushed, position)
+        if self.allocated is not None:  # before the first bytes of this process may be holes
+            self.allocated = min(self.allocated, self._page)
 
-        Raises OSError if the disk is full; nothing has changed then.
+    @property
+    def _page(self) -> int:
+        """Where the page begins that is written next."""
+        return self.wrote - self.wrote % PAGE
+
+    @property
+    def room(self) -> int:
+        """Position below which may be written now."""
+        return self.file.size if self.allocated is None else self.allocated
+
+    def allocate(self, end: int) -> None:
+        """Allocate blocks for what is written next, up to a position and some more.
+
+        A file that was found may have holes (`cp --sparse`, or RocketMQ made it): to write into one
+        on a full disk ends the process (SIGBUS). Raises OSError if the disk is full; nothing has
+        changed then.
         """
         if self.tail_unknown:
             self.clear_from(self.wrote)
             self.tail_unknown = False
         if self.allocated is None or end <= self.allocated:
             return
-        base = max(self.allocated, self.wrote)
+        start, base = max(self.allocated, self._page), max(self.allocated, self.wrote)
         wanted = max(end, base + min(max(base, PAGE), CHUNK))
         room, least = (min(self.size, -(-size // PAGE) * PAGE) for size in (wanted, end))
         try:
-            self.file.allocate(room)
+            self.file.allocate(room, start)
         except OSError as error:
             if not no_room(error) or least == room:
                 raise
             room = least  # which may exist already, if the file is being rewritten
-            self.file.allocate(room)
+            self.file.allocate(room, start)
         self.allocated = room
 
     @property

@@ -77,7 +77,9 @@ class MappedFileQueue:
     def _open(self, start: int, writable: bool) -> MappedFile:
         path = self.path_of(start)
         if self._open_files is None:
-            return MappedFile(self.disk.open(path, writable), start)
+            file = self.disk.open(path, writable)
+            file.cover_holes()
+            return MappedFile(file, start, allocated=0)
         return _growing(self._open_files.file(path, self.file_size, writable), start, 0)
 
     @property
@@ -267,10 +269,7 @@ class MappedFileQueue:
         self.flushed_where = min(self.flushed_where, end)
         self.committed_where = min(self.committed_where, end)
         for mapped in self.files:
-            position = max(0, min(end - mapped.start, mapped.size))
-            mapped.wrote = min(mapped.wrote, position)
-            mapped.committed = min(mapped.committed, position)
-            mapped.flushed = min(mapped.flushed, position)
+            mapped.end_at_most(max(0, min(end - mapped.start, mapped.size)))
 
     def disk_sync_names(self) -> None:
         """Make the directory's names durable."""

@@ -9,6 +9,7 @@ holds the GIL for the whole write-back.
 import ctypes
 import mmap
 import os
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -20,6 +21,8 @@ POPULATE_READ = 22
 POPULATE_WRITE = 23
 POPULATE_STEP = 256 << 10
 _MS_SYNC = 4
+_MAP_FIXED = 16
+_TMPFS = 0x01021994
 _MAPPINGS_FILE = "/proc/sys/vm/max_map_count"
 _MAPPINGS_USUAL = 65_530
 _FAILED = ctypes.c_void_p(-1).value
@@ -37,6 +40,7 @@ for _call in (_libc.madvise, _libc.msync):
     _call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 for _call in (_libc.munmap, _libc.mlock):
     _call.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.fstatfs.argtypes = [ctypes.c_int, ctypes.c_char_p]
 
 
 def mappings_max() -> int:
@@ -88,6 +92,22 @@ class Mapping:
         if _libc.msync(self._pages.address, self._pages.size, _MS_SYNC):
             raise _error()
 
+    def cover(self, start: int, end: int) -> None:
+        """Show zeros in whole pages that are not to be read from the file. Raises OSError."""
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+        self._map_over(start, end, mmap.PROT_READ, flags, -1)
+
+    def uncover(self, descriptor: int, start: int, end: int) -> None:
+        """Show the file again, for writing, in whole pages. Raises OSError."""
+        access = mmap.PROT_READ | mmap.PROT_WRITE
+        self._map_over(start, end, access, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
+
+    def _map_over(self, start: int, end: int, access: int, flags: int, descriptor: int) -> None:
+        address = self._pages.address + start
+        offset = start if descriptor >= 0 else 0
+        if _libc.mmap(address, end - start, access, flags, descriptor, offset) == _FAILED:
+            raise _error()
+
     def advise(self, advice: int) -> None:
         """Tell the system how pages will be used, which it may ignore."""
         _libc.madvise(self._pages.address, self._pages.size, advice)
@@ -116,6 +136,14 @@ class Mapping:
     def lock(self) -> None:
         """Mlock; a refusal (ulimit) is not an error."""
         _libc.mlock(self._pages.address, self._pages.size)
+
+
+def reads_take_room(descriptor: int) -> bool:
+    """Whether reading a hole through a mapping allocates a page of the disk: on a tmpfs."""
+    found = ctypes.create_string_buffer(256)
+    if not sys.platform.startswith("linux") or _libc.fstatfs(descriptor, found):
+        return False
+    return int.from_bytes(found.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder) == _TMPFS
 
 
 def _error() -> OSError:

@@ -74,9 +74,12 @@ class LazyFile:
         finally:
             file.close()
 
-    def allocate(self, end: int) -> None:
-        """Have blocks below a position. Raises OSError."""
-        self._opened().allocate(end)
+    def allocate(self, end: int, start: int = 0) -> None:
+        """Have blocks for bytes [start, end). Raises OSError."""
+        self._opened().allocate(end, start)
+
+    def cover_holes(self) -> None:
+        """Nothing: those of queues are not read (`MappedFile.held`)."""
 
     def data_ranges(self, start: int) -> list[tuple[int, int]]:
         """Stretches that may hold anything but zeros."""

@@ -21,12 +21,13 @@ from pathlib import Path
 from store.disk import Listing, no_room
 from store.errors import BadStoreDirectory, StoreLocked
 from store.kernels.jit import EMPTY_U8, U8
-from store.mapping import Mapping, mappings_max
+from store.mapping import Mapping, mappings_max, reads_take_room
 
 STAGING = "allocating"
 UNLINKED_AT_ONCE_BYTES = 1 << 20
 BLOCK = 512  # unit of st_blocks
 MAPPED_MAX = 20_000  # each takes a page of page tables at least
+COVERED_MAX = 1000  # holes of a file: each takes a mapping
 READ_AHEAD_FROM = 1 << 20  # a file with fewer bytes is not read ahead: the rest is a hole
 
 
@@ -38,6 +39,7 @@ class OsFile:
         self.path = path
         self.size = size
         self._full = full
+        self._covered = False
         self._mapping: Mapping | None = Mapping(descriptor, size, writable)
         self.memory: U8 = self._mapping.memory
         if os.fstat(descriptor).st_blocks * BLOCK < min(size, READ_AHEAD_FROM):
@@ -50,15 +52,38 @@ class OsFile:
             raise OSError(errno.EBADF, "the file was closed", self.path)
         return mapping
 
-    def allocate(self, end: int) -> None:
-        """Call fallocate, which keeps existing content."""
+    def allocate(self, end: int, start: int = 0) -> None:
+        """Call fallocate, which keeps existing content; whole pages, as they are written."""
+        start -= start % mmap.PAGESIZE
+        end = min(end + -end % mmap.PAGESIZE, self.size)
         descriptor = os.open(self._full, os.O_RDWR | os.O_NOFOLLOW)
         try:
-            os.posix_fallocate(descriptor, 0, end)
+            os.posix_fallocate(descriptor, start, end - start)
+            if self._covered:
+                self._mapped().uncover(descriptor, start, end)
         finally:
             os.close(descriptor)
         if end >= READ_AHEAD_FROM:
             self._mapped().advise(mmap.MADV_NORMAL)
+
+    def cover_holes(self) -> None:
+        """On a tmpfs: other file systems show zeros."""
+        descriptor = os.open(self._full, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            if os.fstat(descriptor).st_blocks * BLOCK >= self.size or not reads_take_room(
+                descriptor
+            ):
+                return
+            data = _data_ranges(descriptor, 0, self.size)
+        finally:
+            os.close(descriptor)
+        self._covered, at = True, 0
+        page = mmap.PAGESIZE
+        for low, high in [*data, (self.size + -self.size % page, 0)][:COVERED_MAX]:
+            start, end = at + -at % page, low - low % page
+            if start < end:
+                self._mapped().cover(start, end)
+            at = high
 
     def sync(self) -> None:
         """Make all stores through the mapping durable. Raises OSError, which is final."""

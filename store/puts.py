@@ -322,4 +322,4 @@ def _check_queue(queue_id: int) -> None:
 
 def _no_segment(error: OSError) -> tuple[PutMessageStatus, str]:
     status = PutMessageStatus.CREATE_MAPEDFILE_FAILED
-    return status, f"cannot make the next segment: {error.strerror or error}"
+    return status, f"the log has no room for it: {error.strerror or error}"

@@ -150,7 +150,7 @@ class QueueNotes:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._rows: dict[QueueKey, bytes] = {}  # as they are in the file
-        self._file: DiskFile | None = None
+        self._file: DiskFile | None = None  # None where there is none that could be written
         self._end = 0  # of the blocks
         self._index_end = -1
         self._under_way: Note | None = None
@@ -171,9 +171,16 @@ class QueueNotes:
             self.unreadable = str(error)
             return None
         noted, self._rows, self._end = found
-        after = self._file.memory[self._end :]
-        if after.any():
-            after[:] = 0  # of a block that was never synced: another one will lie there
+        try:
+            self._file.allocate(self._file.size)  # a copy may have holes, which a full disk keeps
+        except OSError as error:
+            if not no_room(error):
+                raise
+            self._close_file()  # the next note is written anew, once there is room
+        else:
+            after = self._file.memory[self._end :]
+            if after.any():
+                after[:] = 0  # of a block that was never synced: another one will lie there
         self.position, self._index_end = noted.position, noted.index_end
         return noted
 
@@ -223,6 +230,8 @@ class QueueNotes:
         """
         if self._file is not None:
             self._file.memory[_CUT_AT] = 1
+        else:
+            self._drop_file()  # which has no room for the mark
         if self._under_way is None:
             return False
         self._under_way.overtaken = True
@@ -233,7 +242,10 @@ class QueueNotes:
         if self._under_way is not None:
             self._removed.append(key)
             return
-        if self._rows.pop(key, None) is None or self._file is None:
+        if self._rows.pop(key, None) is None:
+            return
+        if self._file is None:
+            self._drop_file()
             return
         row = row_of(key, QueueEnd(REMOVED, 0, 0, 0))
         if self._end + _HEAD.size + len(row) > self._file.size:
@@ -250,6 +262,9 @@ class QueueNotes:
         self.close()
         self._rows.clear()
         self.position = self._end = 0
+        self._drop_file()
+
+    def _drop_file(self) -> None:
         if self._disk.size(PATH) >= 0:
             self._disk.remove(PATH)
             self._disk.sync_dir("")

@@ -301,7 +301,7 @@ def test_a_file_that_cannot_grow_keeps_what_it_has(tmp_path: Path) -> None:
     put_ok(store, [b"%d" % n for n in range(204)])
     mapped = store.queues.table["T", 0].files.files[0]
 
-    def refuse(end: int) -> None:
+    def refuse(end: int, start: int = 0) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
     mapped.file.allocate = refuse  # type: ignore[method-assign]
