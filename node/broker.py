@@ -214,6 +214,9 @@ class Broker:
         if self.spans is not None:
             found.update(self.spans())
         found.update(self.name_servers())
+        use = self.store.retention.use
+        if use is not None:
+            found.update(disk_store_bytes=use.own, disk_others_bytes=use.others)
         return {**found, "unsafe_settings": self._unsafe} if self._unsafe else found
 
     def validate(self) -> str:

@@ -99,6 +99,11 @@ class StoreOptions:
         85, "above this disk usage, unexpired segments are deleted as well"
     )
     clean_file_forcibly_enable: bool = option(True, "allow deletion of unexpired segments")
+    clean_file_forcibly_for_others: bool = option(
+        False,
+        "delete unexpired segments also where other files use more of the disk than this store "
+        "does, as RocketMQ does; otherwise puts are refused, and segments go when they expire",
+    )
     clean_resource_interval: int = option(10_000, "interval between rounds of the cleaner")
     delete_file_batch_max: int = option(10, "maximum number of segments deleted in one round")
     message_delay_level: str = option(

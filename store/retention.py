@@ -4,6 +4,9 @@ Rules of RocketMQ 4.9.8: segments unchanged for 72 h are deleted at the hour `de
 at any hour if the disk is over 75 % full; over 85 %, unexpired ones are deleted as well; over 90 %,
 puts are refused until usage falls. Oldest first, at most 10 per round, never the last one, and
 never one that is not completely dispatched and on disk.
+
+Where other files use more of the file system than this store does, deleting messages makes room for
+those: unexpired ones are kept (`clean_file_forcibly_for_others` is RocketMQ's rule, to delete them).
 """
 
 from dataclasses import dataclass
@@ -35,6 +38,24 @@ class Cleaned:
     more: bool = False  # the disk is still too full: check again once the space is free
 
 
+@dataclass(frozen=True, slots=True)
+class DiskUse:
+    """Bytes of the file system that are used, and those of them that are this store's."""
+
+    used: int
+    own: int
+
+    @property
+    def others(self) -> int:
+        """Bytes that other files use."""
+        return max(0, self.used - self.own)
+
+    @property
+    def mostly_others(self) -> bool:
+        """Other files use more than this store does."""
+        return self.others > self.own
+
+
 @dataclass(slots=True)
 class Retention:
     """The cleaner; `round` is called every 10 s."""
@@ -46,6 +67,7 @@ class Retention:
     index: IndexService
     flags: RunningFlags
     manual_rounds: int = 0
+    use: DiskUse | None = None  # as `wants_use` asked for it before this round
 
     def trigger(self) -> None:
         """Ask for deletion now (deleteExpiredCommitLog): the next 20 rounds act at any hour."""
@@ -67,11 +89,12 @@ class Retention:
         """
         ratio = self.check_space()
         at_once = ratio > self.forced_limit
+        kept = self.use is not None and self.use.mostly_others
         segments: list[str] = []
         unexpired: list[str] = []
         if self._is_time(hour) or self._over_limit(ratio) or self.manual_rounds > 0:
             self.manual_rounds = max(0, self.manual_rounds - 1)
-            forcibly = at_once and self.options.clean_file_forcibly_enable
+            forcibly = at_once and self.options.clean_file_forcibly_enable and not kept
             segments, unexpired = self._delete_segments(age_ms, forcibly, dispatched)
         queue_files = index_files = 0
         if segments:
@@ -82,6 +105,13 @@ class Retention:
             self.check_space()
         more = at_once and bool(segments)
         return Cleaned(len(segments), queue_files, index_files, ratio, tuple(unexpired), more)
+
+    @property
+    def wants_use(self) -> bool:
+        """Whether the next round depends on whose files fill the disk: `use` is to be set."""
+        options = self.options
+        asked = options.clean_file_forcibly_enable and not options.clean_file_forcibly_for_others
+        return asked and self.disk.used_ratio() > self.forced_limit
 
     @property
     def forced_limit(self) -> float:

@@ -428,7 +428,8 @@ class NodeStatus:
         store: where its store lies.
         stale: another node that is not its master tells of it: zeros are not known.
         parts: what it holds now, by name: messages_leased, calls_waiting,
-            lite_subscriptions, timers_waiting, half_messages_waiting, sinks.
+            lite_subscriptions, timers_waiting, half_messages_waiting, sinks; where a full disk
+            makes it ask: disk_store_bytes, disk_others_bytes.
         wall_ms: its wall clock when it answered; 0: not known.
         certificate: file of its certificate that expires first; empty: none.
         certificate_until_ms: when that is.

@@ -9,7 +9,7 @@ import structlog
 
 from node.upkeep.filework import FileWork
 from store.clocks import WallMs
-from store.retention import Cleaned
+from store.retention import Cleaned, DiskUse
 
 log = structlog.get_logger("duolog.node")
 
@@ -38,6 +38,7 @@ class Cleaner:
 
     async def _clean_once(self) -> bool:
         """One round of retention; whether the next one is due at once."""
+        await self._look_at_use()
         async with self._work.changes:
             now = self._age_ms()
             hour = datetime.fromtimestamp(now / 1000).astimezone().hour
@@ -56,21 +57,44 @@ class Cleaner:
             await self._warn_of_unexpired(cleaned)
         return cleaned.more
 
+    async def _measured(self) -> DiskUse:
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._work.threads, self._store.disk.used_bytes)
+        return DiskUse(*found)
+
+    async def _look_at_use(self) -> None:
+        """Find out whose files fill the disk, where that decides; warn when it becomes others'."""
+        retention = self._store.retention
+        before = retention.use is not None and retention.use.mostly_others
+        retention.use = use = await self._measured() if retention.wants_use else None
+        if use is None or before or not use.mostly_others:
+            return
+        log.warning(
+            "other files fill the disk: unexpired segments are kept",
+            disk_used=round(self._store.disk.used_ratio(), 3),
+            limit=retention.forced_limit,
+            used_bytes=use.used,
+            store_bytes=use.own,
+            others_bytes=use.others,
+            hint=f"free disk space: above {self._store.options.disk_space_warning_level_ratio} % "
+            "puts are refused. To delete messages for other files, as RocketMQ does, set "
+            "store.clean_file_forcibly_for_others=true",
+        )
+
     async def _warn_of_unexpired(self, cleaned: Cleaned) -> None:
         """Warn that unexpired messages were deleted: why, and what fills the disk."""
-        options, loop = self._store.options, asyncio.get_running_loop()
-        used, own = await loop.run_in_executor(self._work.threads, self._store.disk.used_bytes)
-        others = max(0, used - own)
+        options = self._store.options
+        use = self._store.retention.use or await self._measured()
         log.warning(
             "deleted unexpired segments because the disk is too full",
             segments=list(cleaned.unexpired),
             reserved_hours=options.file_reserved_time,
             disk_used=round(cleaned.used_ratio, 3),
             limit=self._store.retention.forced_limit,
-            used_bytes=used,
-            store_bytes=own,
-            others_bytes=others,
-            mostly="others' files" if others > own else "this store",
+            used_bytes=use.used,
+            store_bytes=use.own,
+            others_bytes=use.others,
+            mostly="others' files" if use.mostly_others else "this store",
             hint="free disk space, or lower store.file_reserved_time; to refuse puts "
             "instead of deleting segments, set store.clean_file_forcibly_enable=false",
         )

@@ -12,6 +12,7 @@ from store import osdisk
 from store.clocks import WallMs
 from store.messagestore import MessageStore
 from store.osdisk import OsDisk
+from store.retention import DiskUse
 from store.status import PutMessageStatus, RunningFlags
 from tests.support import NOW, SMALL, crash, flush_log, open_store, options, put, put_ok, read_all
 
@@ -81,6 +82,30 @@ def test_over_85_percent_unexpired_segments_go_too_where_allowed(tmp_path: Path)
     store = filled(tmp_path / "b", ratio=0.86, clean_file_forcibly_enable=False)
     assert clean(store, 1) == 0
     crash(store)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "rocketmqs_rule", "deleted"),
+    [(50, 49, False, True), (49, 50, False, False), (1, 98, False, False), (1, 98, True, True)],
+)
+def test_unexpired_segments_are_not_deleted_for_others_files(
+    tmp_path: Path, own: int, others: int, rocketmqs_rule: bool, deleted: bool
+) -> None:
+    store = filled(tmp_path, ratio=0.99, clean_file_forcibly_for_others=rocketmqs_rule)
+    retention = store.retention
+    assert retention.wants_use is not rocketmqs_rule
+    retention.use = DiskUse(own + others, own) if retention.wants_use else None
+    assert bool(clean(store, 1)) is deleted
+    assert store.flags.has(RunningFlags.DISK_FULL)
+    assert clean(store, 73) > 0  # retention goes on
+    crash(store)
+
+
+def test_whose_files_fill_a_disk_is_asked_only_where_it_decides(tmp_path: Path) -> None:
+    assert not filled(tmp_path / "a", 0.85, 1).retention.wants_use
+    assert filled(tmp_path / "b", 0.86, 1).retention.wants_use
+    keeping = filled(tmp_path / "c", 0.86, 1, clean_file_forcibly_enable=False)
+    assert not keeping.retention.wants_use
 
 
 def test_segments_that_had_not_expired_are_named(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ DISPATCH_BYTES = 16 << 20
 EXPIRES_MS = 14 * 86_400_000  # a certificate that expires earlier is reported
 DISK_FILLING, DISK_BUSY = 0.85, 0.75  # segments are deleted before their time; as soon as expired
 RECENT_MS = 3_600_000
+OTHERS_FILL = "other files use more of it than the store does, so unexpired messages are kept"
 
 
 def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
@@ -142,6 +143,12 @@ def down(where: str, what: str, elected: bool) -> Finding:
     )
 
 
+def others_fill(node: NodeStatus) -> bool:
+    """Whether other files than the store's use most of the disk, where that was looked at."""
+    parts = node.parts
+    return parts.get("disk_others_bytes", 0) > parts.get("disk_store_bytes", 0)
+
+
 def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
     """The store of a node."""
     if node.fence_reason:
@@ -158,18 +165,23 @@ def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
             ERROR,
             "disk-full",
             where,
-            "its disk is too full to store messages",
+            "its disk is too full to store messages"
+            + (f": {OTHERS_FILL}" if others_fill(node) else ""),
             "free disk space; it goes on by itself",
             "disk-full",
         )
     elif node.disk_used_ratio >= DISK_BUSY:
         filling = node.disk_used_ratio >= DISK_FILLING
-        effect = "before their time" if filling else "as soon as they expire"
+        effect = "messages are deleted as soon as they expire"
+        if filling and others_fill(node):
+            effect = f"{OTHERS_FILL}; soon puts are refused"
+        elif filling:
+            effect = "messages are deleted before their time"
         yield Finding(
             WARNING if filling else NOTE,
             "disk-filling",
             where,
-            f"its disk is {node.disk_used_ratio:.0%} full: messages are deleted {effect}",
+            f"its disk is {node.disk_used_ratio:.0%} full: {effect}",
             "free disk space, or lower store.file_reserved_time",
             "disk-full",
         )

@@ -11,6 +11,7 @@ import structlog
 from duolog._connection import Connection
 from duolog.wire import duolog_pb2 as wire
 
+from node.cli.node import problems_of
 from node.server import Node
 from node.upkeep.groupcommit import GroupCommitService
 from store.mappedfile import FlushJob
@@ -242,11 +243,15 @@ async def test_retention_runs_while_producers_and_readers_work(start_node: Start
     await client.close()
 
 
-@pytest.mark.parametrize("others", [0, 1 << 40])
+@pytest.mark.parametrize(
+    ("others", "rocketmqs_rule"), [(0, False), (1 << 40, False), (1 << 40, True)]
+)
 async def test_forced_deletion_of_unexpired_segments_is_logged_as_a_warning_with_the_reason(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, others: int
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, others: int, rocketmqs_rule: bool
 ) -> None:
-    node = await start_node(clean_resource_interval=50)
+    node = await start_node(
+        clean_resource_interval=50, clean_file_forcibly_for_others=rocketmqs_rule
+    )
     client = await topic(node)
     store = broker_of(node).store
     used_bytes = store.disk.used_bytes
@@ -260,7 +265,15 @@ async def test_forced_deletion_of_unexpired_segments_is_logged_as_a_warning_with
                 while not (told := [line for line in lines if "segments" in line["event"]]):
                     await producer.send_batch("T", [b"x" * 1000] * 200)
                     await asyncio.sleep(0.02)
+        status = await client.admin.node_status()
     assert told[0]["log_level"] == "warning"
+    kept = bool(others) and not rocketmqs_rule
+    assert ("segments are kept" in told[0]["event"]) is kept
+    assert any("other files" in problem for problem in problems_of(status)) is kept
+    if kept:
+        assert store.log.min_offset == 0
+        await client.close()
+        return
     assert told[0]["segments"][0] == f"commitlog/{0:020}"
     assert (told[0]["disk_used"], told[0]["limit"]) == (0.86, 0.85)
     assert (told[0]["store_bytes"], told[0]["others_bytes"]) == (own, others)
