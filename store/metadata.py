@@ -201,6 +201,8 @@ class Metadata:
             row = self.offsets.setdefault((str(topic), group), {})
             done = change.get("done", {}).get(topic, {})
             for queue, offset in queues.items():
+                if change.get("absent") and int(queue) in row:
+                    continue  # the group has begun
                 if change.get("forward") and int(offset) < row.get(int(queue), 0):
                     continue  # what is done beyond the newer offset stays done
                 row[int(queue)] = int(offset)

@@ -214,17 +214,31 @@ class GroupReader:
 
     async def _take_on(self, queues: list[Queue]) -> None:
         """Begin reading queues where the group is, or at the start that was asked for."""
-        known = await self._membership.offsets(queues)
+        found = await self._membership.offsets(queues, self._start)
+        starts = {queue: offset for queue, offset in found.items() if offset >= 0}
+        starts.update(self._positions)  # a queue that comes back: we held it all the time
+        new = [queue for queue in queues if queue not in starts]
+        if new:
+            begun = {queue[0] for queue in starts}
+            try:
+                starts.update(await self._begin(new, begun))
+            except StaleMember:
+                return  # the next heartbeat tells which are ours
+        self._read_from({queue: starts[queue] for queue in queues})
+
+    async def _begin(self, queues: list[Queue], begun: set[str]) -> dict[Queue, int]:
+        """Commit where to begin before anything is read: what comes later is not passed over when
+        its queue has another reader before anything of it was consumed.
+
+        begun: topics that were read before; a queue that is new there begins at its first message.
+        So does what members sent back: it was read before, and none of it is too old.
+        """
         starts = {}
         for queue in queues:
-            offset = known.get(queue, -1)
-            if offset < 0 and queue not in self._positions:
-                # What members sent back was read before: none of it is too old.
-                retried = queue[0].startswith(RETRY_PREFIX)
-                offset = await self._offset_at(queue, Start.EARLIEST if retried else self._start)
-            starts[queue] = offset
-        # A queue that comes back: we held it all the time.
-        self._read_from({queue: self._positions.get(queue, starts[queue]) for queue in queues})
+            early = queue[0] in begun or queue[0].startswith(RETRY_PREFIX)
+            starts[queue] = await self._offset_at(queue, Start.EARLIEST if early else self._start)
+        await self._membership.commit(starts, forward=True)
+        return starts
 
     def _read_from(self, starts: dict[Queue, int]) -> None:
         self._positions.update(starts)

@@ -17,6 +17,7 @@ from typing import Protocol
 from duolog._connection import Connection, Others
 from duolog._consumption import Consumption
 from duolog._errors import BadRequest, DuologError, StaleMember, UnknownTopic
+from duolog._start import Start, on_wire
 from duolog.wire import duolog_pb2 as wire
 
 Queue = tuple[str, int]
@@ -42,8 +43,12 @@ class Membership(Protocol):
     async def share(self, owned: Iterable[Queue]) -> Share:
         """Tell that we live and what we read; answers with what we are to read."""
 
-    async def offsets(self, queues: Sequence[Queue]) -> dict[Queue, int]:
-        """Where to begin; a queue of which nothing is known is missing, or negative."""
+    async def offsets(self, queues: Sequence[Queue], start: Start) -> dict[Queue, int]:
+        """Where the group is, or begins from now on: a group without offsets at `start`.
+
+        A queue of which nothing is known is missing, or negative: its reader commits where it
+        begins.
+        """
 
     async def commit(self, offsets: dict[Queue, int], forward: bool) -> None:
         """Keep what was consumed. Raises StaleMember where a queue was taken away.
@@ -137,9 +142,9 @@ class SharingMember:
         self._reads -= {(ref.topic, ref.queue_id) for ref in reply.foreign}
         return Share(granted, reply.pending)
 
-    async def offsets(self, queues: Sequence[Queue]) -> dict[Queue, int]:
-        """The group's committed offsets."""
-        request = wire.OffsetsRequest(group=self._group, queues=_refs(queues))
+    async def offsets(self, queues: Sequence[Queue], start: Start) -> dict[Queue, int]:
+        """The group's committed offsets; a node of version 0.1.0 does not make it begin."""
+        request = wire.OffsetsRequest(group=self._group, queues=_refs(queues), begin=on_wire(start))
         reply = await self._connection.call(
             lambda left: self._connection.groups.Offsets(request, timeout=left), self._timeout
         )
@@ -257,7 +262,7 @@ class BroadcastMember:
             raise UnknownTopic(f"topic {min(missing)!r} does not exist")
         return Share({(found.topic, q) for found in reply.topics for q in range(found.queues)})
 
-    async def offsets(self, queues: Sequence[Queue]) -> dict[Queue, int]:
+    async def offsets(self, queues: Sequence[Queue], start: Start) -> dict[Queue, int]:
         """Our own."""
         return {queue: self._file.of(self._replica_group, queue) for queue in queues}
 

@@ -35,10 +35,20 @@ def start_of(request: wire.OffsetAtTimeRequest | wire.ResetGroupRequest) -> Star
         if request.time < 0:
             raise BadRequest(f"time is {request.time} ms; it must not be negative")
         return request.time
-    for start, number in _ON_WIRE.items():
-        if request.start == number:
+    return end_of(request.start, ", or set time to ms since 1970")
+
+
+def on_wire(start: Start) -> wire.Start:
+    """The number of an end of a queue."""
+    return _ON_WIRE[start]
+
+
+def end_of(number: wire.Start, otherwise: str = "") -> Start:
+    """The end of a queue that has a number. Raises BadRequest, which says what else may be done."""
+    for start, known in _ON_WIRE.items():
+        if number == known:
             return start
     raise BadRequest(
-        f"start is {request.start}: set it to EARLIEST ({wire.EARLIEST}) or LATEST "
-        f"({wire.LATEST}), or set time to ms since 1970"
+        f"start is {number}: set it to EARLIEST ({wire.EARLIEST}) or LATEST "
+        f"({wire.LATEST}){otherwise}"
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from duolog import _errors as sdk
-from duolog._start import start_of
+from duolog._start import end_of, start_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
@@ -11,7 +11,7 @@ from node.api.calls import Caller, unary
 from node.consuming.allocation import Queue, Wish, check_strategy
 from node.consuming.groups import GroupCoordinator, Heartbeat
 from node.consuming.longpoll import check_place
-from node.consuming.offsets import offset_at
+from node.consuming.offsets import begin, offset_at
 from node.core.core import Core
 from node.core.ports import Answers
 from node.filters.consumerfilters import ConsumerFilters
@@ -135,7 +135,12 @@ class GroupsService(stubs.GroupsServicer):
 
     @unary
     async def Offsets(self, request: wire.OffsetsRequest, context: Caller) -> wire.OffsetsReply:
-        """Committed offsets, -1 for none. Only a node that has the newest offsets answers."""
+        """Committed offsets, -1 for none. Only a node that has the newest offsets answers.
+
+        begin: where there are none, the group begins.
+        """
+        if request.begin:
+            await self._begin(request)
         tables = self._admission.group_tables()
         return wire.OffsetsReply(
             offsets=[
@@ -146,6 +151,21 @@ class GroupsService(stubs.GroupsServicer):
                 )
                 for ref in request.queues[:QUEUES_MAX]
             ]
+        )
+
+    async def _begin(self, request: wire.OffsetsRequest) -> None:
+        self._admission.check_current()
+        check_group(request.group)
+        start = end_of(request.begin)
+        topics = dict.fromkeys(ref.topic for ref in request.queues[:QUEUES_MAX])
+        for topic in topics:
+            self._admission.readable_topic(topic)
+        await self._metadata.ensure_group(request.group)
+        await begin(
+            self._core,
+            request.group,
+            topics,
+            lambda topic, queue: offset_at(self._core, topic, queue, start),
         )
 
     @unary

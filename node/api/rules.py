@@ -102,6 +102,13 @@ def _commit(request: wire.CommitRequest, facts: Facts) -> Needs:
     return [group_sub(request.group), *_all_read(topics, facts)]
 
 
+def _offsets(request: wire.OffsetsRequest, facts: Facts) -> Needs:
+    if not request.begin:
+        return (sees_group(request.group),)
+    topics = dict.fromkeys(ref.topic for ref in request.queues)
+    return [group_sub(request.group), *_all_read(topics, facts)]
+
+
 # -- Admin ---------------------------------------------------------------------------------------
 
 
@@ -199,7 +206,7 @@ _RULES = {
     "Groups/Heartbeat": Rule(_heartbeat),
     "Groups/Leave": Rule(lambda request, facts: (group_sub(request.group),)),
     "Groups/Commit": Rule(_commit),
-    "Groups/Offsets": Rule(lambda request, facts: (sees_group(request.group),)),
+    "Groups/Offsets": Rule(_offsets),
     "Groups/OffsetAtTime": Rule(lambda request, facts: sees_topic(request.topic, facts)),
     "Groups/OffsetAtSize": Rule(lambda request, facts: sees_topic(request.topic, facts)),
     "Groups/SendBack": Rule(

@@ -1,6 +1,9 @@
-"""Queue offsets by time."""
+"""Queue offsets by time, and where a group begins."""
+
+from collections.abc import Callable, Iterable
 
 from duolog import Start
+from duolog._message import RETRY_PREFIX
 
 from node.core.core import Core
 
@@ -15,3 +18,31 @@ def offset_at(core: Core, topic: str, queue_id: int, at: Start | int) -> int:
             return high
         case time_ms:
             return core.positions.offset_at_time(topic, queue_id, time_ms)
+
+
+async def begin(
+    core: Core, group: str, topics: Iterable[str], place: Callable[[str, int], int]
+) -> None:
+    """Fix where a group begins, in every queue of these topics of which it has no offset.
+
+    At `place` of a topic and queue; but at the earliest message where the group began in the topic
+    before, so that the queue is newer than that, and where its members sent messages back. A queue
+    that nobody reads yet is fixed as well: its first reader may come when it has messages.
+
+    Raises the errors of a change of metadata.
+    """
+    offsets: dict[str, dict[int, int]] = {}
+    for topic in topics:
+        known = core.metadata.tables.offsets.get((topic, group), {})
+        earliest = bool(known) or topic.startswith(RETRY_PREFIX)
+        row = {
+            queue: offset_at(core, topic, queue, Start.EARLIEST)
+            if earliest
+            else place(topic, queue)
+            for queue in range(core.metadata.topics[topic].queues)
+            if queue not in known
+        }
+        if row:
+            offsets[topic] = row
+    if offsets:
+        await core.metadata.begin(group, offsets)

@@ -568,6 +568,14 @@ class MetadataLog:
         change: Json = {"op": "offsets", "group": group, "offsets": table}
         await self.change({**change, "forward": True} if forward else change)
 
+    async def begin(self, group: str, offsets: dict[str, dict[int, int]]) -> None:
+        """Commit where a group begins, in queues of which it has no offset. Raises as `change`."""
+        # forward: for replicas of a version that does not know `absent`.
+        how = {"group": group, "absent": True, "forward": True}
+        for topic, row in offsets.items():  # of a thousand queues at most, so that it fits
+            table = {topic: {str(queue): offset for queue, offset in row.items()}}
+            await self.change({"op": "offsets", "offsets": table, **how})
+
     async def commit_popped(self, group: str, offsets: Json, done: Json) -> None:
         """Record the progress of a group by POP: offsets, and the ranges done after them.
 

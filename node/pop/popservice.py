@@ -280,6 +280,8 @@ class PopService:
         made = PopQueue.resumed(self._begin(key, committed), ranges, orderly)
         self._queues[key] = made
         self._saved[key] = (committed, ranges)
+        if committed < 0 and not is_light(topic) and not topic.startswith(RETRY_PREFIX):
+            self._dirty[key] = None  # the group begins here, for readers of other protocols as well
         return made
 
     def _begin(self, key: QueueKey, committed: int) -> int:

@@ -261,6 +261,11 @@ class Members:
         found = member.data.subscriptions if member is not None else ()
         return next((one for one in found if one.topic == topic), None)
 
+    def consumer(self, peer: Peer, group: str) -> ConsumerData | None:
+        """A client as a member of a group; None where it is none."""
+        member = self._groups.get(group, {}).get(peer)
+        return member.data if member is not None else None
+
     def __len__(self) -> int:
         """Members of all groups."""
         return sum(map(len, self._groups.values()))

@@ -105,7 +105,7 @@ class RemotingService:
         self._long = 0
         self.members = Members()
         self._commits = Commits(broker)
-        offsets = Offsets(broker, self._commits)
+        offsets = Offsets(broker, self._commits, self.members)
         self._clients = clients = Clients(broker, self.members, sight)
         self._running = Background(broker.give_up)
         host = reached_at(advertised, broker.store.store_host)
@@ -128,7 +128,7 @@ class RemotingService:
             RequestCode.SEND_REPLY_MESSAGE_V2: replies.reply,
             RequestCode.PULL_MESSAGE: pulling.pull,
             RequestCode.LITE_PULL_MESSAGE: pulling.pull,
-            RequestCode.QUERY_CONSUMER_OFFSET: lambda _, request: offsets.committed(request),
+            RequestCode.QUERY_CONSUMER_OFFSET: offsets.committed,
             RequestCode.UPDATE_CONSUMER_OFFSET: lambda _, request: offsets.update(request),
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: lambda _, request: offsets.search(request),
             RequestCode.GET_MAX_OFFSET: lambda _, request: offsets.end(request),

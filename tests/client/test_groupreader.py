@@ -32,7 +32,7 @@ class Place:
         self.claims.append(sorted(owned))
         return self.answers.pop(0)
 
-    async def offsets(self, queues: Sequence[Queue]) -> dict[Queue, int]:
+    async def offsets(self, queues: Sequence[Queue], start: duolog.Start) -> dict[Queue, int]:
         return dict.fromkeys(queues, START)
 
     async def commit(self, offsets: dict[Queue, int], forward: bool) -> None:

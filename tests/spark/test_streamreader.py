@@ -106,6 +106,21 @@ def test_a_first_micro_batch_that_is_repeated_has_the_same_rows(
         reader_of(monkeypatch, there).partitions(again.initialOffset(), end)
 
 
+def test_a_stream_that_finds_nothing_keeps_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first micro-batch is empty: Spark keeps the end of each."""
+    there = {"T": (0, 5), "U": (0, 0)}
+    first = reader_of(monkeypatch, there)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadAllAvailable())
+    assert end != start
+    assert first.partitions(start, end) == []
+    assert first.latestOffset(end, ReadAllAvailable()) == end
+    there["T"] = (0, 7)
+    again = reader_of(monkeypatch, there)
+    (part,) = again.partitions(end, again.latestOffset(end, ReadAllAvailable()))
+    assert [(p.start, p.end) for p in part.parts] == [(5, 7)]
+
+
 def test_a_careless_stream_waits_while_its_topic_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     stats = QueueStats(queue_id=0, min_offset=2, max_offset=5)
     there = True

@@ -36,7 +36,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Spark compares offsets as text: they are written by one function, in one order. A queue that is
     new enters the offsets at its first message, so every range that is ever planned is in them:
     the first micro-batch's end has its start with it, as Spark does not keep that one and asks
-    again where the stream begins if the first micro-batch is repeated.
+    again where the stream begins if the first micro-batch is repeated. A stream that finds nothing
+    has an empty first micro-batch, so that its checkpoint knows where it began.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -136,10 +137,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             wanted = self._limited(before, wanted)
         for queue, count in wanted.items():
             after[queue] = max(before[queue], self._stats[queue].min_offset) + count
-        if after == before:
+        begins = before == self._initial and BEGAN not in start
+        if after == before and not begins:
             return start  # the same text
         made = written(after)
-        if before == self._initial:
+        if begins:
             made[BEGAN] = written(before)
         return made
 

@@ -576,12 +576,14 @@ class SendBackReply(_message.Message):
     def __init__(self, topic: _Optional[str] = ...) -> None: ...
 
 class OffsetsRequest(_message.Message):
-    __slots__ = ("group", "queues")
+    __slots__ = ("group", "queues", "begin")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
     group: str
     queues: _containers.RepeatedCompositeFieldContainer[QueueRef]
-    def __init__(self, group: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ...) -> None: ...
+    begin: Start
+    def __init__(self, group: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueRef, _Mapping]]] = ..., begin: _Optional[_Union[Start, str]] = ...) -> None: ...
 
 class OffsetsReply(_message.Message):
     __slots__ = ("offsets",)

@@ -5,6 +5,7 @@ commits are gathered, and stored five times a second: the newest of each queue.
 """
 
 import asyncio
+import contextlib
 
 import structlog
 from duolog import Start
@@ -12,7 +13,7 @@ from duolog import _errors as sdk
 
 from node.broker import Broker
 from node.consuming.longpoll import check_place
-from node.consuming.offsets import offset_at
+from node.consuming.offsets import begin, offset_at
 from node.consuming.reading import physical_memory
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
@@ -25,6 +26,9 @@ from node.remoting.codec.headers import (
     StoreTimeResponse,
     UpdateOffsetRequest,
 )
+from node.remoting.codec.heartbeats import FROM_FIRST, FROM_TIME
+from node.remoting.members import Members
+from node.remoting.port.desk import Peer
 from node.remoting.refusals import Refused
 from store.queueends import QueueKey
 
@@ -93,14 +97,15 @@ class Commits:
 class Offsets:
     """Answers about offsets."""
 
-    def __init__(self, broker: Broker, commits: Commits) -> None:
+    def __init__(self, broker: Broker, commits: Commits, members: Members) -> None:
         self._broker = broker
+        self._members = members
         self._core = broker.core
         self._commits = commits
         ratio = broker.replication.options.access_message_in_memory_max_ratio
         self._in_memory_bytes = physical_memory() * ratio // 100
 
-    async def committed(self, request: Command) -> Command:
+    async def committed(self, peer: Peer, request: Command) -> Command:
         """QUERY_CONSUMER_OFFSET: the committed offset; without one, where a small queue begins.
 
         Raises Refused (QUERY_NOT_FOUND): the client decides where it begins.
@@ -112,9 +117,53 @@ class Offsets:
         offset = self._commits.newest(group, key)
         if offset < 0:
             offset = self._core.admission.group_tables().committed(group, *key)
+        if offset < 0:
+            offset = await self._begin(peer, header)
         if offset < 0 and not (header.set_zero_if_not_found and self._is_small(key)):
             raise Refused(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group is new")
         return request.answer(0, fields=write_header(OffsetResponse(max(0, offset))))
+
+    async def _begin(self, peer: Peer, header: QueryOffsetRequest) -> int:
+        """Fix where the group of a push consumer begins in a topic, in all of its queues, as the
+        client would; the offset in the queue that it asks for.
+
+        -1 where the client knows better: it begins at a time, keeps its offsets itself, or leaves
+        the choice to its program.
+        """
+        group, topic = header.consumer_group, header.topic
+        member = self._members.consumer(peer, group)
+        if member is None or member.broadcasting or not member.pushes:
+            return -1
+        if member.begins == FROM_TIME or not self._core.metadata.has_group(group):
+            return -1
+        start = Start.EARLIEST if member.begins == FROM_FIRST else Start.LATEST
+
+        def place(topic: str, queue_id: int) -> int:
+            if header.set_zero_if_not_found and self._is_small((topic, queue_id)):
+                return 0
+            return offset_at(self._core, topic, queue_id, start)
+
+        await begin(self._core, group, (topic,), place)
+        return self._core.metadata.tables.committed(group, topic, header.queue_id)
+
+    async def begin_at(
+        self, peer: Peer, group: str, key: QueueKey, offset: int, lite: bool
+    ) -> None:
+        """A client pulls: its group begins there if it has no offset, for whoever is next to read.
+
+        RocketMQ's clients commit this some seconds later, where nothing came until then. lite: by
+        LITE_PULL_MESSAGE; other clients that poll keep their offsets as they like.
+        """
+        if self._core.metadata.tables.committed(group, *key) >= 0:
+            return
+        member = self._members.consumer(peer, group)
+        if member is None or member.broadcasting or not (member.pushes or lite):
+            return
+        if self._commits.newest(group, key) < 0 and self._core.metadata.has_group(group):
+            low, high = self._core.store.queue_range(*key)
+            at = min(max(offset, low), high)
+            with contextlib.suppress(sdk.NotMaster):  # a slave answers pulls as well
+                await self._core.metadata.begin(group, {key[0]: {key[1]: at}})
 
     def _is_small(self, key: QueueKey) -> bool:
         """Whether a queue still has its first message, and not so long ago.

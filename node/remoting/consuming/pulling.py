@@ -13,7 +13,7 @@ from node.consuming.reading import Selection
 from node.filters.sqlfilter import SqlFilter
 from node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
 from node.quotas.quotas import Who
-from node.remoting.codec.codes import ResponseCode
+from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command
 from node.remoting.codec.errors import BadRequest
 from node.remoting.codec.fields import read_header, write_header
@@ -98,6 +98,8 @@ class Pulling:
                 self._offsets.commit(header.consumer_group, key, header.commit_offset)
         if header.queue_offset < 0:
             return self._moved(request, key)
+        lite = request.code == RequestCode.LITE_PULL_MESSAGE
+        await self._offsets.begin_at(peer, header.consumer_group, key, header.queue_offset, lite)
         who = Who.at(name_of_caller(), peer.host.address)
         reader, start = self._broker.reader, header.queue_offset
         deadline = asyncio.get_running_loop().time() + self._wait_seconds(header)

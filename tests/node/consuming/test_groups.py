@@ -1,8 +1,12 @@
 """Consumer groups: the coordinator by itself, and consumers sharing queues."""
 
 import asyncio
+import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import duolog
 import grpc.aio
@@ -15,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ha.epochs import Epoch, EpochEntry
+from node.api.groups import GroupsService
 from node.consuming.allocation import STRATEGIES, Deal, Wish, allocate
 from node.consuming.groups import GroupCoordinator, Heartbeat
 from node.server import Node
@@ -521,6 +526,87 @@ async def test_a_new_group_may_start_at_the_latest_offset(client: duolog.Client)
         message = await consumer.get(5)
         assert message is not None
         assert message.body == b"new"
+
+
+@contextlib.contextmanager
+def older_node(old: bool) -> Iterator[None]:
+    """old: nodes do not commit where a group begins, like those of version 0.1.0."""
+
+    async def nothing(*_: object) -> None:
+        """What it does not know, it ignores."""
+
+    with pytest.MonkeyPatch.context() as patch:
+        if old:
+            patch.setattr(GroupsService, "_begin", nothing)
+        yield
+
+
+async def sent(client: duolog.Client, *queues: int) -> None:
+    async with client.producer() as producer:
+        for queue in queues:
+            await producer.send("T", b"%d" % queue, queue_id=queue)
+
+
+@pytest.mark.parametrize("old", [False, True])
+async def test_where_a_group_begins_is_kept_though_nothing_was_consumed(
+    client: duolog.Client, old: bool
+) -> None:
+    await fill(client, 10)
+    latest = duolog.Start.LATEST
+    with older_node(old):
+        async with client.consumer("late", "T", start=latest):
+            pass
+        await sent(client, 0, 1, 3)
+        async with client.consumer("late", "T", start=latest) as one:
+            assert sorted(await consume(one, 3)) == [b"0", b"1", b"3"]
+            await one.commit()
+            await client.admin.alter_topic("T", 6)
+            await sent(client, 4, 5)
+            assert sorted(await consume(one, 2)) == [b"4", b"5"]
+        await client.admin.alter_topic("T", 7)
+        await sent(client, 6)
+        async with client.consumer("late", "T", start=latest) as again:
+            assert await consume(again, 1) == [b"6"]
+    group = await client.admin.group("late")
+    assert sum(queue.lag_messages for queue in group.queues) == 0
+
+
+async def test_of_members_that_begin_together_none_reads_what_was_there_before(
+    client: duolog.Client,
+) -> None:
+    """One fixes where the group begins in the queues of all."""
+    await fill(client, 10)
+    for queue in range(4):
+        wanted = client.consumer(
+            "late",
+            "T",
+            start=duolog.Start.LATEST,
+            rebalance="CONFIG",
+            queues=[("T", queue)],
+        )
+        async with wanted as member:
+            assert await member.get(0.05) is None
+    # Nor does the place move where another member asks for another one.
+    async with client.consumer("late", "T", start=duolog.Start.EARLIEST) as other:
+        await sent(client, 2)
+        assert await consume(other, 1) == [b"2"]
+
+
+async def test_a_broadcasting_member_keeps_where_it_begins_in_its_file(
+    client: duolog.Client, tmp_path: Path
+) -> None:
+    await fill(client, 10)
+    how: Any = {
+        "start": duolog.Start.LATEST,
+        "mode": "broadcasting",
+        "offsets_file": tmp_path / "offsets.json",
+    }
+    async with client.consumer("each", "T", **how):
+        pass
+    await client.admin.alter_topic("T", 5)
+    await sent(client, 0, 3, 4)
+    async with client.consumer("each", "T", **how) as consumer:
+        assert sorted(await consume(consumer, 3)) == [b"0", b"3", b"4"]
 
 
 async def test_a_groups_offsets_are_reset(client: duolog.Client) -> None:

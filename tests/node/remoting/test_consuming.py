@@ -251,6 +251,50 @@ async def test_a_new_group_begins_at_the_start_of_a_small_topic(remoting: Remoti
     assert strict == (ResponseCode.QUERY_NOT_FOUND, -1)
 
 
+async def begins(remoting: Remoting, where: str, **more: object) -> None:
+    """A heartbeat of a push consumer of group `g`."""
+    row = {"topic": "T", "subString": "*", "subVersion": 1, "expressionType": "TAG"}
+    data = {"groupName": "g", "subscriptionDataSet": [row], "consumeFromWhere": where, **more}
+    body = json.dumps({"clientID": "c", "consumerDataSet": [data]}).encode()
+    assert (await remoting.ask(RequestCode.HEART_BEAT, body=body)).code == 0
+
+
+async def test_where_the_group_of_a_push_consumer_begins_is_kept(
+    node: Node, remoting: Remoting
+) -> None:
+    query: Any = {"code": RequestCode.QUERY_CONSUMER_OFFSET, "consumerGroup": "g"}
+    strict = {**query, "setZeroIfNotFound": "false"}
+    await filled(remoting, 3)
+    await begins(remoting, "CONSUME_FROM_LAST_OFFSET", messageModel="BROADCASTING")
+    assert (await offset(remoting, **strict))[0] == ResponseCode.QUERY_NOT_FOUND
+    await begins(remoting, "CONSUME_FROM_LAST_OFFSET")
+    assert await offset(remoting, **strict) == (0, 3)
+    for queue in (0, 2):
+        await remoting.send("T", b"later", queue_id=queue)
+    assert await offset(remoting, **strict) == (0, 3)
+    assert await offset(remoting, **strict, queueId=2) == (0, 0)
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.alter_topic("T", 5)
+    await remoting.send("T", b"in a new queue", queue_id=4)
+    assert await offset(remoting, **strict, queueId=4) == (0, 0)
+
+
+async def test_where_a_client_begins_by_itself_is_kept_from_its_first_pull(
+    remoting: Remoting,
+) -> None:
+    """As it does by a time, for which its clients ask themselves."""
+    query: Any = {"code": RequestCode.QUERY_CONSUMER_OFFSET, "consumerGroup": "g"}
+    query["setZeroIfNotFound"] = "false"
+    await filled(remoting, 3)
+    await begins(remoting, "CONSUME_FROM_TIMESTAMP")
+    assert (await offset(remoting, **query))[0] == ResponseCode.QUERY_NOT_FOUND
+    assert (await remoting.pull("g", "T", 3)).code == ResponseCode.PULL_NOT_FOUND
+    await filled(remoting, 1)
+    assert await offset(remoting, **query) == (0, 3)
+    await remoting.pull("g", "T", 1)
+    assert await offset(remoting, **query) == (0, 3)
+
+
 async def test_a_commit_is_known_at_once_and_stored_soon(node: Node, remoting: Remoting) -> None:
     await filled(remoting, 3)
     await reads(remoting)
