@@ -477,6 +477,11 @@ class MessageStore:
     # -- flush, dispatch -----------------------------------------------------------------------
 
     @property
+    def min_offset(self) -> PhyOffset:
+        """Log offset of the oldest record."""
+        return self.log.min_offset
+
+    @property
     def max_offset(self) -> PhyOffset:
         """Log offset after the newest record."""
         return self.log.max_offset

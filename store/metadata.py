@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from store.accesstables import AccessTables
+from store.births import Births
 from store.errors import BadMessage
 
 SYSTEM_PREFIX = "DUOLOG_SYS_"
@@ -118,6 +119,7 @@ class Metadata:
     delay_offsets: dict[int, int] = field(default_factory=dict)
     timers: tuple[int, int] = (0, 0)  # first pending timer, first note of a delivery
     floors: dict[str, dict[int, int]] = field(default_factory=dict)
+    births: Births = field(default_factory=Births)
     filters: dict[str, dict[str, Json]] = field(default_factory=dict)  # by topic and group
     filter_changes: int = 0
     sinks: dict[str, Json] = field(default_factory=dict)  # last published batch, newest last
@@ -168,10 +170,12 @@ class Metadata:
     def _apply_topic(self, change: Json) -> None:
         config = TopicConfig.from_json(change["topic"])
         self.topics[config.name] = config
+        self.births.note(self.births.topics, config.name, change)
 
     def _apply_delete_topic(self, change: Json) -> None:
         name = str(change["topic"])
         self.topics.pop(name, None)
+        self.births.note(self.births.topics, name, change)
         floors = {int(queue): int(offset) for queue, offset in change.get("floors", {}).items()}
         self.floors[name] = {**self.floors.get(name, {}), **floors}
         self._forget_filters(topic=name)
@@ -182,11 +186,14 @@ class Metadata:
         self._forget_offsets([key for key in self.offsets if key[0] in names])
 
     def _apply_group(self, change: Json) -> None:
-        self.groups[str(change["group"]["groupName"])] = dict(change["group"])
+        name = str(change["group"]["groupName"])
+        self.groups[name] = dict(change["group"])
+        self.births.note(self.births.groups, name, change)
 
     def _apply_delete_group(self, change: Json) -> None:
         name = str(change["group"])
         self.groups.pop(name, None)
+        self.births.note(self.births.groups, name, change)
         self._forget_filters(group=name)
         self._forget_offsets([key for key in self.offsets if key[1] == name])
 
@@ -324,6 +331,7 @@ class Metadata:
             raise BadMessage(f"not a metadata snapshot: {error}") from None
         self.topics, self.groups, self.offsets = made.topics, made.groups, made.offsets
         self.delay_offsets, self.floors = made.delay_offsets, made.floors
+        self.births = made.births
         self.done, self.timers = made.done, made.timers
         self.filters, self.sinks = made.filters, made.sinks
         self.access.replace(made.access)
@@ -349,6 +357,7 @@ class Metadata:
         """Take the tables for which RocketMQ has no file."""
         for name, row in value["floors"].items():
             self.floors[str(name)] = {int(q): int(o) for q, o in row.items()}
+        self.births = Births.from_rows(value.get("births") or {})
         self._adopt_done(value.get("done") or {})
         low, noted = value.get("timers") or (0, 0)
         self.timers = (int(low), int(noted))
@@ -373,6 +382,7 @@ class Metadata:
             },
             dict(sorted(self.delay_offsets.items())),
             {name: dict(row) for name, row in self.floors.items()},
+            self.births.rows(),
             {
                 f"{topic}@{group}": dict(sorted(row.items()))
                 for (topic, group), row in sorted(self.done.items())
@@ -396,6 +406,7 @@ class Snapshot:
     offsets: Json
     delays: dict[Any, int]  # by level
     floors: Json
+    births: Json
     done: Json
     timers: tuple[int, int]
     filters: Json
@@ -413,6 +424,7 @@ class Snapshot:
             "offsets": self.offsets,
             "delays": self.delays,
             "floors": self.floors,
+            "births": self.births,
             "done": self.done,
             "timers": list(self.timers),
             "filters": self.filters,

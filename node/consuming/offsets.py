@@ -1,11 +1,13 @@
 """Queue offsets by time, and where a group begins."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from duolog import Start
 from duolog._message import RETRY_PREFIX
 
 from node.core.core import Core
+from store.offsets import PhyOffset
 
 
 def offset_at(core: Core, topic: str, queue_id: int, at: Start | int) -> int:
@@ -18,6 +20,12 @@ def offset_at(core: Core, topic: str, queue_id: int, at: Start | int) -> int:
             return high
         case time_ms:
             return core.positions.offset_at_time(topic, queue_id, time_ms)
+
+
+def first_retry(core: Core, group: str, topic: str, queue_id: int) -> int:
+    """Where a group begins in a retry topic: behind what was left by a deleted one of its name."""
+    birth = core.metadata.tables.births.groups.get(group, 0)
+    return core.positions.offset_in_log(topic, queue_id, PhyOffset(birth))
 
 
 async def begin(
@@ -34,14 +42,12 @@ async def begin(
     offsets: dict[str, dict[int, int]] = {}
     for topic in topics:
         known = core.metadata.tables.offsets.get((topic, group), {})
-        earliest = bool(known) or topic.startswith(RETRY_PREFIX)
-        row = {
-            queue: offset_at(core, topic, queue, Start.EARLIEST)
-            if earliest
-            else place(topic, queue)
-            for queue in range(core.metadata.topics[topic].queues)
-            if queue not in known
-        }
+        if topic.startswith(RETRY_PREFIX):
+            at = partial(first_retry, core, group)
+        else:
+            at = partial(offset_at, core, at=Start.EARLIEST) if known else place
+        queues = range(core.metadata.topics[topic].queues)
+        row = {queue: at(topic, queue) for queue in queues if queue not in known}
         if row:
             offsets[topic] = row
     if offsets:

@@ -4,8 +4,10 @@ import os
 from dataclasses import dataclass, replace
 
 from duolog import _errors as sdk
+from duolog._message import RETRY_PREFIX
 
 from node.consuming.waiting import Turns
+from node.core.births import own
 from node.core.core import Core
 from node.core.throttle import throttled
 from node.core.untaken import Untaken
@@ -83,6 +85,8 @@ class Reader:
         wanted = Wanted(count, selection.bytes_max, chosen.codes, bits)
         start = QueueOffset(offset)
         result = chosen.chosen(self._core.store.get(*key, start, wanted))
+        if key[0].startswith(RETRY_PREFIX):
+            result = own(self._core.metadata.tables.births, key[0], result, selection.group)
         if self._replication.slave is not None and _passes_over(result):
             one = replace(wanted, messages_max=1)  # the messages before the gap, if there are any
             result = chosen.chosen(self._core.store.get(*key, start, one))

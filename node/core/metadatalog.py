@@ -215,6 +215,8 @@ class MetadataLog:
         self.catch_up()
         self._tell_quotas()
         self._apply_floors()
+        if self._decided.role is not BrokerRole.SLAVE:
+            self._keep_births()
         for topic in {name for name, _ in self._queues.queue_keys()} - set(self._tables.topics):
             if topic in self._tables.floors:
                 self._decided.remove_topic(topic)
@@ -249,7 +251,13 @@ class MetadataLog:
         """This node became the master: rebuild the tables from its log."""
         self._tables.applied = min(self._tables.applied, self._stored)
         self._adopt()
+        self._keep_births()
         self._apply_floors()  # queue offsets were counted again, from the existing files
+
+    def _keep_births(self) -> None:
+        """A master's tables may come from another log, as where only config/ was restored."""
+        if self._tables.births.keep_within(self._store.max_offset):
+            self._tables.changes += 1
 
     @property
     def _stored(self) -> int:
@@ -488,9 +496,27 @@ class MetadataLog:
             self._tables.topics[name] = creating
             return creating
         config = self.new_topic(name, queues, 0, owner)
-        self._put({"op": "topic", "topic": config.to_json()})
+        change = self._making(config)
+        self._put(change)
         self._tables.topics[name] = config
+        births = self._tables.births
+        births.note(births.topics, name, change)
         return config
+
+    def _making(self, config: TopicConfig) -> Json:
+        """The change that makes or alters a topic, with its birth where one of its name was
+        deleted.
+        """
+        change: Json = {"op": "topic", "topic": config.to_json()}
+        tables = self._tables
+        deleted = config.name in tables.births.topics or config.name in tables.floors
+        if not deleted or self.exists(config.name):
+            return change
+        return {**change, "birth": self._store.max_offset}
+
+    def _deleting_at(self) -> Json:
+        """What a change that deletes a topic or group says of the log."""
+        return {"birth": self._store.max_offset, "low": self._store.min_offset}
 
     def make_if_missing(self, name: str, owner: str = "") -> None:
         """Create a topic that a message is stored for. Raises as `auto_create`."""
@@ -502,7 +528,7 @@ class MetadataLog:
 
         Raises as `change`. Once stored, it is applied even if the caller is gone.
         """
-        offset, _ = self._put({"op": "topic", "topic": config.to_json()})
+        offset, _ = self._put(self._making(config))
         self._creating[config.name] = offset, config
         await self._applied(offset)
         for queue_id, floor in self._tables.floors.get(config.name, {}).items():
@@ -512,7 +538,9 @@ class MetadataLog:
         """Delete a topic; the offsets of its queues are never used again."""
         ends = self._queues.queue_ends(name)
         floors = {str(queue): offset for queue, offset in ends.items()}
-        await self.change({"op": "delete_topic", "topic": name, "floors": floors})
+        await self.change(
+            {"op": "delete_topic", "topic": name, "floors": floors, **self._deleting_at()}
+        )
         for tell in self.topic_deleted:
             await tell(name, ends)
 
@@ -544,14 +572,17 @@ class MetadataLog:
         await self.put_group(row or new_group(name))
 
     async def put_group(self, group: Json) -> None:
-        """Create a group."""
-        await self.change({"op": "group", "group": group})
+        """Create a group, or alter one."""
+        name, change = group["groupName"], {"op": "group", "group": group}
+        if name in self._tables.births.groups and name not in self._tables.groups:
+            change["birth"] = self._store.max_offset  # one of its name was deleted
+        await self.change(change)
 
     async def delete_group(self, name: str) -> None:
         """Delete a group and its offsets."""
         self._deleting[name] += 1
         try:
-            await self.change({"op": "delete_group", "group": name})
+            await self.change({"op": "delete_group", "group": name, **self._deleting_at()})
             for tell in self.group_deleted:
                 tell(name)
         finally:

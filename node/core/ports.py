@@ -75,6 +75,10 @@ class Reads(Protocol):
         """Log offset after the newest record, which readers may not see yet."""
 
     @property
+    def min_offset(self) -> PhyOffset:
+        """Log offset of the oldest record."""
+
+    @property
     def confirm_offset(self) -> PhyOffset:
         """Log offset below which everything is durable here and on enough replicas."""
 

@@ -20,6 +20,7 @@ import structlog
 from duolog import _errors as sdk
 
 from node import tokens
+from node.core.births import ORIGIN, origin_in, since
 from node.core.core import Core
 from node.deferred.pendingtimers import PendingTimers
 from node.deferred.redirect import Waiting, redirected, restored, stored_again
@@ -33,7 +34,7 @@ from store.messagestore import PutBatch
 from store.metadata import SYSTEM_PREFIX
 from store.offsets import QueueOffset
 from store.reader import EMPTY_TABLE, GetResult, Wanted
-from store.record import decode_properties
+from store.record import Record, decode_properties
 from store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
@@ -273,14 +274,25 @@ class DelayService:
         self._core.log.count_in(result.count)
         return True
 
-    def _left_out(self, times: I64) -> Callable[[int, str, bytes], bool] | None:
-        """A check which of these messages the last master delivered; None if it delivered none.
+    def _left_out(self, times: I64, result: GetResult) -> Callable[[int, str, bytes], bool] | None:
+        """A check which messages are not to be delivered: by the last master they were, or they are
+        older than their topic. None if there are none.
 
         times: when they were due, ms.
         """
-        if self._began is None or not len(times) or int(times.min()) > self._began[0]:
-            return None
-        return self._was_delivered
+        again = self._began is not None and len(times) and int(times.min()) <= self._began[0]
+        newest = self._core.metadata.tables.births.newest
+        if not result.count or int(result.table[decode.OUT_PHY].min()) >= newest:
+            return self._was_delivered if again else None
+        if not again:
+            return self._is_too_old
+        return lambda *row: self._is_too_old(*row) or self._was_delivered(*row)
+
+    def _is_too_old(self, physical_offset: int, topic: str, block: bytes) -> bool:
+        if physical_offset >= since(self._core.metadata.tables.births, topic, origin_in(block)):
+            return False
+        log.warning("delayed message dropped: its topic does not exist", topic=topic)
+        return True
 
     def _was_delivered(self, physical_offset: int, topic: str, block: bytes) -> bool:
         """Whether a copy follows the pending message; earlier copies are of earlier attempts."""
@@ -324,7 +336,7 @@ class DelayService:
         if due == 0:
             return False
         result, reached = self._read(SCHEDULE_TOPIC, level - 1, offset, offset + due)
-        left_out = self._left_out(times[:due])
+        left_out = self._left_out(times[:due], result)
         for batch in restored(result, _LEVEL, store.born_host, without=left_out):
             if not self._store(batch):
                 return False
@@ -435,9 +447,9 @@ class DelayService:
         store = self._core.store
         first, end = int(offsets[0]), int(offsets[-1]) + 1
         times = store.entries(TIMER_TOPIC, QUEUE, first, end - first)[2]
-        left_out = self._left_out(times)
         while first < end:
             result, reached = self._read(TIMER_TOPIC, QUEUE, first, end)
+            left_out = self._left_out(times, result)
             for batch in restored(result, _TIMER, store.born_host, without=left_out):
                 if not self._store(batch):
                     return False
@@ -478,13 +490,17 @@ class DelayService:
                 return
             try:
                 record = store.record_at(TIMER_TOPIC, QUEUE, QueueOffset(low))
-                if record is not None:
+                if record is not None and not self._is_record_too_old(record):
                     batch = stored_again(record, TIMER_TOPIC, record.properties)
                     if self._core.log.write(batch).status is not PutMessageStatus.PUT_OK:
                         return
             except StoreError as error:
                 log.error("delayed message is damaged", reason=str(error))
             self._note_done(timers, np.array([low], np.int64))
+
+    def _is_record_too_old(self, record: Record) -> bool:
+        topic, origin = (record.properties.get(name, "") for name in ("REAL_TOPIC", ORIGIN))
+        return record.physical_offset < since(self._core.metadata.tables.births, topic, origin)
 
     # -- recall --------------------------------------------------------------------------------
 

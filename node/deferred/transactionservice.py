@@ -345,10 +345,29 @@ class TransactionService:
                 _check_group(origin, half.group, group)
                 found.append(half)
         decided = [origin for origin in wanted if halves.get(origin) is None]
+        too_old = [half for half in found if commit and self._is_too_old(half)]
+        found = [half for half in found if half not in too_old]
         if found:
             await self._end(halves, found, commit)
         for origin in decided:
             await self._repeat(origin, commit, group)
+        for half in too_old:  # after the others
+            raise sdk.UnknownTopic(
+                f"half message {half.origin} was sent to a topic {half.topic!r} that was deleted "
+                "since: roll it back"
+            )
+
+    def _born(self, topic: str) -> int:
+        """The log offset of a topic's birth: see `store.births`."""
+        return self._core.metadata.tables.births.topics.get(topic, 0)
+
+    def _is_too_old(self, half: Half) -> bool:
+        """Whether a half message is one to a deleted topic of the same name."""
+        birth = self._born(half.topic)
+        if not birth:
+            return False
+        entries = self._core.store.entries(HALF_TOPIC, QUEUE, half.offset, 1)
+        return entries.shape[1] == 1 and int(entries[0, 0]) < birth
 
     async def _end(self, halves: HalfMessages, found: list[Half], commit: bool) -> None:
         """Decide on pending half messages, and wait until the decision is durable."""
@@ -539,6 +558,14 @@ class TransactionService:
             if halves.get(half.origin) is not half:
                 return
             record = self._record(half.offset)
+            if record.physical_offset < self._born(half.topic):
+                log.warning(
+                    "half message dropped: its topic was deleted",
+                    topic=half.topic,
+                    group=half.group,
+                )
+                self._note_as(halves, half.offset, False)
+                return
             if half.checks >= self._options.check_max:
                 self._note_ended(halves, [half.offset])
                 if halves.lies_at(half.offset):

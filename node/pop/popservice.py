@@ -18,6 +18,8 @@ from duolog import _errors as sdk
 from duolog._background import together
 from duolog._message import RETRY_PREFIX
 
+from node.consuming.offsets import first_retry
+from node.core.births import own
 from node.core.core import Core
 from node.core.waitingcalls import WaitingCalls
 from node.filters.consumerfilters import ConsumerFilters
@@ -287,6 +289,8 @@ class PopService:
     def _begin(self, key: QueueKey, committed: int) -> int:
         """The offset at which a group continues; retention may be ahead of `committed`."""
         low, _ = self._core.store.queue_range(*key[:2])
+        if committed < 0 and key[0].startswith(RETRY_PREFIX):
+            low = first_retry(self._core, key[2], *key[:2])
         return max(committed, low, self._forgotten.get(key[0], 0))
 
     # -- taking --------------------------------------------------------------------------------
@@ -375,8 +379,11 @@ class PopService:
             if result.next_offset <= state.next and not result.count:
                 break
             result = request.filter.chosen(result)
-            if key[0] != request.topic and key[0].startswith(RETRY_PREFIX):
+            retried = key[0].startswith(RETRY_PREFIX)
+            if retried and key[0] != request.topic:
                 result = copies_from(request.topic, key[0], result)  # others may be another group's
+            if retried or key[0] != request.topic:
+                result = own(self._core.metadata.tables.births, key[0], result, request.group)
             found += self._lease_rows(key, state, request, result, mono_ms)
             self._dirty[key] = None
             if state.orderly and found:
@@ -652,6 +659,8 @@ class PopService:
         """Store a message that was not acknowledged again, for another attempt."""
         topic, _, group = key
         for offset in offsets:
+            if self._queues.get(key) is not state:
+                return  # deleted, or reset
             try:
                 await self._retry.store_again(group, topic, self._record(key, offset))
             except sdk.NoSuchMessage:

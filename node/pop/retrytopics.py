@@ -15,6 +15,7 @@ import numpy as np
 from duolog import _errors as sdk
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
+from node.core.births import ORIGIN, since
 from node.core.core import Core
 from node.deferred.delayservice import DelayService
 from node.deferred.redirect import stored_again
@@ -23,7 +24,6 @@ from store.record import TOPIC_BYTES_MAX, Record, decode_properties
 from store.status import PutMessageStatus
 
 RETRY_TIMES = 16  # retryMaxTimes
-ORIGIN = "RETRY_TOPIC"
 RECONSUME_TIMES_MAX = (1 << 31) - 1  # that a record has room for
 FIRST_LEVEL = 3  # the ladder begins at the third delay level: 10 s
 
@@ -88,6 +88,8 @@ class RetryTopics:
 
         topic: the one that holds it now. Raises sdk.Unavailable if it may not have been stored.
         """
+        if self._is_too_old(group, record):
+            return
         row = self._core.metadata.tables.groups.get(group, {})
         failed = _attempts_of(record)
         if failed > int(row.get("retryMaxTimes", RETRY_TIMES)):
@@ -102,8 +104,9 @@ class RetryTopics:
 
         RocketMQ: CONSUMER_SEND_MSG_BACK. level: 0 for the next one by attempts; negative gives the
         message up. max_attempts: 0 for the group's. Raises as `store_again`, BadRequest for a level
-        that does not exist.
+        that does not exist, NoSuchMessage for a message that was there before its topic or group.
         """
+        self._check_age(group, record)
         row = self._core.metadata.tables.groups.get(group, {})
         failed = _attempts_of(record)
         if level < 0 or failed > (max_attempts or int(row.get("retryMaxTimes", RETRY_TIMES))):
@@ -115,8 +118,24 @@ class RetryTopics:
         return topic
 
     async def to_dead_letters(self, group: str, record: Record) -> None:
-        """Store a message as a dead letter at once. Raises as `store_again`."""
+        """Store a message as a dead letter at once. Raises as `send_back`."""
+        self._check_age(group, record)
         await self._dead(group, record, _attempts_of(record))
+
+    def _is_too_old(self, group: str, record: Record) -> bool:
+        """Whether it was left by another topic or group of the same name, that was deleted."""
+        births = self._core.metadata.tables.births
+        if record.physical_offset >= births.newest:
+            return False
+        origin = record.properties.get(ORIGIN, "")
+        return record.physical_offset < since(births, record.topic, origin, group)
+
+    def _check_age(self, group: str, record: Record) -> None:
+        if self._is_too_old(group, record):
+            raise sdk.NoSuchMessage(
+                f"the message at {record.topic}/{record.queue_id} {record.queue_offset} is older "
+                f"than its topic or group {group}, which was deleted and made again"
+            )
 
     async def _dead(self, group: str, record: Record, failed: int) -> None:
         origin = {"DLQ_ORIGIN_TOPIC": origin_of(record)}
