@@ -5,22 +5,24 @@
 | 0 | magic | 4 | `DLHA` |
 | 4 | version | 1 | 1 |
 | 5 | kind | 1 | see Kind |
-| 6 | reserved | 2 | 0 |
+| 6 | flags | 2 | 1: of HELLO, the slave checks the CRC of log bytes; of WELCOME, all CHUNKs of |
+| | | | the stream have it; of CHUNK, it covers the body. Other bits are ignored |
 | 8 | epoch | 8 | of the sender's mastership, on a slave the one it follows |
 | 16 | offset | 8 | CHUNK: of its first byte; WELCOME, RESET: start; TRUNCATE: new end |
 | | | | HEARTBEAT: the master's end; ACK: received; HELLO: the slave's end |
 | 24 | confirm | 8 | the master's confirm offset; ACK, HELLO: the slave's durable offset |
 | 32 | body size | 4 | |
-| 36 | CRC-32C | 4 | over bytes 0..35 and, but for CHUNK, the body |
+| 36 | CRC-32C | 4 | over bytes 0..35 and the body; of a CHUNK without flag 1, over bytes 0..35 |
 
-All big-endian. A CHUNK's body is raw commit log: its records carry CRCs of their own, which the
-slave checks before it applies them. Texts are a 2-byte length and UTF-8.
+All big-endian. A CHUNK's body is raw commit log. Nodes of release 0.1.0 leave flags 0, ignore them,
+and cover no body of a CHUNK: there, only the CRCs of the records protect it. Texts are a 2-byte
+length and UTF-8.
 """
 
 import enum
 import itertools
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +35,7 @@ VERSION = 1
 _HEAD = struct.Struct(">4sBBHQqqI")
 _CRC = struct.Struct(">I")
 HEADER_BYTES = _HEAD.size + _CRC.size
+WHOLE_CRC = 1  # the flag
 KIND_AT = 5  # byte of a frame that says what it is
 BODY_BYTES_MAX = 48 << 20
 TEXT_BYTES_MAX = 4096
@@ -57,12 +60,21 @@ class BadFrame(Exception):
     """Bytes that are not a frame: the peer is another program, or the stream is damaged."""
 
 
+class DamagedFrame(BadFrame):
+    """A frame whose bytes changed on their way: its CRC does not match."""
+
+    def __init__(self, expected_crc: int, found_crc: int) -> None:
+        super().__init__(f"its CRC-32C is {found_crc:#010x}, its header says {expected_crc:#010x}")
+        self.expected_crc = expected_crc
+        self.found_crc = found_crc
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
     """Slave's first frame, and again after it truncated: who it is and what it has.
 
     tail: its bytes [tail_start, end) have this CRC-32. min_offset: of the first byte it holds.
-    segment_bytes: size of its commit-log files.
+    segment_bytes: size of its commit-log files. whole_crc: it checks the CRC of log bytes.
     """
 
     cluster: str
@@ -78,6 +90,7 @@ class Hello:
     tail_crc: int
     segment_bytes: int
     epochs: tuple[EpochEntry, ...]
+    whole_crc: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +98,7 @@ class Welcome:
     """The master streams from `start` on.
 
     ack_durable: the slave's durable offset is what counts. metadata: a snapshot of the tables.
+    whole_crc: the CRC of each chunk covers its log bytes.
     """
 
     epoch: Epoch
@@ -98,6 +112,7 @@ class Welcome:
     housekeeping_ms: int
     epochs: tuple[EpochEntry, ...]
     metadata: bytes
+    whole_crc: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +154,13 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Raw log bytes from an offset on."""
+    """Raw log bytes from an offset on. whole_crc: the frame's CRC covers them."""
 
     epoch: Epoch
     offset: int
     confirm: int
     data: U8
+    whole_crc: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +190,23 @@ Frame = Hello | Welcome | Truncate | Reset | Refuse | Chunk | Heartbeat | Ack
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def _frame(kind: Kind, epoch: Epoch, offset: int, confirm: int, body: bytes = b"") -> bytes:
-    head = _HEAD.pack(MAGIC, VERSION, kind, 0, epoch, offset, confirm, len(body))
-    return b"".join((head, _CRC.pack(crc32c(head + body)), body))
+def _frame(
+    kind: Kind, place: tuple[Epoch, int, int], body: bytes = b"", *, whole_crc: bool = False
+) -> bytes:
+    """A frame whose CRC covers all of it. place: epoch, offset, confirm."""
+    head = _HEAD.pack(MAGIC, VERSION, kind, WHOLE_CRC if whole_crc else 0, *place, len(body))
+    return b"".join((head, _CRC.pack(crc32c(body, crc32c(head))), body))
 
 
-def chunk_frame(epoch: Epoch, offset: int, confirm: int, data: U8) -> bytes:
-    """A CHUNK of mapped bytes: the one copy they see on their way out."""
-    head = _HEAD.pack(MAGIC, VERSION, Kind.CHUNK, 0, epoch, offset, confirm, len(data))
-    return b"".join((head, _CRC.pack(crc32c(head)), data.data))
+def chunk_frame(epoch: Epoch, offset: int, confirm: int, data: U8, whole_crc: bool = True) -> bytes:
+    """A CHUNK of mapped bytes: the one copy they see on their way out.
+
+    whole_crc: its CRC covers them; a slave that does not ask for that would refuse the frame.
+    """
+    flags = WHOLE_CRC if whole_crc else 0
+    head = _HEAD.pack(MAGIC, VERSION, Kind.CHUNK, flags, epoch, offset, confirm, len(data))
+    crc = crc32c(head)
+    return b"".join((head, _CRC.pack(crc32c(data, crc) if whole_crc else crc), data.data))
 
 
 def ack_tail(node: str, incarnation: int) -> bytes:
@@ -192,7 +216,7 @@ def ack_tail(node: str, incarnation: int) -> bytes:
 
 def ack_frame(epoch: Epoch, received: int, durable: int, tail: bytes) -> bytes:
     """An ACK."""
-    return _frame(Kind.ACK, epoch, received, durable, tail)
+    return _frame(Kind.ACK, (epoch, received, durable), tail)
 
 
 def _text(value: str) -> bytes:
@@ -223,7 +247,8 @@ def encode(frame: Frame) -> bytes:
                     _epochs(frame.epochs),
                 )
             )
-            return _frame(Kind.HELLO, frame.promised, frame.end, frame.durable, body)
+            place = frame.promised, frame.end, frame.durable
+            return _frame(Kind.HELLO, place, body, whole_crc=frame.whole_crc)
         case Welcome():
             body = b"".join(
                 (
@@ -241,17 +266,18 @@ def encode(frame: Frame) -> bytes:
                     frame.metadata,
                 )
             )
-            return _frame(Kind.WELCOME, frame.epoch, frame.start, frame.confirm, body)
+            place = frame.epoch, frame.start, frame.confirm
+            return _frame(Kind.WELCOME, place, body, whole_crc=frame.whole_crc)
         case Truncate(epoch, end):
-            return _frame(Kind.TRUNCATE, epoch, end, 0)
+            return _frame(Kind.TRUNCATE, (epoch, end, 0))
         case Reset(epoch, start):
-            return _frame(Kind.RESET, epoch, start, 0)
+            return _frame(Kind.RESET, (epoch, start, 0))
         case Refuse(epoch, code, reason):
-            return _frame(Kind.REFUSE, epoch, code, 0, _text(reason[:1000]))
-        case Chunk(epoch, offset, confirm, data):
-            return chunk_frame(epoch, offset, confirm, data)
+            return _frame(Kind.REFUSE, (epoch, code, 0), _text(reason[:1000]))
+        case Chunk(epoch, offset, confirm, data, whole_crc):
+            return chunk_frame(epoch, offset, confirm, data, whole_crc)
         case Heartbeat(epoch, end, confirm, sent):
-            return _frame(Kind.HEARTBEAT, epoch, end, confirm, _LONG.pack(sent))
+            return _frame(Kind.HEARTBEAT, (epoch, end, confirm), _LONG.pack(sent))
         case Ack():
             tail = ack_tail(frame.node, frame.incarnation)
             return ack_frame(frame.epoch, frame.received, frame.durable, tail)
@@ -309,26 +335,35 @@ def decode(data: bytes) -> Frame:
     """Read one frame. Raises BadFrame, and nothing else, whatever the bytes are."""
     if len(data) < HEADER_BYTES:
         raise BadFrame(f"{len(data)} bytes are not a header")
-    magic, version, kind, _, epoch, offset, confirm, size = _HEAD.unpack_from(data)
+    magic, version, kind, flags, epoch, offset, confirm, size = _HEAD.unpack_from(data)
     if magic != MAGIC or version != VERSION:
         raise BadFrame("unknown protocol or version")
     if size != len(data) - HEADER_BYTES or size > BODY_BYTES_MAX:
         raise BadFrame("size does not match")
-    (found,) = _CRC.unpack_from(data, _HEAD.size)
-    head = data[: _HEAD.size]
-    covered = head if kind == Kind.CHUNK else head + data[HEADER_BYTES:]
-    if found != crc32c(covered):
-        raise BadFrame("CRC does not match")
+    (expected,) = _CRC.unpack_from(data, _HEAD.size)
+    whole_crc = bool(flags & WHOLE_CRC)
+    found = crc32c(data[: _HEAD.size])
+    if kind != Kind.CHUNK:
+        found = crc32c(data[HEADER_BYTES:], found)
+    elif whole_crc:
+        found = crc32c(np.frombuffer(data, np.uint8, offset=HEADER_BYTES), found)
+    if found != expected:
+        raise DamagedFrame(expected, found)
     if offset < 0 or confirm < 0:
         raise BadFrame("a negative offset")
-    return _decode_body(kind, epoch, offset, confirm, data)
+    if kind == Kind.CHUNK:
+        log_bytes = np.frombuffer(data, np.uint8, offset=HEADER_BYTES)
+        return Chunk(epoch, offset, confirm, log_bytes, whole_crc)
+    frame = _decode_body(kind, (epoch, offset, confirm), data)
+    if isinstance(frame, Hello | Welcome):
+        return replace(frame, whole_crc=whole_crc)
+    return frame
 
 
-def _decode_body(kind: int, epoch: Epoch, offset: int, confirm: int, data: bytes) -> Frame:
+def _decode_body(kind: int, place: tuple[Epoch, int, int], data: bytes) -> Frame:
+    epoch, offset, confirm = place
     body = _Body(data)
     frame: Frame
-    if kind == Kind.CHUNK:
-        return Chunk(epoch, offset, confirm, np.frombuffer(data, np.uint8, offset=HEADER_BYTES))
     if kind == Kind.ACK:
         node = body.text()
         (incarnation,) = body.unpack(">Q")

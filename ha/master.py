@@ -14,6 +14,7 @@ from typing import Any
 
 from ha import frames, handshake, identity
 from ha.beginnings import STARTED, Beginning
+from ha.crc32c import QUICK
 from ha.epochs import (
     EPOCH_QUEUE,
     EPOCH_TOPIC,
@@ -23,7 +24,7 @@ from ha.epochs import (
     barrier_body,
     next_epoch,
 )
-from ha.frames import Ack, BadFrame, Hello, Refusal, Refuse, Reset, Truncate, Welcome
+from ha.frames import Ack, BadFrame, DamagedFrame, Hello, Refusal, Refuse, Reset, Truncate, Welcome
 from ha.groupstate import Replica
 from ha.grouptransfer import GroupTransferService
 from ha.handshake import Stream, Verdict
@@ -89,6 +90,7 @@ class Master:
         self.group_transfer = GroupTransferService(options.slave_timeout)
         self.push2slave_max_offset = 0
         self.refusals: dict[str, tuple[Refuse, int]] = {}
+        self.damaged_frames = 0  # received
         self.violations = 0  # connections ended because a peer broke the protocol
         self._snapshot = snapshot
         self._numbers = 0
@@ -358,6 +360,7 @@ class Master:
         try:
             frame = frames.decode(data)
         except BadFrame as error:
+            self.damaged_frames += isinstance(error, DamagedFrame)
             return self._violation(session, f"bad frame: {error}")
         session.last_heard_ms = now_ms
         if isinstance(frame, Ack):
@@ -435,6 +438,7 @@ class Master:
         session.caught_up_ms = now_ms
         session.behind_since = (self.store.log.max_offset, now_ms)
         session.confirm_sent = self.store.confirm_offset
+        session.whole_crc = hello.whole_crc and QUICK
         welcome = Welcome(
             self.epoch,
             start,
@@ -447,6 +451,7 @@ class Master:
             self.options.ha_housekeeping_interval,
             self.history.entries,
             self._snapshot(),
+            session.whole_crc,
         )
         session.outbox.append(frames.encode(welcome))
         return effects
@@ -490,7 +495,7 @@ class Master:
         data = self._chunk(session, now_ms)
         confirm = self.store.confirm_offset
         if data is not None:
-            frame = frames.chunk_frame(self.epoch, session.sent, confirm, data)
+            frame = frames.chunk_frame(self.epoch, session.sent, confirm, data, session.whole_crc)
             session.sent += len(data)
             session.rate.sent(len(data), now_ms)
         elif self._heartbeat_due(session, confirm) <= now_ms:

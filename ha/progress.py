@@ -50,6 +50,7 @@ class SlaveSession:
     durable: int = 0
     acknowledged: bool = False  # at least once in this session
     confirm_sent: int = 0
+    whole_crc: bool = False  # the CRC of its chunks covers the log bytes
     last_heard_ms: MonoMs = MonoMs(0)
     last_sent_ms: MonoMs = MonoMs(0)
     caught_up_ms: MonoMs = MonoMs(0)

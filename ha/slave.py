@@ -20,10 +20,12 @@ The transitions are in docs/transitions.md, which is rendered from this machine.
 import numpy as np
 
 from ha import frames, handshake, identity
+from ha.crc32c import QUICK
 from ha.epochs import EPOCH_TOPIC, NO_EPOCH, Epoch, EpochEntry, barrier_entry, common_end
 from ha.frames import (
     BadFrame,
     Chunk,
+    DamagedFrame,
     Frame,
     Heartbeat,
     Hello,
@@ -79,10 +81,12 @@ class Slave:
         self.master_end = 0
         self.truncated_bytes = 0
         self.resets = 0
+        self.damaged_frames = 0  # received
         self.caught_up_ms = MonoMs(0)
         self.followed_ms: MonoMs | None = None  # when the master that it follows was last heard
         self._ack_durable = False
         self._promise = False
+        self.whole_crc = False  # the CRC of this stream's chunks covers the log bytes
         self._pending = b""
         self._start = 0  # where an empty log begins
         self._cuts = 0
@@ -188,12 +192,15 @@ class Slave:
             tail_crc,
             log.queue.file_size,
             epochs,
+            QUICK,
         )
 
     def _received(self, data: bytes, now_ms: MonoMs) -> list[Effect]:
         try:
             frame = frames.decode(data)
         except BadFrame as error:
+            # What came before it is in the log: the next Hello asks for the rest from there on.
+            self.damaged_frames += isinstance(error, DamagedFrame)
             return self._close(f"bad frame from the master: {error}")
         self._heard_ms = now_ms
         if self.state is ConnectionState.TRANSFER:
@@ -268,6 +275,7 @@ class Slave:
         self.state, self.epoch = ConnectionState.TRANSFER, frame.epoch
         self.master_node, self.master_endpoint = frame.node, frame.endpoint
         self._ack_durable, self._promise = frame.ack_durable, frame.promise
+        self.whole_crc = frame.whole_crc
         self._heartbeat_ms, self._housekeeping_ms = frame.heartbeat_ms, frame.housekeeping_ms
         self.history.adopt(frame.epochs, frame.start)
         self.history.save(self.store.disk)
@@ -348,6 +356,8 @@ class Slave:
     def _chunk(self, chunk: Chunk, now_ms: MonoMs) -> list[Effect]:
         if chunk.epoch != self.epoch:
             return self._close(f"log bytes of epoch {chunk.epoch}, expected epoch {self.epoch}")
+        if self.whole_crc and not chunk.whole_crc:
+            return self._close(f"log bytes from {chunk.offset} without the CRC that was agreed on")
         expected = self._expected
         start = expected - len(self._pending)
         if chunk.offset + len(chunk.data) <= expected:

@@ -85,6 +85,8 @@ class NodeFacts:
         node.add("duolog_epoch", status.epoch)
         required = broker.replication.options.in_sync_replicas
         node.add("duolog_in_sync_replicas_required", required)
+        machine = broker.replication.master or broker.replication.slave
+        node.add("duolog_damaged_frames_total", machine.damaged_frames if machine else 0)
         if broker.replication.master is not None:
             slaves = {row.name for row in status.slaves if row.in_sync}
             members = set(status.sync_state_set) if broker.failover else slaves

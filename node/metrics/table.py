@@ -172,6 +172,11 @@ DUOLOG = (
         "slave",
         SLAVES,
     ),
+    _own(
+        "damaged_frames_total",
+        "Frames of replication that came with a wrong CRC since the node took its role; each ended "
+        "its connection, and was sent again on the next one.",
+    ),
     _own("log_min_offset", "Offset of the oldest record of the commit log.", "bytes"),
     _own("log_max_offset", "Offset after the newest record of the commit log.", "bytes"),
     _own("log_confirm_offset", "Offset that readers see the commit log up to.", "bytes"),

@@ -14,6 +14,7 @@ from duolog._errors import Unavailable
 from duolog._nodechannel import uncancelled
 
 from ha import slaveevents
+from ha.crc32c import QUICK
 from ha.epochs import Epoch
 from ha.frames import KIND_AT, Kind
 from ha.progress import ConnectionState
@@ -85,6 +86,7 @@ class ReplicationClient:
         self._followed = False  # log bytes flowed on this connection
         self._away_since = time.monotonic()  # while the master is not followed
         self._warned = False  # of a master without a key
+        self._uncovered = False  # the last stream's chunks had no CRC over their log bytes; logged
         self._broken = False  # the connection on which log bytes flowed; nothing was heard since
 
     @property
@@ -221,8 +223,22 @@ class ReplicationClient:
                     self._take(data)
             else:
                 self._take(data)
-            self._followed = self._followed or self._slave.state is ConnectionState.TRANSFER
+            if not self._followed and self._slave.state is ConnectionState.TRANSFER:
+                self._followed = True
+                self._tell_of_missing_crc()
             data = await call.read()
+
+    def _tell_of_missing_crc(self) -> None:
+        """Log once per master that bits which flip on their way to this node may go unnoticed."""
+        if not self._slave.whole_crc and not self._uncovered:
+            log.warning(
+                "log bytes are copied without a checksum of their own",
+                master=self._upstream.address,
+                hint="upgrade the master: release 0.1.0 has none"
+                if QUICK
+                else "this node's isal package is missing, or has no crc32_iscsi: install isal",
+            )
+        self._uncovered = not self._slave.whole_crc
 
     def _take(self, data: bytes) -> None:
         """One frame from the master."""

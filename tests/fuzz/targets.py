@@ -21,6 +21,7 @@ from duolog._message import Batch
 from duolog.wire import duolog_pb2 as wire
 
 from ha import frames, masterevents
+from ha.epochs import Epoch
 from ha.master import Master
 from ha.progress import ConnectionState
 from ha.slave import Slave
@@ -200,7 +201,8 @@ def sealed(data: bytes) -> bytes:
     """Bytes as the body of a frame with a right header: the kind from the first byte."""
     kind, body = (data[0] % 10 if data else 0), data[1:]
     offset = int.from_bytes(body[:3], "big")
-    return frames._frame(kind, 1, offset, offset // 2, body)  # type: ignore[arg-type]
+    place = (Epoch(1), offset, offset // 2)
+    return frames._frame(kind, place, body, whole_crc=len(data) % 2 > 0)  # type: ignore[arg-type]
 
 
 @functools.cache

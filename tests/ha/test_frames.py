@@ -1,10 +1,13 @@
+from dataclasses import replace
+
+import crcmod.predefined
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ha import frames
-from ha.crc32c import crc32c
+from ha.crc32c import QUICK, SHORT_BYTES, crc32c
 from ha.epochs import EPOCHS_MAX, Epoch, EpochEntry
 from ha.frames import (
     Ack,
@@ -35,8 +38,8 @@ EXAMPLES: list[Frame] = [
 
 def same(a: Frame, b: Frame) -> bool:
     if isinstance(a, Chunk) and isinstance(b, Chunk):
-        return (a.epoch, a.offset, a.confirm, a.data.tobytes()) == (
-            (b.epoch, b.offset, b.confirm, b.data.tobytes())
+        return (a.epoch, a.offset, a.confirm, a.data.tobytes(), a.whole_crc) == (
+            (b.epoch, b.offset, b.confirm, b.data.tobytes(), b.whole_crc)
         )
     return a == b
 
@@ -59,12 +62,42 @@ def test_a_frame_cut_at_any_byte_is_refused(frame: Frame) -> None:
 @pytest.mark.parametrize("frame", EXAMPLES, ids=lambda frame: type(frame).__name__)
 def test_a_flip_of_any_bit_is_detected(frame: Frame) -> None:
     data = frames.encode(frame)
-    covered = frames.HEADER_BYTES if isinstance(frame, Chunk) else len(data)
-    for at in range(covered):
+    for bit in range(8 * len(data)):
         flipped = bytearray(data)
-        flipped[at] ^= 1 << (at % 8)
+        flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(BadFrame):
             frames.decode(bytes(flipped))
+
+
+def test_the_crc_of_a_large_chunk_is_that_of_its_bytes_in_one_piece() -> None:
+    """Two implementations, by size: a third one checks both."""
+    oracle = crcmod.predefined.mkCrcFun("crc-32c")
+    assert crc32c(b"123456789") == 0xE3069283
+    assert QUICK, "a server installs isal, which has it"
+    rows = np.random.default_rng(7).integers(0, 256, 70_000, np.uint8)
+    for size in (0, 1, SHORT_BYTES - 1, SHORT_BYTES, SHORT_BYTES + 3, 4097, len(rows) - 1):
+        for data in (rows[1 : size + 1], rows[1 : size + 1].tobytes()):
+            assert crc32c(data, crc32c(b"head")) == oracle(b"head" + rows[1 : size + 1].tobytes())
+        frame = frames.chunk_frame(Epoch(4), 0, 0, rows[:size])
+        head, crc, body = frame[:36], frame[36:40], frame[40:]
+        assert int.from_bytes(crc, "big") == oracle(head + body)
+
+
+def test_what_release_0_1_0_sends_and_reads_are_the_bytes_it_knows() -> None:
+    """Without the flag a chunk's CRC ends with its header, and no frame has a flag."""
+    data = np.arange(200, dtype=np.uint8)
+    chunk = frames.chunk_frame(Epoch(4), 1000, 950, data, whole_crc=False)
+    assert chunk[6:8] == b"\0\0"
+    assert int.from_bytes(chunk[36:40], "big") == crc32c(chunk[:36])
+    found = frames.decode(chunk)
+    assert isinstance(found, Chunk)
+    assert not found.whole_crc
+    for frame in EXAMPLES[:2]:
+        assert isinstance(frame, Hello | Welcome)
+        asks = frames.encode(replace(frame, whole_crc=True))
+        assert asks[6:8] == b"\0\1"
+        assert frames.encode(frame)[40:] == asks[40:], "the flag is all that differs"
+        assert frames.decode(asks) == replace(frame, whole_crc=True)
 
 
 def sealed(kind: int, body: bytes, offset: int = 0, confirm: int = 0, epoch: int = 1) -> bytes:
@@ -126,7 +159,7 @@ def test_a_frame_begins_with_these_bytes(
 ) -> None:
     """The bytes of frames are fixed: changing one of them makes another version of the protocol."""
     epoch, offset, confirm, size = numbers
-    head = b"DLHA" + bytes((1, kind, 0, 0))
+    head = b"DLHA" + bytes((1, kind, 0, isinstance(frame, Chunk)))
     head += b"".join(number.to_bytes(8, "big") for number in (epoch, offset, confirm))
     assert frames.encode(frame)[:36] == head + size.to_bytes(4, "big")
 

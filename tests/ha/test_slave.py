@@ -142,8 +142,78 @@ def test_a_stream_cut_at_any_byte_leaves_whole_records_and_goes_on() -> None:
         assert log_bytes(slave.store) == whole
 
 
+@pytest.mark.parametrize("seals", [True, False], ids=["sealed", "as RocketMQ's"])
+def test_a_bit_that_flips_on_its_way_changes_nothing_and_the_bytes_come_again(seals: bool) -> None:
+    """In headers and properties, in the name of a seal, and in the padding of a blank."""
+    master = open_master(enabled_append_prop_crc=seals)
+    put(master, b"one", b"two")
+    end, blank = master.store.log.max_offset, master.store.log.queue.file_size - 60
+    fill(master, 60)
+    put(master, b"in the next segment")
+    slave = welcomed(master)
+    for start, stop in ((0, end), (end, blank), (blank, blank + 60)):
+        right = frames.chunk_frame(
+            Epoch(1), start, 0, master.store.log.get_data(start)[: stop - start]
+        )
+        damaged = range(8 * len(right)) if stop - start < 1000 else ()
+        for bit in damaged:
+            flipped = bytearray(right)
+            flipped[bit // 8] ^= 1 << bit % 8
+            before = (slave.end, slave.damaged_frames)
+            (closed,) = slave.step(Received(bytes(flipped)), MonoMs(0))
+            assert isinstance(closed, CloseStream)
+            assert (slave.state, slave.end) == (ConnectionState.READY, before[0])
+            assert slave.damaged_frames - before[1] == (bit // 8 not in (*range(5), *range(32, 36)))
+            slave.state = ConnectionState.TRANSFER  # as if it had connected anew
+        slave.step(Received(right), MonoMs(0))
+        assert (slave.state, slave.end) == (ConnectionState.TRANSFER, stop)
+    link = Link(master, slave)
+    link.pump()
+    assert not link.closed
+    assert log_bytes(slave.store) == log_bytes(master.store)
+
+
+def test_only_a_slave_that_asks_for_the_crc_of_log_bytes_gets_it() -> None:
+    """One of release 0.1.0 does not ask, and a master of that release does not give it."""
+    master = several(1)
+    for asks in (True, False):
+        number = master.connect(MonoMs(0))
+        assert number is not None
+        hello = replace(open_slave().hello(), node=f"s{asks}", whole_crc=asks)
+        master.step(masterevents.Received(number, frames.encode(hello)), MonoMs(0))
+        answer, chunk = (frames.decode(master.next_frame(number, MonoMs(0)) or b"") for _ in "12")
+        assert isinstance(answer, Welcome)
+        assert isinstance(chunk, Chunk)
+        assert answer.whole_crc is chunk.whole_crc is asks
+
+    for gives in (True, False):
+        slave = open_slave()
+        Link(master, slave)
+        receive(slave, welcome(0, whole_crc=gives))
+        plain = Chunk(Epoch(1), 0, 0, master.store.log.get_data(0), whole_crc=False)
+        effects = receive(slave, plain)
+        assert (slave.end > 0) is not gives
+        assert any(isinstance(effect, CloseStream) for effect in effects) is gives
+        assert slave.state is (ConnectionState.READY if gives else ConnectionState.TRANSFER)
+
+
+def test_a_master_counts_the_damaged_frames_of_its_slaves() -> None:
+    master = several(1)
+    number = master.connect(MonoMs(0))
+    assert number is not None
+    hello = bytearray(frames.encode(open_slave().hello()))
+    hello[-1] ^= 1
+    (closed,) = master.step(masterevents.Received(number, bytes(hello)), MonoMs(0))
+    assert isinstance(closed, Close)
+    assert "CRC-32C" in closed.reason
+    assert (master.damaged_frames, master.violations) == (1, 1)
+
+
 def test_a_flip_of_any_byte_is_never_applied() -> None:
-    """Except the name of the property that announces the CRC over the whole record."""
+    """The master's copy of it is damaged, or it covers no log bytes by the CRC of its frames.
+
+    Except the name of the property that announces the CRC over the whole record.
+    """
     master = several(1)
     whole = log_bytes(master.store)
     seals = {m.start() + k for m in re.finditer(rb"__CRC32#\x01", whole) for k in range(9)}
