@@ -50,6 +50,7 @@ from ha.failoverevents import (
 )
 from ha.groupchanges import GroupChanges
 from ha.groupstate import BadState, Discarded, GroupState, Keys, Registration, View
+from ha.guarantee import Guarantee
 from ha.knowngroup import KnownGroup, NotBelieved
 from ha.mandate import Mandate, Mastership
 from ha.membership import Membership
@@ -80,6 +81,7 @@ class _Kind(enum.Enum):
     REGISTER = "register"
     ELECT = "elect"
     MEMBERS = "members"
+    PROMISE = "promise"
     HAND_OVER = "hand over"
     START = "claim the start"
     DEPOSE = "depose"
@@ -124,7 +126,7 @@ class Failover:
         self.provenance = Provenance(Start(self.membership.starts, candidacy.fresh_id))
         self.elections = 0  # won since the start
         self._facts = facts
-        self._needed = candidacy.needed
+        self._own = candidacy.own
         self._fresh_id = candidacy.fresh_id
         self._master: Mastership | None = None  # to read: what changes in it is an Instruct
         self._sync: SyncState | None = None  # of the mastership that was won last
@@ -157,6 +159,19 @@ class Failover:
         if self.role is Role.LEADING:
             return self.me
         return None if self.view.holder == self.me.replica else self.view.master
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What puts are promised while this node leads: the stronger of the group's guarantee and
+        what its own settings ask for.
+        """
+        return self._own.joined(self.view.guarantee)
+
+    @property
+    def weaker(self) -> list[str]:
+        """The settings of this node that ask for less than the group promises; others go by it."""
+        promised = self.view.guarantee
+        return self._own.weaker_than(promised) if promised is not None else []
 
     @property
     def membership(self) -> Membership:
@@ -322,7 +337,7 @@ class Failover:
         if revision is None:
             return [*self._refused(done), *self.group.read(now_ms)]
         match done.kind:
-            case _Kind.REGISTER | _Kind.ELECT | _Kind.START | _Kind.DEPOSE:
+            case _Kind.REGISTER | _Kind.ELECT | _Kind.START | _Kind.DEPOSE | _Kind.PROMISE:
                 return [*self._say(done.token, ""), *self.group.read(now_ms)]
             case _Kind.MEMBERS:
                 assert done.state is not None, "it changes the state"
@@ -362,7 +377,15 @@ class Failover:
 
     def _mandate(self, sync: SyncState) -> Mandate:
         paused = f"{self._handing.target} takes over" if self._handing is not None else ""
-        return Mandate(sync.me, sync.members, sync.required, self.deadline_ms, sync.opened, paused)
+        return Mandate(
+            sync.me,
+            sync.members,
+            sync.required,
+            self.deadline_ms,
+            sync.opened,
+            paused,
+            self.guarantee,
+        )
 
     def _instruct_anew(self) -> Mandate | None:
         """The mandate to give the master now; None if it has it already."""
@@ -634,7 +657,7 @@ class Failover:
         sync = self._sync
         assert sync is not None, "of an elected master"
         seen = Seen(
-            self._needed,
+            self.guarantee.in_sync_replicas,
             master.join_floor,
             master.patience_ms,
             master.progress(now_ms),
@@ -646,14 +669,28 @@ class Failover:
         if wanted is None and (sync.unsettled or self._opens_alone(sync, master)):
             wanted = sync.members  # after this, no change in flight can be applied any more
         if wanted is None:
-            return []
+            return self._record_guarantee(sync)
         sync.propose(wanted)
         new = state.changed(sync_state_set=wanted, opened=True)
         return self._send(_Kind.MEMBERS, self._changes.set_members(new), state=new)
 
     def _opens_alone(self, sync: SyncState, master: Mastership) -> bool:
         """A group that requires one replica only: it is opened once its log has begun."""
-        return not sync.opened and self._needed == 1 and master.epoch_confirmed
+        alone = self.guarantee.in_sync_replicas == 1
+        return not sync.opened and alone and master.epoch_confirmed
+
+    def _record_guarantee(self, sync: SyncState) -> list[Effect]:
+        """Have the group promise what this master acknowledges by, unless an operator said what.
+
+        Not before the set is large enough for it: nothing was acknowledged by it yet.
+        """
+        view = self.view
+        known = view.guarantee or self._own
+        new = known if known.by_operator else known.joined(self._own)
+        recorded = bool(view.guarantee_revision) and new == known
+        if recorded or not sync.opened or len(sync.members) < new.in_sync_replicas:
+            return []
+        return self._send(_Kind.PROMISE, self._changes.promise(new))
 
     # -- hand-over -----------------------------------------------------------------------------
 
@@ -696,13 +733,13 @@ class Failover:
 class Candidacy:
     """A candidate of an election.
 
-    needed: replicas a put asks for (in_sync_replicas). fresh_id: random, for a group that begins
+    own: what a put waits for by this node's own settings. fresh_id: random, for a group that begins
     now, and to tell this process from others.
     """
 
     keys: Keys
     me: Registration
-    needed: int
+    own: Guarantee
     fresh_id: str
 
 

@@ -6,12 +6,14 @@
 | claim | its start and the state as they were read |
 | elect | the state as it was read, no lock, its own start |
 | set_members, hand_over | the state as it was read, and the lock of this very mastership |
+| promise | the same, and the guarantee as it was read |
 | depose | the state and the lock as they were read |
 """
 
 from dataclasses import dataclass
 
 from ha.groupstate import GroupState, Keys, Registration, View
+from ha.guarantee import Guarantee
 from ha.registry import Check, Delete, Put, Transaction
 from ha.starts import Start
 
@@ -58,6 +60,12 @@ class GroupChanges:
         """Name the preferred successor and release the lock, as the master."""
         changes = (Put(self.keys.state, new.to_bytes()), Delete(self.keys.lock))
         return Transaction(self._mastership(), changes)
+
+    def promise(self, guarantee: Guarantee) -> Transaction:
+        """Record what puts of the group are promised, as the master."""
+        known = Check(self.keys.guarantee, self.view.guarantee_revision)
+        change = Put(self.keys.guarantee, guarantee.to_bytes())
+        return Transaction((*self._mastership(), known), (change,))
 
     def depose(self, new: GroupState) -> Transaction:
         """Remove the lock of a master that the new state no longer names."""

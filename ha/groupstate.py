@@ -7,6 +7,7 @@
 | replica/NODE | NODE's lease | that it lives: incarnation, addresses |
 | drained/NODE | - | it shall not be the master, nor count for puts |
 | start/NODE/INCARNATION | - | the newest start of its directory: an older copy does not know it |
+| guarantee | - | what puts are promised, whoever is the master (`ha.guarantee`) |
 """
 
 import json
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ha.epochs import Epoch
+from ha.guarantee import BadGuarantee, Guarantee
 from ha.registry import Row, Snapshot
 from ha.starts import Start
 
@@ -184,6 +186,11 @@ class Keys:
         """The master's lock, which lives as long as its lease."""
         return self.prefix + "lock"
 
+    @property
+    def guarantee(self) -> str:
+        """What puts of the group are promised."""
+        return self.prefix + "guarantee"
+
     def replica(self, node: str) -> str:
         """The registration of a live node."""
         return f"{self.prefix}replica/{node}"
@@ -213,6 +220,8 @@ class View:
     leases: Mapping[str, int] = field(default_factory=dict)  # of the replicas' keys
     drained: frozenset[str] = frozenset()
     starts: Mapping[str, Row] = field(default_factory=dict)  # by key
+    guarantee: Guarantee | None = None  # None: not recorded yet
+    guarantee_revision: int = 0
 
     def start_of(self, replica: Replica, keys: Keys) -> tuple[Start | None, int]:
         """A replica's newest start in the registry, and the revision to check.
@@ -247,8 +256,14 @@ class View:
 
 
 def view_of(snapshot: Snapshot, keys: Keys) -> View:
-    """Read a group's keys out of a snapshot. Raises BadState where its state cannot be read."""
-    state_row = snapshot.rows.get(keys.state)
+    """Read a group's keys out of a snapshot. Raises BadState where its state or its guarantee
+    cannot be read.
+    """
+    state_row, promise_row = snapshot.rows.get(keys.state), snapshot.rows.get(keys.guarantee)
+    try:
+        promise = Guarantee.from_bytes(promise_row.value) if promise_row is not None else None
+    except BadGuarantee as error:
+        raise BadState(str(error)) from None
     replicas: dict[str, Registration] = {}
     leases: dict[str, int] = {}
     start, drained = keys.replica(""), keys.drained("")
@@ -270,6 +285,8 @@ def view_of(snapshot: Snapshot, keys: Keys) -> View:
         leases,
         frozenset(key[len(drained) :] for key in snapshot.rows if key.startswith(drained)),
         {key: row for key, row in snapshot.rows.items() if key.startswith(keys.starts("")[:-1])},
+        promise,
+        promise_row.mod_revision if promise_row is not None else 0,
     )
 
 

@@ -67,10 +67,15 @@ class KnownGroup:
         if self._read_again:
             self._read_again = False
             return self.read(now_ms)
+        promised = self.view.guarantee
         try:
             self.view = view_of(snapshot, self.keys)
         except BadState as error:
             raise NotBelieved(str(error)) from None
+        if (
+            self.view.guarantee is None
+        ):  # a registry that lost it takes nothing from what was promised
+            self.view = replace(self.view, guarantee=promised)
         self._known = True
         wrong = self.distrust()
         if wrong:

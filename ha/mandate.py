@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ha.groupstate import Replica, SyncStateSet
+from ha.guarantee import Guarantee
 from store.clocks import MonoMs
 
 
@@ -26,7 +27,7 @@ class Mandate:
     members: the SyncStateSet as the registry has it. required: every replica that may be in it at
     this moment. deadline_ms: of the lease; nothing is stored or acknowledged from then on. opened:
     the group has a state to return to. paused: why puts are refused for a moment, empty if they are
-    accepted.
+    accepted. guarantee: what puts are promised, by the group or by this node's stronger settings.
     """
 
     me: Replica
@@ -35,6 +36,7 @@ class Mandate:
     deadline_ms: MonoMs
     opened: bool = True
     paused: str = ""
+    guarantee: Guarantee = Guarantee()
 
     def held(self, own: int, progress: Mapping[Replica, ReplicaProgress]) -> int:
         """Offset below which all required replicas have the log; 0 if one is not connected."""

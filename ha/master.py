@@ -42,7 +42,7 @@ from ha.masterevents import (
     Received,
     Tick,
 )
-from ha.options import AckMode, HaOptions
+from ha.options import HaOptions, own_guarantee
 from ha.progress import ConnectionState, RateLimit, SlaveRow, SlaveSession
 from store.clocks import MonoMs, WallMs
 from store.columns import Columns
@@ -98,14 +98,23 @@ class Master:
         self.slaves_needed = options.in_sync_replicas - 1 if sync else 0  # where the role is fixed
         # Puts wait for the confirm offset.
         self.promises = mandate is not None or self.slaves_needed > 0
-        self.ack_durable = options.ack is AckMode.DURABLE or (
-            options.ack is AckMode.AUTO and self.store.options.sync_flush
-        )
+        self.ack_durable = own_guarantee(options, self.store.options).durable_acks
 
     @property
     def replica(self) -> LocalReplica:
         """This node's replica, as it stands."""
         return LocalReplica(self.store, self.me, self.identity, self.history)
+
+    @property
+    def syncs(self) -> bool:
+        """A put waits for this node's disk because its group promises so."""
+        return self.mandate is not None and self.mandate.guarantee.sync_flush
+
+    @property
+    def _acks_durable(self) -> bool:
+        """What a slave has on its disk counts: as configured, or as the group promises."""
+        mandate = self.mandate
+        return self.ack_durable or (mandate is not None and mandate.guarantee.durable_acks)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -117,8 +126,7 @@ class Master:
             case Flushed():
                 return self._advance(now_ms)
             case Instructed(mandate):
-                self.mandate = mandate
-                return self._advance(now_ms)
+                return self._instructed(mandate, now_ms)
             case Disconnected(number):
                 self._disconnect(number)
                 return []
@@ -126,6 +134,14 @@ class Master:
                 return self._tick(now_ms)
             case Ended():
                 return [*self.group_transfer.fail_all()]
+
+    def _instructed(self, mandate: Mandate, now_ms: MonoMs) -> list[Effect]:
+        told, self.mandate = self._acks_durable, mandate
+        effects = self._advance(now_ms)
+        if self._acks_durable != told:  # slaves learn what counts when they connect
+            for session in list(self.sessions.values()):
+                effects += self._close(session, "the group's guarantee changed: connect again")
+        return effects
 
     # -- the mastership ------------------------------------------------------------------------
 
@@ -208,7 +224,8 @@ class Master:
     def _set_too_small(self, mandate: Mandate) -> str:
         if not mandate.opened:
             return "the group has just been formed: no other replica is in sync yet"
-        needed, progress = self.options.in_sync_replicas, self.progress(MonoMs(0))
+        needed = max(self.options.in_sync_replicas, mandate.guarantee.in_sync_replicas)
+        progress = self.progress(MonoMs(0))
         found = 1 + sum(1 for replica in mandate.members if replica in progress)
         return "" if found >= needed else f"{found} of {needed} required replicas are in sync"
 
@@ -298,7 +315,8 @@ class Master:
     def _held_by_enough(self) -> int:
         """Offset up to which this node and enough others hold the log; 0 if too few do."""
         if self.mandate is not None:
-            held = self.mandate.held(self.store.local_offset, self.progress(MonoMs(0)))
+            own = self.store.flushed_offset if self.syncs else self.store.local_offset
+            held = self.mandate.held(own, self.progress(MonoMs(0)))
             # Records of earlier epochs are confirmed together with this one's barrier.
             return held if held >= self._barrier_end else 0
         offsets = sorted(self._offsets_by_node().values(), reverse=True)
@@ -314,7 +332,7 @@ class Master:
         return found
 
     def _counted(self, session: SlaveSession) -> int:
-        return session.durable if self.ack_durable else session.received
+        return session.durable if self._acks_durable else session.received
 
     def _serving(self) -> list[SlaveSession]:
         return [s for s in self.sessions.values() if s.acknowledged]
@@ -445,7 +463,7 @@ class Master:
             session.confirm_sent,
             self.me.node,
             self.me.endpoint,
-            self.ack_durable,
+            self._acks_durable,
             self.promises,
             self.options.ha_send_heartbeat_interval,
             self.options.ha_housekeeping_interval,

@@ -3,7 +3,8 @@
 import enum
 from dataclasses import dataclass
 
-from store.options import option
+from ha.guarantee import Guarantee
+from store.options import StoreOptions, option
 
 
 class AckMode(enum.Enum):
@@ -79,3 +80,9 @@ class HaOptions:
             )
         if not 0 <= self.access_message_in_memory_max_ratio <= 100:
             raise ValueError("access_message_in_memory_max_ratio must be from 0 to 100")
+
+
+def own_guarantee(options: HaOptions, store: StoreOptions) -> Guarantee:
+    """What a put waits for on a master of a group, by a node's own settings."""
+    durable = options.ack is AckMode.DURABLE or (options.ack is AckMode.AUTO and store.sync_flush)
+    return Guarantee(options.in_sync_replicas, store.sync_flush, durable)

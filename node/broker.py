@@ -41,6 +41,7 @@ from node.pop.liteservice import LiteService
 from node.pop.popservice import PopService
 from node.pop.retrytopics import RetryTopics
 from node.replication.roles import Replication
+from node.sharedsettings import shared_settings
 from node.tls import Peers
 from node.traces.recorder import Recorder, Standing
 from store.clocks import MonoMs
@@ -67,6 +68,7 @@ class Broker:
         """store: not started. clock: defaults to the machine's."""
         self._config = config
         self._unsafe = len(cautions(config))
+        self.settings = shared_settings(config)  # that other nodes of the group should have, too
         self.certificates = Expiries(certificate_files(config))
         self.node = config.node
         self.limits = config.limits

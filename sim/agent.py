@@ -31,6 +31,7 @@ from ha.localreplica import unfit
 from ha.mandate import Mandate
 from ha.master import Master
 from ha.membership import Membership
+from ha.options import HaOptions, own_guarantee
 from ha.registry import LeaseGone, Put, Snapshot, Transaction
 from ha.starts import Start
 from sim.config import Setup
@@ -66,6 +67,9 @@ class Host(Watched, Protocol):
     def tell(self, event: masterevents.Event) -> None:
         """Pass an event to the master's machine; does nothing on a slave."""
 
+    def ha_options(self) -> HaOptions:
+        """Of replication."""
+
     def become_master(self, lead: Lead) -> Master:
         """Become the master. Raises OSError or StoreError if the disk prevents it."""
 
@@ -88,7 +92,7 @@ class Agent:
             Candidacy(
                 etcd.keys,
                 Registration(replica, f"{node.name}:1", node.name),
-                node.setup.in_sync,
+                own_guarantee(node.ha_options(), node.store.options),
                 fresh_id,
             ),
             Facts(

@@ -110,6 +110,9 @@ class Cluster:
             node.on_stopped = self._stopped
             node.on_settled.append(tables.settled)
         self.etcd.on_truth = lambda: self.ghost.members_changed(self.nodes)
+        weak = self.world.chance("weak")
+        if self.elected and weak.random() < 0.5:
+            weak.choice(self.nodes).weak = True
         self.history = History()
         sdk_on = [fault for fault in self.planned if fault.kind == faults.SDK_ON]
         self.sdk = SdkPrograms(self) if self.setup.services and sdk_on else None

@@ -11,6 +11,7 @@ from typing import Any
 
 from ha.epochs import NO_EPOCH, Epoch
 from ha.groupstate import GroupState, Keys
+from ha.guarantee import Guarantee
 from ha.registry import LeaseGone, Put, RegistryTable, Row, Transaction
 from sim.network import Network
 from sim.witness import Violation
@@ -117,6 +118,11 @@ class SimEtcd:
         }:
             raise Violation(f"{source} writes {sorted(changed)}, and checks {sorted(checked)} only")
 
+    def promised(self, replicas: int) -> bool:
+        """The group promises that so many replicas hold a put."""
+        row = self.table.rows.get(self.keys.guarantee)
+        return row is not None and Guarantee.from_bytes(row.value).in_sync_replicas >= replicas
+
     def possible_states(self) -> list[GroupState]:
         """What the registry has, or may have without anybody doing any more."""
         found = [self.truth] if self.truth is not None else []
@@ -157,6 +163,8 @@ class SimEtcd:
                 self._newest = _Backup(state.version, dict(self.table.rows))
                 self._backups.append(self._newest)
                 self.on_truth()
+            elif self._newest is not None and state.version == self.truth.version:
+                self._newest.rows = dict(self.table.rows)  # another key changed
         for name, changed in self._watchers.items():
             delay = WATCH_MS + self._chance.uniform(0, 2) + self.watch_lag
             self.world.after(delay, self._notifier(name, changed))

@@ -97,6 +97,11 @@ def _settled_by_reading() -> list[Patch]:
     ]
 
 
+def _own_word() -> list[Patch]:
+    """A master goes by its own settings, whatever its group promises."""
+    return [(Failover, "guarantee", property(lambda self: self._own))]
+
+
 def _blind_members() -> list[Patch]:
     """The set is written without a look at who is the master by now."""
     return [(GroupChanges, "_mastership", lambda self: ())]
@@ -307,6 +312,18 @@ def switches_in_bad_weather(seed: int) -> list[Fault]:
     return found
 
 
+def each_alone(seed: int) -> list[Fault]:
+    """All nodes start again; then each of them in turn is the only one for a while."""
+    chance = random.Random(f"{seed}:alone")
+    found = [Fault(500.0 + 300 * k, "kill", node, lasts=30.0) for k, node in enumerate(NODES)]
+    for k in range(6):
+        left = NODES[k % len(NODES)]
+        at = 1600.0 + 400 * k
+        found.append(Fault(at, "switch_master", left, level=chance.random()))
+        found += [Fault(at + 120, "kill", node, lasts=200.0) for node in NODES if node != left]
+    return found
+
+
 def slow_etcd_and_short_cuts(seed: int) -> list[Fault]:
     """Changes of the set that are made long after they were sent, while slaves come and go."""
     chance = random.Random(seed)
@@ -342,6 +359,13 @@ ELECTION = [
     Mutant("stale-acks", "acknowledgements outlive an epoch", _stale_acknowledgements, True),
     Mutant("no-epoch-start", "a replica comes in too early", _no_epoch_start, True),
     Mutant("no-deadline", "a lease is trusted for ever", _no_deadline, True),
+    Mutant(
+        "guarantee-of-the-node",
+        "a weak node lowers the group's promise",
+        _own_word,
+        True,
+        each_alone,
+    ),
     Mutant("registry-believed", "an old backup is believed", _registry_believed, True),
     Mutant("shrinks-to-one", "the set shrinks to the master", _shrinks_to_one, True),
     Mutant("sequences-forgotten", "a new master stores repeats", _sequences_forgotten, True),

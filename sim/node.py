@@ -15,6 +15,7 @@ from ha.frames import encode
 from ha.identity import Identity, LastRun
 from ha.localreplica import LocalReplica, Member
 from ha.master import Master
+from ha.options import HaOptions
 from ha.progress import ConnectionState
 from ha.slave import Slave
 from ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick, perform
@@ -93,6 +94,8 @@ class Node:
         self.sync_ms = 1.0
         self.follows = ""
         self.ordered = BrokerRole.SLAVE  # its role, as it was told at its start
+        self.weak = False  # starts with settings that ask for less than its group promises
+        self.is_weak = False  # its process has them
         self.etcd: SimEtcd
         self.agent: Agent | None = None
         self.incarnation = 0
@@ -253,6 +256,7 @@ class Node:
             self.services = Services(self)
         if role is BrokerRole.AUTO:
             try:
+                self.is_weak = self.weak and self.etcd.promised(self.setup.in_sync)
                 self.agent = Agent(
                     self, self.etcd, self.incarnation, f"{self.chance.getrandbits(64):x}"
                 )
@@ -310,8 +314,13 @@ class Node:
             self.slave = Slave(replica)
             self.slave.many_bytes = MANY_BYTES
         else:
-            self.master = Master(replica, self.setup.ha_options(), self._tables)
+            self.master = Master(replica, self.ha_options(), self._tables)
             self.master.open_epoch(self.chance.getrandbits(64), self.store_ms())
+
+    def ha_options(self) -> HaOptions:
+        """Of replication. A weak node asks for one replica since its group promised more."""
+        options = self.setup.ha_options()
+        return replace(options, in_sync_replicas=1) if self.is_weak else options
 
     def _tables(self) -> bytes:
         """A master's metadata, for new slaves."""
@@ -326,7 +335,7 @@ class Node:
         slave = self.slave
         self._cuttings += 1
         self.store.change_role(BrokerRole.SYNC_MASTER)
-        master = Master(slave.replica, self.setup.ha_options(), self._tables, mandate=lead.mandate)
+        master = Master(slave.replica, self.ha_options(), self._tables, mandate=lead.mandate)
         began = beginning(lead.cause, lead.unled_since_ms, slave.followed_ms, self.mono())
         master.open_epoch(self.chance.getrandbits(64), self.store_ms(), lead.epoch, began)
         self.world.note(f"{self.name} leads epoch {lead.epoch}")

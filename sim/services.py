@@ -116,6 +116,11 @@ class SimReplicas:
         """Puts wait for slaves."""
         return self._replication.waits
 
+    @property
+    def syncs(self) -> bool:
+        """Puts wait for this node's disk, whatever its own settings say."""
+        return self._replication.syncs
+
     def appended(self) -> None:
         """The log grew: it is sent after this event; durable acknowledgements want a sync."""
         if self._node.setup.durable:

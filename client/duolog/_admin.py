@@ -645,6 +645,22 @@ class Admin:
         request = wire.DrainRequest(node=node, undo=undo)
         await self._call(lambda left: self._connection.admin.Drain(request, timeout=left))
 
+    async def set_guarantee(self, setting: str, value: str) -> Mapping[str, str]:
+        """Set what puts of the group are promised, whichever node leads; all settings as they are.
+
+        Args:
+            setting: in-sync-replicas, flush-disk-type (with the acknowledgements of slaves, as
+                `ha.ack = auto` has it) or ack.
+            value: a number; SYNC_FLUSH or ASYNC_FLUSH; durable or received.
+
+        A node whose own settings ask for more keeps them while it leads. Raises BadRequest.
+        """
+        request = wire.SetGuaranteeRequest(setting=setting, value=value)
+        reply: wire.SetGuaranteeReply = await self._call(
+            lambda left: self._connection.admin.SetGuarantee(request, timeout=left)
+        )
+        return dict(reply.guarantee)
+
     async def elect_unclean(self, epoch: int) -> None:
         """Make the node that the client was given the master, whatever others may have held.
 

@@ -349,6 +349,9 @@ class ReplicationStatus:
             in a node's flags and fence_reason. Empty: they do, or it is of an older version.
         rocketmq_slaves: brokers of RocketMQ that copy its log, and addresses that it refused in the
             last minute.
+        guarantee: elected groups: what puts are promised whichever node leads, by setting; none: it
+            is not recorded yet, or the node is of an older version.
+        unreached: elected groups: nodes whose replication port this one does not reach, and why.
     """
 
     group: str = ""
@@ -377,6 +380,8 @@ class ReplicationStatus:
     masterships: tuple[Mastership, ...] = ()
     refusal: str = ""
     rocketmq_slaves: tuple[RocketmqSlaveStatus, ...] = ()
+    guarantee: Mapping[str, str] = field(default_factory=dict)
+    unreached: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,6 +439,8 @@ class NodeStatus:
         certificate: file of its certificate that expires first; empty: none.
         certificate_until_ms: when that is.
         cluster: that it belongs to; empty: not known.
+        settings: its own settings that all nodes of a group should have alike, by option; none: an
+            older node does not say.
     """
 
     name: str
@@ -470,6 +477,7 @@ class NodeStatus:
     certificate: str = ""
     certificate_until_ms: int = 0
     cluster: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_master(self) -> bool:

@@ -108,6 +108,7 @@ METHODS = (
     "Admin/RecallDelayed",
     "Admin/ListHalves",
     "Admin/DecideHalf",
+    "Admin/SetGuarantee",
 )
 PATHS = tuple(f"/duolog.v1.{method}" for method in METHODS)
 NUMBERS = {path: number for number, path in enumerate(PATHS) if number}

@@ -204,6 +204,7 @@ def node_of(reply: wire.NodeStatusReply) -> NodeStatus:
         certificate=reply.certificate,
         certificate_until_ms=reply.certificate_until_ms,
         cluster=reply.cluster,
+        settings=dict(reply.settings),
     )
 
 
@@ -255,6 +256,8 @@ def _replication(status: wire.ReplicationStatus) -> ReplicationStatus:
             )
             for row in status.rocketmq_slaves
         ),
+        guarantee=dict(status.guarantee),
+        unreached=dict(status.unreached),
     )
 
 

@@ -778,6 +778,10 @@ class Admin:
         """Make another node the master (planned switch)."""
         self._loop.run(self._admin.failover(node, epoch=epoch))
 
+    def set_guarantee(self, setting: str, value: str) -> Mapping[str, str]:
+        """See `Admin.set_guarantee`."""
+        return self._loop.run(self._admin.set_guarantee(setting, value))
+
     def drain(self, node: str, *, undo: bool = False) -> None:
         """Take a node out, or back in."""
         self._loop.run(self._admin.drain(node, undo=undo))

@@ -656,6 +656,14 @@ class AdminService(stubs.AdminServicer):
         await self._failover().elect_unclean(Epoch(request.epoch))
         return wire.ElectUncleanReply()
 
+    @unary
+    async def SetGuarantee(
+        self, request: wire.SetGuaranteeRequest, context: Caller
+    ) -> wire.SetGuaranteeReply:
+        """Set what puts of the group are promised, whichever node leads."""
+        now = await self._failover().set_guarantee(request.setting, request.value)
+        return wire.SetGuaranteeReply(guarantee=now.settings())
+
     @property
     def _elected(self) -> bool:
         return self._broker.failover is not None
@@ -704,6 +712,7 @@ class AdminService(stubs.AdminServicer):
             certificate=str(expiry.file) if expiry else "",
             certificate_until_ms=int(expiry.until.timestamp() * 1000) if expiry else 0,
             cluster=broker.node.cluster,
+            settings=broker.settings,
             store=wire.LocalStore(
                 boot_id=place.boot_id, path=place.path, device=place.device, inode=place.inode
             ),

@@ -88,7 +88,9 @@ def _add_election(status: wire.ReplicationStatus, machine: Failover, now: int) -
     reason = machine.reason if standing else status.reason or machine.reason
     status.reason = "; ".join(filter(None, (machine.notice, reason)))
     status.epoch = max(status.epoch, machine.last_epoch)
-    state = machine.view.state
+    state, guarantee = machine.view.state, machine.view.guarantee
+    if guarantee is not None:
+        status.guarantee.update(guarantee.settings())
     if state is None:
         return
     status.sync_state_set.extend(sorted(replica.node for replica in state.sync_state_set))

@@ -20,6 +20,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     "Admin/ResetGroup": ("group", "topic", "offset", "time", "start"),
     "Admin/Failover": ("node", "epoch"),
     "Admin/Drain": ("node", "undo"),
+    "Admin/SetGuarantee": ("setting", "value"),
     "Admin/ElectUnclean": ("epoch",),
     "Admin/PutQuota": (
         *("subject", "bytes_in", "messages_in", "bytes_out", "messages_out", "connections"),

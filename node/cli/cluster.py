@@ -188,6 +188,37 @@ def undrain(
     print(f"{node} is no longer drained")
 
 
+@app.command("set")
+def set_guarantee(
+    setting: Annotated[
+        str, typer.Argument(help="in-sync-replicas, flush-disk-type or ack.", show_default=False)
+    ],
+    value: Annotated[
+        str,
+        typer.Argument(
+            help="A number; SYNC_FLUSH or ASYNC_FLUSH; durable or received.", show_default=False
+        ),
+    ],
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Set what puts of an elected group are promised, whichever node leads.
+
+    A node whose own settings ask for less goes by the group's; one whose settings ask for more
+    keeps them while it leads.
+    """
+
+    async def change() -> dict[str, str]:
+        async with client_of(endpoints, timeout) as client:
+            return dict(await client.admin.set_guarantee(setting, value))
+
+    rows: list[dict[str, object]] = [
+        {"setting": name, "value": now} for name, now in run(change()).items()
+    ]
+    print_rows(rows, ["setting", "value"], as_json)
+
+
 @app.command()
 def elect(
     epoch: Annotated[

@@ -41,12 +41,15 @@ from ha.failoverevents import (
     Uncertain,
 )
 from ha.groupstate import GroupState, Keys, Registration, Replica, View, cluster_prefix, groups_of
+from ha.guarantee import OPTIONS, REPLICAS, BadGuarantee, Guarantee
 from ha.localreplica import unfit
 from ha.mandate import Mandate
 from ha.master import Master
 from ha.masterevents import Instructed
 from ha.membership import Membership
+from ha.options import own_guarantee
 from ha.registry import (
+    Check,
     Delete,
     LeaseGone,
     Put,
@@ -126,7 +129,7 @@ class FailoverService:
             Candidacy(
                 self._keys,
                 Registration(replica, candidate.endpoint, candidate.ha_endpoint),
-                replication.options.in_sync_replicas,
+                own_guarantee(replication.options, log_.store.options),
                 secrets.token_hex(8),
             ),
             Facts(
@@ -154,6 +157,8 @@ class FailoverService:
         self._wake: asyncio.TimerHandle | None = None
         self._told: Mandate | None = None  # the last one that is in the log, without its deadline
         self._stranded = ""  # as it was logged
+        self._weaker: list[str] = []  # as it was logged
+        self._reads: list[asyncio.Future[None]] = []  # of who waits for the next reading
         self.routes: dict[str, View] = {}
         replication.known_master = self._known_master
 
@@ -277,6 +282,20 @@ class FailoverService:
         if stranded and not self._stranded:
             log.error("the group needs an operator", reason=stranded)
         self._stranded = stranded
+        self._tell_weaker()
+
+    def _tell_weaker(self) -> None:
+        """Log once that settings of this node ask for less than its group promises."""
+        weaker, told = self.machine.weaker, self._weaker
+        self._weaker = weaker
+        if weaker and weaker != told:
+            promised = self.machine.view.guarantee
+            assert promised is not None, "it is weaker than that"
+            log.warning(
+                "settings of this node are weaker than its group's guarantee, which counts",
+                settings=[OPTIONS[name] for name in weaker],
+                guarantee=promised.settings(),
+            )
 
     def _feed(self, tell: Callable[[T], None], what: T) -> None:
         """Pass an event to the machine; an error ends the node, as its state cannot be trusted."""
@@ -377,6 +396,11 @@ class FailoverService:
             self._roles.give_up(error)
             return
         self.step(Observed(snapshot))
+        if snapshot is not None and self.machine.group.settled:
+            for read in self._reads:
+                if not read.done():
+                    read.set_result(None)
+            self._reads.clear()
 
     def _committed(self, number: int, work: "asyncio.Future[int | None]") -> None:
         if work.cancelled():
@@ -497,10 +521,62 @@ class FailoverService:
         known = state.epoch if state is not None else 0
         if 0 < epoch < known:
             return state
-        if self.machine.role is not Role.LEADING or epoch > known:
+        if epoch > known:
             raise sdk.NotMaster("this node is not the master", *self._known_master())
+        self._check_leads()
         await self._order(lambda token: failoverevents.HandOver(target, token))
         return None
+
+    def _check_leads(self) -> None:
+        """Raise NotMaster unless this node leads."""
+        if self.machine.role is not Role.LEADING:
+            raise sdk.NotMaster("this node is not the master", *self._known_master())
+
+    async def set_guarantee(self, setting: str, value: str) -> Guarantee:
+        """Set what puts of the group are promised; this master goes by it when that returns.
+
+        Raises NotMaster, BadRequest, Unavailable, ResultUnknown.
+        """
+        self._check_leads()
+        view, names = self.machine.view, sorted({replica.node for replica in self._members()})
+        try:
+            new = (view.guarantee or self.machine.guarantee).altered(setting, value)
+        except BadGuarantee as error:
+            raise sdk.BadRequest(str(error)) from None
+        if new.in_sync_replicas > len(names):
+            raise sdk.BadRequest(
+                f"{REPLICAS} cannot be {new.in_sync_replicas}: group {self._keys.group} has "
+                f"{len(names)} nodes ({', '.join(names)}), and would acknowledge no put; start "
+                "more nodes first"
+            )
+        known = Check(self._keys.guarantee, view.guarantee_revision)
+        change = Put(self._keys.guarantee, new.to_bytes())
+        if await self._change(Transaction((known,), (change,))) is None:
+            raise sdk.BadRequest("the group's guarantee changed during the call: try again")
+        log.info("the group's guarantee was set by an operator", guarantee=new.settings())
+        await self._read_again()
+        return new
+
+    async def _read_again(self) -> None:
+        """Have the machine read the group, with all changes before. Raises ResultUnknown."""
+        read: asyncio.Future[None] = self._loop.create_future()
+        self._reads.append(read)
+        self.step(Changed())
+        try:
+            async with asyncio.timeout(ORDER_SECONDS):
+                await read
+        except TimeoutError:
+            raise sdk.ResultUnknown(
+                f"the change is made, but the registry could not be read within {ORDER_SECONDS:g} s"
+            ) from None
+
+    async def _change(self, transaction: Transaction) -> int | None:
+        """Make a change of an operator; None where a check failed. Raises Unavailable."""
+        commit = self._registry.commit
+        try:
+            return await self._loop.run_in_executor(self._threads, commit, transaction)
+        except RegistryUnavailable as error:
+            raise sdk.Unavailable(str(error)) from None
 
     async def elect_unclean(self, epoch: Epoch) -> None:
         """Make this node the master, even if other nodes hold more.
@@ -531,12 +607,7 @@ class FailoverService:
         if node not in known and not undo:
             raise sdk.BadRequest(f"node {node!r} is not in the group; its nodes: {sorted(known)}")
         change = Delete(key) if undo else Put(key, b"{}")
-        try:
-            await self._loop.run_in_executor(
-                self._threads, self._registry.commit, Transaction((), (change,))
-            )
-        except RegistryUnavailable as error:
-            raise sdk.Unavailable(str(error)) from None
+        await self._change(Transaction((), (change,)))
 
     def _members(self) -> set[Replica]:
         view = self.machine.view

@@ -69,6 +69,10 @@ class Replicas(Protocol):
     def waits(self) -> bool:
         """Puts wait for slaves."""
 
+    @property
+    def syncs(self) -> bool:
+        """Puts wait for this node's disk, whatever its own settings say."""
+
     def appended(self) -> None:
         """The log grew: send."""
 
@@ -294,7 +298,7 @@ class Log:
             self._sample = (end_offset, time.monotonic())
         self._allocator.appended()
         self.replicas.appended()
-        sync_flush = self.store.options.sync_flush
+        sync_flush = self.store.options.sync_flush or self.replicas.syncs
         if no_wait or not self.waits:
             if sync_flush:
                 self.group_commit.nudge()

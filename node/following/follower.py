@@ -48,7 +48,7 @@ _AWAY = (OSError, TimeoutError, CallRefused, BadStream)  # what may pass
 class _NoReplicas:
     """Replication, as a log without any sees it."""
 
-    waits = False
+    waits = syncs = False
 
     def appended(self) -> None:
         """See Replicas."""

@@ -84,6 +84,8 @@ class NodeFacts:
             node.add("duolog_role", role == self._role, role)
         node.add("duolog_epoch", status.epoch)
         required = broker.replication.options.in_sync_replicas
+        if broker.failover is not None:
+            required = broker.failover.machine.guarantee.in_sync_replicas
         node.add("duolog_in_sync_replicas_required", required)
         machine = broker.replication.master or broker.replication.slave
         node.add("duolog_damaged_frames_total", machine.damaged_frames if machine else 0)

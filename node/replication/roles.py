@@ -201,6 +201,11 @@ class Replication:
         """Puts wait for slaves."""
         return self.elected or (self.master is not None and self.master.promises)
 
+    @property
+    def syncs(self) -> bool:
+        """The group promises that puts are on the master's disk."""
+        return self.master is not None and self.master.syncs
+
     def not_master(self) -> str:
         """Why this node is not the master now, empty if it is."""
         if self.master is None:

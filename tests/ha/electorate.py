@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from ha import identity, masterevents
@@ -30,6 +30,7 @@ from ha.failoverevents import (
 )
 from ha.groupstate import GroupState, Keys, Registration, Replica
 from ha.grouptransfer import Release
+from ha.guarantee import Guarantee
 from ha.identity import Identity, LastRun
 from ha.localreplica import LocalReplica, Member, unfit
 from ha.mandate import Mandate
@@ -96,7 +97,7 @@ class Voter:
             Candidacy(
                 KEYS,
                 Registration(Replica(name, who.incarnation), f"{name}:1", f"{name}:2"),
-                group.needed,
+                Guarantee(group.weak.get(name, group.needed)),
                 f"{group.fresh_id}-{name}-{next(group.runs)}",
             ),
             Facts(
@@ -217,7 +218,7 @@ class Voter:
         self.store.change_role(BrokerRole.SYNC_MASTER)
         master = Master(
             self.slave.replica,
-            HaOptions(in_sync_replicas=self.group.needed),
+            HaOptions(in_sync_replicas=self.group.weak.get(self.name, self.group.needed)),
             mandate=effect.mandate,
         )
         followed_ms, now_ms = self.slave.followed_ms, self.mono_ms()
@@ -270,7 +271,15 @@ class Voter:
 class Electorate:
     """A group of voters and the clock."""
 
-    def __init__(self, *names: str, needed: int = 2, fresh_id: str = "id") -> None:
+    def __init__(
+        self,
+        *names: str,
+        needed: int = 2,
+        fresh_id: str = "id",
+        weak: Mapping[str, int] | None = None,
+    ) -> None:
+        """weak: nodes whose own settings ask for another number of replicas than `needed`."""
+        self.weak = dict(weak or {})
         self.fresh_id = fresh_id
         self.runs = itertools.count()
         self.needed = needed

@@ -1311,3 +1311,25 @@ def test_validate_reports_a_master_without_its_mandate(three: Electorate) -> Non
     sync.propose(frozenset())
     leader.machine.deadline_ms = MonoMs(leader.machine.deadline_ms + 1)
     assert leader.machine.validate() == "the master does not know its mandate"
+
+
+def test_a_node_that_asks_for_fewer_replicas_acknowledges_by_what_its_group_promises() -> None:
+    group = Electorate("a", "b", "c", weak={"c": 1})
+    group.down.add("c")
+    group.until(lambda: KEYS.guarantee in group.table.rows)
+    group.down.discard("c")
+    group.until(lambda: names(group.state) == {"a", "b", "c"})
+    assert group.leader is not None
+    group.leader.step(HandOver("c", "token"))
+    weak = group.voters["c"]
+    group.until(lambda: group.leader is weak and len(group.state.sync_state_set) == 3)
+    assert weak.machine.weaker == ["in-sync-replicas"]
+    for name in ("a", "b"):
+        group.kill(name)
+    group.run(10_000)
+    assert weak.master is not None
+    assert len(group.state.sync_state_set) == 2, "the set does not shrink below the promise"
+    assert weak.master.refusal() == "1 of 2 required replicas are in sync"
+    end = put(weak.master, b"m").end_offset
+    assert weak.master.await_slaves(end, MonoMs(group.now), "a put") is None
+    assert not weak.released, "nobody else has it"

@@ -1096,7 +1096,7 @@ class NodeStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeStatusReply(_message.Message):
-    __slots__ = ("name", "role", "version", "listen", "data", "start_time", "min_offset", "max_offset", "flushed_offset", "confirm_offset", "dispatch_behind_bytes", "disk_used_ratio", "flags", "fence_reason", "recovered_abnormally", "recovered_from", "recovered_end", "messages_in", "messages_out", "bytes_in", "bytes_out", "flushes", "flushed_messages", "corrupt_ranges", "refused_records", "dispatch_behind_ms_max", "replication", "store", "stale", "parts", "wall_ms", "certificate", "certificate_until_ms", "cluster")
+    __slots__ = ("name", "role", "version", "listen", "data", "start_time", "min_offset", "max_offset", "flushed_offset", "confirm_offset", "dispatch_behind_bytes", "disk_used_ratio", "flags", "fence_reason", "recovered_abnormally", "recovered_from", "recovered_end", "messages_in", "messages_out", "bytes_in", "bytes_out", "flushes", "flushed_messages", "corrupt_ranges", "refused_records", "dispatch_behind_ms_max", "replication", "store", "stale", "parts", "wall_ms", "certificate", "certificate_until_ms", "cluster", "settings")
     class PartsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1104,6 +1104,13 @@ class NodeStatusReply(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class SettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -1138,6 +1145,7 @@ class NodeStatusReply(_message.Message):
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     version: str
@@ -1172,7 +1180,8 @@ class NodeStatusReply(_message.Message):
     certificate: str
     certificate_until_ms: int
     cluster: str
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., version: _Optional[str] = ..., listen: _Optional[str] = ..., data: _Optional[str] = ..., start_time: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatch_behind_bytes: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., flags: _Optional[_Iterable[str]] = ..., fence_reason: _Optional[str] = ..., recovered_abnormally: _Optional[bool] = ..., recovered_from: _Optional[int] = ..., recovered_end: _Optional[int] = ..., messages_in: _Optional[int] = ..., messages_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., flushed_messages: _Optional[int] = ..., corrupt_ranges: _Optional[int] = ..., refused_records: _Optional[int] = ..., dispatch_behind_ms_max: _Optional[int] = ..., replication: _Optional[_Union[ReplicationStatus, _Mapping]] = ..., store: _Optional[_Union[LocalStore, _Mapping]] = ..., stale: _Optional[bool] = ..., parts: _Optional[_Mapping[str, int]] = ..., wall_ms: _Optional[int] = ..., certificate: _Optional[str] = ..., certificate_until_ms: _Optional[int] = ..., cluster: _Optional[str] = ...) -> None: ...
+    settings: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., version: _Optional[str] = ..., listen: _Optional[str] = ..., data: _Optional[str] = ..., start_time: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., dispatch_behind_bytes: _Optional[int] = ..., disk_used_ratio: _Optional[float] = ..., flags: _Optional[_Iterable[str]] = ..., fence_reason: _Optional[str] = ..., recovered_abnormally: _Optional[bool] = ..., recovered_from: _Optional[int] = ..., recovered_end: _Optional[int] = ..., messages_in: _Optional[int] = ..., messages_out: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., flushed_messages: _Optional[int] = ..., corrupt_ranges: _Optional[int] = ..., refused_records: _Optional[int] = ..., dispatch_behind_ms_max: _Optional[int] = ..., replication: _Optional[_Union[ReplicationStatus, _Mapping]] = ..., store: _Optional[_Union[LocalStore, _Mapping]] = ..., stale: _Optional[bool] = ..., parts: _Optional[_Mapping[str, int]] = ..., wall_ms: _Optional[int] = ..., certificate: _Optional[str] = ..., certificate_until_ms: _Optional[int] = ..., cluster: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class LocalStore(_message.Message):
     __slots__ = ("boot_id", "path", "device", "inode")
@@ -1187,7 +1196,21 @@ class LocalStore(_message.Message):
     def __init__(self, boot_id: _Optional[str] = ..., path: _Optional[str] = ..., device: _Optional[int] = ..., inode: _Optional[int] = ...) -> None: ...
 
 class ReplicationStatus(_message.Message):
-    __slots__ = ("group", "epoch", "push2slave_max_offset", "in_sync_replicas", "violations", "slaves", "state", "reason", "master", "master_offset", "lag_bytes", "lag_ms", "truncated_bytes", "resets", "role", "sync_state_set", "elections", "lease_left_ms", "discarded", "log_epochs", "lease_seconds", "lease_asked_seconds", "refusal", "renewal_ms_max", "masterships", "rocketmq_slaves")
+    __slots__ = ("group", "epoch", "push2slave_max_offset", "in_sync_replicas", "violations", "slaves", "state", "reason", "master", "master_offset", "lag_bytes", "lag_ms", "truncated_bytes", "resets", "role", "sync_state_set", "elections", "lease_left_ms", "discarded", "log_epochs", "lease_seconds", "lease_asked_seconds", "refusal", "renewal_ms_max", "masterships", "rocketmq_slaves", "guarantee", "unreached")
+    class GuaranteeEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class UnreachedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PUSH2SLAVE_MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -1214,6 +1237,8 @@ class ReplicationStatus(_message.Message):
     RENEWAL_MS_MAX_FIELD_NUMBER: _ClassVar[int]
     MASTERSHIPS_FIELD_NUMBER: _ClassVar[int]
     ROCKETMQ_SLAVES_FIELD_NUMBER: _ClassVar[int]
+    GUARANTEE_FIELD_NUMBER: _ClassVar[int]
+    UNREACHED_FIELD_NUMBER: _ClassVar[int]
     group: str
     epoch: int
     push2slave_max_offset: int
@@ -1240,7 +1265,9 @@ class ReplicationStatus(_message.Message):
     renewal_ms_max: int
     masterships: _containers.RepeatedCompositeFieldContainer[Mastership]
     rocketmq_slaves: _containers.RepeatedCompositeFieldContainer[RocketmqSlaveStatus]
-    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., push2slave_max_offset: _Optional[int] = ..., in_sync_replicas: _Optional[int] = ..., violations: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[SlaveStatus, _Mapping]]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., master: _Optional[str] = ..., master_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ..., truncated_bytes: _Optional[int] = ..., resets: _Optional[int] = ..., role: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[str]] = ..., elections: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., discarded: _Optional[_Iterable[str]] = ..., log_epochs: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ..., lease_seconds: _Optional[int] = ..., lease_asked_seconds: _Optional[int] = ..., refusal: _Optional[str] = ..., renewal_ms_max: _Optional[int] = ..., masterships: _Optional[_Iterable[_Union[Mastership, _Mapping]]] = ..., rocketmq_slaves: _Optional[_Iterable[_Union[RocketmqSlaveStatus, _Mapping]]] = ...) -> None: ...
+    guarantee: _containers.ScalarMap[str, str]
+    unreached: _containers.ScalarMap[str, str]
+    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., push2slave_max_offset: _Optional[int] = ..., in_sync_replicas: _Optional[int] = ..., violations: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[SlaveStatus, _Mapping]]] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., master: _Optional[str] = ..., master_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ..., truncated_bytes: _Optional[int] = ..., resets: _Optional[int] = ..., role: _Optional[str] = ..., sync_state_set: _Optional[_Iterable[str]] = ..., elections: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., discarded: _Optional[_Iterable[str]] = ..., log_epochs: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ..., lease_seconds: _Optional[int] = ..., lease_asked_seconds: _Optional[int] = ..., refusal: _Optional[str] = ..., renewal_ms_max: _Optional[int] = ..., masterships: _Optional[_Iterable[_Union[Mastership, _Mapping]]] = ..., rocketmq_slaves: _Optional[_Iterable[_Union[RocketmqSlaveStatus, _Mapping]]] = ..., guarantee: _Optional[_Mapping[str, str]] = ..., unreached: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class RocketmqSlaveStatus(_message.Message):
     __slots__ = ("address", "state", "since_ms", "received_offset", "lag_bytes", "lag_ms", "reason")
@@ -1391,6 +1418,27 @@ class ElectUncleanRequest(_message.Message):
 class ElectUncleanReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class SetGuaranteeRequest(_message.Message):
+    __slots__ = ("setting", "value")
+    SETTING_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    setting: str
+    value: str
+    def __init__(self, setting: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+
+class SetGuaranteeReply(_message.Message):
+    __slots__ = ("guarantee",)
+    class GuaranteeEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    GUARANTEE_FIELD_NUMBER: _ClassVar[int]
+    guarantee: _containers.ScalarMap[str, str]
+    def __init__(self, guarantee: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ClusterStatusRequest(_message.Message):
     __slots__ = ()

@@ -889,6 +889,11 @@ class AdminStub:
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.ElectUncleanRequest.SerializeToString,
                 response_deserializer=duolog_dot_wire_dot_duolog__pb2.ElectUncleanReply.FromString,
                 _registered_method=True)
+        self.SetGuarantee = channel.unary_unary(
+                '/duolog.v1.Admin/SetGuarantee',
+                request_serializer=duolog_dot_wire_dot_duolog__pb2.SetGuaranteeRequest.SerializeToString,
+                response_deserializer=duolog_dot_wire_dot_duolog__pb2.SetGuaranteeReply.FromString,
+                _registered_method=True)
         self.PutQuota = channel.unary_unary(
                 '/duolog.v1.Admin/PutQuota',
                 request_serializer=duolog_dot_wire_dot_duolog__pb2.PutQuotaRequest.SerializeToString,
@@ -1033,6 +1038,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetGuarantee(self, request, context):
+        """Sets what puts of an elected group are promised, whichever node leads; asked of the master.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PutQuota(self, request, context):
         """Sets limits of a user, a client address, a topic or a namespace.
         """
@@ -1162,6 +1174,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ElectUnclean,
                     request_deserializer=duolog_dot_wire_dot_duolog__pb2.ElectUncleanRequest.FromString,
                     response_serializer=duolog_dot_wire_dot_duolog__pb2.ElectUncleanReply.SerializeToString,
+            ),
+            'SetGuarantee': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetGuarantee,
+                    request_deserializer=duolog_dot_wire_dot_duolog__pb2.SetGuaranteeRequest.FromString,
+                    response_serializer=duolog_dot_wire_dot_duolog__pb2.SetGuaranteeReply.SerializeToString,
             ),
             'PutQuota': grpc.unary_unary_rpc_method_handler(
                     servicer.PutQuota,
@@ -1633,6 +1650,33 @@ class Admin:
             '/duolog.v1.Admin/ElectUnclean',
             duolog_dot_wire_dot_duolog__pb2.ElectUncleanRequest.SerializeToString,
             duolog_dot_wire_dot_duolog__pb2.ElectUncleanReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetGuarantee(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duolog.v1.Admin/SetGuarantee',
+            duolog_dot_wire_dot_duolog__pb2.SetGuaranteeRequest.SerializeToString,
+            duolog_dot_wire_dot_duolog__pb2.SetGuaranteeReply.FromString,
             options,
             channel_credentials,
             insecure,

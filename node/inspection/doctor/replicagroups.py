@@ -1,9 +1,11 @@
 """Replica groups: their masters, and how many nodes hold what is acknowledged."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from duolog import GroupRoute, NodeStatus
 
+from ha.guarantee import OPTIONS, BadGuarantee, Guarantee
+from ha.options import AckMode
 from node.inspection.doctor.findings import (
     ERROR,
     NOTE,
@@ -30,7 +32,9 @@ def of_replica_group(seen: Seen, route: GroupRoute) -> Iterator[Finding]:
     )
     for name in sorted(known - {node.name for node in nodes}):
         yield down(f"node {name} of {route.group}", "it is not there", elects(nodes))
+    yield from _settings(nodes, where)
     for master in masters[:1]:
+        yield from _weaker(master, nodes)
         yield from _copies(master, len(nodes), where)
         for text in master.replication.discarded:
             yield Finding(
@@ -40,6 +44,58 @@ def of_replica_group(seen: Seen, route: GroupRoute) -> Iterator[Finding]:
                 f"an unclean election gave up records: {text}",
                 "find out whose messages they were",
             )
+
+
+def _settings(nodes: Sequence[NodeStatus], where: str) -> Iterator[Finding]:
+    """Settings that change with the master, as its nodes do not have them alike."""
+    told = [node for node in nodes if node.settings]  # in their own words, and of this version
+    differ = []
+    for option in sorted({option for node in told for option in node.settings}):
+        by_value: dict[str, list[str]] = {}
+        for node in told:
+            if option in node.settings:
+                by_value.setdefault(node.settings[option], []).append(node.name)
+        if len(by_value) > 1:
+            values = ", ".join(f"{value} on {' '.join(names)}" for value, names in by_value.items())
+            differ.append(f"{option} ({values})")
+    if differ:
+        yield Finding(
+            WARNING,
+            "settings-differ",
+            where,
+            f"its nodes have other settings, which change with the master: {'; '.join(differ)}",
+            "give all nodes of the group the same settings, one node after the other",
+        )
+
+
+def _weaker(master: NodeStatus, nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
+    """Nodes whose settings ask for less than the group promises, or would if it were recorded."""
+    promised = master.replication.guarantee
+    for node in nodes:
+        names = [
+            f"{option} = {node.settings[option]} (the group: {promised[name]})"
+            for name, option in OPTIONS.items()
+            if name in promised and _is_weaker(name, node.settings.get(option), promised)
+        ]
+        if names:
+            yield Finding(
+                WARNING,
+                "weaker-guarantee",
+                f"node {node.name} of {node.replication.group}",
+                f"its settings ask for less than its group promises: {', '.join(names)}; if it "
+                "leads, it goes by the group's",
+                "give it the group's settings, or lower the group's by `duolog cluster set`",
+            )
+
+
+def _is_weaker(name: str, value: str | None, promised: Mapping[str, str]) -> bool:
+    if value is None or value == AckMode.AUTO.value:  # by the flush mode, which is looked at
+        return False
+    try:
+        wanted, own = (Guarantee().altered(name, one) for one in (promised[name], value))
+    except BadGuarantee:
+        return False  # of a newer version
+    return name in own.weaker_than(wanted)
 
 
 def _without_master(seen: Seen, route: GroupRoute, where: str) -> Iterator[Finding]:

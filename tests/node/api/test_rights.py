@@ -120,6 +120,9 @@ TABLE = {
     "Admin/Route": Row(lambda t, g: wire.RouteRequest(), shows=True),
     "Admin/Failover": Row(lambda t, g: wire.FailoverRequest(), (f"{CLUSTER} Update",)),
     "Admin/Drain": Row(lambda t, g: wire.DrainRequest(node="x"), (f"{CLUSTER} Update",)),
+    "Admin/SetGuarantee": Row(
+        lambda t, g: wire.SetGuaranteeRequest(setting="x"), (f"{CLUSTER} Update",)
+    ),
     "Admin/ElectUnclean": Row(lambda t, g: wire.ElectUncleanRequest(), (f"{CLUSTER} Update",)),
     "Admin/PutQuota": Row(lambda t, g: wire.PutQuotaRequest(subject=f"Topic:{t}", bytes_in=1)),
     "Admin/DeleteQuota": Row(lambda t, g: wire.DeleteQuotaRequest(subject=f"Topic:{t}")),

@@ -34,6 +34,8 @@ from node.cli.node import problems_of
 from node.core import admission
 from node.election.failover import FailoverService
 from node.election.memoryregistry import MemoryRegistry
+from node.inspection.doctor.diagnosis import diagnose
+from node.inspection.survey import look
 from node.replication import refusals
 from node.replication.slavestream import ReplicationClient
 from node.server import Node
@@ -911,3 +913,61 @@ async def test_an_error_in_following_the_master_ends_a_node(
     ended = next(node for node in (old, *others) if broker_of(node).failed.is_set())
     assert broker_of(ended).store.fence_reason == "RuntimeError: nobody expected this"
     service(ended).step(failoverevents.Changed())  # what comes late begins nothing
+
+
+async def test_no_node_lowers_what_its_group_promises(voters: Voters) -> None:
+    """One node asks for one replica: it waits for two all the same, and operators are told."""
+    for name in "ab":
+        await voters.start(name)
+    await voters.whole()
+    with structlog.testing.capture_logs() as logs:
+        weak = await voters.start("c", ha={"in_sync_replicas": 1})
+        await voters.whole()
+        await until(lambda: any("weaker than its group's" in entry["event"] for entry in logs))
+    async with voters.client() as client:
+        seen = await look(client, [])
+        found = {finding.cause: finding for finding in diagnose(seen)}
+        assert "ha.in_sync_replicas (2 on a b, 1 on c)" in found["settings-differ"].what
+        assert "ha.in_sync_replicas = 1 (the group: 2)" in found["weaker-guarantee"].what
+        await client.admin.failover("c")
+        await until(lambda: voters.leader is weak)
+        await voters.whole()
+        await client.admin.create_topic("T", 1)
+        with pytest.raises(duolog.BadRequest, match="has 3 nodes"):
+            await client.admin.set_guarantee("in-sync-replicas", "4")
+        with pytest.raises(duolog.BadRequest, match="has no setting 'x'"):
+            await client.admin.set_guarantee("x", "4")
+        for name in "ab":
+            await voters.stop(name)
+        await until(lambda: broker_of(weak).replication.refusal() != "")
+        async with voters.client(timeout=1.0) as alone, alone.producer() as producer:
+            with pytest.raises(duolog.DuologError):
+                await producer.send("T", b"m")
+            now = await alone.admin.set_guarantee("in-sync-replicas", "1")
+            assert now["in-sync-replicas"] == "1"
+            await until(lambda: broker_of(weak).replication.refusal() == "")
+            assert (await producer.send("T", b"m")).status == "PUT_OK"
+
+
+async def test_a_group_that_promises_synced_puts_does_so_on_every_master(voters: Voters) -> None:
+    for name in "ab":
+        await voters.start(name)
+    await voters.whole()
+    async with voters.client() as client, client.producer() as producer:
+        now = await client.admin.set_guarantee("flush-disk-type", "SYNC_FLUSH")
+        assert now == {
+            "in-sync-replicas": "2",
+            "flush-disk-type": "SYNC_FLUSH",
+            "ack": "durable",
+        }
+        await client.admin.create_topic("T", 1)
+        for target in ("a", "b"):
+            await client.admin.failover(target)
+            await until(lambda: voters.leader is not None and name_of(voters.leader) == target)  # noqa: B023
+            await voters.whole()
+            sent = await producer.send("T", b"m")
+            assert sent.status == "PUT_OK"
+            for node in voters.nodes.values():
+                store = broker_of(node).store
+                end = broker_of(voters.the_leader()).store.confirm_offset
+                assert store.flushed_offset >= end, "on both disks when it is answered"

@@ -1,6 +1,7 @@
 """`duolog doctor` names each planted cause, and nothing else."""
 
 import ast
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -84,6 +85,20 @@ def with_part(name: str, **changed: Any) -> Seen:
     return with_node(name, replication=replace(one.replication, **changed))
 
 
+def with_settings(option: str, *values: str) -> Seen:
+    """The nodes tell their values of an option, as far as there are some."""
+    told = itertools.zip_longest(HEALTHY.nodes, values)
+    nodes = (replace(node, settings={option: value} if value else {}) for node, value in told)
+    return replace(HEALTHY, nodes=tuple(nodes))
+
+
+def weaker() -> Seen:
+    """Node b asks for less than its group promises."""
+    master, other, third = with_settings("ha.in_sync_replicas", "", "1").nodes
+    part = replace(master.replication, guarantee={"in-sync-replicas": "2"})
+    return replace(HEALTHY, nodes=(replace(master, replication=part), other, third))
+
+
 def with_replica(name: str, **changed: Any) -> Seen:
     """The registry says something else of a node."""
     replicas = tuple(replace(one, **changed) if one.node == name else one for one in REPLICAS)
@@ -164,6 +179,10 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
         "node b of g",
         lambda: with_node("b", parts={"name_servers": 3, "name_servers_lost": 1}),
     ),
+    "settings-differ": (
+        WARNING, "replica group g", lambda: with_settings("limits.topics_max", "10", "10", "20"),
+    ),
+    "weaker-guarantee": (WARNING, "node b of g", weaker),
     "unsafe-settings": (
         NOTE, "node b of g", lambda: with_node("b", parts={"unsafe_settings": 1}),
     ),
