@@ -66,6 +66,7 @@ PAUSE_MS = 1000  # after a mastership that could not begin
 HAND_OVER_MS = 2000  # longest pause of a planned switch
 STANDSTILL_SHARE = 0.5  # of a master's patience: without an event for so long, it stood still
 STANDSTILL_MIN_MS = 200  # several turns of its clock, which must not pass for a standstill
+FULL_PAUSE_MS = 30_000  # a mastership that was handed over is not handed on for so long
 DISCARDED_MAX = 32
 
 
@@ -85,6 +86,7 @@ class _Kind(enum.Enum):
     HAND_OVER = "hand over"
     START = "claim the start"
     DEPOSE = "depose"
+    ROOM = "tell the room"
 
 
 @dataclass(slots=True)
@@ -145,6 +147,7 @@ class Failover:
         self._awake_ms = MonoMs(0)  # since when it has not stood still
         self._handing: _HandingOver | None = None
         self._unclean: ElectUnclean | None = None
+        self._not_full_before_ms = MonoMs(0)  # when a full disk may end this mastership
 
     @property
     def view(self) -> View:
@@ -209,6 +212,29 @@ class Failover:
         state = self.view.state
         return max(state.epoch if state is not None else NO_EPOCH, self._facts.promised_epoch())
 
+    @property
+    def is_relieved(self) -> bool:
+        """Others have room for what this node cannot store: its disk need not be cleared for that.
+
+        Of a master, somebody takes over; without a slave, enough other members are left.
+        """
+        state, me = self.view.state, self.me.replica
+        if state is None:
+            return False
+        if self.role is not Role.LEADING:
+            return succession.relievers(self.view, state, me) >= self._needed
+        master = self._master
+        return master is not None and bool(succession.roomy_successor(self.view, state, me, master))
+
+    def may_be_relieved(self, now_ms: MonoMs) -> bool:
+        """Whether a master whose disk is full may hand over now: not after every few moments."""
+        return now_ms >= max(self._not_before_ms, self._not_full_before_ms)
+
+    @property
+    def taken_over_by(self) -> str:
+        """The node that takes over, while this master hands over; empty: none."""
+        return self._handing.target if self._handing is not None else ""
+
     # -- events --------------------------------------------------------------------------------
 
     def step(self, event: Event, now_ms: MonoMs) -> list[Effect]:
@@ -271,6 +297,8 @@ class Failover:
     def leads(self, master: Mastership) -> list[Effect]:
         """The mastership has begun."""
         self._master, self._instructed = master, None
+        handed = self._cause is Cause.HANDED_OVER
+        self._not_full_before_ms = MonoMs(self._stepped_ms + FULL_PAUSE_MS if handed else 0)
         return self._instruct()
 
     def cannot_lead(self, reason: str, now_ms: MonoMs) -> list[Effect]:
@@ -337,7 +365,14 @@ class Failover:
         if revision is None:
             return [*self._refused(done), *self.group.read(now_ms)]
         match done.kind:
-            case _Kind.REGISTER | _Kind.ELECT | _Kind.START | _Kind.DEPOSE | _Kind.PROMISE:
+            case (
+                _Kind.REGISTER
+                | _Kind.ELECT
+                | _Kind.START
+                | _Kind.DEPOSE
+                | _Kind.PROMISE
+                | _Kind.ROOM
+            ):
                 return [*self._say(done.token, ""), *self.group.read(now_ms)]
             case _Kind.MEMBERS:
                 assert done.state is not None, "it changes the state"
@@ -432,6 +467,8 @@ class Failover:
                 return effects + self._stand(taken)
             # Also if an older registration was applied late, and expired with an older lease.
             return effects + self._send(_Kind.REGISTER, self._changes.register())
+        if self.lease and self._facts.has_room() is not self.view.has_room(self.me.replica.node):
+            return effects + self._send(_Kind.ROOM, self._changes.tell_room(self._facts.has_room()))
         if self.role is Role.LEADING:
             return effects + self._keep_leading(now_ms)
         return effects + self._find_a_master(now_ms)
@@ -654,6 +691,11 @@ class Failover:
         if self.me.replica.node in view.drained and successor and now_ms >= self._not_before_ms:
             self._not_before_ms = MonoMs(now_ms + PAUSE_MS)
             return self._start_hand_over(HandOver(successor, None), now_ms)
+        if self._facts.is_full() and self.may_be_relieved(now_ms):
+            roomy = succession.roomy_successor(view, state, self.me.replica, master)
+            if roomy:
+                self._not_before_ms = MonoMs(now_ms + PAUSE_MS)
+                return self._start_hand_over(HandOver(roomy, None), now_ms)
         sync = self._sync
         assert sync is not None, "of an elected master"
         seen = Seen(
@@ -749,7 +791,7 @@ class Facts:
 
     unfit: why this node may not lead now (damage in its log, a failed disk), empty where it may.
     renew: give this directory another incarnation, durably, and answer it; the reason is for the
-    log. May raise OSError.
+    log. May raise OSError. is_full: its disk takes no puts. has_room: its disk is far from that.
     """
 
     unfit: Callable[[], str]
@@ -757,6 +799,8 @@ class Facts:
     log_end: Callable[[], int]
     promised_epoch: Callable[[], Epoch]
     renew: Callable[[str], int]
+    is_full: Callable[[], bool] = lambda: False
+    has_room: Callable[[], bool] = lambda: True
 
 
 __all__ = ["Candidacy", "Facts", "Failover", "Role"]

@@ -2,7 +2,7 @@
 
 | change | builds on |
 |--------|-----------|
-| register | nothing: a node's registration is its own |
+| register, tell_room | nothing: a node's registration and its room are its own |
 | claim | its start and the state as they were read |
 | elect | the state as it was read, no lock, its own start |
 | set_members, hand_over | the state as it was read, and the lock of this very mastership |
@@ -31,6 +31,11 @@ class GroupChanges:
         """Say that this node lives, and where."""
         key = self.keys.replica(self.me.replica.node)
         return Transaction((), (Put(key, self.me.to_bytes(), self.lease),))
+
+    def tell_room(self, has_room: bool) -> Transaction:
+        """Say whether this node's disk has room, for as long as it lives."""
+        key = self.keys.room(self.me.replica.node)
+        return Transaction((), (Put(key, b"{}", self.lease) if has_room else Delete(key),))
 
     def claim(self, start: Start) -> Transaction:
         """Record this start, and remove entries of incarnations that are no longer in use."""

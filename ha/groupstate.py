@@ -6,6 +6,7 @@
 | lock | the master's lease | who is the master now; gone: elect |
 | replica/NODE | NODE's lease | that it lives: incarnation, addresses |
 | drained/NODE | - | it shall not be the master, nor count for puts |
+| room/NODE | NODE's lease | its disk has room for what a full master cannot store |
 | start/NODE/INCARNATION | - | the newest start of its directory: an older copy does not know it |
 | guarantee | - | what puts are promised, whoever is the master (`ha.guarantee`) |
 """
@@ -199,6 +200,10 @@ class Keys:
         """The mark of a drained node."""
         return f"{self.prefix}drained/{node}"
 
+    def room(self, node: str) -> str:
+        """The mark of a live node whose disk has room; nodes of v0.1.0 have none."""
+        return f"{self.prefix}room/{node}"
+
     def starts(self, node: str) -> str:
         """Prefix of a node's starts, one key for each incarnation it ever had."""
         return f"{self.prefix}start/{node}/"
@@ -222,6 +227,11 @@ class View:
     starts: Mapping[str, Row] = field(default_factory=dict)  # by key
     guarantee: Guarantee | None = None  # None: not recorded yet
     guarantee_revision: int = 0
+    rooms: Mapping[str, int] = field(default_factory=dict)  # leases of nodes whose disk has room
+
+    def has_room(self, node: str) -> bool:
+        """Whether a live node says that its disk has room."""
+        return node in self.leases and self.rooms.get(node) == self.leases[node]
 
     def start_of(self, replica: Replica, keys: Keys) -> tuple[Start | None, int]:
         """A replica's newest start in the registry, and the revision to check.
@@ -266,7 +276,7 @@ def view_of(snapshot: Snapshot, keys: Keys) -> View:
         raise BadState(str(error)) from None
     replicas: dict[str, Registration] = {}
     leases: dict[str, int] = {}
-    start, drained = keys.replica(""), keys.drained("")
+    start, drained, room = keys.replica(""), keys.drained(""), keys.room("")
     for key, row in snapshot.rows.items():
         if not key.startswith(start):
             continue
@@ -287,6 +297,7 @@ def view_of(snapshot: Snapshot, keys: Keys) -> View:
         {key: row for key, row in snapshot.rows.items() if key.startswith(keys.starts("")[:-1])},
         promise,
         promise_row.mod_revision if promise_row is not None else 0,
+        {k[len(room) :]: row.lease for k, row in snapshot.rows.items() if k.startswith(room)},
     )
 
 

@@ -91,6 +91,7 @@ class Master:
         self.push2slave_max_offset = 0
         self.refusals: dict[str, tuple[Refuse, int]] = {}
         self.damaged_frames = 0  # received
+        self._last_sessions: dict[Replica, SlaveSession] = {}
         self.violations = 0  # connections ended because a peer broke the protocol
         self._snapshot = snapshot
         self._numbers = 0
@@ -453,8 +454,7 @@ class Master:
         session.node, session.endpoint = hello.node, hello.endpoint
         session.incarnation = hello.incarnation
         session.start = session.sent = session.received = start
-        session.caught_up_ms = now_ms
-        session.behind_since = (self.store.log.max_offset, now_ms)
+        session.begins_after(self._last_session(session), self.store.log.max_offset, now_ms)
         session.confirm_sent = self.store.confirm_offset
         session.whole_crc = hello.whole_crc and QUICK
         welcome = Welcome(
@@ -473,6 +473,15 @@ class Master:
         )
         session.outbox.append(frames.encode(welcome))
         return effects
+
+    def _last_session(self, session: SlaveSession) -> SlaveSession | None:
+        """The session before this one of the same replica."""
+        key = Replica(session.node, session.incarnation)
+        last = self._last_sessions.pop(key, None)
+        self._last_sessions[key] = session
+        while len(self._last_sessions) > REFUSALS_MAX:
+            del self._last_sessions[next(iter(self._last_sessions))]
+        return last
 
     def _acknowledged(self, session: SlaveSession, ack: Ack, now_ms: MonoMs) -> list[Effect]:
         wrong = self._wrong(session, ack)

@@ -58,6 +58,16 @@ class SlaveSession:
     behind_since: tuple[int, MonoMs] = (0, MonoMs(0))
     outbox: deque[bytes] = field(default_factory=deque)
 
+    def begins_after(self, last: "SlaveSession | None", end: int, now_ms: MonoMs) -> None:
+        """How far behind in time it is at its start; last: the session before it, of this replica.
+
+        A slave that connects again and again, and takes nothing, is behind all that time.
+        """
+        if last is not None and self.start < last.behind_since[0]:
+            self.caught_up_ms, self.behind_since = last.caught_up_ms, last.behind_since
+        else:
+            self.caught_up_ms, self.behind_since = now_ms, (end, now_ms)
+
     def note_lag(self, end: int, now_ms: MonoMs) -> None:
         """Learn how far behind in time the slave is, from an end of the log and the clock."""
         mark, at_ms = self.behind_since

@@ -41,12 +41,32 @@ def nobody_left(view: View, state: GroupState) -> bool:
 
 def best_successor(view: View, state: GroupState, me: Replica, master: Mastership) -> str:
     """The live, undrained member with the longest log; empty: there is none."""
+    live = [(master.held_by(replica), replica.node) for replica in _live(view, state, me)]
+    return max(live, default=(0, ""))[1]
+
+
+def roomy_successor(view: View, state: GroupState, me: Replica, master: Mastership) -> str:
+    """The same of those whose disk has room; empty where none says so."""
     live = [
         (master.held_by(replica), replica.node)
-        for replica in state.sync_state_set
-        if replica != me and replica.node in view.replicas and replica.node not in view.drained
+        for replica in _live(view, state, me)
+        if view.has_room(replica.node) and master.held_by(replica)
     ]
     return max(live, default=(0, ""))[1]
+
+
+def relievers(view: View, state: GroupState, me: Replica) -> int:
+    """How many other members have room on their disks."""
+    return sum(view.has_room(replica.node) for replica in _live(view, state, me))
+
+
+def _live(view: View, state: GroupState, me: Replica) -> list[Replica]:
+    """Other members that live and are not drained."""
+    return [
+        replica
+        for replica in sorted(state.sync_state_set)
+        if replica != me and lives(replica, view.replicas) and replica.node not in view.drained
+    ]
 
 
 def refusal(view: View, state: GroupState, me: Replica, target: str) -> str:

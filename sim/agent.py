@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ha import failoverevents, masterevents, membership
 from ha.epochs import Epoch
-from ha.failover import Candidacy, Facts, Failover
+from ha.failover import PAUSE_MS, Candidacy, Facts, Failover, Role
 from ha.failoverdriver import FailoverDriver
 from ha.failoverevents import (
     Answer,
@@ -34,6 +34,7 @@ from ha.membership import Membership
 from ha.options import HaOptions, own_guarantee
 from ha.registry import LeaseGone, Put, Snapshot, Transaction
 from ha.starts import Start
+from ha.succession import roomy_successor
 from sim.config import Setup
 from sim.etcd import TIMEOUT_MS, SimEtcd
 from sim.ghost import Ghost
@@ -47,6 +48,7 @@ from store.errors import StoreError
 TTL_MS = 600
 MARGIN_MS = 90
 RETRY_MS = 60.0
+RELIEVED_MS = 2 * PAUSE_MS  # by then a full master hands over, also at its second attempt
 NOTED_MS = 3.0  # longest until a note is begun, and from its end until that is known
 
 
@@ -101,10 +103,13 @@ class Agent:
                 lambda: node.store.log.max_offset,
                 lambda: (node.master or node.slave).identity.promised_epoch,  # type: ignore[union-attr]
                 self._renew,
+                lambda: node.store.retention.is_full,
+                lambda: node.store.retention.has_room,
             ),
         )
         self._chance = node.world.chance(f"agent:{node.name}:{node.boot}")
         self._driver = FailoverDriver(self.machine, self)
+        self._full_since_ms: MonoMs | None = None  # a master that another one could relieve
         self._no_room = False  # for what was to be noted last
         self._lease = 0
         self._last_lease = 0
@@ -126,7 +131,25 @@ class Agent:
 
     def _tick(self) -> None:
         self.step(Tick())
+        self._look_at_a_full_master()
         self.node.later(25.0, self._tick)
+
+    def _look_at_a_full_master(self) -> None:
+        """Where a member with room has the whole log, a master that stores nothing hands over."""
+        machine, now = self.machine, self.mono_ms()
+        since, self._full_since_ms = self._full_since_ms, None
+        master, state = self.node.master, machine.view.state
+        if machine.role is not Role.LEADING or master is None or state is None:
+            return
+        if not self.node.store.retention.is_full or not machine.may_be_relieved(now):
+            return
+        target = roomy_successor(machine.view, state, machine.me.replica, master)
+        held = [master.held_by(r) for r in state.sync_state_set if r.node == target]
+        if not held or held[0] < master.log_end:
+            return
+        self._full_since_ms = now if since is None else since
+        if now - self._full_since_ms > RELIEVED_MS:
+            raise Violation(f"{self.node.name} leads with a full disk, {target} has room")
 
     @property
     def registered(self) -> bool:

@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from ha import identity, master, membership, slave
+from ha import identity, master, membership, slave, succession
 from ha.epochs import Epoch
 from ha.failover import Failover
 from ha.groupchanges import GroupChanges
@@ -206,6 +206,18 @@ def _full_disks_at_switches(seed: int) -> list[Fault]:
     return sorted(found, key=lambda fault: fault.at)
 
 
+def _full_masters(seed: int) -> list[Fault]:
+    """Two of three nodes have no room, and one of them leads for a while."""
+    chance = random.Random(f"{seed}:masters")
+    full = chance.sample(NODES, 2)
+    return [Fault(600.0, "full_disk", node, lasts=3300.0, level=0.5) for node in full]
+
+
+def _full_leads_on() -> list[Patch]:
+    """A master keeps the lead though its disk is full, whoever has room."""
+    return [(succession, "roomy_successor", lambda *_: "")]
+
+
 def _barriers_overlooked() -> list[Patch]:
     """A start on a full disk looks for masterships among the entries of queues only."""
     return [(MessageStore, "not_dispatched", lambda *_: [])]
@@ -355,6 +367,7 @@ OBSERVER = [
         True,
         _full_disks_at_switches,
     ),
+    Mutant("full-leads-on", "all puts are refused", _full_leads_on, True, _full_masters),
     Mutant("late-registration", "a registration under an older lease", _late_registration, True),
     Mutant("promise-ignored", "an epoch is followed and not promised", _promise_ignored, True),
     Mutant("promise-unwritten", "a promise is not written down", _promise_unwritten),

@@ -313,14 +313,18 @@ class MessageStore:
         refused = self._not_writable()
         if refused is not None:
             return refused
-        return self.puts.put(batch, wall_ms)
+        result = self.puts.put(batch, wall_ms)
+        self._note_refusal(result.status)
+        return result
 
     def put_singles(self, singles: Singles, wall_ms: WallMs) -> SinglesResult:
         """Append messages of several queues of a topic, all of them or none."""
         refused = self._not_writable()
         if refused is not None:
             return SinglesResult(refused.status, refused.reason)
-        return self.puts.put_singles(singles, wall_ms)
+        result = self.puts.put_singles(singles, wall_ms)
+        self._note_refusal(result.status)
+        return result
 
     def hold_light_queues(self, names: Iterable[str]) -> None:
         """Store nothing in light queues while their removal is being decided."""
@@ -331,6 +335,10 @@ class MessageStore:
         self.puts.light.release(names)
         for name in names if forgotten else ():
             self.topic_queue_table.forget((name, 0))
+
+    def _note_refusal(self, status: PutMessageStatus) -> None:
+        if status is PutMessageStatus.CREATE_MAPEDFILE_FAILED:
+            self.retention.refused = True
 
     def _not_writable(self) -> PutResult | None:
         status = PutMessageStatus.SERVICE_NOT_AVAILABLE

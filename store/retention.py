@@ -5,10 +5,12 @@ at any hour if the disk is over 75 % full; over 85 %, unexpired ones are deleted
 puts are refused until usage falls. Oldest first, at most 10 per round, never the last one, and
 never one that is not completely dispatched and on disk.
 
-Where other files use more of the file system than this store does, deleting messages makes room for
-those: unexpired ones are kept (`clean_file_forcibly_for_others` is RocketMQ's rule, to delete them).
+Where other files use more of the file system than this store does, deleting messages makes room
+for those: unexpired ones are kept (`clean_file_forcibly_for_others` is RocketMQ's rule). So they
+are where the disk takes no puts and other nodes of the group, which have room, take them instead.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from store.clocks import WallMs
@@ -68,6 +70,9 @@ class Retention:
     flags: RunningFlags
     manual_rounds: int = 0
     use: DiskUse | None = None  # as `wants_use` asked for it before this round
+    ratio: float = 0.0  # used share of the disk, as it was looked at last
+    refused: bool = False  # a put found no room since then
+    relieved: Callable[[], bool] = lambda: False  # other nodes store what this one cannot
 
     def trigger(self) -> None:
         """Ask for deletion now (deleteExpiredCommitLog): the next 20 rounds act at any hour."""
@@ -75,7 +80,8 @@ class Retention:
 
     def check_space(self) -> float:
         """Set or clear DISK_FULL by how full the disk is; the used share."""
-        ratio = self.disk.used_ratio()
+        self.ratio = ratio = self.disk.used_ratio()
+        self.refused = False
         if ratio > self.options.disk_space_warning_level_ratio / 100:
             self.flags.set(RunningFlags.DISK_FULL)
         else:
@@ -90,6 +96,7 @@ class Retention:
         ratio = self.check_space()
         at_once = ratio > self.forced_limit
         kept = self.use is not None and self.use.mostly_others
+        kept = kept or (self.is_full and self.relieved())
         segments: list[str] = []
         unexpired: list[str] = []
         if self._is_time(hour) or self._over_limit(ratio) or self.manual_rounds > 0:
@@ -105,6 +112,17 @@ class Retention:
             self.check_space()
         more = at_once and bool(segments)
         return Cleaned(len(segments), queue_files, index_files, ratio, tuple(unexpired), more)
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing can be stored now."""
+        return self.refused or self.flags.has(RunningFlags.DISK_FULL)
+
+    @property
+    def has_room(self) -> bool:
+        """Well below the level at which puts are refused: messages of a full node may come here."""
+        level = self.options.disk_space_warning_level_ratio / 100
+        return not self.is_full and self.ratio <= min(self.forced_limit, level)
 
     @property
     def wants_use(self) -> bool:

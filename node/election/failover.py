@@ -138,8 +138,12 @@ class FailoverService:
                 lambda: log_.store.log.max_offset,
                 self._promised,
                 self._renew,
+                lambda: log_.store.retention.is_full,
+                lambda: log_.store.retention.has_room,
             ),
         )
+        log_.store.retention.relieved = lambda: self.machine.is_relieved
+        self._relieved_by = ""  # as it was logged
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(3, thread_name_prefix="duolog-registry")
         self._keeper = LeaseKeeper(
@@ -282,6 +286,10 @@ class FailoverService:
         if stranded and not self._stranded:
             log.error("the group needs an operator", reason=stranded)
         self._stranded = stranded
+        successor = self.machine.taken_over_by if self._log.store.retention.is_full else ""
+        if successor and successor != self._relieved_by:
+            log.warning("the disk is full: a node with room takes over", master=successor)
+        self._relieved_by = successor
         self._tell_weaker()
 
     def _tell_weaker(self) -> None:

@@ -87,6 +87,7 @@ class ReplicationClient:
         self._away_since = time.monotonic()  # while the master is not followed
         self._warned = False  # of a master without a key
         self._uncovered = False  # the last stream's chunks had no CRC over their log bytes; logged
+        self._stuck = False  # this node cannot store what the master sends
         self._broken = False  # the connection on which log bytes flowed; nothing was heard since
 
     @property
@@ -128,15 +129,16 @@ class ReplicationClient:
             if said != shown:
                 log.warning("not following the master", master=self._upstream.address, reason=said)
                 shown = said
-            pause = PAUSE_MIN_SECONDS if followed else min(2 * pause, longest)
+            well = followed and not self._stuck
+            pause = PAUSE_MIN_SECONDS if well else min(2 * pause, longest)
             await asyncio.sleep(pause)
-            if followed:
+            if well:
                 shown = ""
 
     async def _follow(self) -> tuple[str, bool]:
         """One connection, from beginning to end: why it ended, and whether log bytes flowed."""
         channel = self._channel()
-        self._closing, self._failure, self._followed = "", None, False
+        self._closing, self._failure, self._followed, self._stuck = "", None, False, False
         try:
             stream: grpc.aio.StreamStreamMultiCallable[bytes, bytes]
             stream = channel.stream_stream(HA_METHOD)
@@ -250,6 +252,7 @@ class ReplicationClient:
         try:
             effects = self._slave.step(Received(data), self._log.times.mono_ms())
         except OSError as error:
+            self._stuck = True
             effects = self._slave.suspend(f"disk error: {error.strerror or error}")
         except StoreError as error:
             effects = self._slave.suspend(str(error))

@@ -79,6 +79,7 @@ class Voter:
         self.master: Master | None = None
         self.link: Link | None = None
         self.unfit = ""
+        self.full = False  # its disk, as far as puts go
         self.said: list[Effect] = []
         self.answers: list[str] = []
         self.released: list[tuple[object, PutMessageStatus]] = []  # puts that waited
@@ -106,6 +107,8 @@ class Voter:
                 lambda: self.store.log.max_offset,
                 lambda: self.part.identity.promised_epoch,
                 self._renew,
+                lambda: self.full or self.store.retention.is_full,
+                lambda: not self.full and self.store.retention.has_room,
             ),
         )
 

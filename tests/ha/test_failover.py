@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ha import masterevents
+from ha import failover, masterevents
 from ha.epochs import Epoch
 from ha.failover import HAND_OVER_MS, PAUSE_MS, Role
 from ha.failoverevents import (
@@ -951,6 +951,71 @@ def test_a_drained_master_hands_over_and_leaves_the_set(three: Electorate) -> No
     three.until(lambda: names(three.state) == set("abc") - {leader.name})
     three.table.commit(Transaction((), (Delete(KEYS.drained(leader.name)),)))
     three.until(lambda: names(three.state) == set("abc"))
+
+
+# -- full disks ------------------------------------------------------------------------------------
+
+
+def test_a_master_with_a_full_disk_hands_over_to_a_member_with_room(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    full, roomy = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
+    full.full = True
+    three.until(lambda: not leader.machine.view.has_room(full.name))
+    leader.full = True
+    assert leader.machine.is_relieved
+    three.until(lambda: three.leader is roomy, 1000)
+    three.run(2000)
+    assert three.leader is roomy
+    assert not leader.machine.is_relieved, "one member with room is fewer than puts require"
+    full.full = False
+    three.until(lambda: leader.machine.is_relieved)
+
+
+def test_a_master_with_a_full_disk_stays_where_no_member_says_that_it_has_room(
+    three: Electorate,
+) -> None:
+    """As nodes of v0.1.0, which say nothing of their disks."""
+    leader = three.leader
+    assert leader is not None
+    for voter in three.voters.values():
+        voter.full = voter is not leader
+    three.until(lambda: not any(map(leader.machine.view.has_room, set("abc") - {leader.name})))
+    leader.full = True
+    three.run(5000)
+    assert three.leader is leader
+    assert not leader.machine.is_relieved
+    three.voters[max(set("abc") - {leader.name})].full = False
+    three.until(lambda: three.leader not in (None, leader), 1000)
+
+
+def test_a_mark_of_room_ends_with_the_nodes_lease(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    gone = max(set("abc") - {leader.name})
+    assert leader.machine.view.has_room(gone)
+    three.kill(gone)
+    three.table.drop(three.voters[gone].machine.lease)
+    leader.step(Changed())
+    assert not leader.machine.view.has_room(gone)
+
+
+def test_a_mastership_that_was_handed_over_is_not_handed_on_at_once(
+    three: Electorate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failover, "FULL_PAUSE_MS", 5000)
+    first = three.leader
+    assert first is not None
+    first.full = True
+    three.until(lambda: three.leader not in (None, first), 1000)
+    second = three.leader
+    assert second is not None
+    first.full, second.full = False, True
+    began = three.now
+    three.run(3500)
+    assert three.leader is second
+    three.until(lambda: three.leader not in (None, second), 3000)
+    assert three.now - began < 6000
 
 
 # -- a registry that forgot ------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from ha.masterevents import Close
 from ha.options import AckMode, HaOptions
 from ha.progress import ConnectionState
 from ha.slave import Slave
+from ha.slaveevents import Lost
 from sim.disk import SimDisk
 from store.clocks import MonoMs
 from store.errors import StoreError
@@ -671,6 +672,26 @@ def test_a_slave_that_comes_is_behind_since_then_and_by_the_ends_it_has_reached_
     end = master.store.log.max_offset
     assert acknowledged(ends[1], 3000) == 2000, "all that there was when it came"
     assert acknowledged(end, 4000) == 1000, "all that there was at 3000"
+
+
+def test_a_slave_that_connects_again_and_again_and_takes_nothing_is_behind_all_the_time() -> None:
+    """As one whose disk is full: each connection would begin a time of patience anew."""
+    master, slave = open_master(), open_slave()
+    put(master, b"x")
+    for now in (1000, 2000, 5000):
+        link = Link(master, slave, now)
+        assert master.next_frame(link.number, MonoMs(now)) is not None  # the welcome
+        (row,) = master.rows(MonoMs(now + 500))
+        assert row.lag_ms == now - 500
+        master.step(masterevents.Disconnected(link.number), MonoMs(now))
+        slave.step(Lost("its disk is full"), MonoMs(now))
+    Link(master, slave, 6000).pump(6000)
+    put(master, b"x")
+    master.step(masterevents.Disconnected(next(iter(master.sessions))), MonoMs(7000))
+    slave.step(Lost("the network"), MonoMs(7000))
+    Link(master, slave, 9000)
+    (row,) = master.rows(MonoMs(9500))
+    assert row.lag_ms == 500, "it had the log that there was"
 
 
 def test_status_shows_the_newest_refusal_of_each_node_until_it_is_served() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from store import osdisk
 from store.clocks import WallMs
-from store.messagestore import MessageStore
+from store.columns import Columns
+from store.messagestore import MessageStore, PutBatch
 from store.osdisk import OsDisk
 from store.retention import DiskUse
 from store.status import PutMessageStatus, RunningFlags
@@ -98,6 +99,38 @@ def test_unexpired_segments_are_not_deleted_for_others_files(
     assert bool(clean(store, 1)) is deleted
     assert store.flags.has(RunningFlags.DISK_FULL)
     assert clean(store, 73) > 0  # retention goes on
+    crash(store)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "relieved", "deleted"), [(0.91, True, False), (0.91, False, True), (0.86, True, True)]
+)
+def test_a_full_node_that_others_relieve_keeps_unexpired_segments(
+    tmp_path: Path, ratio: float, relieved: bool, deleted: bool
+) -> None:
+    store = filled(tmp_path, ratio=ratio)
+    store.retention.relieved = lambda: relieved
+    assert bool(clean(store, 1)) is deleted
+    assert not store.retention.has_room
+    crash(store)
+
+
+def test_a_put_that_finds_no_room_makes_a_node_full_until_the_disk_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(tmp_path, messages=1)
+    assert store.retention.has_room
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(OsDisk, "create", refuse)
+    while store.put(PutBatch("T", 0, Columns.of([b"x" * 4000]), NOW), NOW).status.name == "PUT_OK":
+        pass
+    assert store.retention.is_full
+    assert not store.retention.has_room
+    store.retention.check_space()
+    assert store.retention.has_room
     crash(store)
 
 

@@ -765,6 +765,26 @@ async def test_a_slave_without_room_for_its_promise_follows_when_there_is_room(
     assert not any(broker_of(node).failed.is_set() for node in others)
 
 
+async def test_a_master_with_a_full_disk_hands_over_and_keeps_its_messages(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await voters.start_all()
+    old = voters.the_leader()
+    store = broker_of(old).store
+    async with voters.client() as client, client.producer(timeout=WAIT_SECONDS) as producer:
+        await client.admin.create_topic("T", 1)
+        await producer.send("T", b"before")
+        monkeypatch.setattr(store.disk, "used_ratio", lambda: 0.95)
+        with structlog.testing.capture_logs() as lines:
+            store.retention.check_space()
+            assert store.retention.is_full
+            receipt = await producer.send("T", b"after")
+        assert (receipt.status, receipt.queue_offset, receipt.epoch) == ("PUT_OK", 1, 2)
+    assert voters.leader not in (None, old)
+    assert any("a node with room takes over" in line["event"] for line in lines)
+    await until(lambda: store.retention.relieved())
+
+
 async def test_no_thread_is_left_of_a_node_that_was_stopped(voters: Voters) -> None:
     await voters.start_all()
     await voters.stop(name_of(voters.the_leader()))
