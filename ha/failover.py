@@ -466,7 +466,9 @@ class Failover:
             if taken:
                 return effects + self._stand(taken)
             # Also if an older registration was applied late, and expired with an older lease.
-            return effects + self._send(_Kind.REGISTER, self._changes.register())
+            return effects + self._send(
+                _Kind.REGISTER, self._changes.register(self._facts.has_room())
+            )
         if self.lease and self._facts.has_room() is not self.view.has_room(self.me.replica.node):
             return effects + self._send(_Kind.ROOM, self._changes.tell_room(self._facts.has_room()))
         if self.role is Role.LEADING:

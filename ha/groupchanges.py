@@ -27,15 +27,18 @@ class GroupChanges:
     me: Registration
     lease: int
 
-    def register(self) -> Transaction:
-        """Say that this node lives, and where."""
+    def register(self, has_room: bool) -> Transaction:
+        """Say that this node lives, and where, and whether its disk has room."""
         key = self.keys.replica(self.me.replica.node)
-        return Transaction((), (Put(key, self.me.to_bytes(), self.lease),))
+        return Transaction((), (Put(key, self.me.to_bytes(), self.lease), self._room(has_room)))
 
     def tell_room(self, has_room: bool) -> Transaction:
         """Say whether this node's disk has room, for as long as it lives."""
+        return Transaction((), (self._room(has_room),))
+
+    def _room(self, has_room: bool) -> Put | Delete:
         key = self.keys.room(self.me.replica.node)
-        return Transaction((), (Put(key, b"{}", self.lease) if has_room else Delete(key),))
+        return Put(key, b"{}", self.lease) if has_room else Delete(key)
 
     def claim(self, start: Start) -> Transaction:
         """Record this start, and remove entries of incarnations that are no longer in use."""
