@@ -87,6 +87,15 @@ def _begins_behind() -> list[Patch]:
     return [(GroupReader, "_read_from", read_from)]
 
 
+def _place_forgotten() -> list[Patch]:
+    """Where a group begins is kept nowhere until something of the queue was consumed."""
+
+    async def begin(self: Any, queues: Any, begun: Any) -> dict[Any, int]:
+        return {queue: await self._offset_at(queue, self._start) for queue in queues}
+
+    return [*left_out_later(MetadataLog, "begin")(), (GroupReader, "_begin", begin)]
+
+
 def _reads_on() -> list[Patch]:
     """What goes to another member is read until the stream breaks."""
     original = Prefetch.end
@@ -450,6 +459,11 @@ SDK = [
         _segments_lost,
     ),
     _bug("group-begins-behind", "a message is passed over by who takes over", _begins_behind),
+    _bug(
+        "group-place-forgotten",
+        "a group that began at the latest message begins again where nothing was consumed",
+        _place_forgotten,
+    ),
     _bug("group-reads-on", "a queue that was taken away is read on", _reads_on),
     _bug("group-fetched-is-consumed", "what arrives counts as consumed", _fetched_is_consumed),
     _bug(

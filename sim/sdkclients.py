@@ -18,6 +18,7 @@ from duolog._producer import Producer
 from duolog._receipts import Receipt
 from duolog._runtime import Runtime
 from duolog._sink import Sink
+from duolog._start import Start
 from duolog.wire import duolog_pb2 as wire
 
 from sim.channels import SimChannel
@@ -234,7 +235,16 @@ class SdkPrograms:
                 process,
                 lambda topic=topic: process.client.admin.create_topic(topic, QUEUES),  # type: ignore[misc]
             )
+        # The group begins at the latest message while there is none: it is to get all.
+        await self._until_done(process, lambda: self._begin_group(process))
         self.ready = True
+
+    @staticmethod
+    async def _begin_group(process: Process) -> None:
+        async with process.client.consumer(
+            GROUP, [WRITTEN], start=Start.LATEST, session=SESSION_SECONDS
+        ):
+            """It consumes nothing."""
 
     @staticmethod
     async def _until_done(process: Process, make: Callable[[], Awaitable[object]]) -> None:
@@ -338,6 +348,7 @@ class SdkPrograms:
             consumer = process.client.consumer(
                 GROUP,
                 [WRITTEN],
+                start=Start.LATEST,
                 session=SESSION_SECONDS,
                 commit_interval=process.chance.choice((0.1, 0.4)),
             )

@@ -11,6 +11,7 @@ committed (at least once).
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -90,21 +91,38 @@ class Consumer:
 
     async def _join(self) -> None:
         """Begin to read in every replica group that holds one of the topics."""
-        held: dict[str, set[str]] = {}
+        held: dict[str, list[Queue]] = {}
         for topic in self.topics:
-            for replica_group, _ in await self._topics.slots(topic, self._timeout):
-                held.setdefault(replica_group, set()).add(topic)
-        for replica_group in sorted(held.keys() - self._readers.keys()):
-            member = self._member(replica_group, sorted(held[replica_group]))
-            reader = GroupReader(
-                self._router, replica_group, self._consumption, member, self._arrived
-            )
+            for replica_group, queue in await self._topics.slots(topic, self._timeout):
+                held.setdefault(replica_group, []).append((topic, queue))
+        members = {
+            replica_group: self._member(replica_group, sorted({topic for topic, _ in queues}))
+            for replica_group, queues in held.items()
+            if replica_group not in self._readers
+        }
+        # What came to another replica group since is read from its first message there.
+        begun = set(self.topics) if self._started else await self._begun(members, held)
+        consumption = replace(self._consumption, begun=frozenset(begun))
+        for replica_group in sorted(members):
+            member = members[replica_group]
+            reader = GroupReader(self._router, replica_group, consumption, member, self._arrived)
             try:
                 await reader.start()
             except BaseException:
                 await reader.close(commit=False)
                 raise
             self._readers[replica_group] = reader
+
+    async def _begun(
+        self, members: dict[str, Membership], held: dict[str, list[Queue]]
+    ) -> set[str]:
+        """Topics of which the group has an offset in one of several replica groups."""
+        begun: set[str] = set()
+        if len(members) > 1 and self._consumption.start is not Start.EARLIEST:
+            for replica_group, member in members.items():
+                known = await member.offsets(held[replica_group], None)
+                begun |= {topic for (topic, _), offset in known.items() if offset >= 0}
+        return begun
 
     def _member(self, replica_group: str, topics: list[str]) -> Membership:
         connection, place = self._router.connection(replica_group), self._place

@@ -12,7 +12,8 @@ class Consumption:
     """What is the same in all replica groups: see `Client.consumer`.
 
     commit_interval: seconds between commits. session: seconds of silence after which the group goes
-    on without the consumer. timeout: seconds of one call.
+    on without the consumer. timeout: seconds of one call. begun: topics that the group reads in
+    another replica group already: it begins at their first messages.
     """
 
     group: str
@@ -22,6 +23,7 @@ class Consumption:
     commit_interval: float = 5.0
     session: float = 10.0
     timeout: float = 10.0
+    begun: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Raise BadRequest for a start that is none, no group, or two filters."""

@@ -8,7 +8,7 @@ committed (at least once). A queue that goes to another member waits for the mes
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 
 from duolog._background import Background
 from duolog._consumption import Consumption
@@ -52,6 +52,7 @@ class GroupReader:
         self.group = group = consumption.group
         self._membership = membership
         self._start = consumption.start
+        self._begun = consumption.begun
         self._commit_interval = consumption.commit_interval
         self._session = consumption.session
         self._timeout = consumption.timeout
@@ -85,6 +86,8 @@ class GroupReader:
             return
         self._started = True
         await self._heartbeat()
+        if not self._positions:  # all are read by others, or a new master hears them first
+            await self._known([(topic, 0) for topic in self._membership.topics])
         for work in (self._heartbeats, self._commits, self._subscribe):
             self._background.start(self._keep(work))
 
@@ -214,19 +217,29 @@ class GroupReader:
 
     async def _take_on(self, queues: list[Queue]) -> None:
         """Begin reading queues where the group is, or at the start that was asked for."""
-        found = await self._membership.offsets(queues, self._start)
+        found = await self._known(queues)
         starts = {queue: offset for queue, offset in found.items() if offset >= 0}
         starts.update(self._positions)  # a queue that comes back: we held it all the time
         new = [queue for queue in queues if queue not in starts]
         if new:
-            begun = {queue[0] for queue in starts}
+            begun = self._begun.union(queue[0] for queue in starts)
             try:
                 starts.update(await self._begin(new, begun))
             except StaleMember:
                 return  # the next heartbeat tells which are ours
         self._read_from({queue: starts[queue] for queue in queues})
 
-    async def _begin(self, queues: list[Queue], begun: set[str]) -> dict[Queue, int]:
+    async def _known(self, queues: list[Queue]) -> dict[Queue, int]:
+        """Where the group is, or begins from now on, in all queues of their topics."""
+        found: dict[Queue, int] = {}
+        early = [queue for queue in queues if queue[0] in self._begun]
+        others = [queue for queue in queues if queue[0] not in self._begun]
+        for some, start in (early, Start.EARLIEST), (others, self._start):
+            if some:
+                found |= await self._membership.offsets(some, start)
+        return found
+
+    async def _begin(self, queues: list[Queue], begun: Collection[str]) -> dict[Queue, int]:
         """Commit where to begin before anything is read: what comes later is not passed over when
         its queue has another reader before anything of it was consumed.
 

@@ -40,12 +40,15 @@ class Share:
 class Membership(Protocol):
     """Asked by the reader of one replica group."""
 
+    topics: list[str]
+
     async def share(self, owned: Iterable[Queue]) -> Share:
         """Tell that we live and what we read; answers with what we are to read."""
 
-    async def offsets(self, queues: Sequence[Queue], start: Start) -> dict[Queue, int]:
+    async def offsets(self, queues: Sequence[Queue], start: Start | None) -> dict[Queue, int]:
         """Where the group is, or begins from now on: a group without offsets at `start`.
 
+        None: it does not begin now.
         A queue of which nothing is known is missing, or negative: its reader commits where it
         begins.
         """
@@ -83,7 +86,7 @@ class SharingMember:
         """polled: whether the program has asked the consumer for messages."""
         self._connection = connection
         self._group = consumption.group
-        self._topics = list(topics)
+        self.topics = list(topics)
         self._how = how
         self._polled = polled
         self._sql = consumption.sql
@@ -113,7 +116,7 @@ class SharingMember:
         request = wire.HeartbeatRequest(
             group=self._group,
             member_id=self.member_id,
-            topics=self._topics,
+            topics=self.topics,
             session_ms=int(self._session * 1000),
             owned=_refs(owned),
             strategy=self._how.strategy,
@@ -142,9 +145,11 @@ class SharingMember:
         self._reads -= {(ref.topic, ref.queue_id) for ref in reply.foreign}
         return Share(granted, reply.pending)
 
-    async def offsets(self, queues: Sequence[Queue], start: Start) -> dict[Queue, int]:
+    async def offsets(self, queues: Sequence[Queue], start: Start | None) -> dict[Queue, int]:
         """The group's committed offsets; a node of version 0.1.0 does not make it begin."""
-        request = wire.OffsetsRequest(group=self._group, queues=_refs(queues), begin=on_wire(start))
+        request = wire.OffsetsRequest(group=self._group, queues=_refs(queues))
+        if start is not None:
+            request.begin = on_wire(start)
         reply = await self._connection.call(
             lambda left: self._connection.groups.Offsets(request, timeout=left), self._timeout
         )
@@ -247,22 +252,22 @@ class BroadcastMember:
         """file: shared by the readers of one consumer."""
         self._connection = connection
         self._replica_group = replica_group
-        self._topics = list(topics)
+        self.topics = list(topics)
         self._file = file
         self._timeout = timeout
 
     async def share(self, owned: Iterable[Queue]) -> Share:
         """All queues that there are now. Raises UnknownTopic."""
-        request = wire.ListTopicsRequest(topics=self._topics)
+        request = wire.ListTopicsRequest(topics=self.topics)
         reply = await self._connection.call(
             lambda left: self._connection.admin.ListTopics(request, timeout=left), self._timeout
         )
-        missing = set(self._topics) - {found.topic for found in reply.topics}
+        missing = set(self.topics) - {found.topic for found in reply.topics}
         if missing:
             raise UnknownTopic(f"topic {min(missing)!r} does not exist")
         return Share({(found.topic, q) for found in reply.topics for q in range(found.queues)})
 
-    async def offsets(self, queues: Sequence[Queue], start: Start) -> dict[Queue, int]:
+    async def offsets(self, queues: Sequence[Queue], start: Start | None) -> dict[Queue, int]:
         """Our own."""
         return {queue: self._file.of(self._replica_group, queue) for queue in queues}
 

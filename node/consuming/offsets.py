@@ -7,7 +7,7 @@ from duolog import Start
 from duolog._message import RETRY_PREFIX
 
 from node.core.core import Core
-from store.offsets import PhyOffset
+from store.offsets import PhyOffset, QueueOffset
 
 
 def offset_at(core: Core, topic: str, queue_id: int, at: Start | int) -> int:
@@ -22,7 +22,7 @@ def offset_at(core: Core, topic: str, queue_id: int, at: Start | int) -> int:
             return core.positions.offset_at_time(topic, queue_id, time_ms)
 
 
-def first_retry(core: Core, group: str, topic: str, queue_id: int) -> int:
+def first_retry(core: Core, group: str, topic: str, queue_id: int) -> QueueOffset:
     """Where a group begins in a retry topic: behind what was left by a deleted one of its name."""
     birth = core.metadata.tables.births.groups.get(group, 0)
     return core.positions.offset_in_log(topic, queue_id, PhyOffset(birth))
@@ -42,6 +42,7 @@ async def begin(
     offsets: dict[str, dict[int, int]] = {}
     for topic in topics:
         known = core.metadata.tables.offsets.get((topic, group), {})
+        at: Callable[[str, int], int]
         if topic.startswith(RETRY_PREFIX):
             at = partial(first_retry, core, group)
         else:

@@ -573,7 +573,8 @@ class MetadataLog:
 
     async def put_group(self, group: Json) -> None:
         """Create a group, or alter one."""
-        name, change = group["groupName"], {"op": "group", "group": group}
+        name = group["groupName"]
+        change: Json = {"op": "group", "group": group}
         if name in self._tables.births.groups and name not in self._tables.groups:
             change["birth"] = self._store.max_offset  # one of its name was deleted
         await self.change(change)

@@ -23,16 +23,21 @@ class Place:
     """A place in a group. answers: to the next heartbeats. foreign: another member's queues."""
 
     def __init__(self) -> None:
+        self.topics = ["T"]
         self.answers = [Share({FIRST, SECOND})]
         self.claims: list[list[Queue]] = []
         self.asked: list[dict[Queue, int]] = []
         self.foreign: set[Queue] = set()
+        self.begins: list[tuple[list[Queue], duolog.Start | None]] = []
 
     async def share(self, owned: Iterable[Queue]) -> Share:
         self.claims.append(sorted(owned))
         return self.answers.pop(0)
 
-    async def offsets(self, queues: Sequence[Queue], start: duolog.Start) -> dict[Queue, int]:
+    async def offsets(
+        self, queues: Sequence[Queue], start: duolog.Start | None
+    ) -> dict[Queue, int]:
+        self.begins.append((list(queues), start))
         return dict.fromkeys(queues, START)
 
     async def commit(self, offsets: dict[Queue, int], forward: bool) -> None:
@@ -119,3 +124,20 @@ async def test_a_queue_that_comes_back_to_a_silent_member_is_read_where_the_grou
     await reader._heartbeat()
     await reader._heartbeat()
     assert reader._positions == {FIRST: START, SECOND: START}
+
+
+async def test_a_group_begins_when_its_member_starts_though_it_reads_nothing_yet(
+    place: Place,
+) -> None:
+    """As under a new master, which hears first who reads what."""
+    place.answers = [Share(set(), pending=True)]
+    place.topics = ["T", "U"]
+    latest, earliest = duolog.Start.LATEST, duolog.Start.EARLIEST
+    consumption = Consumption(group="g", start=latest, begun=frozenset("U"))
+    nothing: Any = SimpleNamespace(runtime=SimpleNamespace(chance=random.Random(1)))
+    router: Any = SimpleNamespace(connection=lambda _: nothing, reading=lambda _: nothing)
+    made = GroupReader(cast(Router, router), "0", consumption, place, asyncio.Event())
+    made._keep = lambda loop: asyncio.sleep(0)  # type: ignore[method-assign]
+    await made.start()
+    assert place.begins == [([("U", 0)], earliest), ([("T", 0)], latest)]
+    await made._background.stop()

@@ -142,6 +142,24 @@ async def test_a_consumer_reads_all_groups_and_commits_in_each(nodes: dict[str, 
             assert await again.get(0.3) is None
 
 
+@pytest.mark.usefixtures("quick_groups")
+async def test_what_comes_to_another_replica_group_is_read_from_its_first_message(
+    nodes: dict[str, Node],
+) -> None:
+    async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
+        await client.admin.create_topic("U", 1, groups=["broker-a"])
+        await producer.send("U", b"before")
+        async with client.consumer("g", "U", start=duolog.Start.LATEST):
+            pass
+        await client.admin.create_topic("U", 1, groups=["broker-b"])
+    async with client_of(nodes["broker-a"]) as client, client.producer() as producer:
+        receipts = [await producer.send("U", b"%d" % k) for k in range(4)]
+        assert {receipt.group for receipt in receipts} == set(GROUPS)
+        async with client.consumer("g", "U", start=duolog.Start.LATEST) as consumer:
+            found = [await consumer.get(WAIT_SECONDS) for _ in range(4)]
+        assert {one.body for one in found if one is not None} == {b"%d" % k for k in range(4)}
+
+
 async def test_sends_without_a_queue_go_to_the_group_that_takes_them(
     nodes: dict[str, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
