@@ -46,6 +46,7 @@ class Commits:
         self._metadata = broker.metadata
         self._gathered: dict[str, dict[QueueKey, int]] = {}
         self._count = 0
+        broker.metadata.group_deleted.append(self._group_deleted)
 
     def note(self, group: str, key: QueueKey, offset: int) -> None:
         """A group commits an offset. Raises Busy where too many are not stored yet."""
@@ -55,6 +56,10 @@ class Commits:
                 raise sdk.Busy(f"commits of {GATHERED_MAX} queues are not stored yet")
             self._count += 1
         queues[key] = offset
+
+    def _group_deleted(self, group: str) -> None:
+        """What its members committed is not for a group of the same name."""
+        self._count -= len(self._gathered.pop(group, {}))
 
     def newest(self, group: str, key: QueueKey) -> int:
         """The offset that is not stored yet; -1 for none."""
@@ -69,7 +74,7 @@ class Commits:
     async def store(self) -> None:
         """Store what was gathered. What a node cannot store, its clients commit again elsewhere."""
         for group in list(self._gathered):
-            gathered = list(self._gathered[group].items())
+            gathered = list(self._gathered.get(group, {}).items())
             for first in range(0, len(gathered), TOGETHER_MAX):
                 await self._store(group, dict(gathered[first : first + TOGETHER_MAX]))
 
@@ -85,13 +90,13 @@ class Commits:
 
     def _forget(self, group: str, stored: dict[QueueKey, int]) -> None:
         """Those that are stored, and have not moved meanwhile."""
-        queues = self._gathered[group]
+        queues = self._gathered.get(group, {})
         for key, offset in stored.items():
-            if queues[key] == offset:
+            if queues.get(key) == offset:
                 del queues[key]
                 self._count -= 1
         if not queues:
-            del self._gathered[group]
+            self._gathered.pop(group, None)
 
 
 class Offsets:

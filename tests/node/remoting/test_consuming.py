@@ -309,6 +309,21 @@ async def test_a_commit_is_known_at_once_and_stored_soon(node: Node, remoting: R
     assert await offset(remoting, query, consumerGroup="g") == (0, 2)
 
 
+async def test_a_commit_to_a_deleted_group_is_not_one_to_the_next_of_its_name(
+    node: Node, remoting: Remoting
+) -> None:
+    await filled(remoting, 3)
+    await reads(remoting)
+    assert node.broker is not None
+    metadata, offsets = node.broker.metadata, {"consumerGroup": "g", "topic": "T", "queueId": 0}
+    await remoting.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**offsets, "commitOffset": 2})
+    await metadata.delete_group("g")
+    await metadata.ensure_group("g")
+    query = RequestCode.QUERY_CONSUMER_OFFSET
+    strict = await offset(remoting, query, consumerGroup="g", setZeroIfNotFound="false")
+    assert strict == (0, 3), "the member's group begins at the latest message again"
+
+
 async def test_many_commits_at_once_are_stored(node: Node, remoting: Remoting) -> None:
     await reads(remoting)
     topics = [f"Wide{k}" for k in range(3)]
