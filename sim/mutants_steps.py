@@ -154,7 +154,7 @@ STEPS = [
     _bug(
         "delays-deaf",
         "the last master's deliveries are not looked for",
-        lambda: [(DelayService, "_left_out", lambda self, times: None)],
+        lambda: [(DelayService, "_left_out", lambda self, times, result: None)],
         at_steps(DELIVERED),
     ),
     _bug("committed-again", "an end without its note is not seen", _ended_unseen, at_steps(STORED)),

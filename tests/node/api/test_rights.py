@@ -316,25 +316,25 @@ async def test_a_super_user_may_do_everything(channel: grpc.aio.Channel) -> None
     assert not {name for name, code in found.items() if code in {code.name for code in DENIED}}
 
 
+class Facts:
+    cluster = "DefaultCluster"
+
+    def has_group(self, name: str) -> bool:
+        return True
+
+    def has_topic(self, name: str) -> bool:
+        return True
+
+    def check_knows(self) -> None:
+        pass
+
+
 @pytest.mark.parametrize(
     ("name", "entry"),
     [(name, entry) for name, row in TABLE.items() for entry in row.entries],
 )
 def test_each_entry_of_a_row_is_needed(name: str, entry: str) -> None:
     """A row that named too much would hide a rule that asks for too little."""
-
-    class Facts:
-        cluster = "DefaultCluster"
-
-        def has_group(self, name: str) -> bool:
-            return True
-
-        def has_topic(self, name: str) -> bool:
-            return True
-
-        def check_knows(self) -> None:
-            pass
-
     row = TABLE[name]
     needs = list(RULES[f"/duolog.v1.{name}"].needs(row.ask("T", "G"), Facts()))
     rest = [one for one in row.entries if one != entry]
@@ -345,6 +345,16 @@ def test_each_entry_of_a_row_is_needed(name: str, entry: str) -> None:
 
     assert passes(list(row.entries))
     assert not passes(rest)
+
+
+def test_a_group_begins_for_those_alone_who_may_commit_for_it() -> None:
+    begins = wire.OffsetsRequest(group="G", queues=[wire.QueueRef(topic="T")], begin=wire.LATEST)
+    commits = TABLE["Groups/Commit"].ask("T", "G")
+    needs, enough = (
+        list(RULES[f"/duolog.v1.Groups/{name}"].needs(request, Facts()))
+        for name, request in (("Offsets", begins), ("Commit", commits))
+    )
+    assert needs == enough
 
 
 async def test_a_change_counts_at_once_on_open_streams(node: Node) -> None:
