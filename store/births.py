@@ -21,6 +21,7 @@ class Births:
     topics: dict[str, int] = field(default_factory=dict)
     groups: dict[str, int] = field(default_factory=dict)
     newest: int = 0  # all that is not older belongs to whom it names
+    known: bool = True  # False in tables of version 0.1.0, which has none: the log may have some
 
     def note(self, table: dict[str, int], name: str, change: Mapping[str, Any]) -> None:
         """A change deletes a topic or group, makes it, or alters it.

@@ -5,6 +5,7 @@ Applying a record again changes nothing. `store.metadatafiles` keeps snapshots o
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -170,12 +171,12 @@ class Metadata:
     def _apply_topic(self, change: Json) -> None:
         config = TopicConfig.from_json(change["topic"])
         self.topics[config.name] = config
-        self.births.note(self.births.topics, config.name, change)
+        self._note_birth(change)
 
     def _apply_delete_topic(self, change: Json) -> None:
         name = str(change["topic"])
         self.topics.pop(name, None)
-        self.births.note(self.births.topics, name, change)
+        self._note_birth(change)
         floors = {int(queue): int(offset) for queue, offset in change.get("floors", {}).items()}
         self.floors[name] = {**self.floors.get(name, {}), **floors}
         self._forget_filters(topic=name)
@@ -188,14 +189,35 @@ class Metadata:
     def _apply_group(self, change: Json) -> None:
         name = str(change["group"]["groupName"])
         self.groups[name] = dict(change["group"])
-        self.births.note(self.births.groups, name, change)
+        self._note_birth(change)
 
     def _apply_delete_group(self, change: Json) -> None:
         name = str(change["group"])
         self.groups.pop(name, None)
-        self.births.note(self.births.groups, name, change)
+        self._note_birth(change)
         self._forget_filters(group=name)
         self._forget_offsets([key for key in self.offsets if key[1] == name])
+
+    def _note_birth(self, change: Json) -> None:
+        births = self.births
+        match change["op"]:
+            case "topic":
+                births.note(births.topics, str(change["topic"]["topicName"]), change)
+            case "delete_topic":
+                births.note(births.topics, str(change["topic"]), change)
+            case "group":
+                births.note(births.groups, str(change["group"]["groupName"]), change)
+            case "delete_group":
+                births.note(births.groups, str(change["group"]), change)
+
+    def note_births(self, bodies: Iterable[bytes]) -> None:
+        """Take only births from records that were applied before."""
+        for body in bodies:
+            if b'"birth":' in body:
+                try:
+                    self._note_birth(json.loads(body))
+                except NOT_THE_SHAPE:
+                    continue
 
     def _forget_offsets(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
@@ -331,7 +353,8 @@ class Metadata:
             raise BadMessage(f"not a metadata snapshot: {error}") from None
         self.topics, self.groups, self.offsets = made.topics, made.groups, made.offsets
         self.delay_offsets, self.floors = made.delay_offsets, made.floors
-        self.births = made.births
+        if made.births.known:  # else of a master of version 0.1.0
+            self.births = made.births
         self.done, self.timers = made.done, made.timers
         self.filters, self.sinks = made.filters, made.sinks
         self.access.replace(made.access)
@@ -357,7 +380,8 @@ class Metadata:
         """Take the tables for which RocketMQ has no file."""
         for name, row in value["floors"].items():
             self.floors[str(name)] = {int(q): int(o) for q, o in row.items()}
-        self.births = Births.from_rows(value.get("births") or {})
+        known = "births" in value
+        self.births = Births.from_rows(value["births"]) if known else Births(known=False)
         self._adopt_done(value.get("done") or {})
         low, noted = value.get("timers") or (0, 0)
         self.timers = (int(low), int(noted))

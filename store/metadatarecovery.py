@@ -103,6 +103,8 @@ class MetadataRecovery:
             return self._from_the_log(found)
         self._tell(wrong, f"{chosen.path} is used, and the records after it are applied")
         tables = chosen.tables
+        if not tables.births.known:
+            self._find_births(tables)
         foreign, whole = self._compare(tables, found, SNAPSHOT not in wrong)
         if not wrong:
             self.files.found(chosen, whole)
@@ -258,6 +260,17 @@ class MetadataRecovery:
             tables.adopt_own({"floors": value["queueFloors"], **value})
         except (OSError, *NOT_THE_SHAPE):
             return
+
+    def _find_births(self, tables: Metadata) -> None:
+        """A node of version 0.1.0 wrote the snapshot, between two of this one, perhaps."""
+        tables.births.known = True
+        offset = self.records.first
+        while offset < tables.applied:
+            bodies, following = self.records.read(offset)
+            if following <= offset:
+                return
+            tables.note_births(bodies)
+            offset = following
 
     def _replayed(self, tables: Metadata) -> Metadata:
         tables.applied = max(tables.applied, self.records.first)

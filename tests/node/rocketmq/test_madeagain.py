@@ -1,6 +1,7 @@
 """Topics and groups that are deleted and made again get nothing of those that were deleted."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from node.deferred.transactionservice import DISCARD_TOPIC
 from node.server import Node
 from store.births import Births
 from store.delay import SCHEDULE_TOPIC
-from store.metadata import Metadata
+from store.metadata import Metadata, Snapshot
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of
 from tests.node.rocketmq.api import Api
@@ -169,9 +170,37 @@ def test_births_are_those_of_the_last_deletion_and_forgotten_with_the_log() -> N
         0,
     ]
     assert since(births, "%RETRY%g_T", "T", "g") == 90
-    assert Metadata.from_json(tables.snapshot().tables()).births == births
+    value = tables.snapshot().tables()
+    assert Metadata.from_json(value).births == births
+    del value["births"]  # as a node of version 0.1.0 leaves it
+    tables.adopt(json.dumps(value).encode())
+    assert births.newest == 90
     tables.apply(b'{"op":"delete_topic","topic":"U","birth":95,"low":80}')
     assert births == Births({"U": 95}, {"g": 90}, 95)
     assert births.keep_within(92)
     assert births == Births({"U": 92}, {"g": 90}, 92)
     assert not births.keep_within(92)
+
+
+async def test_births_are_found_in_the_log_where_a_snapshot_has_none(
+    start_node: StartNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(tmp_path / "data")
+    async with client_of(node) as client:
+        await client.admin.create_topic("T", 1)
+        await remade(client)
+        await client.admin.put_group("g")
+        await client.admin.delete_group("g")
+    births = broker_of(node).metadata.tables.births.rows()
+    assert births["topics"].keys() == {"T"}
+    assert births["groups"].keys() == {"g"}
+    tables = Snapshot.tables
+
+    def older(snapshot: Snapshot) -> dict[str, Any]:
+        return {name: row for name, row in tables(snapshot).items() if name != "births"}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Snapshot, "tables", older)
+        await node.stop()
+    node = await start_node(tmp_path / "data")
+    assert broker_of(node).metadata.tables.births.rows() == births
