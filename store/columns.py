@@ -9,14 +9,16 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from store import lightqueues
 from store.errors import BadMessage
 from store.kernels import encode
 from store.kernels.jit import EMPTY_U8, I64, U8, U32
-from store.record import PROPERTIES_BYTES_MAX, PROPERTIES_RESERVE
+from store.record import PROPERTIES_BYTES_MAX, SENT_PROPERTIES_BYTES_MAX
 from store.status import PutMessageStatus
 
 # Topics that the node notes in its copies of messages, which others follow.
 _NOTED = tuple(name.encode() + b"\x01" for name in ("RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"))
+_PLACES = tuple(name.encode() for name in lightqueues.PROPERTIES)
 _NO_TEXTS: U32 = np.zeros(1024, np.uint32)  # offsets where there are no property texts
 _NO_TEXTS.flags.writeable = False
 
@@ -84,8 +86,10 @@ class Columns:
             ends,
         )
 
-    def check(self, body_bytes_max: int) -> None:
-        """Raise BadMessage unless every offset and property text is right and within limits."""
+    def check(
+        self, body_bytes_max: int, properties_bytes_max: int = SENT_PROPERTIES_BYTES_MAX
+    ) -> None:
+        """Raise BadMessage unless what a client sent is right and within the limits of clients."""
         where: I64 = np.zeros(1, np.int64)
         code = encode.check_columns(
             self.body_offsets,
@@ -93,23 +97,52 @@ class Columns:
             self.properties,
             self.property_offsets,
             body_bytes_max,
-            PROPERTIES_BYTES_MAX - PROPERTIES_RESERVE,
+            properties_bytes_max,
             where,
         )
         if code == encode.COLUMNS_OK:
+            text = self.properties.tobytes()
+            if any(mark in text for mark in _PLACES):
+                names = " and ".join(lightqueues.PROPERTIES)
+                raise BadMessage(f"{names} may only be written by the store")
             return
         k = int(where[0])
         reasons = {
             encode.OFFSETS_LIE: "its offsets are not ascending or leave the blob",
             encode.BODY_TOO_LARGE: f"its body exceeds the limit of {body_bytes_max} bytes",
-            encode.PROPERTIES_TOO_LARGE: "its properties exceed "
-            f"{PROPERTIES_BYTES_MAX - PROPERTIES_RESERVE} bytes",
+            encode.PROPERTIES_TOO_LARGE: "its properties exceed the limit of "
+            f"{properties_bytes_max} bytes",
             encode.PROPERTIES_MALFORMED: "its properties are not pairs of printable strings",
         }
         if code == encode.PROPERTIES_TOO_LARGE:
             raise BadProperties(k, reasons[code])
         kind = BodyTooLarge if code == encode.BODY_TOO_LARGE else BadMessage
         raise kind(f"message {k} of the batch: {reasons[code]}")
+
+    def check_accepted(self, properties_bytes_max: int = PROPERTIES_BYTES_MAX) -> None:
+        """Raise BadMessage unless a record has room for what was accepted, or stored, before.
+
+        It is not held to the limits of clients: these may have changed since, and RocketMQ's are
+        others.
+        """
+        for offsets, blob in (
+            (self.body_offsets, self.bodies),
+            (self.property_offsets, self.properties),
+        ):
+            if (
+                offsets[0] != 0
+                or int(offsets[-1]) != len(blob)
+                or (offsets[1:] < offsets[:-1]).any()
+            ):
+                raise BadMessage("the offsets of the batch are not ascending or leave the blob")
+        if self.longest_properties > properties_bytes_max:
+            k = int(np.diff(self.property_offsets).argmax())
+            raise BadProperties(k, f"its properties exceed {properties_bytes_max} bytes")
+
+    @property
+    def longest_properties(self) -> int:
+        """The most bytes of properties of a message."""
+        return int((self.property_offsets[1:] - self.property_offsets[:-1]).max())
 
 
 class BodyTooLarge(BadMessage):

@@ -84,7 +84,8 @@ class Part:
 
     first: the first of them. producer: 10 bytes, with `sequence` the UNIQ_KEY of message `first`;
     empty for none. fields: see `encode`, what the header gets wrong for single messages. placed:
-    whether to say where each record begins.
+    whether to say where each record begins. sealed: whether records have CRCs of their own where
+    the options ask for them; False for messages that leave no room for one.
     """
 
     first: int = 0
@@ -92,6 +93,7 @@ class Part:
     sequence: int = 0
     fields: I64 = field(default_factory=lambda: encode.NO_FIELDS)
     placed: bool = False
+    sealed: bool = True
 
 
 WHOLE = Part()
@@ -221,7 +223,7 @@ class CommitLog:
                 queue_offset + done - first,
                 hex_id,
                 part.sequence + done - first,
-                self.options.enabled_append_prop_crc,
+                self.options.enabled_append_prop_crc and part.sealed,
                 part.fields,
                 result,
             )

@@ -9,19 +9,18 @@ from collections.abc import Iterable, Sequence
 from store.columns import BadProperties, Columns
 from store.commitlog import CommitLog
 from store.errors import BadMessage
+from store.kernels.encode import RECORD_CRC_BYTES, UNIQ_KEY_BYTES
 from store.lightqueues import (
     MULTI_DISPATCH,
     MULTI_QUEUE_OFFSET,
     NAME_BYTES_MAX,
-    PROPERTIES,
     is_light,
 )
 from store.queueends import QueueEnds, QueueKey
-from store.record import PROPERTIES_BYTES_MAX, PROPERTIES_RESERVE
+from store.record import PROPERTIES_BYTES_MAX
 from store.status import PutMessageStatus
 
 _PAIR, _END = b"\x01", b"\x02"
-_MARKS = tuple(name.encode() for name in PROPERTIES)
 
 
 class NoPlace(BadMessage):
@@ -67,7 +66,7 @@ class LightPuts:
         return [((name, 0), ends.get((name, 0), begin)) for name in names]
 
 
-def check_places(columns: Columns, names: Sequence[str], hidden: bool) -> None:
+def check_names(columns: Columns, names: Sequence[str], hidden: bool) -> None:
     """Raise BadMessage unless a batch may be in light queues. hidden: a half message."""
     for name in names:
         if not is_light(name) or len(name.encode()) > NAME_BYTES_MAX or "/" in name or "," in name:
@@ -76,9 +75,6 @@ def check_places(columns: Columns, names: Sequence[str], hidden: bool) -> None:
             raise BadMessage(f"light queue {name!r} has control characters")
     if names and (hidden or columns.count > 1):
         raise BadMessage("only a single message may be in light queues")
-    text = columns.properties.tobytes()
-    if any(mark in text for mark in _MARKS):
-        raise BadMessage(f"{' and '.join(PROPERTIES)} may only be written by the store")
 
 
 def with_places(columns: Columns, places: Sequence[tuple[QueueKey, int]]) -> Columns:
@@ -93,6 +89,6 @@ def with_places(columns: Columns, places: Sequence[tuple[QueueKey, int]]) -> Col
     )
     text = columns.properties.tobytes().rstrip(_END)
     block = text + _END + added if text else added
-    if len(block) > PROPERTIES_BYTES_MAX - PROPERTIES_RESERVE:
+    if len(block) + 2 + UNIQ_KEY_BYTES + RECORD_CRC_BYTES > PROPERTIES_BYTES_MAX:
         raise BadProperties(0, f"its properties have {len(block)} bytes with its light queues")
     return Columns.of([columns.bodies.tobytes()], [block])

@@ -499,6 +499,7 @@ def is_system_topic(name: str) -> bool:
 
 # Topics that RocketMQ keeps for itself; by prefix, or by name.
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"  # RocketMQ's clients write there what they do
+_GROUP_PREFIXES = ("%RETRY%", "%DLQ%")  # of the topics that each consumer group has
 _RESERVED_PREFIXES = (SYSTEM_PREFIX, "RMQ_SYS_", "rmq_sys_", "%SYS%")
 _RESERVED_TOPICS = frozenset(
     (
@@ -515,6 +516,11 @@ _RESERVED_TOPICS = frozenset(
 def is_reserved_topic(name: str) -> bool:
     """Whether a topic belongs to the node or to RocketMQ."""
     return name.startswith(_RESERVED_PREFIXES) or name in _RESERVED_TOPICS
+
+
+def is_nodes_topic(name: str) -> bool:
+    """Whether nodes create and fill a topic: retries, dead letters, and what is reserved."""
+    return name.startswith(_GROUP_PREFIXES) or is_reserved_topic(name)
 
 
 def is_closed_topic(name: str) -> bool:

@@ -18,16 +18,19 @@ from store.kernels.encode import (
     FIELD_SYSFLAG,
     FIELDS,
     NO_FIELDS,
+    RECORD_CRC_BYTES,
     SINGLES_FIELDS,
+    UNIQ_KEY_BYTES,
 )
 from store.kernels.jit import I64
-from store.lightputs import LightPuts, check_places, with_places
+from store.lightputs import LightPuts, check_names, with_places
 from store.offsets import PhyOffset, QueueOffset
 from store.options import StoreOptions
 from store.queueends import QueueEnds
 from store.queues import ConsumeQueues
 from store.record import (
     LOCAL_HOST,
+    PROPERTIES_BYTES_MAX,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
@@ -60,6 +63,7 @@ class PutBatch:
     repeat_of: int | None = None  # sent before; up to here the log was confirmed before that
     fields: I64 | None = None  # [FIELDS, count]: header fields that differ between the messages
     light_queues: tuple[str, ...] = ()  # that a single message is in, beside its topic's queue
+    accepted: bool = False  # checked or stored before: limits of clients do not matter any more
     waited_in: str = ""  # topic in which an earlier attempt may have been stored instead
 
     @property
@@ -201,7 +205,6 @@ class Puts:
         if (fields[FIELD_SYSFLAG] & TRANSACTION_MASK).any():
             raise BadMessage("only a put of its own may be a transaction's message")
         singles.columns.check(self._options.max_message_size)
-        check_places(singles.columns, (), False)
 
     def _append_singles(self, singles: Singles, wall_ms: WallMs) -> tuple[Appended, list[int]]:
         """Where they are in the log, and the queue offset of each."""
@@ -241,8 +244,12 @@ class Puts:
             raise BadMessage("a batch may not carry transaction messages")
         if batch.fields is not None and batch.fields.shape != (FIELDS, batch.columns.count):
             raise BadMessage(f"header fields of shape {batch.fields.shape}")
-        batch.columns.check(self._options.max_message_size)
-        check_places(batch.columns, batch.light_queues, hidden)
+        if batch.accepted:
+            key_bytes = 1 + UNIQ_KEY_BYTES if batch.producer else 0
+            batch.columns.check_accepted(PROPERTIES_BYTES_MAX - key_bytes)
+        else:
+            batch.columns.check(self._options.max_message_size)
+        check_names(batch.columns, batch.light_queues, hidden)
 
     def _stored_before(self, batch: PutBatch, known: list[Run]) -> PutResult:
         """Answer a repeated batch with its first result, after the same waits as the first."""
@@ -282,6 +289,7 @@ class Puts:
                     batch.producer,
                     batch.sequence + first,
                     NO_FIELDS if batch.fields is None else batch.fields,
+                    sealed=not batch.accepted or _may_be_sealed(batch),
                 ),
             )
         except BadMessage as error:
@@ -313,6 +321,13 @@ class Puts:
             count,
             tuple(known),
         )
+
+
+def _may_be_sealed(batch: PutBatch) -> bool:
+    """Whether all messages have room for a CRC of their records."""
+    key_bytes = 1 + UNIQ_KEY_BYTES if batch.producer else 0
+    size = batch.columns.longest_properties + key_bytes
+    return size + 1 + RECORD_CRC_BYTES <= PROPERTIES_BYTES_MAX
 
 
 def _check_queue(queue_id: int) -> None:

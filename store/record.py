@@ -19,6 +19,7 @@ takes 12 bytes more. Source: Apache RocketMQ 4.9.8, CommitLog.
 import ipaddress
 import re
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -31,9 +32,26 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 PROPERTY_SEPARATOR = "\x02"
 ONE_KEY, ONE_KEY_SET = "ONE_KEY", "true"  # KEYS is one key with spaces in it
 TOPIC_BYTES_MAX = 127
-PROPERTIES_BYTES_MAX = 32767
-# What the store adds to a client's properties: UNIQ_KEY and the record CRC, with separators.
-PROPERTIES_RESERVE = 64
+PROPERTIES_BYTES_MAX = 32767  # of a record: the field that says how many is a signed short
+# What nodes, and RocketMQ's consumers, may add to a message until its last copy is consumed, and
+# the most bytes of each value. A half message has a PGROUP as well, but none of the other copies.
+_ADDED_LATER = {
+    **{"UNIQ_KEY": 32, "__CRC32#": 10},
+    **{"DELAY": 10, "TIMER_DELIVER_MS": 19, "TIMER_OUT_MS": 19},
+    **{"REAL_TOPIC": TOPIC_BYTES_MAX, "REAL_QID": 10, "TRAN_MSG": 4},
+    **{"RETRY_TOPIC": TOPIC_BYTES_MAX, "ORIGIN_MESSAGE_ID": 56},
+    **{"RECONSUME_TIME": 10, "MAX_RECONSUME_TIMES": 10},
+    **{"DLQ_ORIGIN_TOPIC": TOPIC_BYTES_MAX, "DLQ_ORIGIN_MESSAGE_ID": 32},
+}
+SENT_PROPERTIES_BYTES_MAX = 31 << 10  # of a message as its client sends it: room for these is left
+
+
+def room_for(values: Mapping[str, int]) -> int:
+    """Bytes that properties take with their separators. values: the bytes of each value by name."""
+    return sum(len(name.encode()) + size + 2 for name, size in values.items())
+
+
+assert room_for(_ADDED_LATER) <= PROPERTIES_BYTES_MAX - SENT_PROPERTIES_BYTES_MAX
 
 COMPRESSED = 0x1
 TRANSACTION_PREPARED = 0x4

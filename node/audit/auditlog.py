@@ -242,9 +242,10 @@ class AuditLog:
         tags = [encode_properties({"TAGS": tag}).encode() for tag in batch.tags]
         try:
             if not core.metadata.exists(AUDIT_TOPIC):
-                core.metadata.auto_create(AUDIT_TOPIC, 1)
+                core.metadata.make_internal(AUDIT_TOPIC)
             columns = Columns.of(batch.lines, tags)
-            result = core.log.write_now(PutBatch(AUDIT_TOPIC, QUEUE, columns, core.times.wall_ms()))
+            now = core.times.wall_ms()
+            result = core.log.write_now(PutBatch(AUDIT_TOPIC, QUEUE, columns, now, accepted=True))
         except (sdk.DuologError, StoreError) as error:
             log.debug("audit entries are not stored yet", reason=str(error))
             return

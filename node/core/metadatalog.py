@@ -26,6 +26,8 @@ from store.kernels import decode
 from store.lightqueues import is_light
 from store.messagestore import PutBatch
 from store.metadata import (
+    PERM_READ,
+    PERM_WRITE,
     SYSTEM_TOPIC,
     Json,
     Metadata,
@@ -33,6 +35,7 @@ from store.metadata import (
     changes_of,
     check_queues,
     forgotten_in,
+    is_nodes_topic,
     is_system_topic,
     new_group,
 )
@@ -237,7 +240,9 @@ class MetadataLog:
         now = self._log.times.store_ms()
         for at in range(0, len(changes), IMPORT_ROWS):
             rows = [_body(change) for change in changes[at : at + IMPORT_ROWS]]
-            result = self._log.write(PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of(rows), now))
+            result = self._log.write(
+                PutBatch(SYSTEM_TOPIC, QUEUE, Columns.of(rows), now, accepted=True)
+            )
             if result.status is not PutMessageStatus.PUT_OK:
                 log.warning(
                     "tables written by another program are in config/ only, not in the log",
@@ -416,7 +421,7 @@ class MetadataLog:
             change = {**change, "complete": True}  # from here on the log is complete
         body = Columns.of([_body(change)])
         now = self._log.times.store_ms()
-        result = self._log.write(PutBatch(SYSTEM_TOPIC, QUEUE, body, now))
+        result = self._log.write(PutBatch(SYSTEM_TOPIC, QUEUE, body, now, accepted=True))
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.NotMaster(f"the change was not stored: {result.reason}")
         durable = self._log.settle(result.end_offset)
@@ -477,9 +482,10 @@ class MetadataLog:
         made = TopicConfig(name, queues, perm or 6, owner=owner)
         if self.exists(name):
             return made
-        if len(self.names()) >= limits.topics_max:
+        if self._counted(name) >= limits.topics_max:
             raise sdk.Busy(
-                f"this node has reached its limit of {limits.topics_max} topics (limits.topics_max)"
+                f"cannot create topic {name!r}: this node already has its maximum of "
+                f"{limits.topics_max} topics (limits.topics_max)"
             )
         refused = self.topic_refused(made)
         if refused is not None:
@@ -496,12 +502,16 @@ class MetadataLog:
             self._tables.topics[name] = creating
             return creating
         config = self.new_topic(name, queues, 0, owner)
+        self._make_now(config)
+        return config
+
+    def _make_now(self, config: TopicConfig) -> None:
+        """Create a topic without waiting for its record."""
         change = self._making(config)
         self._put(change)
-        self._tables.topics[name] = config
+        self._tables.topics[config.name] = config
         births = self._tables.births
-        births.note(births.topics, name, change)
-        return config
+        births.note(births.topics, config.name, change)
 
     def _making(self, config: TopicConfig) -> Json:
         """The change that makes or alters a topic, with its birth where one of its name was
@@ -517,6 +527,28 @@ class MetadataLog:
     def _deleting_at(self) -> Json:
         """What a change that deletes a topic or group says of the log."""
         return {"birth": self._store.max_offset, "low": self._store.min_offset}
+
+    def _counted(self, name: str) -> int:
+        """How many topics count against the limit where a caller creates one more.
+
+        Topics that nodes keep for themselves do not, unless the caller names its own like them.
+        """
+        names = self.names()
+        return len(names) if is_nodes_topic(name) else sum(not is_nodes_topic(one) for one in names)
+
+    def make_internal(self, name: str) -> None:
+        """Create a topic of one queue that the node itself stores messages in, if it is missing.
+
+        No limit and no quota refuses it: messages that are stored would never be delivered.
+        """
+        if name in self.topics:
+            return
+        creating = self.creating(name)
+        if creating is not None:
+            self._tables.topics[name] = creating
+            return
+        check_topic(name)
+        self._make_now(TopicConfig(name, 1, PERM_READ | PERM_WRITE))
 
     def make_if_missing(self, name: str, owner: str = "") -> None:
         """Create a topic that a message is stored for. Raises as `auto_create`."""

@@ -61,7 +61,8 @@ class Appends:
         """Store a batch; the reply, and the future that it must wait for (None: nothing).
 
         bodies: if they are not in the request; they are not kept. user: whose it is; empty where
-        there are no users; None for a batch that quotas have let in before. See `settled`.
+        there are no users; None for a batch that was checked, and let in by quotas, before. See
+        `settled`.
         """
         if bodies is None:
             bodies = request.bodies
@@ -102,6 +103,7 @@ class Appends:
                 producer=request.producer_id,
                 sequence=request.sequence,
                 repeat_of=self._repeat_of(request),
+                accepted=user is None,
             )
             if request.transaction_group:
                 kind = TRANSACTION
@@ -117,7 +119,7 @@ class Appends:
                 )
             result = self._core.log.write(batch)
         except BadMessage as error:
-            return self._reject(reply, request, wire.MESSAGE_ILLEGAL, error.reason), None
+            return self._reject(reply, request, PUT_STATUS[error.status], error.reason), None
         except sdk.BadRequest as error:
             return self._reject(reply, request, wire.MESSAGE_ILLEGAL, str(error)), None
         except RepeatUnknown as error:

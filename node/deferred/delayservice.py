@@ -112,7 +112,7 @@ class DelayService:
     def at_level(self, batch: PutBatch, level: int) -> PutBatch:
         """A batch that waits for the delay of a level. Raises BadRequest, BadMessage."""
         levels = len(self.levels_ms)
-        batch.columns.check(self._core.options.max_message_size)
+        self._check(batch)
         if level < 1:
             raise sdk.BadRequest(f"delay level {level} is outside 1..{levels}")
         level = min(level, levels)
@@ -131,10 +131,15 @@ class DelayService:
             raise sdk.BadRequest(
                 f"a delay of {deliver_ms - wall_ms} ms exceeds the limit of {DELAY_MS_MAX} ms"
             )
-        batch.columns.check(self._core.options.max_message_size)
+        self._check(batch)
         when = str(deliver_ms)
         words = {"TIMER_DELIVER_MS": when, "TIMER_OUT_MS": when}
         return redirected(batch, TIMER_TOPIC, QUEUE, words, _TIMER)
+
+    def _check(self, batch: PutBatch) -> None:
+        """Raise BadMessage where a client sent more than it may."""
+        if not batch.accepted:
+            batch.columns.check(self._core.options.max_message_size)
 
     def count(self, topic: str, batch: PutBatch, messages: int) -> None:
         """Count messages of a topic that were stored, if they wait for a time."""
@@ -463,7 +468,9 @@ class DelayService:
         """Store a note of what was delivered, directly after it in the log."""
         columns = Columns.of([offsets.astype("<i8").tobytes()])
         born_ms = self._core.times.store_ms()
-        result = self._core.log.write_now(PutBatch(DONE_TOPIC, QUEUE, columns, born_ms))
+        result = self._core.log.write_now(
+            PutBatch(DONE_TOPIC, QUEUE, columns, born_ms, accepted=True)
+        )
         if result.status is PutMessageStatus.PUT_OK:
             self._done_records.append((result.queue_offset, int(offsets.max())))
         timers.done(offsets)
@@ -525,7 +532,7 @@ class DelayService:
         offsets = np.array([handle.offset], np.int64)
         timers.done(offsets)
         columns = Columns.of([offsets.astype("<i8").tobytes()])
-        batch = PutBatch(DONE_TOPIC, QUEUE, columns, self._core.times.wall_ms())
+        batch = PutBatch(DONE_TOPIC, QUEUE, columns, self._core.times.wall_ms(), accepted=True)
         # The note will be stored here. It is known before it is confirmed, so that progress
         # recorded meanwhile does not make the next reading begin after it.
         noted_at = self._core.store.next_offset(DONE_TOPIC, QUEUE)

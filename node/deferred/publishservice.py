@@ -27,7 +27,7 @@ from node.deferred.appends import Appends
 from node.engine.log import Outcome
 from node.quotas.quotas import Who
 from node.wirecodec import without_first
-from store.columns import Columns
+from store.columns import BadProperties, BodyTooLarge, Columns
 from store.errors import CorruptRecord, StoreError
 from store.messagestore import PutBatch
 from store.metadata import SYSTEM_PREFIX, Json
@@ -212,6 +212,8 @@ class PublishService:
                 request.property_offsets,
             )
             columns.check(self._core.options.max_message_size)
+        except (BodyTooLarge, BadProperties) as error:
+            raise sdk.MessageTooLarge(error.reason) from None
         except StoreError as error:
             raise sdk.BadRequest(str(error)) from None
         return columns.count

@@ -5,7 +5,7 @@ the queue in which they are stored again.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,10 +17,39 @@ from store.kernels.jit import I64
 from store.messagestore import PutBatch
 from store.offsets import PhyOffset
 from store.reader import GetResult
-from store.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Host, Record, encode_properties
+from store.record import (
+    PROPERTIES_BYTES_MAX,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    Host,
+    Record,
+)
 
 _PAIR, _END = b"\x01", b"\x02"
 _OF_ITS_PLACE = frozenset(("__CRC32#", *lightqueues.PROPERTIES))  # valid for one record only
+_OF_ITS_PLACE_BYTES = frozenset(name.encode() for name in _OF_ITS_PLACE)
+# What nodes note in copies to tell where they come from, the least needed first. A copy goes
+# without them where a record has no room: nothing that is stored is undeliverable for a note.
+NOTES = (
+    *("DLQ_ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_ID", "MAX_RECONSUME_TIMES", "RECONSUME_TIME"),
+    *("CHECK_IMMUNITY_TIME_IN_SECONDS", "RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"),
+)
+
+
+def fitting(properties: Mapping[str, str], room: int) -> bytes:
+    """Properties as a text of at most so many bytes, if it can be so short without NOTES."""
+    pairs = {
+        name: f"{name}\x01{value}".encode()
+        for name, value in properties.items()
+        if name and value and name not in _OF_ITS_PLACE
+    }
+    size = sum(map(len, pairs.values())) + len(pairs) - 1
+    for name in NOTES:
+        if size <= room:
+            break
+        if name in pairs:
+            size -= len(pairs.pop(name)) + 1
+    return _END.join(pairs.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +70,8 @@ def redirected(
     """A batch for another queue, with properties that name its real queue.
 
     more: properties to add. What its sender says under one of the names that only the node uses
-    while a message waits is left out. Its columns must have been checked.
+    while a message waits is left out. Its columns must have been checked. Raises BadProperties
+    where a record has no room for them, which cannot be where a client's limits were checked.
     """
     added = {**more, "REAL_TOPIC": batch.topic, "REAL_QID": str(batch.queue_id)}
     suffix = _END.join(name.encode() + _PAIR + value.encode() for name, value in added.items())
@@ -54,7 +84,9 @@ def redirected(
     properties = [block + _END + suffix if block else suffix for block in blocks]
     bodies, offsets = columns.bodies.tobytes(), columns.body_offsets.tolist()
     parts = [bodies[low:high] for low, high in itertools.pairwise(offsets)]
-    return replace(batch, topic=topic, queue_id=queue_id, columns=Columns.of(parts, properties))
+    made = Columns.of(parts, properties)
+    made.check_accepted()
+    return replace(batch, topic=topic, queue_id=queue_id, columns=made, accepted=True)
 
 
 def _without(block: bytes, names: frozenset[bytes]) -> bytes:
@@ -64,21 +96,25 @@ def _without(block: bytes, names: frozenset[bytes]) -> bytes:
 
 
 def stored_again(
-    record: Record, topic: str, properties: dict[str, str], reconsume_times: int | None = None
+    record: Record,
+    topic: str,
+    properties: Mapping[str, str],
+    reconsume_times: int | None = None,
+    room: int = PROPERTIES_BYTES_MAX,
 ) -> PutBatch:
     """A copy of a record for the first queue of a topic, with the same body, born time and born
-    host.
+    host. room: the most bytes of its properties; it goes without NOTES that have none.
     """
-    kept = {name: value for name, value in properties.items() if name not in _OF_ITS_PLACE}
     return PutBatch(
         topic,
         0,
-        Columns.of([record.body], [encode_properties(kept).encode()]),
+        Columns.of([record.body], [fitting(properties, room)]),
         record.born_time,
         record.born_host,
         record.flag,
         _sysflag(record),
         record.reconsume_times if reconsume_times is None else reconsume_times,
+        accepted=True,
     )
 
 
@@ -109,10 +145,11 @@ def restored(
     offset, real topic and property text.
     """
     sysflag = TRANSACTION_COMMIT if waiting.half else 0
+    dropped = waiting.words | _OF_ITS_PLACE_BYTES
     groups: dict[tuple[str, int, Host], _Group] = {}
     for numbers, body, text in result.rows():
         _, physical, _, born, flag, flags, reconsumed = numbers[:7]
-        topic, queue_id, kept = _real(text, waiting.words)
+        topic, queue_id, kept = _real(text, dropped)
         if not topic:
             continue  # it does not name a real queue
         if without is not None and without(physical, topic, kept):
@@ -125,7 +162,9 @@ def restored(
     for (topic, queue_id, host), group in groups.items():
         fields: I64 = np.ascontiguousarray(np.array(group.fields, np.int64).T)
         columns = Columns.of(group.bodies, group.properties)
-        yield PutBatch(topic, queue_id, columns, 0, host, sysflag=sysflag, fields=fields)
+        yield PutBatch(
+            topic, queue_id, columns, 0, host, sysflag=sysflag, fields=fields, accepted=True
+        )
 
 
 def _real(block: bytes, dropped: frozenset[bytes]) -> tuple[str, int, bytes]:

@@ -27,7 +27,7 @@ from store.kernels import decode, encode
 from store.messagestore import PutBatch, PutResult
 from store.offsets import PhyOffset, QueueOffset
 from store.reader import GetResult, Wanted
-from store.record import Record, decode_properties
+from store.record import PROPERTIES_BYTES_MAX, Record, decode_properties, room_for
 from store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
@@ -55,6 +55,9 @@ HALF_WORDS = frozenset(("REAL_TOPIC", "REAL_QID", PREPARED, "PGROUP", ORIGIN, CH
 _HALF = Waiting(
     frozenset(name.encode() for name in (*(HALF_WORDS - {PREPARED}), "__CRC32#")), half=True
 )
+
+# Bytes of what a half message may get when it is stored, and stored again.
+_ADDED_LATER = room_for({"UNIQ_KEY": 32, "__CRC32#": 10, CHECKS: 10, ORIGIN: 19})
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,11 +279,15 @@ class TransactionService:
                 f"a first check after {immunity_seconds} s exceeds the limit of "
                 f"{IMMUNITY_SECONDS_MAX} s"
             )
-        batch.columns.check(self._core.options.max_message_size)
+        if not batch.accepted:
+            batch.columns.check(self._core.options.max_message_size)
         words = {PREPARED: "true", "PGROUP": group}
         if immunity_seconds:
             words[IMMUNITY] = str(immunity_seconds)
-        return redirected(batch, HALF_TOPIC, QUEUE, words, _HALF)
+        half = redirected(batch, HALF_TOPIC, QUEUE, words, _HALF)
+        if not batch.accepted:  # a long name of a group leaves less room than others
+            half.columns.check_accepted(PROPERTIES_BYTES_MAX - _ADDED_LATER)
+        return half
 
     async def find(self, origin: int) -> Record | None:
         """A half message by its first offset; None if it is decided and deleted from the log.
@@ -532,7 +539,9 @@ class TransactionService:
     def _note_decided(self, halves: HalfMessages, offsets: list[int]) -> PutResult:
         """Note these decisions in the log: one op message each, as in RocketMQ 4.9."""
         columns = Columns.of([b"%d" % offset for offset in offsets], [OP_TAG] * len(offsets))
-        result = self._put(PutBatch(OP_TOPIC, QUEUE, columns, self._core.times.wall_ms()))
+        result = self._put(
+            PutBatch(OP_TOPIC, QUEUE, columns, self._core.times.wall_ms(), accepted=True)
+        )
         for k, offset in enumerate(offsets):
             self._unnoted.pop(offset, None)
             halves.resolved(offset)
@@ -590,9 +599,15 @@ class TransactionService:
         """Store it again with a higher check count, and note that the older one is replaced."""
         checks = half.checks + 1
         properties = {**record.properties, CHECKS: str(checks), ORIGIN: str(half.origin)}
-        result = self._put(stored_again(record, HALF_TOPIC, properties))
-        old = half.offset
+        batch = stored_again(record, HALF_TOPIC, properties)
         check_ms = self._in(self._options.check_interval_ms)
+        if batch.columns.longest_properties > PROPERTIES_BYTES_MAX:
+            # The record has no room for the count: kept in memory, the next master begins anew.
+            half.checks = checks
+            halves.ask_later(half, check_ms)
+            return
+        result = self._put(batch)
+        old = half.offset
         halves.add(replace(half, offset=result.queue_offset, checks=checks, check_ms=check_ms))
         self._settle(self._note_decided(halves, [old]))
 
@@ -602,8 +617,7 @@ class TransactionService:
             group=half.group,
             checks=half.checks,
         )
-        if DISCARD_TOPIC not in self._core.metadata.topics:
-            self._core.metadata.auto_create(DISCARD_TOPIC, 1)
+        self._core.metadata.make_internal(DISCARD_TOPIC)
         self._put(stored_again(record, DISCARD_TOPIC, record.properties))
         self._unnoted[half.offset] = False
         self._note_as(halves, half.offset, False)

@@ -20,11 +20,19 @@ from node.core.core import Core
 from node.deferred.delayservice import DelayService
 from node.deferred.redirect import stored_again
 from store.reader import GetResult
-from store.record import TOPIC_BYTES_MAX, Record, decode_properties
+from store.record import (
+    PROPERTIES_BYTES_MAX,
+    TOPIC_BYTES_MAX,
+    Record,
+    decode_properties,
+    room_for,
+)
 from store.status import PutMessageStatus
 
 RETRY_TIMES = 16  # retryMaxTimes
 RECONSUME_TIMES_MAX = (1 << 31) - 1  # that a record has room for
+# Bytes of what a copy gets where it waits for a delay level.
+_WAITING_BYTES = room_for({"DELAY": 10, "REAL_TOPIC": TOPIC_BYTES_MAX, "REAL_QID": 10})
 FIRST_LEVEL = 3  # the ladder begins at the third delay level: 10 s
 
 
@@ -149,13 +157,13 @@ class RetryTopics:
         self, topic: str, record: Record, failed: int, more: dict[str, str], level: int = 0
     ) -> None:
         """more: properties set where the message does not have them yet. level: of a delay."""
-        metadata = self._core.metadata
-        if topic not in metadata.topics:
-            metadata.auto_create(topic, 1)
+        self._core.metadata.make_internal(topic)
         properties = {**more, "ORIGIN_MESSAGE_ID": record.message_id, **record.properties}
-        batch = stored_again(record, topic, properties, failed)
-        if level:
+        room = PROPERTIES_BYTES_MAX - (_WAITING_BYTES if level else 0)
+        batch = stored_again(record, topic, properties, failed, room)
+        if level and batch.columns.longest_properties <= room:
             batch = self._delays.at_level(batch, level)
+        # Else a record has no room for where it waits: it is delivered again at once.
         result = await self._core.log.put_and_wait(batch)
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.Unavailable(f"{topic}: {result.status.value} {result.reason}")

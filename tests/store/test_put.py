@@ -23,10 +23,10 @@ from store.errors import (
     SequenceTooOld,
 )
 from store.idempotence import IdempotenceTable, Run
-from store.messagestore import MessageStore, PutBatch
+from store.messagestore import MessageStore, PutBatch, PutResult
 from store.offsets import PhyOffset, QueueOffset
 from store.reader import GetMessageStatus, Wanted
-from store.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED
+from store.record import SENT_PROPERTIES_BYTES_MAX, TRANSACTION_COMMIT, TRANSACTION_PREPARED
 from store.status import BrokerRole, FlushDiskType, PutMessageStatus, RunningFlags
 from tests.support import (
     NOW,
@@ -114,13 +114,37 @@ def test_the_body_limit_is_exact(store: MessageStore) -> None:
 
 def test_properties_over_the_limit_are_a_status_of_their_own(tmp_path: Path) -> None:
     store = open_store(tmp_path, options(mapped_file_size_commit_log=1 << 17))
-    room = 32767 - 64
+    room = SENT_PROPERTIES_BYTES_MAX
     put_ok(store, [b"x"], properties=[b"A\x01" + b"v" * (room - 2)], producer=PRODUCER)
     result = put(store, [b"x"], properties=[b"A\x01" + b"v" * (room - 1)])
     assert result.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
     record = store.get_message(PhyOffset(0))
     assert len(record.properties["A"]) == room - 2
     assert record.properties["UNIQ_KEY"]
+    crash(store)
+
+
+def test_what_was_accepted_before_is_held_to_the_format_alone(tmp_path: Path) -> None:
+    store = open_store(
+        tmp_path, options(mapped_file_size_commit_log=1 << 17, enabled_append_prop_crc=True)
+    )
+    limit = store.options.max_message_size
+
+    def again(text: bytes, body: bytes = b"x", **how: Any) -> PutResult:
+        columns = Columns.of([body], [text])
+        return store.put(PutBatch("T", 0, columns, NOW, accepted=True, **how), NOW)
+
+    ok, too_large = PutMessageStatus.PUT_OK, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+    assert again(b"A\x01tab\there", b"x" * (limit + 1)).status is ok  # as RocketMQ stores it
+    full = again(b"A\x01" + b"v" * (32767 - 2))
+    assert full.status is ok
+    assert len(store.get_message(full.physical_offset).properties["A"]) == 32765
+    assert "__CRC32#" not in store.get_message(full.physical_offset).properties  # no room
+    assert again(b"A\x01" + b"v" * (32768 - 2)).status is too_large
+    assert again(b"A\x01" + b"v" * (32767 - 44), producer=PRODUCER).status is ok
+    assert again(b"A\x01" + b"v" * (32767 - 43), producer=PRODUCER).status is too_large
+    room = again(b"A\x01" + b"v" * (32767 - 23))
+    assert "__CRC32#" in store.get_message(room.physical_offset).properties
     crash(store)
 
 

@@ -81,9 +81,7 @@ class Clients:
         metadata = self._core.metadata
         for group in groups:
             await metadata.ensure_group(group)
-            topic = group_retry_topic(group)
-            if topic not in metadata.topics:
-                metadata.auto_create(topic, 1)
+            metadata.make_internal(group_retry_topic(group))
         return request.answer(0)
 
     def _register(self, data: ConsumerData) -> None:

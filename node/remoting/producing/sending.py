@@ -278,13 +278,14 @@ class Sending:
 
     def _made(self, header: SendRequest) -> TopicConfig:
         topic, limits = header.topic, self._broker.limits
-        if topic == self._reply_topic:
-            return self._core.metadata.auto_create(topic, 1)
-        for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
-            if topic.startswith(prefix) and self._core.metadata.has_group(
-                topic.removeprefix(prefix)
-            ):
-                return self._core.metadata.auto_create(topic, 1)
+        metadata = self._core.metadata
+        of_group = any(
+            topic.startswith(prefix) and metadata.has_group(topic.removeprefix(prefix))
+            for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+        )
+        if of_group or topic == self._reply_topic:
+            metadata.make_internal(topic)
+            return metadata.topics[topic]
         if not limits.auto_create_topic or header.default_topic != DEFAULT_TOPIC:
             raise sdk.UnknownTopic(f"topic[{topic[:200]}] not exist, apply first please!")
         most = limits.default_topic_queues
