@@ -308,8 +308,7 @@ class SdkPrograms:
     @staticmethod
     async def _note_receipt(one: Written, receipt: Awaitable[Receipt]) -> None:
         found = await receipt
-        if found.status == "PUT_OK":
-            one.outcome, one.place = "ok", (found.queue_id, found.queue_offset)
+        one.outcome, one.place = "ok", (found.queue_id, found.queue_offset)
 
     def _written(self, process: Process) -> Written:
         made = Written(b"%s-%d" % (process.name.encode(), len(self.history.written)), process.name)
@@ -325,9 +324,8 @@ class SdkPrograms:
         receipt = await producer.send_batch(WRITTEN, [one.body for one in sent], queue_id=queue_id)
         for part in receipt.parts:
             for k in range(part.count):
-                if part.status == "PUT_OK":
-                    one = sent[part.first + k]
-                    one.outcome, one.place = "ok", (part.queue_id, part.queue_offset + k)
+                one = sent[part.first + k]
+                one.outcome, one.place = "ok", (part.queue_id, part.queue_offset + k)
 
     @staticmethod
     async def _told(sent: list[Written], send: Awaitable[None]) -> None:

@@ -20,6 +20,16 @@ class PutMessageStatus(enum.Enum):
     LMQ_CONSUME_QUEUE_NUM_EXCEEDED = "LMQ_CONSUME_QUEUE_NUM_EXCEEDED"
 
 
+# Stored, and perhaps lost with this node.
+WEAK = frozenset(
+    (
+        PutMessageStatus.FLUSH_DISK_TIMEOUT,
+        PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+        PutMessageStatus.SLAVE_NOT_AVAILABLE,
+    )
+)
+
+
 class BrokerRole(enum.Enum):
     """Part a node plays in its replica group."""
 

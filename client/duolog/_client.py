@@ -22,6 +22,7 @@ from duolog._message import Batch, check_crc
 from duolog._producer import Producer
 from duolog._router import Router
 from duolog._runtime import MACHINE, Runtime
+from duolog._sending import SendOptions
 from duolog._sink import Sink
 from duolog._start import Start
 from duolog._tls import Tls, tls_of
@@ -118,6 +119,7 @@ class Client:
         linger: float = 0.0,
         buffer_bytes: int = BUFFER_BYTES,
         producer_id: bytes | None = None,
+        accept_weak: bool = False,
     ) -> Producer:
         """A producer.
 
@@ -126,20 +128,23 @@ class Client:
             linger: seconds to wait for further messages before a batch goes out.
             buffer_bytes: of messages that are posted and not answered, at most.
             producer_id: 10 bytes; only where sequences are kept by the caller.
+            accept_weak: take for sent what the master stored and could not confirm, so that it
+                may be lost with the master: the receipt's `status` is FLUSH_DISK_TIMEOUT,
+                FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE then. Without it, a send is repeated
+                until it is confirmed, and raises ResultUnknown where that is not in time.
         """
         if producer_id is not None and len(producer_id) != 10:
             raise BadRequest(f"a producer id must have 10 bytes, not {len(producer_id)}")
-        return self.make_producer(timeout, Buffering(linger, buffer_bytes), producer_id)
+        options = SendOptions(producer_id, accept_weak)
+        return self.make_producer(timeout, Buffering(linger, buffer_bytes), options)
 
     def make_producer(
-        self, timeout: float | None, buffering: Buffering, producer_id: bytes | None = None
+        self, timeout: float | None, buffering: Buffering, options: SendOptions
     ) -> Producer:
         """Not called by users: `producer`, that may take messages from other threads."""
         if buffering.bytes < 1:
             raise BadRequest(f"buffer_bytes is {buffering.bytes}; it must be above 0")
-        made = Producer(
-            self._router, self._topics, timeout or self._timeout, buffering, producer_id
-        )
+        made = Producer(self._router, self._topics, timeout or self._timeout, buffering, options)
         self._producers = [one for one in self._producers if not one.ended]
         self._producers.append(made)
         return made
@@ -151,6 +156,7 @@ class Client:
         *,
         immunity: float = 0.0,
         timeout: float | None = None,
+        accept_weak: bool = False,
     ) -> Transactions:
         """Transactions of a group of producers.
 
@@ -164,10 +170,12 @@ class Client:
                 back, None leaves it for later.
             immunity: seconds before that is asked; the node's default where 0.
             timeout: seconds of one call, retries included.
+            accept_weak: as for `producer`, of half messages and of decisions.
         """
         seconds = timeout or self._timeout
-        members = ProducerGroup(group, checker, immunity)
-        made = Transactions(self._router, self.producer(timeout=seconds), members, seconds)
+        members = ProducerGroup(group, checker, immunity, accept_weak)
+        producer = self.producer(timeout=seconds, accept_weak=accept_weak)
+        made = Transactions(self._router, producer, members, seconds)
         self._transactions.append(made)
         return made
 

@@ -18,6 +18,7 @@ DuologError
 │   ├── StaleMember           another member of the group has the queue now
 │   └── CorruptBatch          a CRC did not match
 └── ResultUnknown             a send, or an order to a replica group, may or may not have been done
+    └── SlaveNotAvailable     stored by the master, which has too few slaves to confirm it
 """
 
 import grpc
@@ -28,6 +29,7 @@ MASTER_KEY = "duolog-master"
 EPOCH_KEY = "duolog-epoch"
 AWAY_KEY = "duolog-master-away"
 RETRY_KEY = "duolog-retry-after-ms"
+STATUS_KEY = "duolog-status"
 
 
 class DuologError(Exception):
@@ -137,9 +139,27 @@ class CorruptBatch(Fatal):
 class ResultUnknown(DuologError):
     """It is unknown whether the call was carried out.
 
-    Of a send: it may or may not have been stored; sending it again with a new id may double it.
-    Of `failover` and `elect_unclean`: the master may or may not change.
+    Of a send: it may or may not have been stored, or is stored and may be lost with the master;
+    sending it again with a new id may double it. Of `failover` and `elect_unclean`: the master may
+    or may not change.
+
+    Attributes:
+        status: FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE where the master
+            stored it and could not confirm it; empty otherwise.
     """
+
+    def __init__(self, text: str = "", status: str = "") -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class SlaveNotAvailable(ResultUnknown):
+    """The master stored the message and has too few slaves now: it may be lost with the master.
+
+    Raised at once. A producer with `accept_weak=True` gets a receipt instead.
+    """
+
+    STATUS = "SLAVE_NOT_AVAILABLE"
 
 
 _CODES: dict[type[DuologError], grpc.StatusCode] = {
@@ -160,6 +180,7 @@ _CODES: dict[type[DuologError], grpc.StatusCode] = {
     StaleMember: grpc.StatusCode.ABORTED,
     CorruptBatch: grpc.StatusCode.DATA_LOSS,
     ResultUnknown: grpc.StatusCode.UNKNOWN,
+    SlaveNotAvailable: grpc.StatusCode.UNKNOWN,
 }
 _BY_NAME = {kind.__name__: kind for kind in _CODES}
 _BY_CODE: dict[grpc.StatusCode, type[DuologError]] = {
@@ -185,6 +206,8 @@ def trailing_of(error: DuologError) -> list[tuple[str, str]]:
         trailing.append((AWAY_KEY, "1"))
     if isinstance(error, Throttled) and error.retry_after_ms:
         trailing.append((RETRY_KEY, str(error.retry_after_ms)))
+    if isinstance(error, ResultUnknown) and error.status:
+        trailing.append((STATUS_KEY, error.status))
     return trailing
 
 
@@ -207,6 +230,8 @@ def error_of(failure: grpc.RpcError) -> DuologError:
                 found.master_away = AWAY_KEY in trailing
             if isinstance(found, Throttled):
                 found.retry_after_ms = int(trailing.get(RETRY_KEY, "0"))
+            if isinstance(found, ResultUnknown):
+                found.status = trailing.get(STATUS_KEY, "")
             return found
     if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
         text = f"this node does not know the call: it is of another version, or not duolog ({text})"

@@ -26,7 +26,7 @@ from duolog._columns import pack, property_text, repeat
 from duolog._posted import MESSAGE_BYTES, SEND_BYTES, Posted, Told
 from duolog._receipts import BatchReceipt, Part, Receipt
 from duolog._router import Router
-from duolog._sending import IN_FLIGHT_MAX, Batch, Sender
+from duolog._sending import IN_FLIGHT_MAX, Batch, Sender, SendOptions
 from duolog._terms import PLAIN, Terms
 from duolog._topics import Slot, TopicCache
 from duolog._unrouted import Goal, Place, Unrouted
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from duolog._spans import Sending, Spans
 
 NOWHERE = Filling("", None, PLAIN)  # takes no message
+CONFIRMED = SendOptions()
 DELAY_STEP_MS = 10  # half of the interval at which a node checks for due messages
 
 
@@ -114,16 +115,13 @@ class Producer:
         topics: TopicCache,
         timeout: float,
         buffering: Buffering = AT_ONCE,
-        producer_id: bytes | None = None,
+        options: SendOptions = CONFIRMED,
     ) -> None:
-        """Not called by users.
-
-        producer_id: 10 bytes, unique for all time; random where not given.
-        """
+        """Not called by users."""
         self._runtime = router.runtime
         self._topics = topics
         self._timeout = timeout
-        self._sender = Sender(router, topics, producer_id)
+        self._sender = Sender(router, topics, options)
         self._batcher = Batcher(self._sender, buffering)
         self._unrouted = Unrouted(self._batcher, topics)
         self._closed = False
@@ -181,7 +179,10 @@ class Producer:
         Raises:
             UnknownTopic, BadRequest, MessageTooLarge: nothing was stored.
             Timeout, Unavailable, Busy, NotMaster: nothing was stored, it may work later.
-            ResultUnknown: it may or may not have been stored.
+            ResultUnknown: it may or may not have been stored, or the master stored it and could
+                not confirm it in time: then `status` says why, and it may be lost with the master.
+            SlaveNotAvailable: a ResultUnknown, raised at once: the master stored it, and has too
+                few slaves. `accept_weak` of `Client.producer` gives receipts for these two.
         """
         if get_ident() != self._thread:
             self._check_thread()

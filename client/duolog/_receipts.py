@@ -44,7 +44,7 @@ class Receipt:
 
     @property
     def status(self) -> str:
-        """PUT_OK, or the name of what it did not wait for (it is stored nevertheless)."""
+        """PUT_OK; of a producer that accepts weak receipts, also why it is not confirmed."""
         return self._part.status
 
     @property
@@ -83,6 +83,11 @@ _RECEIPT_FIELDS = (
     *("topic", "queue_id", "queue_offset", "unique_key", "store_time_ms"),
     *("status", "duplicate", "epoch", "group"),
 )
+
+
+def status_name(status: int) -> str:
+    """The name of a put's status."""
+    return _STATUS_NAMES.get(status, str(status))
 
 
 def unique_key(producer_id: bytes, sequence: int) -> str:

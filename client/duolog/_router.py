@@ -90,8 +90,18 @@ class Router:
         seconds = INCOMPLETE_SECONDS if self.unreachable() else FRESH_SECONDS
         self._fresh_until = asyncio.get_running_loop().time() + seconds
 
+    async def reach(self, group: str, timeout: float) -> Connection:
+        """As `connection`, also as the first call of a client, or of a group that is new.
+
+        Raises as `groups` and `connection`.
+        """
+        if group not in self._connections:
+            self._fresh_until = 0.0
+            await self.groups(timeout)
+        return self.connection(group)
+
     def connection(self, group: str) -> Connection:
-        """To a group's master.
+        """To a group's master, as far as it is known: see `reach`.
 
         Raises UnknownTopic for a group that no node told of, Unavailable for one that has no node
         with an address now.

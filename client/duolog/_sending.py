@@ -2,7 +2,8 @@
 
 Rules: a repeated request has the same sequence, so it is stored once; a refusal says nothing about
 earlier tries that had no answer; a batch without a queue of its own goes to another replica group
-only where the first one surely has not stored it.
+only where the first one surely has not stored it; what the master stored and could not confirm is
+sent again until it can: a repeat waits on the node for what is stored already.
 """
 
 import asyncio
@@ -23,12 +24,13 @@ from duolog._errors import (
     NotMaster,
     ResultUnknown,
     Retryable,
+    SlaveNotAvailable,
     Throttled,
     Timeout,
     Unavailable,
     UnknownTopic,
 )
-from duolog._receipts import Part, parts_of, unique_key
+from duolog._receipts import Part, parts_of, status_name, unique_key
 from duolog._router import Router
 from duolog._runtime import MESSAGE_BYTES_MAX
 from duolog._terms import PLAIN, Terms
@@ -41,11 +43,8 @@ PATIENCE_SHARE = 0.25  # of the time that is left: for other nodes, too
 # Of a request's columns: gRPC refuses larger ones, and breaks the stream with all that is on it.
 COLUMN_BYTES_MAX = MESSAGE_BYTES_MAX - (64 << 10)
 Column = tuple[bytes, bytes]  # blob and offsets
-_STORED_LESS_SAFELY = {
-    wire.FLUSH_DISK_TIMEOUT,
-    wire.FLUSH_SLAVE_TIMEOUT,
-    wire.SLAVE_NOT_AVAILABLE,
-}
+# Stored, and perhaps lost with the master.
+WEAK = (wire.FLUSH_DISK_TIMEOUT, wire.FLUSH_SLAVE_TIMEOUT, wire.SLAVE_NOT_AVAILABLE)
 REFUSED: dict[int, type[DuologError]] = {  # by the status of a put
     wire.SERVICE_NOT_AVAILABLE: NotMaster,
     wire.CREATE_MAPEDFILE_FAILED: Busy,
@@ -80,6 +79,18 @@ class Batch:
     first: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class SendOptions:
+    """How a producer sends.
+
+    producer_id: 10 bytes, unique for all time; random where not given. accept_weak: what the master
+    stored and could not confirm has a receipt with the status that says so, and raises nothing.
+    """
+
+    producer_id: bytes | None = None
+    accept_weak: bool = False
+
+
 class Window(asyncio.Semaphore):
     """The places of batches in flight, given in the order in which they were asked for."""
 
@@ -94,10 +105,11 @@ class Window(asyncio.Semaphore):
 class Sender:
     """Sends batches of one producer, so many at a time."""
 
-    def __init__(self, router: Router, topics: TopicCache, producer_id: bytes | None) -> None:
+    def __init__(self, router: Router, topics: TopicCache, options: SendOptions) -> None:
         self.router = router
         self.topics = topics
-        self.producer_id = producer_id or router.runtime.chance.randbytes(10)
+        self.producer_id = options.producer_id or router.runtime.chance.randbytes(10)
+        self._accept_weak = options.accept_weak
         self.window = Window(IN_FLIGHT_MAX)
         self._sequence = 0
         self._round = itertools.count()
@@ -119,6 +131,10 @@ class Sender:
         if not self.topics.knows_end(slot[0]):
             await self.topics.learn_end(slot[0], topic, max(0.001, deadline - loop.time()))
         return await _Delivery(self, batch, slot, seconds, deadline).run()
+
+    def accepts(self, status: int) -> bool:
+        """Whether a batch with this status has a receipt."""
+        return status == wire.PUT_OK or (self._accept_weak and status in WEAK)
 
     def take_sequences(self, count: int) -> int:
         """The first of so many sequences, which no other batch gets."""
@@ -170,6 +186,7 @@ class _Delivery:
         self._group, queue_id = slot
         self._connection = sender.router.connection(self._group)
         self._maybe_stored = False  # by any of the tries: a later refusal says nothing about them
+        self._weak = ""  # the last status of a try that was stored and not confirmed
         self._request = self._first_request(queue_id)
 
     def _first_request(self, queue_id: int) -> wire.AppendRequest:
@@ -249,15 +266,14 @@ class _Delivery:
             return _Failure(
                 Timeout(f"{batch.topic}: not sent within {self._seconds:g} s ({problem})")
             )
-        if reply.status == wire.PUT_OK:
-            if reply.count:
+        if self._sender.accepts(reply.status):
+            if reply.count and reply.status == wire.PUT_OK:
                 topics.note_end(self._group, LogEnd(reply.physical_offset, reply.epoch_nonce))
             return parts_of(request, reply, self._group, batch.count, batch.first)
-        refused = _refusal(batch.topic, reply)
-        if refused is not None:
-            refused = self._connection.named(refused)
-            return self._refused(refused, reply, loop.time() - began)
-        return parts_of(request, reply, self._group, batch.count, batch.first)
+        if reply.status in WEAK:
+            return self._unconfirmed(reply)
+        refused = self._connection.named(_refusal(batch.topic, reply))
+        return self._refused(refused, reply, loop.time() - began)
 
     def _patience_ms(self) -> int:
         """How long a refusal may wait for a master: not where another group can take the batch."""
@@ -274,13 +290,31 @@ class _Delivery:
             return _Failure(error, took, soon=True, unknown=unknown)
         return _Failure(error, took, reply.master, reply.master_epoch, unknown=unknown)
 
+    def _unconfirmed(self, reply: wire.AppendReply) -> _Failure:
+        """The master stored it, and may lose it. A repeat waits for slaves that are there."""
+        self._maybe_stored = True
+        self._weak = status_name(reply.status)
+        if reply.status != wire.SLAVE_NOT_AVAILABLE:
+            return _Failure(ResultUnknown(self._weak, self._weak), soon=True, unknown=True)
+        return _Failure(
+            SlaveNotAvailable(
+                f"{self._batch.topic}: the master stored the messages, and has too few slaves in "
+                f"sync to confirm them ({self._weak}): they may be lost with it",
+                self._weak,
+            )
+        )
+
     def _told(self, error: DuologError) -> DuologError:
         """What the caller is told after the last try."""
-        if not self._maybe_stored:
+        if not self._maybe_stored or isinstance(error, SlaveNotAvailable):
             return error
+        stored = "the messages may or may not be stored"
+        if self._weak:
+            stored = f"the master stored the messages ({self._weak}), and they may be lost with it"
         return ResultUnknown(
             f"{self._batch.topic}: no definite answer within {self._seconds:g} s ({error}); "
-            "the messages may or may not be stored"
+            f"{stored}",
+            self._weak,
         )
 
     async def _go_elsewhere(self) -> None:
@@ -292,9 +326,7 @@ class _Delivery:
             self._request.id = next(self._connection.ids)
 
 
-def _refusal(topic: str, reply: wire.AppendReply) -> DuologError | None:
-    if reply.status in _STORED_LESS_SAFELY:
-        return None
+def _refusal(topic: str, reply: wire.AppendReply) -> DuologError:
     if reply.status == wire.THROTTLED:
         return Throttled(f"{topic}: {reply.reason}", reply.retry_after_ms)
     kind = REFUSED.get(reply.status, ResultUnknown)

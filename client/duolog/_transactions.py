@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from duolog._background import Background
-from duolog._backoff import BackOff
+from duolog._backoff import BackOff, would_be_cut_off
 from duolog._columns import property_text
 from duolog._connection import Connection
 from duolog._errors import (
@@ -25,6 +25,7 @@ from duolog._errors import (
     NoPermission,
     NotMaster,
     ResultUnknown,
+    SlaveNotAvailable,
     Timeout,
     Unauthenticated,
     error_of,
@@ -125,6 +126,7 @@ class ProducerGroup:
     name: str
     checker: Checker | None = None
     immunity: float = 0.0
+    accept_weak: bool = False
 
     def __post_init__(self) -> None:
         """Raise BadRequest for a group without a name."""
@@ -145,6 +147,7 @@ class Transactions:
         self._spans = router.runtime.spans
         self._checker = group.checker
         self._timeout = timeout
+        self._accept_weak = group.accept_weak
         self._terms = Terms(transaction_group=group.name, immunity_seconds=int(group.immunity))
         self._endings: dict[tuple[str, bool], _Ending] = {}
         self._deciding = Background()
@@ -265,7 +268,9 @@ class Transactions:
         """Let consumers see it; once more does nothing.
 
         Raises NoSuchMessage if it was rolled back, or given up after the last check meanwhile;
-        ResultUnknown, Unavailable, Timeout.
+        ResultUnknown (also where the decision is stored and not confirmed in time; at once, as
+        SlaveNotAvailable, without slaves), Unavailable, Timeout, UnknownTopic where no node knows
+        the replica group that stored the half message.
         """
         await self._end(half, True)
 
@@ -341,11 +346,33 @@ class Transactions:
     async def _request_end(
         self, replica_group: str, commit: bool, halves: list[int], seconds: float
     ) -> None:
-        connection = self._router.connection(replica_group)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        connection = await self._router.reach(replica_group, seconds)
         request = wire.EndTransactionsRequest(group=self.group, halves=halves, commit=commit)
-        await connection.call(
-            lambda left: connection.messages.EndTransactions(request, timeout=left), seconds
-        )
+        back_off = BackOff(self._router.runtime.chance)
+        while True:
+            left = deadline - loop.time()
+            try:
+                await connection.call(
+                    lambda left: connection.messages.EndTransactions(request, timeout=left), left
+                )
+            except ResultUnknown as error:
+                if self._accept_weak and error.status:
+                    return
+                if error.status == SlaveNotAvailable.STATUS:
+                    raise SlaveNotAvailable(
+                        f"the master stored the decision, and has too few slaves in sync to "
+                        f"confirm it ({error.status}): it may be lost with it",
+                        error.status,
+                    ) from None
+                # A repeated decision waits on the node until the first one is confirmed.
+                pause = back_off.next(True)
+                if not error.status or would_be_cut_off(pause, 0.0, deadline - loop.time()):
+                    raise
+            else:
+                return
+            await asyncio.sleep(pause)
 
     # -- questions -----------------------------------------------------------------------------
 

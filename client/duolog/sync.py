@@ -40,6 +40,7 @@ from duolog._pages import Page
 from duolog._posted import Posted as AsyncPosted
 from duolog._producer import Producer as AsyncProducer
 from duolog._receipts import BatchReceipt, Receipt
+from duolog._sending import SendOptions
 from duolog._start import Start
 from duolog._tls import Tls
 from duolog._transactions import Half, UndecidedMessage
@@ -833,10 +834,12 @@ class Client:
         timeout: float | None = None,
         linger: float = 0.0,
         buffer_bytes: int = BUFFER_BYTES,
+        accept_weak: bool = False,
     ) -> Producer:
-        """A producer."""
+        """A producer, as `duolog.Client.producer`."""
         buffering = Buffering(linger, buffer_bytes, self._loop.loop)
-        made = self._loop.call(lambda: self._client.make_producer(timeout, buffering))
+        options = SendOptions(accept_weak=accept_weak)
+        made = self._loop.call(lambda: self._client.make_producer(timeout, buffering, options))
         return Producer(self._loop, made)
 
     def transactions(
@@ -846,6 +849,7 @@ class Client:
         *,
         immunity: float = 0.0,
         timeout: float | None = None,
+        accept_weak: bool = False,
     ) -> Transactions:
         """As `duolog.Client.transactions`; the checker runs in a thread of its own."""
 
@@ -855,7 +859,11 @@ class Client:
 
         made = self._loop.call(
             lambda: self._client.transactions(
-                group, ask if checker is not None else None, immunity=immunity, timeout=timeout
+                group,
+                ask if checker is not None else None,
+                immunity=immunity,
+                timeout=timeout,
+                accept_weak=accept_weak,
             )
         )
         return Transactions(self._loop, made)

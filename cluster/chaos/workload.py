@@ -98,9 +98,8 @@ class Workload:
             padded = body.encode().ljust(self.load.body_bytes, b".")
             try:
                 receipt = await producer.send(self.topic, padded, queue_id=queue_id)
-                if receipt.status == "PUT_OK":
-                    send.outcome, send.offset = OK, receipt.queue_offset
-                    send.epoch = receipt.epoch
+                send.outcome, send.offset = OK, receipt.queue_offset
+                send.epoch = receipt.epoch
             except duolog.ResultUnknown:
                 send.outcome = UNKNOWN
             except duolog.DuologError:

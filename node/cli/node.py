@@ -163,7 +163,7 @@ async def probe(client: "Client", status: "NodeStatus", timeout: float) -> str:
     try:
         with contextlib.suppress(TopicExists):
             await client.admin.create_topic(PROBE_TOPIC, 1, groups=[group])
-        async with client.producer(timeout=timeout) as producer:
+        async with client.producer(timeout=timeout, accept_weak=True) as producer:
             receipt = await producer.send(PROBE_TOPIC, b"probe", queue_id=0, group=group)
     except DuologError as error:
         return f"a put failed: {error}"

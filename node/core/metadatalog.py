@@ -532,9 +532,12 @@ class MetadataLog:
         """How many topics count against the limit where a caller creates one more.
 
         Topics that nodes keep for themselves do not, unless the caller names its own like them.
+        They are looked at only where they decide.
         """
         names = self.names()
-        return len(names) if is_nodes_topic(name) else sum(not is_nodes_topic(one) for one in names)
+        if is_nodes_topic(name) or len(names) < self._limits.topics_max:
+            return len(names)
+        return sum(not is_nodes_topic(one) for one in names)
 
     def make_internal(self, name: str) -> None:
         """Create a topic of one queue that the node itself stores messages in, if it is missing.

@@ -404,14 +404,14 @@ class TransactionService:
     async def _safe(self, end_offset: PhyOffset) -> None:
         """Wait until the log is durable up to an offset.
 
-        Raises ResultUnknown if it does not become so.
+        Raises ResultUnknown, with the status, if it does not become so.
         """
         waiting = self._core.log.settle(end_offset)
         self._core.log.pump_soon()
         if waiting is not None:
             status = await waiting
             if status is not PutMessageStatus.PUT_OK:
-                raise sdk.ResultUnknown(status.value)
+                raise sdk.ResultUnknown(status.value, status.value)
 
     async def _repeat(self, origin: int, commit: bool, group: str | None) -> None:
         """Check a repeated decision. Raises NoSuchMessage if the first one was different, and

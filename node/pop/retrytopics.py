@@ -27,7 +27,7 @@ from store.record import (
     decode_properties,
     room_for,
 )
-from store.status import PutMessageStatus
+from store.status import WEAK, PutMessageStatus
 
 RETRY_TIMES = 16  # retryMaxTimes
 RECONSUME_TIMES_MAX = (1 << 31) - 1  # that a record has room for
@@ -94,7 +94,8 @@ class RetryTopics:
     async def store_again(self, group: str, topic: str, record: Record) -> None:
         """Store a message for one more attempt, or as a dead letter after the last.
 
-        topic: the one that holds it now. Raises sdk.Unavailable if it may not have been stored.
+        topic: the one that holds it now. Raises Unavailable if it was not stored,
+        ResultUnknown if it is and may be lost with this node.
         """
         if self._is_too_old(group, record):
             return
@@ -165,5 +166,7 @@ class RetryTopics:
             batch = self._delays.at_level(batch, level)
         # Else a record has no room for where it waits: it is delivered again at once.
         result = await self._core.log.put_and_wait(batch)
+        if result.status in WEAK:  # a repeat would store it once more
+            raise sdk.ResultUnknown(f"{topic}: {result.status.value}", result.status.value)
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.Unavailable(f"{topic}: {result.status.value} {result.reason}")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import duolog
+import duolog.sync
 import grpc
 import grpc.aio
 import pytest
@@ -198,12 +199,14 @@ async def serve(script: Script) -> tuple[grpc.aio.Server, str]:
     return server, endpoint[0]
 
 
-async def send(script: Script, timeout: float, runtime: Runtime = MACHINE) -> duolog.Receipt:
+async def send(
+    script: Script, timeout: float, runtime: Runtime = MACHINE, accept_weak: bool = False
+) -> duolog.Receipt:
     server, endpoint = await serve(script)
     try:
         async with (
             duolog.Client(endpoint, runtime=runtime) as client,
-            client.producer() as producer,
+            client.producer(accept_weak=accept_weak) as producer,
         ):
             await client._topics.slots("T", 20)  # the send finds a connection and the queues
             return await producer.send("T", b"x", timeout=timeout)
@@ -293,6 +296,90 @@ async def test_a_refusal_after_an_unknown_answer_does_not_make_it_a_failure() ->
         await send(Script(wire.UNKNOWN_ERROR, wire.IN_SYNC_REPLICAS_NOT_ENOUGH), 2.5)
     with pytest.raises(duolog.ResultUnknown):
         await send(Script(wire.UNKNOWN_ERROR, wire.MESSAGE_ILLEGAL), 20.0)
+
+
+async def test_what_is_stored_and_not_confirmed_is_sent_again_until_it_is() -> None:
+    script = Script(wire.FLUSH_SLAVE_TIMEOUT, wire.FLUSH_DISK_TIMEOUT, wire.PUT_OK)
+    assert (await send(script, 20)).status == "PUT_OK"
+    assert [request.again for request in script.seen] == [False, True, True]
+    assert len({(request.producer_id, request.sequence) for request in script.seen}) == 1
+
+
+@pytest.mark.parametrize("last", [(), (wire.IN_SYNC_REPLICAS_NOT_ENOUGH,), (wire.NOT_MASTER,)])
+async def test_what_is_not_confirmed_in_time_is_unknown_and_says_why(last: tuple[int, ...]) -> None:
+    script = Script(wire.FLUSH_SLAVE_TIMEOUT, *last)
+    with pytest.raises(duolog.ResultUnknown, match="may be lost") as failure:
+        await send(script, 0.5)
+    assert failure.value.status == "FLUSH_SLAVE_TIMEOUT"
+    assert len(script.seen) > 2
+
+
+async def test_a_put_without_slaves_is_unknown_at_once() -> None:
+    script = Script(wire.SLAVE_NOT_AVAILABLE)
+    with pytest.raises(duolog.SlaveNotAvailable) as failure:
+        await send(script, 60)
+    assert failure.value.status == "SLAVE_NOT_AVAILABLE"
+    assert len(script.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "status", [wire.FLUSH_SLAVE_TIMEOUT, wire.FLUSH_DISK_TIMEOUT, wire.SLAVE_NOT_AVAILABLE]
+)
+async def test_a_weak_receipt_is_given_to_who_asks_for_it(status: int) -> None:
+    script = Script(status)
+    receipt = await send(script, 60, accept_weak=True)
+    assert receipt.status == wire.PutStatus.Name(status)  # type: ignore[arg-type]
+    assert len(script.seen) == 1
+
+
+async def test_no_way_of_sending_takes_a_weak_status_for_success() -> None:
+    """Each of them, asynchronous and not; a weak receipt only where it is asked for."""
+
+    async def posted(producer: Any) -> None:
+        handle = producer.post("T", b"x")
+        await producer.flush()
+        assert handle.receipt().status == "SLAVE_NOT_AVAILABLE"
+
+    def posted_in_thread(client: duolog.sync.Client, accept_weak: bool) -> None:
+        with client.producer(accept_weak=accept_weak) as producer:
+            for send_it in (
+                lambda: producer.send("T", b"x").status,
+                lambda: producer.send_batch("T", [b"x"]).status,
+                lambda: (producer.post("T", b"x"), producer.flush())[0].receipt().status,
+            ):
+                if accept_weak:
+                    assert send_it() == "SLAVE_NOT_AVAILABLE"
+                else:
+                    with pytest.raises(duolog.SlaveNotAvailable):
+                        send_it()
+
+    async def prepared(client: duolog.Client, accept_weak: bool) -> None:
+        async with client.transactions("g", accept_weak=accept_weak) as transactions:
+            await transactions.prepare("T", b"x")
+
+    ways: list[Callable[[Any], Any]] = [
+        lambda producer: producer.send("T", b"x"),
+        lambda producer: producer.send("T", b"x", key="k"),
+        lambda producer: producer.send_batch("T", [b"x"] * 3),
+        posted,
+    ]
+    server, endpoint = await serve(Script(wire.SLAVE_NOT_AVAILABLE))
+    try:
+        async with duolog.Client(endpoint) as client:
+            for way in ways:
+                async with client.producer(accept_weak=True) as producer:
+                    await way(producer)
+                async with client.producer() as producer:
+                    with pytest.raises(duolog.SlaveNotAvailable):
+                        await way(producer)
+            await prepared(client, True)
+            with pytest.raises(duolog.SlaveNotAvailable):
+                await prepared(client, False)
+        for accept_weak in (True, False):
+            with await asyncio.to_thread(duolog.sync.Client, endpoint) as synchronous:
+                await asyncio.to_thread(posted_in_thread, synchronous, accept_weak)
+    finally:
+        await server.stop(0)
 
 
 @asynccontextmanager

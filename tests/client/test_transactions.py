@@ -1,6 +1,8 @@
 """Transactions through the SDK."""
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import duolog
@@ -316,8 +318,9 @@ class Deciding:
         self.asked: list[list[int]] = []
         self.let = asyncio.Event()
         self.messages = self
+        self.statuses: list[str] = []  # with which it does not confirm a decision
 
-    def connection(self, replica_group: str) -> "Deciding":
+    async def reach(self, replica_group: str, timeout: float) -> "Deciding":
         return self
 
     async def call(self, make: Any, timeout: float) -> None:
@@ -327,13 +330,16 @@ class Deciding:
     async def EndTransactions(self, request: Any, timeout: float) -> None:
         self.asked.append(list(request.halves))
         await self.let.wait()
+        if self.statuses:
+            raise duolog.ResultUnknown("as the node says", self.statuses.pop(0))
 
     async def close(self) -> None:
         """Nothing to do."""
 
 
-def transactions_of(node: Deciding, timeout: float) -> Transactions:
-    return Transactions(node, node, ProducerGroup("g"), timeout)  # type: ignore[arg-type]
+def transactions_of(node: Deciding, timeout: float, accept_weak: bool = False) -> Transactions:
+    group = ProducerGroup("g", accept_weak=accept_weak)
+    return Transactions(node, node, group, timeout)  # type: ignore[arg-type]
 
 
 async def outcome_of(deciding: "asyncio.Future[None]") -> DuologError | None:
@@ -413,3 +419,40 @@ async def test_a_request_has_what_is_left_of_the_time_of_its_decisions() -> None
     await asyncio.gather(first, second)
     assert began + 10 - called[0] <= given[0] <= 10
     assert second_began + 10 - called[1] <= given[1] < 9.98
+
+
+async def test_a_decision_that_is_not_confirmed_is_repeated_until_it_is() -> None:
+    node = Deciding()
+    node.let.set()
+    node.statuses = ["FLUSH_SLAVE_TIMEOUT", "FLUSH_DISK_TIMEOUT"]
+    await transactions_of(node, 30).commit(half(1))
+    assert node.asked == [[1]] * 3
+    node.statuses = ["FLUSH_SLAVE_TIMEOUT"] * 1000
+    with pytest.raises(duolog.ResultUnknown) as failure:
+        await transactions_of(node, 0.3).rollback(half(2))
+    assert failure.value.status == "FLUSH_SLAVE_TIMEOUT"
+    node.statuses, node.asked = ["SLAVE_NOT_AVAILABLE"], []
+    with pytest.raises(duolog.SlaveNotAvailable):
+        await transactions_of(node, 30).commit_all([half(3)])
+    assert node.asked == [[3]]
+    node.statuses = ["SLAVE_NOT_AVAILABLE"]
+    await transactions_of(node, 30, accept_weak=True).commit(half(4))
+
+
+async def test_a_decision_may_be_the_first_call_of_a_client(silent: Node) -> None:
+    """A process that was started again decides about half messages that it remembers."""
+    async with client_of(silent) as client, client.transactions("orders") as transactions:
+        halves = [await transactions.prepare("T", b"%d" % k) for k in range(5)]
+    deciding: list[Callable[[Transactions], Any]] = [
+        lambda transactions: transactions.commit(halves[0]),
+        lambda transactions: transactions.rollback(halves[1]),
+        lambda transactions: transactions.commit_all(halves[2:4]),
+        lambda transactions: transactions.rollback_all(halves[4:]),
+    ]
+    for decide in deciding:
+        async with client_of(silent) as client, client.transactions("orders") as transactions:
+            await decide(transactions)
+    async with client_of(silent) as client, client.transactions("orders") as transactions:
+        assert await bodies(client, silent, 3) == [b"0", b"2", b"3"]
+        with pytest.raises(duolog.UnknownTopic, match="replica group 'elsewhere'"):
+            await transactions.commit(replace(halves[0], replica_group="elsewhere"))

@@ -169,10 +169,7 @@ def _done(draft: Draft, receipt: Receipt, equivalent: str = "") -> Done:
         told = f"Stored as {place}."
         names = {"topic": receipt.topic, "queue": receipt.queue_id, "offset": receipt.queue_offset}
         location = address(MESSAGE, {"group": receipt.group}, **names)
-    status = "" if receipt.status == "PUT_OK" else f" Its status is {receipt.status}."
-    return Done(
-        f"{told} Its unique key is {receipt.unique_key}.{status}", location, command=equivalent
-    )
+    return Done(f"{told} Its unique key is {receipt.unique_key}.", location, command=equivalent)
 
 
 async def _message(visit: Visit) -> Message:

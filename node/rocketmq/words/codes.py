@@ -50,6 +50,7 @@ _ERROR_CODES: tuple[tuple[type[Exception], Code], ...] = (
     (sdk.Busy, Code.TOO_MANY_REQUESTS),
     (sdk.NotMaster, Code.HA_NOT_AVAILABLE),
     (sdk.Unavailable, Code.HA_NOT_AVAILABLE),
+    (sdk.ResultUnknown, Code.HA_NOT_AVAILABLE),
     (sdk.BadRequest, Code.BAD_REQUEST),
     (errors.BadMessage, Code.BAD_REQUEST),
 )
