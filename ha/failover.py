@@ -222,7 +222,7 @@ class Failover:
         if state is None:
             return False
         if self.role is not Role.LEADING:
-            return succession.relievers(self.view, state, me) >= self._needed
+            return succession.relievers(self.view, state, me) >= self.guarantee.in_sync_replicas
         master = self._master
         return master is not None and bool(succession.roomy_successor(self.view, state, me, master))
 
