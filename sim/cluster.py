@@ -135,6 +135,7 @@ class Cluster:
         found = faults.plan(self.world.chance("faults"), FAULTY_MS * 0.9, self.elected)
         found += copies.plan(self.world.chance("copies"), FAULTY_MS * 0.9)
         found += lostsegments.plan(self.world.chance("lost segments"), FAULTY_MS * 0.9)
+        found += faults.flips(self.world.chance("flips"), FAULTY_MS * 0.9)
         if self.elected:
             services = faults.services(self.world.chance("services"))
             found += services
@@ -193,6 +194,7 @@ class Cluster:
             if others is not None:
                 outcome.counts.update(others.counts())
         outcome.counts["frames_lost"] = self.network.lost
+        outcome.counts["frames_flipped"] = self.network.flipped
         return outcome
 
     def _run(self) -> None:
@@ -325,6 +327,15 @@ class Cluster:
 
         def clear() -> None:
             self.network.weather = Weather()
+
+        self._later(fault, clear)
+
+    def _flip_bits(self, fault: Fault, node: Node) -> None:
+        weather = self.network.weather = replace(self.network.weather, flip=0.3 * fault.level)
+
+        def clear() -> None:
+            if self.network.weather is weather:
+                self.network.weather = replace(weather, flip=0.0)
 
         self._later(fault, clear)
 

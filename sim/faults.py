@@ -91,6 +91,22 @@ def async_spells(chance: random.Random, duration: float) -> list[Fault]:
     ]
 
 
+def flips(chance: random.Random, duration: float) -> list[Fault]:
+    """Times in which bits of frames between nodes flip; in one run of ten."""
+    if chance.random() >= 0.1:
+        return []
+    return [
+        Fault(
+            round(chance.uniform(50, duration), 3),
+            "flip_bits",
+            NODES[0],
+            lasts=round(chance.choice((200, 1000, 4000)) * chance.uniform(0.5, 1.5), 3),
+            level=round(chance.random(), 3),
+        )
+        for _ in range(chance.choice((1, 1, 2)))
+    ]
+
+
 def services(chance: random.Random) -> list[Fault]:
     """Whether the nodes of a run have services; in one run of four."""
     return [Fault(0.0, SERVICES_ON, NODES[0])] if chance.random() < 0.25 else []

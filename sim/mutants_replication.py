@@ -222,6 +222,16 @@ def _storms(seed: int) -> list[Fault]:
     ]
 
 
+def _chunk_uncovered() -> list[Patch]:
+    """No chunk's CRC covers its log bytes: records' own CRCs are all that protects them."""
+    return [(master, "QUICK", False)]
+
+
+def _flips(seed: int) -> list[Fault]:
+    """Bits of frames flip for all of a run."""
+    return [Fault(50.0, "flip_bits", "a", lasts=8000.0, level=0.8)]
+
+
 def _ack_ahead() -> list[Patch]:
     """The slave acknowledges what it holds in memory and has not applied."""
     original = _SLAVE._acknowledge
@@ -351,6 +361,9 @@ REPLICATION = [
     Mutant("no-epochs", "logs are compared by length alone", _no_epochs),
     Mutant("unverified", "bytes are applied unseen", _unverified_records),
     Mutant("gap-ignored", "a chunk is appended anywhere", _gap_ignored, weather=_storms),
+    Mutant(
+        "chunk-uncovered", "log bytes have no CRC on their way", _chunk_uncovered, weather=_flips
+    ),
     Mutant("visible-offsets", "queue offsets are given twice", _queue_offsets_from_visible),
     Mutant("queue-tail", "a cut queue keeps entries of cut records", _blank_tail_kept),
     Mutant("rows-kept", "a cut log keeps what dispatch was given of it", _cut_rows_kept),

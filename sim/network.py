@@ -1,4 +1,4 @@
-"""A network of streams with loss, delay, duplication, reordering, and cuts in one direction.
+"""A network of streams: loss, delay, duplication, reordering, flipped bits, cuts in one direction.
 
 A stream transfers frames here. A connection whose peer died ends only if the reset arrives;
 otherwise it is half-open, and the other end must notice by its own timeouts.
@@ -21,6 +21,7 @@ class Weather:
     reorder: float = 0.0
     delay_min: float = 0.2
     delay_max: float = 2.0
+    flip: float = 0.0  # of one bit of a frame
 
 
 class Network:
@@ -31,6 +32,7 @@ class Network:
         self.weather = Weather()
         self.cuts: set[tuple[str, str]] = set()
         self.lost = 0
+        self.flipped = 0
         self._chance = world.chance("net")
 
     def is_cut(self, source: str, target: str) -> bool:
@@ -41,6 +43,16 @@ class Network:
         """The delay of one frame."""
         weather = self.weather
         return self._chance.uniform(weather.delay_min, weather.delay_max)
+
+    def carried(self, data: bytes) -> bytes:
+        """A frame as it arrives."""
+        # Where no bit flips, runs of earlier seeds stay what they were.
+        if not self.weather.flip or self._chance.random() >= self.weather.flip:
+            return data
+        self.flipped += 1
+        bit, changed = self._chance.randrange(8 * len(data)), bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        return bytes(changed)
 
     def call(self, source: str, target: str, do: Callable[[], None]) -> bool:
         """One datagram of a client's call: it arrives, or it does not (False)."""
@@ -78,6 +90,7 @@ class End:
         if chance.random() >= weather.reorder:
             when = max(when, self._last)
             self._last = when
+        data = network.carried(data)
         network.world.at(when, lambda: peer._arrive(data))
         if chance.random() < weather.duplicate:
             network.world.at(when + network.delay(), lambda: peer._arrive(data))
