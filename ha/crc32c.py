@@ -13,7 +13,7 @@ import numpy as np
 
 from store.kernels.jit import U8
 
-SHORT_BYTES = 512
+SHORT_BYTES = 1024  # a call into ISA-L takes some µs, crcmod 3 to 4 ns a byte
 _ALL = 0xFFFFFFFF
 _short = crcmod.predefined.mkCrcFun("crc-32c")
 

@@ -75,7 +75,7 @@ def test_the_crc_of_a_large_chunk_is_that_of_its_bytes_in_one_piece() -> None:
     assert crc32c(b"123456789") == 0xE3069283
     assert QUICK, "a server installs isal, which has it"
     rows = np.random.default_rng(7).integers(0, 256, 70_000, np.uint8)
-    for size in (0, 1, SHORT_BYTES - 1, SHORT_BYTES, SHORT_BYTES + 3, 4097, len(rows) - 1):
+    for size in (0, 1, SHORT_BYTES - 1, SHORT_BYTES, SHORT_BYTES + 3, len(rows) - 1):
         for data in (rows[1 : size + 1], rows[1 : size + 1].tobytes()):
             assert crc32c(data, crc32c(b"head")) == oracle(b"head" + rows[1 : size + 1].tobytes())
         frame = frames.chunk_frame(Epoch(4), 0, 0, rows[:size])
