@@ -40,12 +40,11 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What one poll got: bodies from an offset on, between two times."""
+    """What one poll got: bodies from an offset on, by some time."""
 
     key: QueueKey
     first: int
     bodies: tuple[bytes, ...]
-    begin: float
     end: float
 
 
@@ -223,11 +222,10 @@ class Consumer:
         key = self.chance.choice(QUEUES)
         node = self.chance.choice(self.cluster.nodes)
         network = self.cluster.network
-        began = self.world.now
-        network.call("client", node.name, node.guarded(lambda: self._ask(node, key, began)))
+        network.call("client", node.name, node.guarded(lambda: self._ask(node, key)))
         self.world.after(self.GAP_MS * self.chance.uniform(0.5, 1.5), self.poll)
 
-    def _ask(self, node: Node, key: QueueKey, began: float) -> None:
+    def _ask(self, node: Node, key: QueueKey) -> None:
         asked = self.offsets[key]
         result = node.read(*key, asked)
         if node.may_be_behind():
@@ -237,10 +235,10 @@ class Consumer:
         if _passes_over(node, asked, result):
             return  # what its log lacks; whoever reads on elsewhere gets it
         self.cluster.network.call(
-            node.name, "client", lambda: self._got(node.name, key, asked, result, began)
+            node.name, "client", lambda: self._got(node.name, key, asked, result)
         )
 
-    def _got(self, where: str, key: QueueKey, asked: int, result: GetResult, began: float) -> None:
+    def _got(self, where: str, key: QueueKey, asked: int, result: GetResult) -> None:
         if asked != self.offsets[key]:
             return
         if result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY:
@@ -252,7 +250,7 @@ class Consumer:
             return
         found = messages(result)
         bodies = tuple(body for _, body in found)
-        self.history.reads.append(Read(key, found[0][0], bodies, began, self.world.now))
+        self.history.reads.append(Read(key, found[0][0], bodies, self.world.now))
         for offset, body in found:
             if offset != self.offsets[key]:
                 raise Violation(

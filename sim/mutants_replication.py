@@ -58,6 +58,18 @@ def _connections_counted() -> list[Patch]:
     return [(_MASTER, "_offsets_by_node", offsets), (_MASTER, "_welcome", welcome)]
 
 
+def _repeats_misplaced() -> list[Patch]:
+    """A repeated send is answered with the place behind its first copy."""
+    original = MessagePuts._stored_before
+
+    def stored_before(self: Any, batch: Any, known: Any) -> Any:
+        result = original(self, batch, known)
+        moved = tuple(replace(run, queue_offset=run.queue_offset + 1) for run in result.duplicates)
+        return replace(result, duplicates=moved)
+
+    return [(MessagePuts, "_stored_before", stored_before)]
+
+
 def _sent_for_received() -> list[Patch]:
     return [(_MASTER, "_counted", lambda self, session: session.sent)]
 
@@ -354,6 +366,7 @@ REPLICATION = [
     Mutant("open-slave", "an old master shows its unconfirmed tail", _master_becomes_open_slave),
     Mutant("no-truncation", "a diverged slave is appended to", _no_truncation),
     Mutant("no-dedupe", "a repeated send is stored twice", _no_dedupe),
+    Mutant("repeats-misplaced", "a repeat is told another place", _repeats_misplaced),
     Mutant("forgets-in-silence", "a forgotten producer's repeat is stored", _forgets_in_silence),
     Mutant("early-durable", "a sync vouches for what came while it ran", _early_durable),
     Mutant("new-master-cuts", "a new master drops its unconfirmed tail", _new_master_cuts),

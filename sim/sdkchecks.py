@@ -1,11 +1,14 @@
 """Final checks of the SDK's programs: stored as answered, consumed, published once."""
 
+import json
 from collections import Counter
 
 from sim.clients import read_all
+from sim.linearizable import Append, log, progress
 from sim.node import Node
-from sim.sdkhistory import GROUP, PUBLISHED, QUEUES, WRITTEN, SdkHistory
+from sim.sdkhistory import GROUP, PUBLISHED, QUEUES, WRITTEN, Queue, SdkHistory
 from sim.witness import Violation
+from store.metadata import SYSTEM_TOPIC
 
 
 def unfinished(node: Node, history: SdkHistory) -> str:
@@ -31,21 +34,29 @@ def final(master: Node, history: SdkHistory) -> None:
     _stored_as_told(master, history)
     _consumed(master, history)
     _published_once(master, history)
+    _progress_as_told(master, history)
 
 
 def _stored_as_told(master: Node, history: SdkHistory) -> None:
     """A send that was answered is there once, where the receipt says; a refused one is not."""
     places: dict[bytes, list[tuple[int, int]]] = {}
     for queue_id in range(QUEUES):
-        for offset, body in read_all(master, (WRITTEN, queue_id)):
+        found = [body for _, body in read_all(master, (WRITTEN, queue_id))]
+        there = set(found)
+        appends = [
+            Append(one.body, one.begin, one.end) for one in history.written if one.body in there
+        ]
+        if why := log(appends, history.reads.get((WRITTEN, queue_id), []), found):
+            raise Violation(f"{WRITTEN}/{queue_id}: {why}")
+        for offset, body in enumerate(found):
             places.setdefault(body, []).append((queue_id, offset))
     for one in history.written:
-        found = places.pop(one.body, [])
+        at = places.pop(one.body, [])
         least, most = int(one.outcome == "ok"), int(one.outcome != "refused")
-        if not least <= len(found) <= most:
-            raise Violation(f"{one.body!r} was answered {one.outcome}, and is at {found}")
-        if one.outcome == "ok" and found != [one.place]:
-            raise Violation(f"{one.body!r} is at {found}, and was said to be at {one.place}")
+        if not least <= len(at) <= most:
+            raise Violation(f"{one.body!r} was answered {one.outcome}, and is at {at}")
+        if one.outcome == "ok" and at != [one.place]:
+            raise Violation(f"{one.body!r} is at {at}, and was said to be at {one.place}")
     if places:
         raise Violation(f"nobody sent {sorted(places)[:3]}")
 
@@ -58,6 +69,26 @@ def _consumed(master: Node, history: SdkHistory) -> None:
         for offset, body in read_all(master, key):
             if given.get(offset) != body:
                 raise Violation(f"{key} {offset} is {body!r}; the group got {given.get(offset)!r}")
+
+
+def _progress_as_told(master: Node, history: SdkHistory) -> None:
+    """One order explains what was committed, and what masters told of it.
+
+    Any record of the log may be of a commit whose answer was lost. An older copy that led for a
+    while had readers go back, by a commit of less.
+    """
+    if master.ghost.marks["older_copy_led"]:
+        return
+    recorded: dict[Queue, set[int]] = {}
+    for _, body in read_all(master, (SYSTEM_TOPIC, 0)):
+        change = json.loads(body)
+        if change["op"] == "offsets" and change["group"] == GROUP:
+            for queue_id, offset in change["offsets"].get(WRITTEN, {}).items():
+                recorded.setdefault((WRITTEN, int(queue_id)), set()).add(offset)
+    for queue, told in history.told.items():
+        made = history.commits_made.get(queue, [])
+        if why := progress(made, told, recorded.get(queue, set())):
+            raise Violation(f"progress of {GROUP} in {queue}: {why}")
 
 
 def _published_once(master: Node, history: SdkHistory) -> None:

@@ -23,6 +23,7 @@ from duolog.wire import duolog_pb2 as wire
 
 from sim.channels import SimChannel
 from sim.clients import read_all
+from sim.linearizable import NEVER
 from sim.loop import SimLoop
 from sim.node import WALL_MS, Node
 from sim.sdkhistory import (
@@ -205,9 +206,11 @@ class SdkPrograms:
                 history.left(request.member_id)
             case wire.CommitRequest():
                 back = not request.forward and node.ghost.marks["older_copy_led"] > 0
-                history.commits(request.member_id, _offsets(request.offsets), came, who, back)
+                history.commits(
+                    request.member_id, _offsets(request.offsets), (came, now), who, back
+                )
             case wire.OffsetsRequest():
-                history.knows(_offsets(reply.offsets), who)
+                history.knows(_offsets(reply.offsets), (came, now), who)
             case wire.PublishRequest():
                 self._visible(node, request)
 
@@ -312,6 +315,7 @@ class SdkPrograms:
 
     def _written(self, process: Process) -> Written:
         made = Written(b"%s-%d" % (process.name.encode(), len(self.history.written)), process.name)
+        made.begin = self.world.now
         self.history.written.append(made)
         return made
 
@@ -327,11 +331,12 @@ class SdkPrograms:
                 one = sent[part.first + k]
                 one.outcome, one.place = "ok", (part.queue_id, part.queue_offset + k)
 
-    @staticmethod
-    async def _told(sent: list[Written], send: Awaitable[None]) -> None:
+    async def _told(self, sent: list[Written], send: Awaitable[None]) -> None:
         """What a send came to: what it says of itself is what is checked."""
         try:
             await send
+            for one in sent:
+                one.end = self.world.now if one.outcome == "ok" else NEVER
         except MAYBE:
             pass
         except NOTHING_STORED:
@@ -372,7 +377,9 @@ class SdkPrograms:
             if message is not None:
                 queue = message.stored_topic, message.queue_id
                 self._gave(process, queue)
-                self.history.gave(process.name, queue, message.queue_offset, bytes(message.body))
+                self.history.gave(
+                    process.name, queue, message.queue_offset, bytes(message.body), self.world.now
+                )
             if chance.random() < 0.3:
                 await process.pause(60)
             if chance.random() < 0.05:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from sim.linearizable import NEVER, Commit, Read, Told
 from sim.witness import Violation
 
 WRITTEN, PUBLISHED = "W", "K"
@@ -31,6 +32,8 @@ class Written:
     writer: str
     outcome: str = "info"
     place: tuple[int, int] = (-1, -1)
+    begin: float = 0.0
+    end: float = NEVER  # of the answer, where there was one
 
 
 @dataclass(slots=True)
@@ -64,7 +67,10 @@ class SdkHistory:
     publications: list[Publication] = field(default_factory=list)
     frontier: dict[Queue, int] = field(default_factory=dict)  # handed out below here, no offset not
     handed: dict[Queue, dict[int, bytes]] = field(default_factory=dict)
+    reads: dict[Queue, list[Read]] = field(default_factory=dict)  # of what was handed out
     committed: dict[Queue, int] = field(default_factory=dict)
+    commits_made: dict[Queue, list[Commit]] = field(default_factory=dict)
+    told: dict[Queue, list[Told]] = field(default_factory=dict)
     seats: dict[str, Seat] = field(default_factory=dict)
     deliveries: int = 0
     repeats: int = 0
@@ -114,9 +120,10 @@ class SdkHistory:
         """Whether a queue is a member's own."""
         return self.in_touch(member, now) and queue in self.seats[member].queues
 
-    def gave(self, member: str, queue: Queue, offset: int, body: bytes) -> None:
+    def gave(self, member: str, queue: Queue, offset: int, body: bytes, now: float) -> None:
         """A member's user gets a message: none before it was passed over."""
         self.deliveries += 1
+        self.reads.setdefault(queue, []).append(Read(offset, (body,), now))
         row = self.handed.setdefault(queue, {})
         known = row.setdefault(offset, body)
         if known != body:
@@ -131,13 +138,21 @@ class SdkHistory:
         self.readers[queue] = member
 
     def commits(
-        self, member: str, offsets: dict[Queue, int], came: float, node: str, may_go_back: bool
+        self,
+        member: str,
+        offsets: dict[Queue, int],
+        times: tuple[float, float],
+        node: str,
+        may_go_back: bool,
     ) -> None:
         """A master takes a commit: of what was handed out, and was nobody else's when it came.
 
-        may_go_back: an older copy led, and told readers that there is less than they had read.
+        times: when it came, and is answered. may_go_back: an older copy led, and told readers that
+        there is less than they had read.
         """
+        came, _ = times
         for queue, offset in offsets.items():
+            self.commits_made.setdefault(queue, []).append(Commit(offset, *times))
             for name, seat in self.seats.items():
                 reads = self.in_touch(name, came) and seat.queues.get(queue, came) < came
                 if name != member and reads:
@@ -153,9 +168,10 @@ class SdkHistory:
             known = 0 if may_go_back else self.committed.get(queue, 0)
             self.committed[queue] = max(known, offset)
 
-    def knows(self, offsets: dict[Queue, int], node: str) -> None:
+    def knows(self, offsets: dict[Queue, int], times: tuple[float, float], node: str) -> None:
         """A master tells where the group is: not beyond what was consumed."""
         for queue, offset in offsets.items():
+            self.told.setdefault(queue, []).append(Told(offset, *times))
             if offset > self.frontier.get(queue, 0):
                 raise Violation(f"{node} says that {queue} is at {offset}, which nobody consumed")
             if offset < self.committed.get(queue, -1):

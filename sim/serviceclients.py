@@ -251,6 +251,7 @@ class ServiceClients:
 
     async def _decide(self, sent: Sent) -> None:
         commit = sent.decision == "commit"
+        sent.deciding = min(sent.deciding, self.world.now)
 
         async def end(node: Node, broker: Broker) -> None:
             broker.admission.check_current()
@@ -268,6 +269,7 @@ class ServiceClients:
                 await self._calls.pause(40)
             else:
                 sent.decided = True
+                sent.settled = min(sent.settled, self.world.now)
                 return
 
     def _asked(self, node: Node, check: Check) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from node.pop.popservice import Popped, PopRequest
 from node.pop.retrytopics import retry_topic
 from sim.deliveries import Deliveries, Mastership, Place
+from sim.linearizable import NEVER
 from sim.witness import Violation
 
 TOPIC, DELAYED, COMMITTED = "P", "D", "X"
@@ -37,6 +38,8 @@ class Sent:
     decision: str = ""  # what its producer wants: commit, rollback, or nothing
     decided: bool = False  # that was answered
     settled_in: int = -1  # the epoch in which that was answered first
+    deciding: float = NEVER  # world time at which its producer first told it
+    settled: float = NEVER  # and was first answered
     origin: int = -1  # of a half message, its first queue offset
     stored: float = 0.0  # world time
     stored_by: "Mastership | None" = None

@@ -165,7 +165,6 @@ def summary_of(result: Result) -> dict[str, object]:
         "passed": result.passed,
         "invalid": result.invalid,
         "findings": [str(found) for found in result.findings],
-        "linearizable": result.linearizable,
         "sends": dict(result.history.outcomes()),
         "faults": len(result.faults),
         "elections": len(result.epochs),
