@@ -138,8 +138,9 @@ docs: venv  ## Generate the pages of docs/ and the dashboards that are made from
 sim: venv  ## Run a simulated cluster from $(SEEDS) fresh seeds (or from BASE on); kept failures run first.
 	@$(BIN)/python -m sim --seeds $(SEEDS) $(if $(BASE),--base $(BASE))
 
-sim-mutants: venv  ## Plant known bugs; the simulator must catch every one.
-	@$(BIN)/python -m sim --mutants
+MUTANTS ?= 60
+sim-mutants: venv  ## Plant known bugs; the simulator must catch every one (SAMPLE draws $(MUTANTS) of them).
+	@$(BIN)/python -m sim --mutants $(if $(SAMPLE),--sample $(SAMPLE) --count $(MUTANTS))
 
 BUDGET ?= 30
 mutation: venv  ## Judge mechanical mutants for $(BUDGET) minutes; SAMPLE draws which ones come first.

@@ -20,6 +20,7 @@ from store.idempotence import IdempotenceTable
 from store.mappedfile import FlushJob, MappedFile
 from store.messagestore import MessageStore
 from store.offsets import PhyOffset
+from store.puts import Puts
 from store.status import PutMessageStatus
 
 _MASTER, _SLAVE = master.Master, slave.Slave
@@ -60,14 +61,14 @@ def _connections_counted() -> list[Patch]:
 
 def _repeats_misplaced() -> list[Patch]:
     """A repeated send is answered with the place behind its first copy."""
-    original = MessagePuts._stored_before
+    original = Puts._stored_before
 
     def stored_before(self: Any, batch: Any, known: Any) -> Any:
         result = original(self, batch, known)
         moved = tuple(replace(run, queue_offset=run.queue_offset + 1) for run in result.duplicates)
         return replace(result, duplicates=moved)
 
-    return [(MessagePuts, "_stored_before", stored_before)]
+    return [(Puts, "_stored_before", stored_before)]
 
 
 def _sent_for_received() -> list[Patch]:

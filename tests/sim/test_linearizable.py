@@ -4,7 +4,7 @@ be told.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ def searched(operations: Sequence[Any], state: Any, step: Step) -> bool:
     return False
 
 
-def of_a_log(state: tuple[str, ...], one: Any) -> tuple[str, ...] | None:
+def of_a_log(state: tuple[Hashable, ...], one: Any) -> tuple[Hashable, ...] | None:
     if isinstance(one, Append):
         return (*state, one.body) if one.offset in (NONE, len(state)) else None
     if isinstance(one, Whole):

@@ -3,6 +3,7 @@
 Many seeds and all planted bugs run by `make sim` and `make sim-mutants`.
 """
 
+import contextlib
 import random
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from ha.epochs import Epoch
 from sim import checks, faults
 from sim.__main__ import REGRESSIONS
-from sim.clients import History, Send
+from sim.clients import History, Read, Send
 from sim.cluster import Cluster, run
 from sim.disk import SimDisk
 from sim.faults import Fault
@@ -312,32 +313,35 @@ KEY = ("T", 0)
 def sent(outcome: str = "ok") -> History:
     history = History()
     history.sends = [
-        Send(KEY, [b"a"], 0, outcome, [(KEY, 0)]),
-        Send(KEY, [b"b"], 1, "ok", [(KEY, 1)]),
+        Send(KEY, [b"a"], 0, outcome, [(KEY, 0)], 0.0, 1.0),
+        Send(KEY, [b"b"], 1, "ok", [(KEY, 1)], 1.0, 2.0),
     ]
+    history.reads = [Read(KEY, 0, (b"a",), 3.0)]
     history.seen = {(KEY, 0): b"a"}
     return history
 
 
-def test_lost_swapped_and_changed_messages_are_detected() -> None:
-    good = {KEY: [(0, b"a"), (1, b"b")]}
-    checks.nothing_lost(good, sent())
-    checks.nothing_changed(good, sent())
-    with pytest.raises(Violation, match="acknowledged"):
-        checks.nothing_lost({KEY: [(0, b"a")]}, sent())
-    with pytest.raises(Violation, match="acknowledged"):
-        checks.nothing_lost({KEY: [(0, b"b"), (1, b"a")]}, sent())
-    with pytest.raises(Violation, match="gone"):
-        checks.nothing_changed({KEY: [(0, b"x"), (1, b"b")]}, sent())
+@pytest.mark.parametrize(
+    ("bodies", "outcome", "why"),
+    [
+        ([b"a", b"b"], "ok", ""),
+        ([b"a"], "ok", "acknowledged b'b' is not stored"),
+        ([b"b", b"a"], "ok", "acknowledged b'a' is not at offset 0"),
+        ([b"x", b"b"], "info", "was read at offset 0, and is not stored there"),
+        ([b"a", b"b", b"a"], "ok", "stored twice"),
+        ([b"a", b"b"], "fail", "b'a' is stored, and no send that may have stored it"),
+    ],
+)
+def test_lost_swapped_changed_doubled_and_refused_messages_are_detected(
+    bodies: list[bytes], outcome: str, why: str
+) -> None:
+    with pytest.raises(Violation, match=why) if why else contextlib.nullcontext():
+        checks.linearizable({KEY: [*enumerate(bodies)]}, sent(outcome))
 
 
-def test_duplicated_missing_and_refused_messages_are_detected() -> None:
-    with pytest.raises(Violation, match="twice"):
-        checks.nothing_doubled({KEY: [(0, b"a"), (1, b"a")]})
+def test_offsets_with_a_gap_are_detected() -> None:
     with pytest.raises(Violation, match="gaps"):
         checks.dense({KEY: [(0, b"a"), (2, b"b")]})
-    with pytest.raises(Violation, match="refused"):
-        checks.nothing_refused_appears({KEY: [(0, b"a")]}, sent("fail"))
 
 
 def test_one_offset_with_two_values_is_detected() -> None:
