@@ -211,7 +211,10 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 def keys_of(properties: dict[str, str]) -> list[str]:
-    """The keys of a message: words with spaces between them, or one that has spaces in it."""
+    """The keys of a message: words with spaces between them, or one that has spaces in it.
+
+    Only U+0020 is between two, as in RocketMQ; `duolog.Message.keys` is the SDK's side of this.
+    """
     text = properties.get("KEYS", "")
     one = properties.get(ONE_KEY) == ONE_KEY_SET
     return list(filter(None, [text] if one else text.split(" ")))

@@ -36,6 +36,12 @@ RESERVED = frozenset(
 
 # Says that KEYS is one key with spaces in it, which the format takes for several.
 ONE_KEY, ONE_KEY_SET = "ONE_KEY", "true"
+KEY_SEPARATOR = " "  # as in RocketMQ: keys may have any other kind of space in them
+
+
+def split_keys(text: str) -> list[str]:
+    """The keys in a KEYS property, or in what a user enters for one."""
+    return [key for key in text.split(KEY_SEPARATOR) if key]
 
 
 def _numbers(values: Iterable[int]) -> bytes:
@@ -94,9 +100,9 @@ def property_text(
     if tags:
         pairs["TAGS"] = tags
     if keys:
-        if any(not key or " " in key for key in keys):
+        if any(not key or KEY_SEPARATOR in key for key in keys):
             raise BadRequest("a key must not be empty or contain a space")
-        pairs["KEYS"] = " ".join(keys)
+        pairs["KEYS"] = KEY_SEPARATOR.join(keys)
     for name, value in pairs.items():
         if not name or not value:
             raise BadRequest(f"property {name!r} has an empty name or value")

@@ -3,7 +3,14 @@
 from array import array
 from collections.abc import Iterator
 
-from duolog._columns import ONE_KEY, ONE_KEY_SET, crc32, parse_properties, unpack_numbers
+from duolog._columns import (
+    ONE_KEY,
+    ONE_KEY_SET,
+    crc32,
+    parse_properties,
+    split_keys,
+    unpack_numbers,
+)
 from duolog._errors import CorruptBatch
 from duolog.wire import duolog_pb2 as wire
 
@@ -243,7 +250,7 @@ class Message:
         """The words of the KEYS property, or all of it where ONE_KEY says that it is one key."""
         text = self.properties.get("KEYS", "")
         one = self.properties.get(ONE_KEY) == ONE_KEY_SET
-        return [key for key in ([text] if one else text.split(" ")) if key]
+        return [text] if one and text else split_keys(text)
 
     @property
     def unique_key(self) -> str:

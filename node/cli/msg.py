@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from duolog._columns import split_keys
 
 from node.cli import waiting
 from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
@@ -168,7 +169,7 @@ def _from_json(fields: object, common: dict[str, Any]) -> tuple[bytes, dict[str,
             continue
         if not isinstance(value, kinds) or isinstance(value, bool):
             raise ValueError(f'"{name}" must be {wanted}')
-        how[name] = value.split() if name == "keys" and isinstance(value, str) else value
+        how[name] = split_keys(value) if name == "keys" and isinstance(value, str) else value
     if how["queue_id"] is not None and not 0 <= how["queue_id"] <= INT_MAX:
         raise ValueError(f'"queue_id" must be 0 to {INT_MAX}')
     texts = [*how["properties"], *how["properties"].values(), *how["keys"]]

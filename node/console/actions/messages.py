@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from duolog import BadRequest, Message, Receipt
+from duolog._columns import split_keys
 
 from node.console.actions.asking import Field, Question, confirmed, whole_number
 from node.console.view.addresses import MESSAGE, TOPIC, address
@@ -116,7 +117,7 @@ def _draft(topic: str, form: Mapping[str, str], group: str = "") -> Draft:
             topic,
             body,
             form.get("key", "").strip(),
-            form.get("keys", "").split(),
+            split_keys(form.get("keys", "")),
             form.get("tags", "").strip(),
             _properties(_lines(form, "properties")),
         ),

@@ -10,9 +10,18 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
-from duolog import Client, DuologError, Fatal, Message, NoPermission, UnknownGroup
-from duolog._columns import ONE_KEY, RESERVED
+from duolog import (
+    Client,
+    DuologError,
+    Fatal,
+    Message,
+    MessageTooLarge,
+    NoPermission,
+    UnknownGroup,
+)
+from duolog._columns import ONE_KEY, RESERVED, split_keys
 from duolog._producer import Producer
 
 from node.inspection.deadletters.places import letters_at, spans_of, topic_of
@@ -186,9 +195,15 @@ async def _copy(producer: Producer, group: str, letter: Message) -> None:
     """Send a copy. Raises what `send` raises."""
     kept = {name: text for name, text in letter.properties.items() if name not in _LEFT_OUT}
     kept[MARK] = f"{group}/{Place.of(letter)}"
-    keys = letter.properties.get("KEYS", "").split()  # one with spaces is found by its words
-    tags = letter.tags or None
-    await producer.send(origin_of(letter), letter.body, keys=keys, tags=tags, properties=kept)
+    keys = split_keys(letter.properties.get("KEYS", ""))  # one with spaces is found by its words
+    send = partial(
+        producer.send, origin_of(letter), letter.body, keys=keys, tags=letter.tags or None
+    )
+    try:
+        await send(properties=kept)
+    except MessageTooLarge:  # its sender had room for its properties, which the mark may have taken
+        del kept[MARK]
+        await send(properties=kept)
 
 
 __all__ = [

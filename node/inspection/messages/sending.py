@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duolog import Client, Message, NoSuchMessage, Receipt
-from duolog._columns import ONE_KEY, RESERVED
+from duolog._columns import ONE_KEY, RESERVED, split_keys
 from duolog._tracecontext import TRACEPARENT, TRACESTATE
 
 from node.inspection.messages.way import place_text
@@ -72,11 +72,10 @@ async def message_at(
 def copy_of(message: Message) -> Draft:
     """The same message, to be sent again to its topic and queue."""
     properties = message.properties
-    keys = properties.get("KEYS", "")
     return Draft(
         message.stored_topic,
         message.body,
-        keys=() if not keys else keys.split(),
+        keys=split_keys(properties.get("KEYS", "")),
         tags=properties.get("TAGS", ""),
         properties={name: one for name, one in properties.items() if name not in NOT_COPIED},
         queue_id=message.queue_id,

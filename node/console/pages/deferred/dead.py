@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from duolog import Message
+from duolog._columns import split_keys
 
 from node.console.pages.lists import Pages
 from node.console.pages.messages.rows import message_row
@@ -107,7 +108,7 @@ def _as_seen(seeing: Seeing, letter: Message) -> dict[str, object]:
     return {
         **kept,
         "tags": properties.get("TAGS"),
-        "keys": properties.get("KEYS", "").split(),
+        "keys": split_keys(properties.get("KEYS", "")),
         "properties": properties,
         **shown,
         "masked": True,

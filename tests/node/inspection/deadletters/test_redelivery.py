@@ -5,10 +5,13 @@ from collections.abc import Sequence
 import duolog
 import pytest
 from duolog import Message, Producer, Timeout
+from duolog._columns import property_text
 
 from node.inspection.deadletters import redelivery
 from node.inspection.deadletters.redelivery import Bounds, Redelivery, redeliver, redeliver_at
 from node.inspection.messages.places import Place
+from node.inspection.messages.sending import copy_of
+from store.record import SENT_PROPERTIES_BYTES_MAX
 from tests.node.conftest import StartNode
 from tests.node.console.pages.deferred.test_dead import make_letters
 
@@ -88,3 +91,20 @@ async def test_large_bodies_go_out_a_few_at_a_time(
         places = [Place("broker-a", 0, offset) for offset in range(5)]
         assert (await redeliver_at(client, "g", places, 60.0)).sent == 5
         assert rounds == [2, 1, 2]
+
+
+async def test_copies_have_the_keys_and_full_properties_of_their_originals(
+    start_node: StartNode,
+) -> None:
+    node = await start_node()
+    keys = ["a\u00a0b", "c\u3000d", "e"]  # only a space is between two keys
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        room = SENT_PROPERTIES_BYTES_MAX - len(property_text(None, keys, None)) - 1
+        await make_letters(client, [b"x"], keys=keys, properties={"p": "v" * (room - 2)})
+        assert (await redeliver(client, "g", PLENTY)).sent == 1
+        (copy,) = list(await client.pull("T", 0, 1))
+        assert copy.keys == keys
+        assert len(copy.properties["p"]) == room - 2
+        assert list(copy_of(copy).keys) == keys
+        for key in keys:
+            assert len(await client.admin.find("T", key=key)) == 2

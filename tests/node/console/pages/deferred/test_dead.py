@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import duolog
@@ -45,13 +46,15 @@ async def bury(client: duolog.Client, topic: str, count: int) -> None:
         await consumer.commit()
 
 
-async def make_letters(client: duolog.Client, bodies: list[bytes], topic: str = "T") -> None:
+async def make_letters(
+    client: duolog.Client, bodies: list[bytes], topic: str = "T", **how: Any
+) -> None:
     """Dead letters of group g, that were sent to a topic."""
     await client.admin.create_topic(topic, 1)
     await client.admin.put_group("g", retry_times=0)
     async with client.producer() as producer:
         for number, body in enumerate(bodies):
-            await producer.send(topic, body, keys=[f"k{number}"])
+            await producer.send(topic, body, **{"keys": [f"k{number}"], **how})
     await bury(client, topic, len(bodies))
 
 
