@@ -18,6 +18,9 @@ from store.options import StoreOptions
 from store.scanahead import ROWS_MAX
 
 RECORD_OVERHEAD_MAX = 128 << 10  # of a record over its body
+# Bodies up to this size are taken whatever may be sent here: the limit of another node may be
+# higher, or may have been higher when the record was stored.
+BODY_BYTES_ALWAYS = 32 << 20
 HEAD = struct.Struct(">II")  # of a record or blank: its size, its magic
 Seen = Callable[[I64], None]
 
@@ -52,12 +55,17 @@ def claimed_size(data: U8, position: int) -> int | None:
     return int(HEAD.unpack(data[position : position + HEAD.size].tobytes())[0])
 
 
+def record_bytes_max(options: StoreOptions) -> int:
+    """Size that a record of another log may claim, if its segment has room for it."""
+    return max(options.max_message_size, BODY_BYTES_ALWAYS) + RECORD_OVERHEAD_MAX
+
+
 class WholeRecords:
     """Finds them, for a log with these options."""
 
     def __init__(self, options: StoreOptions) -> None:
         self._segment = options.mapped_file_size_commit_log
-        self._size_max = options.max_message_size + RECORD_OVERHEAD_MAX
+        self._size_max = record_bytes_max(options)
         self._delays_ms = parse_delay_levels(options.message_delay_level)
         self._rows: I64 = np.empty((scan.COLUMNS, ROWS_MAX), np.int64)
         self._result: I64 = np.zeros(2, np.int64)
@@ -108,4 +116,5 @@ __all__ = [
     "WholeRecords",
     "Wrong",
     "claimed_size",
+    "record_bytes_max",
 ]

@@ -51,7 +51,7 @@ from store.kernels import scan
 from store.messagestore import PutBatch
 from store.offsets import QueueOffset
 from store.status import BrokerRole, FlushDiskType
-from store.wholerecords import RECORD_OVERHEAD_MAX
+from store.wholerecords import record_bytes_max
 from tests.ha.pair import (
     NOW,
     Link,
@@ -379,7 +379,7 @@ def test_a_welcome_shows_how_far_the_slave_lags() -> None:
 def test_a_record_is_waited_for_as_long_as_its_size_may_be_true(segment: int) -> None:
     """It ends before the segment does, with room for a blank, and is no larger than a message."""
     master = open_master(mapped_file_size_commit_log=segment)
-    size = min(segment - 8, master.store.options.max_message_size + RECORD_OVERHEAD_MAX)
+    size = min(segment - 8, record_bytes_max(master.store.options))
     for over in (0, 1):
         slave = open_slave(mapped_file_size_commit_log=segment)
         link = Link(master, slave)

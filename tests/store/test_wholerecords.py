@@ -5,7 +5,7 @@ import pytest
 
 from store.kernels import scan
 from store.kernels.jit import I64, U8
-from store.wholerecords import RECORD_OVERHEAD_MAX, WholeRecords, Wrong, claimed_size
+from store.wholerecords import WholeRecords, Wrong, claimed_size, record_bytes_max
 from tests.support import SMALL, open_store, options, put_ok
 
 SEGMENT = SMALL.mapped_file_size_commit_log
@@ -79,10 +79,10 @@ def test_records_of_another_place_are_none(log: U8) -> None:
     assert found.wrong.reason == "names another offset"
 
 
-@pytest.mark.parametrize("segment", [SEGMENT, 1 << 20])
+@pytest.mark.parametrize("segment", [SEGMENT, 1 << 30])
 def test_a_record_is_waited_for_as_long_as_its_size_may_be_true(segment: int) -> None:
     chosen = options(mapped_file_size_commit_log=segment)
-    limit = chosen.max_message_size + RECORD_OVERHEAD_MAX
+    limit = record_bytes_max(chosen)
     largest = min(segment - 8, limit)
     for size, wrong in (
         (largest, None),
