@@ -9,8 +9,8 @@ from dataclasses import dataclass
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 MARK = b"traceparent\x01"  # in the properties of every message that has a context
 STATE_BYTES_MAX = 512  # a longer tracestate may be dropped
-# Of all properties of a message with its context. A node takes 32,703 bytes from a client, and adds
-# properties of its own to copies for a delay, a transaction or another attempt.
+# Of all properties of a message with its context. A node takes so many bytes from a client, and
+# leaves room for its own properties: of copies for a delay, a transaction or another attempt.
 TEXT_BYTES_MAX = 31 << 10
 SAMPLED = 1
 _STATE_MARK = b"tracestate\x01"

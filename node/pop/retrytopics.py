@@ -32,7 +32,7 @@ from store.status import WEAK, PutMessageStatus
 RETRY_TIMES = 16  # retryMaxTimes
 RECONSUME_TIMES_MAX = (1 << 31) - 1  # that a record has room for
 # Bytes of what a copy gets where it waits for a delay level.
-_WAITING_BYTES = room_for({"DELAY": 10, "REAL_TOPIC": TOPIC_BYTES_MAX, "REAL_QID": 10})
+WAITING_BYTES = room_for({"DELAY": 10, "REAL_TOPIC": TOPIC_BYTES_MAX, "REAL_QID": 10})
 FIRST_LEVEL = 3  # the ladder begins at the third delay level: 10 s
 
 
@@ -160,7 +160,7 @@ class RetryTopics:
         """more: properties set where the message does not have them yet. level: of a delay."""
         self._core.metadata.make_internal(topic)
         properties = {**more, "ORIGIN_MESSAGE_ID": record.message_id, **record.properties}
-        room = PROPERTIES_BYTES_MAX - (_WAITING_BYTES if level else 0)
+        room = PROPERTIES_BYTES_MAX - (WAITING_BYTES if level else 0)
         batch = stored_again(record, topic, properties, failed, room)
         if level and batch.columns.longest_properties <= room:
             batch = self._delays.at_level(batch, level)

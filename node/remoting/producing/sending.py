@@ -21,7 +21,7 @@ from node.core.throttle import throttled
 from node.core.traffic import DELAY, NORMAL, TRANSACTION
 from node.deferred.transactionservice import IMMUNITY_SECONDS_MAX
 from node.engine.log import Outcome
-from node.pop.retrytopics import RETRY_TIMES, dead_letter_topic
+from node.pop.retrytopics import RETRY_TIMES, WAITING_BYTES, dead_letter_topic
 from node.quotas.quotas import Who
 from node.remoting.batches import read_batch
 from node.remoting.codec.codes import RequestCode, ResponseCode
@@ -48,7 +48,7 @@ from store.kernels.jit import I64
 from store.messagestore import PutBatch, PutResult, Singles, SinglesResult
 from store.metadata import PERM_WRITE, TopicConfig, is_closed_topic
 from store.offsets import PhyOffset, QueueOffset
-from store.record import COMPRESSED, Host, offset_message_id
+from store.record import COMPRESSED, PROPERTIES_BYTES_MAX, Host, offset_message_id
 from store.status import PutMessageStatus
 
 PATIENCE_MS = 1000  # of a refusal while the group is changing its master; clients wait for 3 s
@@ -229,10 +229,15 @@ class Sending:
         else:
             text = self._answerable(without(properties_text(header.properties), *unsaid))
             single = _Single(_Told(request, queue_id, ""), config.name, header, text)
-            if given_up is None and not _may_wait(text):
+            sent_back = header.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+            if not sent_back and not _may_wait(text):
                 self.check_quotas(peer, config.name, len(request.body) + len(text), 1)
                 return single
             batch = _alone(peer, single).batch
+            if sent_back:  # its consumer adds to properties that may be as many as clients may send
+                most = PROPERTIES_BYTES_MAX - WAITING_BYTES
+                batch.columns.check(self._core.options.max_message_size, most)
+                batch = replace(batch, accepted=True)
         sent, transaction = batch, ""
         if not in_batch and _is_half(header, text):
             batch, kind = self._half(batch, header, text), TRANSACTION
