@@ -153,9 +153,9 @@ def _origin_untold() -> list[Patch]:
 def _origin_is_the_last() -> list[Patch]:
     """A copy names the copy that it was made of."""
 
-    def stored(record: Any, topic: str, properties: Any, failed: int | None = None) -> Any:
+    def stored(record: Any, topic: str, properties: Any, *how: Any) -> Any:
         named = {**properties, "ORIGIN_MESSAGE_ID": record.message_id}
-        return redirect.stored_again(record, topic, named, failed)
+        return redirect.stored_again(record, topic, named, *how)
 
     return [(retrytopics, "stored_again", stored)]
 
