@@ -11,7 +11,8 @@ from duolog._groupreader import GroupReader
 from duolog._membership import SharingMember
 from duolog._posted import Posting
 from duolog._prefetch import Prefetch
-from duolog._sending import _Delivery
+from duolog._sending import WEAK, Sender, _Delivery
+from duolog.wire import duolog_pb2 as wire
 
 from node.consuming import reading
 from node.consuming.groups import NO_GRACE, GroupCoordinator, Heartbeat
@@ -166,6 +167,27 @@ def _new_sequence() -> list[Patch]:
 def _unknown_is_refused() -> list[Patch]:
     """A send that had no answer is told as one that was not stored."""
     return [(_Delivery, "_told", lambda self, error: error)]
+
+
+def _weak_is_success() -> list[Patch]:
+    """What the master stored and could not confirm counts as sent."""
+    return [(Sender, "accepts", lambda self, status: status in (wire.PUT_OK, *WEAK))]
+
+
+def _masters_unheard(seed: int) -> list[Fault]:
+    """Weather: nodes that do not reach one another for a while, and then a death."""
+    chance = random.Random(seed)
+    found = [Fault(0.0, SERVICES_ON, NODES[0]), Fault(0.0, SDK_ON, NODES[0])]
+    at = 900.0
+    while at < 3300:
+        for node in NODES:
+            for other in NODES:
+                if other != node:
+                    found.append(Fault(at, "cut_one_way", node, other, 700.0))
+        for node in NODES:
+            found.append(Fault(at + 500, "kill", node, lasts=chance.uniform(50, 400)))
+        at += chance.uniform(1500, 1900)
+    return sorted(found, key=lambda fault: fault.at)
 
 
 # -- sinks -----------------------------------------------------------------------------------------
@@ -477,6 +499,12 @@ SDK = [
         "no answer is told as not stored",
         _unknown_is_refused,
         at_steps(f"after {WRITTEN}", sdk=True),
+    ),
+    _bug(
+        "send-weak-is-success",
+        "a message that no slave has counts as sent",
+        _weak_is_success,
+        _masters_unheard,
     ),
     _bug("posts-side-by-side", "posts to a queue do not wait for each other", _side_by_side),
     _bug("posts-misplaced", "a posted message is told the place of another", _misplaced),

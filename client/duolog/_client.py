@@ -167,7 +167,7 @@ class Client:
         Args:
             group: its members answer for each other's transactions.
             checker: async, asked about an undecided message: True commits, False rolls
-                back, None leaves it for later.
+                back, None leaves it for later. It is asked about up to 16 messages side by side.
             immunity: seconds before that is asked; the node's default where 0.
             timeout: seconds of one call, retries included.
             accept_weak: as for `producer`, of half messages and of decisions.

@@ -42,6 +42,7 @@ log = logging.getLogger("duolog")
 
 ENDS_MAX = 20_000  # in one request
 _UNKNOWN = "it is unknown whether the transaction was decided"
+CHECKS_AT_ONCE = 16  # that the checker is asked about side by side
 LATE_SECONDS = 1.0  # beyond the time of a decision: what its request came to is told first
 
 
@@ -152,6 +153,9 @@ class Transactions:
         self._endings: dict[tuple[str, bool], _Ending] = {}
         self._deciding = Background()
         self._listening = Background()
+        self._answering = Background()
+        self._asking = asyncio.Semaphore(CHECKS_AT_ONCE)
+        self._asked: set[tuple[str, int]] = set()  # about which the checker is asked now
         self._listeners: dict[str, asyncio.Task[None]] = {}  # by replica group
         self._started = False
 
@@ -167,6 +171,7 @@ class Transactions:
     async def close(self) -> None:
         """Finish decisions under way (bounded), stop listening."""
         await self._listening.stop()
+        await self._answering.stop()
         self._listeners.clear()
         self._started = False
         await self._deciding.finish(self._timeout)
@@ -416,7 +421,11 @@ class Transactions:
         call = connection.messages.TransactionChecks(request)
         try:
             while isinstance(check := await uncancelled(call.read()), wire.TransactionCheck):
-                await self._answer(check, replica_group)
+                if (replica_group, check.half) in self._asked:
+                    continue  # asked again while the checker takes its time
+                await self._asking.acquire()  # until then, the node's next check waits
+                self._asked.add((replica_group, check.half))
+                self._answering.start(self._answer(check, replica_group))
         finally:
             call.cancel()
 
@@ -434,6 +443,9 @@ class Transactions:
             log.warning("cannot deliver a decision to the node: %s", error)
         except Exception:
             log.exception("the checker failed; the node will ask again")
+        finally:
+            self._asked.discard((replica_group, check.half))
+            self._asking.release()
 
 
 def _half(topic: str, receipt: Receipt, traceparent: str = "") -> Half:

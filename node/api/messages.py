@@ -42,7 +42,7 @@ CREDIT_MAX = 256 << 20
 SCANNED_AT_ONCE = 100  # empty queues scanned before the event loop runs other work
 HALVES_MAX = 100_000
 CHECKERS_MAX = 10_000
-CHECKS_WAITING_MAX = 1000
+CHECK_SECONDS = 0.5  # in which a producer takes a check
 CHECK_PAUSE_SECONDS = 1.0
 Appended = ServicerContext[wire.AppendRequest, wire.AppendReply]
 # Replies in their order, and what each waits for; None after the last one.
@@ -267,10 +267,13 @@ class MessagesService(stubs.MessagesServicer):
         self, checker: "_Checker", checks: Replies[wire.TransactionCheck]
     ) -> None:
         while True:
-            check = await checker.next()
+            given = await checker.next()
             self._admission.check_master()
-            if check is not None:
+            if given is not None:
+                check, taken = given
                 await checks.write(_check_to_wire(check))
+                if not taken.done():
+                    taken.set_result(None)
 
     async def _ask(self, check: Check) -> bool:
         """Send a check to one of the group's producers, in turn."""
@@ -278,7 +281,11 @@ class MessagesService(stubs.MessagesServicer):
         if not asked:
             return False
         self._turn += 1
-        return asked[self._turn % len(asked)].put(check)
+        turn = self._turn % len(asked)
+        for checker in asked[turn:] + asked[:turn]:
+            if await checker.give(check):
+                return True
+        return False
 
     # -- lookups -------------------------------------------------------------------------------
 
@@ -318,22 +325,28 @@ class _Checker:
 
     def __init__(self, group: str) -> None:
         self.group = group
-        self._checks: asyncio.Queue[Check] = asyncio.Queue(CHECKS_WAITING_MAX)
+        self._checks: asyncio.Queue[_Given] = asyncio.Queue(1)
+        self._last: asyncio.Future[None] | None = None
 
-    def put(self, check: Check) -> bool:
-        """Queue a check, unless too many are waiting."""
-        if self._checks.full():
+    async def give(self, check: Check) -> bool:
+        """Whether its stream took a check; at once where it has not taken the one before."""
+        if self._last is not None and not self._last.done():
             return False
-        self._checks.put_nowait(check)
-        return True
+        taken = self._last = asyncio.get_running_loop().create_future()
+        self._checks.put_nowait((check, taken))
+        await asyncio.wait([taken], timeout=CHECK_SECONDS)
+        return taken.done()
 
-    async def next(self) -> Check | None:
+    async def next(self) -> "_Given | None":
         """The next check, or None after a timeout."""
         try:
             async with asyncio.timeout(CHECK_PAUSE_SECONDS):
                 return await self._checks.get()
         except TimeoutError:
             return None
+
+
+_Given = tuple[Check, asyncio.Future[None]]  # the latter is done once the stream took it
 
 
 def _check_to_wire(check: Check) -> wire.TransactionCheck:

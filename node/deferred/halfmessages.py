@@ -108,6 +108,10 @@ class HalfMessages:
         """One of them."""
         return self._halves.get(origin)
 
+    def waits(self, origin: int) -> bool:
+        """Whether one is undecided."""
+        return origin in self._halves
+
     def all(self) -> list[Half]:
         """All of them."""
         return list(self._halves.values())

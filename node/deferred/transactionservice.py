@@ -2,8 +2,9 @@
 
 A half message is kept in RMQ_SYS_TRANS_HALF_TOPIC. A commit stores it in its real queue. Every
 decision is noted in RMQ_SYS_TRANS_OP_HALF_TOPIC, directly after it in the log. Without a decision,
-producers of its group are asked; for each check it is stored again with a higher check count, and
-after the last check in TRANS_CHECK_MAX_TIME_TOPIC. A new master rebuilds all state from the log.
+producers of its group are asked; for each check that one of them took it is stored again with a
+higher check count, and after the last check in TRANS_CHECK_MAX_TIME_TOPIC, or when nobody could be
+asked for half of the time that its segment is kept. A new master rebuilds all state from the log.
 Topics, properties and limits: RocketMQ's TransactionalMessageService.
 """
 
@@ -18,6 +19,7 @@ from duolog import _errors as sdk
 
 from node.config import TransactionsSection
 from node.core.core import Core
+from node.deferred.checking import Turns
 from node.deferred.halfmessages import Decision, Decisions, Half, HalfMessages
 from node.deferred.redirect import Waiting, redirected, restored, stored_again
 from store.clocks import MonoMs
@@ -79,6 +81,7 @@ class TransactionService:
         self._core = core
         self._options = options
         self._halves: HalfMessages | None = None
+        self._turns = Turns(options.check_interval_ms)
         self._decisions = Decisions()
         self._older = (0, 0)  # half queue and log, at the start of this mastership
         self._opened: asyncio.Lock = asyncio.Lock()
@@ -123,6 +126,7 @@ class TransactionService:
 
     def _forget(self) -> None:
         self._halves = None
+        self._turns = Turns(self._options.check_interval_ms)
         self._decisions.clear()
         self._unnoted.clear()
         self._ops.clear()
@@ -168,10 +172,7 @@ class TransactionService:
                 halves = await self._known()
             except sdk.Unavailable:
                 continue  # the mastership has ended
-            for half in halves.due(self._core.times.mono_ms(), CHECKS_AT_ONCE):
-                await self._check(halves, half)
-                if halves is not self._halves:
-                    break
+            await self._check_due(halves)
             if loop.time() - saved >= SAVE_SECONDS:
                 saved = loop.time()
                 self._save(halves)
@@ -558,14 +559,32 @@ class TransactionService:
 
     # -- checks --------------------------------------------------------------------------------
 
-    async def _check(self, halves: HalfMessages, half: Half) -> None:
-        """Check a half message again; give it up after the last check."""
+    async def _check_due(self, halves: HalfMessages) -> None:
+        """Give up what was checked often enough, and ask about the others, in turn."""
+        times, turns = self._core.times, self._turns
+        for half in halves.due(times.mono_ms(), CHECKS_AT_ONCE):
+            if half.checks < self._options.check_max:
+                turns.add(half)
+            else:
+                await self._check(halves, half)
+            if halves is not self._halves:
+                return
+        for group in turns.groups(times.mono_ms()):
+            while (due := turns.next(group, times.mono_ms(), halves.waits)) is not None:
+                went_on = await self._check(halves, due)
+                if halves is not self._halves:
+                    return
+                if not went_on or group not in turns.groups(times.mono_ms()):
+                    break
+
+    async def _check(self, halves: HalfMessages, half: Half) -> bool:
+        """Ask about a half message, or give it up; whether another one of its group may be next."""
         if halves.get(half.origin) is not half:
-            return  # decided while others were checked
+            return True  # decided while others were checked
         try:
             self._note_stored(halves)
             if halves.get(half.origin) is not half:
-                return
+                return True
             record = self._record(half.offset)
             if record.physical_offset < self._born(half.topic):
                 log.warning(
@@ -574,33 +593,50 @@ class TransactionService:
                     group=half.group,
                 )
                 self._note_as(halves, half.offset, False)
-                return
+                return True
             if half.checks >= self._options.check_max:
-                self._note_ended(halves, [half.offset])
-                if halves.lies_at(half.offset):
-                    self._discard(halves, half, record)
-                return
-            self._put_back(halves, half, record)
+                self._give_up(halves, half, record)
+                return True
+            taken = await self._ask(Check(half.group, half.origin, record))
+            if halves is not self._halves or halves.get(half.origin) is not half:
+                return True  # decided meanwhile
+            if taken:
+                wait = self._turns.asked(half, self._core.times.mono_ms())
+                self._put_back(halves, half, record, wait)
+                return True
+            if self._core.times.store_ms() - half.stored_ms >= self._unasked_ms:
+                self._give_up(halves, half, record)
+                return True
+            self._turns.untaken(half, self._core.times.mono_ms())
+            return False
         except (sdk.NoSuchMessage, StoreError) as error:
             log.error("half message lost", reason=str(error), group=half.group)
             halves.resolved(half.offset)  # damaged, or deleted by retention
-            return
+            return True
         except sdk.DuologError as error:
             log.warning("transaction check postponed", reason=str(error))
             halves.ask_later(half, self._in(self._options.check_interval_ms))
-            return
-        check = Check(half.group, half.origin, record)
+            return False
+
+    async def _ask(self, check: Check) -> bool:
+        """Whether a producer took a check."""
         for ask in self.askers:
             if await ask(check):
-                return
-        log.debug("no producer of the group is connected", group=half.group, origin=half.origin)
+                return True
+        log.debug("no producer of the group is connected", group=check.group, origin=check.origin)
+        return False
 
-    def _put_back(self, halves: HalfMessages, half: Half, record: Record) -> None:
+    @property
+    def _unasked_ms(self) -> int:
+        """So old is given up what nobody could be asked about, before retention deletes it."""
+        return self._core.options.file_reserved_time * 3_600_000 // 2
+
+    def _put_back(self, halves: HalfMessages, half: Half, record: Record, wait_ms: int) -> None:
         """Store it again with a higher check count, and note that the older one is replaced."""
         checks = half.checks + 1
         properties = {**record.properties, CHECKS: str(checks), ORIGIN: str(half.origin)}
         batch = stored_again(record, HALF_TOPIC, properties)
-        check_ms = self._in(self._options.check_interval_ms)
+        check_ms = self._in(wait_ms)
         if batch.columns.longest_properties > PROPERTIES_BYTES_MAX:
             # The record has no room for the count: kept in memory, the next master begins anew.
             half.checks = checks
@@ -611,9 +647,15 @@ class TransactionService:
         halves.add(replace(half, offset=result.queue_offset, checks=checks, check_ms=check_ms))
         self._settle(self._note_decided(halves, [old]))
 
+    def _give_up(self, halves: HalfMessages, half: Half, record: Record) -> None:
+        """Unless the last master ended it. Raises Unavailable."""
+        self._note_ended(halves, [half.offset])
+        if halves.lies_at(half.offset):
+            self._discard(halves, half, record)
+
     def _discard(self, halves: HalfMessages, half: Half, record: Record) -> None:
         log.warning(
-            "transaction given up: no decision after the last check",
+            "transaction given up: no decision after the last check, or nobody to ask",
             group=half.group,
             checks=half.checks,
         )

@@ -10,16 +10,19 @@ import duolog.sync
 import pytest
 from duolog._errors import DuologError
 from duolog._runtime import MACHINE
-from duolog._transactions import ProducerGroup, Transactions
+from duolog._transactions import CHECKS_AT_ONCE, ProducerGroup, Transactions
 
+from node.deferred.checking import IN_FLIGHT_MAX, Turns
+from node.deferred.halfmessages import Half
 from node.deferred.redirect import stored_again
 from node.deferred.transactionservice import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
 from node.engine.log import Log
 from node.server import Node
+from store.clocks import MonoMs
 from store.messagestore import PutBatch, PutResult
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode, start_node
-from tests.node.replicas import broker_of
+from tests.node.replicas import broker_of, take_checks
 from tests.until import until
 
 __all__ = ["start_node"]
@@ -42,7 +45,7 @@ async def node(start_node: StartNode) -> Node:
 @pytest.fixture
 async def hasty(start_node: StartNode) -> Node:
     """A node that gives half messages up soon."""
-    return await node_with(start_node, **QUICK, check_max=3)
+    return take_checks(await node_with(start_node, **QUICK, check_max=3))
 
 
 @pytest.fixture
@@ -456,3 +459,57 @@ async def test_a_decision_may_be_the_first_call_of_a_client(silent: Node) -> Non
         assert await bodies(client, silent, 3) == [b"0", b"2", b"3"]
         with pytest.raises(duolog.UnknownTopic, match="replica group 'elsewhere'"):
             await transactions.commit(replace(halves[0], replica_group="elsewhere"))
+
+
+async def test_a_slow_checker_and_many_undecided_messages_are_all_decided(
+    start_node: StartNode,
+) -> None:
+    """Checks that nobody was given, or that wait for their turn, give nothing up."""
+    node = await node_with(start_node, timeout_ms=100, check_interval_ms=100, check_max=3)
+    broker, side_by_side, at_once = broker_of(node), 0, 0
+
+    async def check(message: duolog.UndecidedMessage) -> bool:
+        nonlocal side_by_side, at_once
+        at_once += 1
+        side_by_side = max(side_by_side, at_once)
+        await asyncio.sleep(0.05)
+        at_once -= 1
+        return True
+
+    async with client_of(node) as client:
+        async with client.transactions("orders") as transactions:
+            await transactions.prepare_batch("T", [b"x"] * 100)
+        await until(lambda: broker.transactions.waiting == 100)
+        await until(lambda: "orders" in broker.transactions._turns._left_alone)
+        assert all(half.checks == 0 for half in broker.transactions.pending())
+        async with client.transactions("orders", check):
+            await until(lambda: broker.transactions.waiting == 0)
+        assert len(await bodies(client, node, 100)) == 100
+    assert DISCARD_TOPIC not in broker.metadata.topics
+    assert 1 < side_by_side <= CHECKS_AT_ONCE
+
+
+def test_a_group_is_asked_about_so_many_at_a_time_as_it_may_answer() -> None:
+    turns, decided, now = Turns(1000), set[int](), MonoMs(0)
+    for k in range(40):
+        turns.add(Half(k, k, "g", 0, now))
+
+    def given() -> list[int]:
+        found = []
+        while "g" in turns.groups(now) and (
+            half := turns.next("g", now, lambda origin: origin not in decided)
+        ):
+            turns.asked(half, now)
+            found.append(half.origin)
+        return found
+
+    assert given() == list(range(IN_FLIGHT_MAX))
+    assert given() == []
+    decided.update((3, 7))
+    assert given() == [32, 33]
+    now = MonoMs(1000)  # the time of the first one is over, not of those behind it
+    assert given() == [34]
+    assert turns.groups(now) == ["g"]
+    now = MonoMs(60_000)
+    assert given() == list(range(35, 40))
+    assert turns.groups(now) == []

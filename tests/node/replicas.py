@@ -187,3 +187,13 @@ async def start_groups(start: StartNode, root: Path, **how: Any) -> dict[str, No
     for node in made.values():
         await until(lambda node=node: ready(node))  # type: ignore[misc]
     return made
+
+
+def take_checks(node: Node) -> Node:
+    """A node whose transaction checks are taken, though no producer that answers is there."""
+
+    async def take(check: object) -> bool:
+        return True
+
+    broker_of(node).transactions.askers.append(take)
+    return node

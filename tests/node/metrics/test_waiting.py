@@ -13,7 +13,7 @@ from store.messagestore import PutBatch, PutResult
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.metrics.test_figures import METRICS, of
-from tests.node.replicas import broker_of
+from tests.node.replicas import broker_of, take_checks
 from tests.node.rocketmq.api import Api, message, resource
 from tests.until import until
 
@@ -143,7 +143,7 @@ async def test_a_check_does_not_make_a_half_message_younger(
         metrics=METRICS,
         transactions={"timeout_ms": 100, "check_interval_ms": 100, "check_max": 1000},
     )
-    broker = broker_of(node)
+    broker = broker_of(take_checks(node))
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
         await client.admin.create_topic("T", 1)
         api = Api(node)

@@ -13,7 +13,7 @@ from node.deferred.transactionservice import HALF_TOPIC, OP_TOPIC, Check
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
 from tests.node.conftest import StartNode
-from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
+from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, take_checks
 from tests.node.rocketmq.api import Api, message, resource
 from tests.until import until
 
@@ -80,7 +80,7 @@ async def quick(start_node: StartNode) -> Node:
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
         await client.admin.create_topic("T", 2)
         await client.admin.create_topic("U", 2)
-    return node
+    return take_checks(node)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ async def patient(start_node: StartNode) -> Node:
     node = await start_node(transactions=PATIENT)
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
         await client.admin.create_topic("T", 2)
-    return node
+    return take_checks(node)
 
 
 async def test_a_half_message_is_seen_when_it_is_committed_and_never_when_rolled_back(
@@ -288,7 +288,7 @@ async def test_every_half_message_ends_in_one_way_over_restarts(
 ) -> None:
     async def start(check_interval_ms: int) -> tuple[Node, Api]:
         how = {**QUICK, "check_interval_ms": check_interval_ms}
-        node = await start_node(tmp_path / "d", transactions=how)
+        node = take_checks(await start_node(tmp_path / "d", transactions=how))
         return node, Api(node)
 
     # Whatever time this takes, nothing is given up before it is decided.

@@ -15,7 +15,7 @@ from node.server import Node
 from store.metadata import AUDIT_TOPIC
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
-from tests.node.replicas import WAIT_SECONDS
+from tests.node.replicas import WAIT_SECONDS, take_checks
 
 PATIENT = {"timeout_ms": 3_600_000, "check_interval_ms": 3_600_000}
 
@@ -128,7 +128,8 @@ async def test_a_page_looks_at_few_places(
 
 
 async def test_one_that_was_checked_tells_so(start_node: StartNode) -> None:
-    node = await start_node(transactions={"timeout_ms": 1, "check_interval_ms": 3_600_000})
+    timing = {"timeout_ms": 1, "check_interval_ms": 3_600_000}
+    node = take_checks(await start_node(transactions=timing))
     async with client_of(node) as client:
         await client.admin.create_topic("T", 1)
         await send_halves(client, "T", 1)
