@@ -345,7 +345,7 @@ async def test_no_way_of_sending_takes_a_weak_status_for_success() -> None:
             ways: list[Callable[[], str]] = [
                 lambda: producer.send("T", b"x").status,
                 lambda: producer.send_batch("T", [b"x"]).status,
-                lambda: producer.post("T", b"x").result().status,
+                lambda: producer.post("T", b"x").receipt().status,
             ]
             for send_it in ways:
                 if accept_weak:
