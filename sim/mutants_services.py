@@ -260,7 +260,10 @@ def _given_up_unstored() -> list[Patch]:
 
 
 def _never_given_up() -> list[Patch]:
-    return [(TransactionService, "_discard", TransactionService._put_back)]
+    def discard(self: Any, halves: Any, half: Any, record: Any) -> None:
+        self._put_back(halves, half, record, self._options.check_interval_ms)
+
+    return [(TransactionService, "_discard", discard)]
 
 
 def _given_up_again() -> list[Patch]:
