@@ -29,6 +29,7 @@ from store.kernels import decode
 from store.kernels.jit import I64, U8
 from store.lookups import Lookups
 from store.mappedfile import FlushJob
+from store.metadatafiles import SavedEnds, read_ends
 from store.offsets import PhyOffset, QueueOffset
 from store.openfiles import TooManyUnsynced
 from store.options import StoreOptions
@@ -155,6 +156,7 @@ class MessageStore:
                 self.idempotence,
                 self.events.progress,
                 self.events.problem,
+                read_ends(self.disk),
                 self.lend,
             )
             report = work.run(abnormal, queues_sound)
@@ -690,6 +692,20 @@ class MessageStore:
     def queue_keys(self) -> list[QueueKey]:
         """Queues that have entries, or had some, by topic and id."""
         return list(self.queues.table)
+
+    def ends_to_save(self) -> SavedEnds:
+        """How far all queues reach now, for the snapshot of the tables."""
+        rows: dict[str, dict[str, list[int]]] = {}
+        for (topic, queue_id), queue in self.queues.table.items():
+            if not queue.begins_again and queue.max_offset:
+                row = [int(queue.max_offset), queue.max_physical_offset]
+                rows.setdefault(topic, {})[str(queue_id)] = row
+        return SavedEnds(self.dispatched_offset, rows)
+
+    @property
+    def segment(self) -> int:
+        """The number of the log's segment up to which queues have entries."""
+        return self.dispatched_offset // self.log.queue.file_size
 
     def queue_ends(self, topic: str) -> dict[int, int]:
         """The next queue offset of a topic's queues, by queue id."""

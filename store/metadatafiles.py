@@ -5,19 +5,22 @@ they are good, and a checksum over every byte. It is replaced at once, so tables
 never meet; its `.bak` is another whole snapshot. The other files hold one table each in RocketMQ's
 shape. They are written for RocketMQ, and read only where RocketMQ wrote them: they end with
 MARK, white space that a JSON parser skips and RocketMQ does not write. The snapshot
-knows the checksum of each, so damage to them is seen, too.
+knows the checksum of each, so damage to them is seen, too. It also holds the end of every queue, as
+queue files that are lost cannot be rebuilt from records that retention has deleted.
 """
 
+import contextlib
 import json
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from store import jsontext
 from store.clocks import WallMs
 from store.disk import Disk
 from store.metadata import NOT_THE_SHAPE, Json, Metadata, Snapshot, offsets_of, topics_of
+from store.queueends import QueueKey
 
 TOPICS = "config/topics.json"
 GROUPS = "config/subscriptionGroup.json"
@@ -32,8 +35,38 @@ _HEAD_BYTES = len(_HEAD % 0)
 _TAIL = b"\n}\n"
 
 
+@dataclass(frozen=True, slots=True)
+class SavedEnds:
+    """How far every queue reached, with entries of all records below a log offset.
+
+    rows: by topic and queue id, the next queue offset and the end of the newest record. Light
+    queues, which may begin again at any offset, are left out.
+    """
+
+    position: int = -1  # -1: not known
+    rows: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(value: Json) -> "SavedEnds":
+        """Read them from a snapshot; one of an older version has none."""
+        rows = {
+            str(topic): {str(int(q)): [int(row[0]), int(row[1])] for q, row in queues.items()}
+            for topic, queues in (value.get("ends") or {}).items()
+        }
+        return SavedEnds(int(value.get("endsAt", -1)), rows)
+
+    def __iter__(self) -> Iterator[tuple[QueueKey, int, int]]:
+        """Each queue, its next offset, and the end of its newest record."""
+        for topic, queues in self.rows.items():
+            for queue_id, (end, newest) in queues.items():
+                yield (topic, int(queue_id)), end, newest
+
+
 class NotASnapshot(ValueError):
     """A file without a valid snapshot; the text says what is wrong with it."""
+
+
+NO_ENDS = SavedEnds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +81,7 @@ class Saved:
     tables: Metadata
     place: int
     exports: dict[str, list[int]]
+    ends: SavedEnds
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +174,8 @@ class MetadataFiles:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._trusted = False  # the next save may turn the present file into the backup
-        self._newest = self._backup = -1  # `Metadata.changes` that the two snapshots hold
+        # `Metadata.changes` and the segment of the queues' ends that the two snapshots hold.
+        self._newest = self._backup = (-1, -1)
         self._written: dict[str, Json] = {}  # entries of the exports, as they are on disk
         self._crcs: dict[str, list[int]] = {}
 
@@ -150,19 +185,27 @@ class MetadataFiles:
         The next write may turn it into the backup, and need not write those exports again.
         """
         self._trusted = True
-        self._newest = saved.tables.changes
+        self._newest = (saved.tables.changes, -1)
         snapshot = saved.tables.snapshot()
         self._written = {e.path: e.rows(snapshot) for e in EXPORTS if e.path in whole}
         self._crcs = dict(saved.exports)
 
-    def due(self, changes: int) -> bool:
+    def due(self, changes: int, segment: int = 0) -> bool:
         """Whether to write: there are changes, or the backup is older than the snapshot.
 
-        Retention deletes records, so the backup must not depend on those between the two.
+        Retention deletes records, so the backup must not depend on those between the two, nor
+        either of them on whole segments after it. segment: the number of the one being written.
         """
-        return not self._newest == self._backup == changes
+        return not self._newest == self._backup == (changes, segment)
 
-    def write(self, snapshot: Snapshot, place: int, wall_ms: WallMs) -> None:
+    def write(
+        self,
+        snapshot: Snapshot,
+        place: int,
+        wall_ms: WallMs,
+        ends: SavedEnds = NO_ENDS,
+        segment: int = 0,
+    ) -> None:
         """Replace the snapshot, then those of RocketMQ's files whose tables changed.
 
         After a crash at any point one of the two snapshots is whole.
@@ -176,24 +219,28 @@ class MetadataFiles:
                 texts[export.path] = (rows, text)
         for path, (_, text) in texts.items():
             self._crcs[path] = [crc_of(text), *self._crcs.get(path, [])][:2]
-        data = encode(snapshot, place, self._crcs)
+        data = encode(snapshot, place, self._crcs, ends)
         if self._trusted:
             jsontext.replace(self._disk, SNAPSHOT, data)
             backup = self._newest
         else:  # the present file may be damaged: it must not replace a good backup
             for path in (SNAPSHOT, BACKUP):
                 jsontext.replace(self._disk, path, data, backup=False)
-            backup = snapshot.changes
+            backup = (snapshot.changes, segment)
             self._trusted = True
         for path, (rows, text) in texts.items():
             jsontext.replace(self._disk, path, text)
             self._written[path] = rows
-        self._newest, self._backup = snapshot.changes, backup  # until then it is due
+        self._newest, self._backup = (snapshot.changes, segment), backup  # until then it is due
 
 
-def encode(snapshot: Snapshot, place: int, exports: dict[str, list[int]]) -> bytes:
+def encode(
+    snapshot: Snapshot, place: int, exports: dict[str, list[int]], ends: SavedEnds = NO_ENDS
+) -> bytes:
     """The text of a snapshot, preceded by its checksum."""
     value = {**snapshot.tables(), "place": place, "exports": exports}
+    if ends.position >= 0:
+        value |= {"endsAt": ends.position, "ends": ends.rows}
     # Entry by entry: a single call would block all other threads while it runs.
     body = ",\n".join(f"{json.dumps(name)}:{_rows(rows)}" for name, rows in value.items())
     data = ("{" + body + "}").encode()
@@ -220,9 +267,19 @@ def decode(path: str, data: bytes) -> Saved:
     try:
         value = json.loads(body)
         exports = {str(name): [int(crc) for crc in row] for name, row in value["exports"].items()}
-        return Saved(path, Metadata.from_json(value), int(value["place"]), exports)
+        tables, ends = Metadata.from_json(value), SavedEnds.of(value)
+        return Saved(path, tables, int(value["place"]), exports, ends)
     except NOT_THE_SHAPE as error:
         raise NotASnapshot(f"it has an unexpected structure: {error!r}") from None
+
+
+def read_ends(disk: Disk) -> SavedEnds:
+    """The queues' ends in the newest valid snapshot that has them."""
+    found = [NO_ENDS]
+    for path in (SNAPSHOT, BACKUP):
+        with contextlib.suppress(OSError, NotASnapshot):  # reported when the tables are read
+            found.append(decode(path, disk.read(path)).ends)
+    return max(found, key=lambda ends: ends.position)
 
 
 def read_export(disk: Disk, export: Export, path: str, tables: Metadata) -> bytes:

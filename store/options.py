@@ -31,6 +31,11 @@ class StoreOptions:
     mapped_file_size_consume_queue: int = option(
         6_000_000, "size of a consume queue file, rounded up to whole entries of 20 bytes"
     )
+    queue_offsets_from_log_alone: bool = option(
+        False,
+        "start although the queue files and all notes of their ends are lost and old records are "
+        "deleted: queues without a record in the log begin at 0 again",
+    )
     enable_consume_queue_ext: bool = option(False, "keep an extension unit beside each queue entry")
     enable_calc_filter_bit_map: bool = option(
         False, "record in extension units which groups' SQL filters a message matches"

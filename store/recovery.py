@@ -23,13 +23,15 @@ from store.indexservice import IndexService
 from store.kernels import scan
 from store.kernels.jit import I64
 from store.mappedfile import MappedFile
+from store.metadatafiles import NO_ENDS, SNAPSHOT, SavedEnds
 from store.openfiles import TooManyUnsynced
 from store.options import StoreOptions
 from store.queuecheck import Comparison, doubtful, faults_of_units
 from store.queueends import QueueKey
 from store.queuenote import Noted
-from store.queues import ConsumeQueues
+from store.queues import ROOT, ConsumeQueues
 from store.scanahead import Lend
+from store.status import BrokerRole
 
 NORMAL_FILES = 3
 # How far back producers' sequences are read: longer than any client repeats a send.
@@ -85,6 +87,7 @@ class Recovery:
     idempotence: IdempotenceTable
     progress: Callable[[int, int], None]
     problem: Callable[[str], None]
+    saved: SavedEnds = NO_ENDS  # the ends of the queues in the snapshot of the tables
     lend: Lend | None = None  # has a scan run in another thread
     known_end: int = 0  # records up to here had queue entries when the store was opened
     noted: bool = False  # the note of the queues' ends is valid
@@ -111,6 +114,7 @@ class Recovery:
             )
         known = set(self.queues.table)
         queues_sound = queues_sound and bool(known)  # all are gone: they were removed on purpose
+        self._check_known(noted, queues_sound)
         first = self._first_file(abnormal, noted) if queues_sound else files[0]
         doubted = self._doubted(noted, first.start) if queues_sound else {}
         floors = self._floors(noted)
@@ -195,7 +199,34 @@ class Recovery:
         for key, end in noted.queues.items() if noted is not None else ():
             if end.newest <= lost_until and not self.queues.begins_again(key):
                 found[key] = max(found.get(key, 0), end.end // ENTRY_BYTES)
+        for key, next_offset, newest in self.saved:
+            if newest <= lost_until:
+                found[key] = max(found.get(key, 0), next_offset)
         return found
+
+    def _check_known(self, noted: Noted | None, queues_sound: bool) -> None:
+        """Refuse to give queue offsets a second time. Raises BadStoreDirectory.
+
+        Queues whose records are all deleted cannot be found in the log. What says how far they
+        reached must not be older than the log's beginning.
+        """
+        first, saved = self.log.min_offset, self.saved.position
+        known = max(noted.position if noted is not None else -1, saved)
+        if queues_sound or known >= first or not first:
+            return
+        if self.options.queue_offsets_from_log_alone:
+            return
+        begins = self.options.broker_role in (BrokerRole.SLAVE, BrokerRole.AUTO)
+        if begins and not self.checkpoint.logics_msg_timestamp:
+            return  # a copy of a master's log, killed before its first queue files were on disk
+        raise BadStoreDirectory(
+            ROOT,
+            f"is lost, the log begins at {first}, and neither queueends nor {SNAPSHOT} says how "
+            f"far the queues reached there (newest known log offset: {known}): offsets of queues "
+            "without a record in the log would be given a second time. Restore consumequeue/ or a "
+            "config/ that is not older than the log's first segment, or copy the store from "
+            "another node. To start nevertheless, set store.queue_offsets_from_log_alone=true",
+        )
 
     def _raise_to(self, key: QueueKey, floor: int) -> None:
         queue = self.queues.table.get(key)

@@ -39,7 +39,7 @@ from store.metadata import (
     is_system_topic,
     new_group,
 )
-from store.metadatafiles import MetadataFiles
+from store.metadatafiles import MetadataFiles, SavedEnds
 from store.metadatarecovery import Doubt, MetadataRecovery, Recovered
 from store.offsets import QueueOffset
 from store.reader import Wanted
@@ -74,6 +74,17 @@ class Decided(Protocol):
 
     def release_light_queues(self, names: Collection[str], forgotten: bool) -> None:
         """It is decided. forgotten: the next message begins its queue again."""
+
+
+class Reached(Protocol):
+    """How far the queues reach: kept beside the tables."""
+
+    @property
+    def segment(self) -> int:
+        """The number of the log's segment up to which queues have entries."""
+
+    def ends_to_save(self) -> SavedEnds:
+        """How far all queues reach now, for the snapshot of the tables."""
 
 
 class _Records:
@@ -122,6 +133,7 @@ class MetadataLog:
         self._log = log_
         self._store: Reads = log_.store
         self._queues: KnownQueues = log_.store
+        self._reached: Reached = log_.store
         self._decided: Decided = log_.store
         self._disk = log_.store.disk
         self._limits = limits
@@ -386,14 +398,15 @@ class MetadataLog:
         A slave that lacks records gets them from its master, with tables that have them. A master
         has no better tables than its own.
         """
-        tables = self._tables
-        if self._missing_after is not None or not self._files.due(tables.changes):
+        tables, segment = self._tables, self._reached.segment
+        if self._missing_after is not None or not self._files.due(tables.changes, segment):
             return
         if self._lacking and self._decided.role is BrokerRole.SLAVE:
             return
         snapshot = tables.snapshot()
         place = self._records().place(snapshot.applied - 1)
-        write = functools.partial(self._files.write, snapshot, place, self._log.times.wall_ms())
+        now, ends = self._log.times.wall_ms(), self._reached.ends_to_save()
+        write = functools.partial(self._files.write, snapshot, place, now, ends, segment)
         await done_in_thread(self._log.threads, write, self._not_saved)
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,10 @@ import pytest
 from store import osdisk
 from store.clocks import WallMs
 from store.columns import Columns
+from store.errors import BadStoreDirectory
 from store.messagestore import MessageStore, PutBatch
+from store.metadata import SYSTEM_TOPIC, Metadata
+from store.metadatafiles import MetadataFiles
 from store.osdisk import OsDisk
 from store.retention import DiskUse
 from store.status import PutMessageStatus, RunningFlags
@@ -344,4 +348,50 @@ def test_a_disk_that_is_too_full_loses_one_unexpired_segment_at_a_time(tmp_path:
     store.disk.ratio = 0.5
     second = store.retention.round(WallMs(NOW + HOUR), 12, store.dispatcher.reput_from)
     assert (second.segments, second.more) == (0, False)
+    crash(store)
+
+
+def expired(path: Path, saved: bool) -> MessageStore:
+    """A store whose queues A/0 and the metadata's have no record left, with a snapshot or not."""
+    store = open_store(path)
+    for topic in ("A", SYSTEM_TOPIC):
+        put_ok(store, [b"x"] * 7, topic=topic)
+    for n in range(300):
+        put_ok(store, [b"%d" % n * 100], topic="B")
+    flush_log(store)
+    if saved:
+        files, ends = MetadataFiles(store.disk), store.ends_to_save()
+        files.write(Metadata().snapshot(), -1, NOW, ends, store.segment)
+    for mapped in store.log.queue.files:
+        os.utime(path / mapped.file.path, (NOW / 1000, NOW / 1000))
+    assert clean(store, 100, hour=4) > 0
+    return store
+
+
+@pytest.mark.parametrize("lost", [("consumequeue", "queueends"), ("consumequeue",), ("queueends",)])
+def test_queue_offsets_survive_lost_queue_files_though_the_records_are_deleted(
+    tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    crash(expired(tmp_path, saved=True))
+    for name in lost:
+        path = tmp_path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    store = open_store(tmp_path)
+    for topic, end in (("A", 7), (SYSTEM_TOPIC, 7), ("B", 300)):
+        assert store.next_offset(topic, 0) == end
+        assert store.queue_range(topic, 0)[1] == end
+    assert store.queue_range("A", 0)[0] == 7
+    assert put_ok(store, [b"y"], topic="A").queue_offset == 7
+    crash(store)
+
+
+def test_a_start_that_would_give_queue_offsets_again_is_refused(tmp_path: Path) -> None:
+    crash(expired(tmp_path, saved=False))
+    shutil.rmtree(tmp_path / "consumequeue")
+    (tmp_path / "queueends").unlink(missing_ok=True)
+    with pytest.raises(BadStoreDirectory, match="queue_offsets_from_log_alone"):
+        open_store(tmp_path)
+    store = open_store(tmp_path, options(queue_offsets_from_log_alone=True))
+    assert store.next_offset("A", 0) == 0
+    assert store.next_offset("B", 0) == 300
     crash(store)
