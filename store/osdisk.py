@@ -3,6 +3,7 @@
 Files are allocated under `allocating/` and linked into place, so a crash never leaves one of the
 wrong size where RocketMQ or recovery would find it. A growing file has its full size from the
 start, and blocks as far as they were requested; the rest is a hole, into which nothing is written.
+In a directory that is linked to another file system they have no name until then.
 Removed large files are moved there as well, which is fast; `reclaim` unlinks them, which may take
 long.
 """
@@ -202,6 +203,8 @@ class OsDisk:
             return self._create(path, full, size, allocated)
 
     def _create(self, path: str, full: str, size: int, allocated: int | None) -> OsFile:
+        if os.stat(os.path.dirname(full)).st_dev != os.stat(self._base).st_dev:
+            return self._create_elsewhere(path, full, size, allocated)
         staged = self._path(f"{STAGING}/{next(self._staged)}")
         descriptor = os.open(staged, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
@@ -213,6 +216,23 @@ class OsDisk:
             os.close(descriptor)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(staged)
+
+    def _create_elsewhere(self, path: str, full: str, size: int, allocated: int | None) -> OsFile:
+        """Allocate on another file system, to which a directory is linked.
+
+        A link cannot cross file systems, and RocketMQ takes every name beside a segment for one:
+        the file has no name until it is allocated, so a crash leaves nothing.
+        """
+        flags = os.O_RDWR | os.O_TMPFILE
+        descriptor = os.open(os.path.dirname(full), flags, 0o600)
+        try:
+            os.ftruncate(descriptor, size)
+            os.posix_fallocate(descriptor, 0, size if allocated is None else max(allocated, 1))
+            # With a descriptor, Python follows the source's symbolic link; without, it does not.
+            os.link(f"/proc/self/fd/{descriptor}", full, src_dir_fd=descriptor)
+            return OsFile(path, full, descriptor, size, writable=True)
+        finally:
+            os.close(descriptor)
 
     def open(self, path: str, writable: bool) -> OsFile:
         """Map a file that exists; a symbolic link is refused."""

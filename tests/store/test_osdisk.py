@@ -1,6 +1,11 @@
 """The disk port on the operating system: a directory that another process holds."""
 
+import os
+import shutil
+import tempfile
 from pathlib import Path
+
+import pytest
 
 from store.osdisk import STAGING, OsDisk
 
@@ -15,3 +20,21 @@ def test_only_the_holder_of_the_lock_removes_files_being_allocated(tmp_path: Pat
     holder.unlock()
     OsDisk(tmp_path).lock("lock")
     assert list((tmp_path / STAGING).iterdir()) == []
+
+
+def test_files_are_created_in_a_directory_on_another_file_system(tmp_path: Path) -> None:
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or os.stat(shared).st_dev == os.stat(tmp_path).st_dev:
+        pytest.skip("there is no second file system")
+    elsewhere = Path(tempfile.mkdtemp(dir=shared))
+    try:
+        (tmp_path / "commitlog").symlink_to(elsewhere)
+        disk = OsDisk(tmp_path)
+        file = disk.create("commitlog/0", 8192)
+        assert file.size == 8192
+        file.close()
+        with pytest.raises(FileExistsError):
+            disk.create("commitlog/0", 8192)
+        assert [path.name for path in elsewhere.iterdir()] == ["0"]
+    finally:
+        shutil.rmtree(elsewhere)
