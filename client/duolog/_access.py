@@ -1,7 +1,8 @@
 """Users and their rights."""
 
+import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from duolog._connection import Connection
@@ -11,6 +12,8 @@ from duolog._router import Router
 from duolog.wire import duolog_pb2 as wire
 
 T = TypeVar("T")
+
+GENERATION_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class User:
         signs: RocketMQ's clients may sign with its password.
         recovered_ms: when its password was set with the key file of the nodes, in ms since 1970; 0
             where the newest one was not.
+        generation: of its password, where it was changed or is this client's: another password,
+            also one that it had before, is of another one. Empty: not known.
     """
 
     name: str
@@ -31,6 +36,7 @@ class User:
     disabled: bool = False
     signs: bool = False
     recovered_ms: int = 0
+    generation: bytes = field(default=b"", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +122,23 @@ class Access:
         )
 
     async def _put(self, request: wire.PutUserRequest) -> User:
-        answers: list[wire.UserReply] = await self._everywhere(
+        drawn = b""
+        if request.HasField("password"):
+            request.generation = drawn = secrets.token_bytes(GENERATION_BYTES)
+        answers = await self._put_everywhere(request)
+        told = [answer.generation for answer in answers]
+        if drawn and b"" not in told and len(set(told)) > 1:
+            # Some replica groups have this password already, others did not: as before the call.
+            again = wire.PutUserRequest(user=request.user, password=request.password)
+            again.signs, again.generation_counts = request.signs, True
+            again.generation = next(one for one in told if one != drawn)
+            answers = await self._put_everywhere(again)
+        return _user(answers[0])
+
+    async def _put_everywhere(self, request: wire.PutUserRequest) -> list[wire.UserReply]:
+        return await self._everywhere(
             lambda connection, left: connection.access.PutUser(request, timeout=left)
         )
-        return _user(answers[0])
 
     async def _everywhere(self, change: Callable[[Connection, float], Awaitable[T]]) -> list[T]:
         """Make a change in every replica group; it fails where one of them cannot be reached, as
@@ -233,7 +252,14 @@ class Access:
 
 
 def _user(reply: wire.UserReply) -> User:
-    return User(reply.user, reply.super, reply.disabled, reply.signs, reply.recovered_ms)
+    return User(
+        reply.user,
+        reply.super,
+        reply.disabled,
+        reply.signs,
+        reply.recovered_ms,
+        reply.generation,
+    )
 
 
 def _decision(reply: wire.TestAccessReply) -> Decision:

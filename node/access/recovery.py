@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from duolog import _errors as sdk
 
-from node.access.secrets import KEY_BYTES, Seal, is_hash
+from node.access.secrets import KEY_BYTES, hash_password, is_hash
 from node.access.users import check_password, check_user_name
 from node.access.vouching import Vouching
 
@@ -113,7 +113,7 @@ class Claims:
         check_password(password)
         self.user = user
         self._vouching = Vouching(key, PURPOSE)
-        self._hashed = Seal(key).hash_password(user, password)
+        self._hashed = hash_password(password)
 
     def answer(self, challenge: str, place: Place) -> tuple[Claim, str]:
         """The claim for a node's challenge, and its mark."""

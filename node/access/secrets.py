@@ -2,8 +2,10 @@
 
 A password is hashed by scrypt (RFC 7914). A secret that a client signs with is encrypted with
 AES-256-GCM under the key that the nodes of a cluster share, for its user's name: in the row of
-another user it is of no use. Salts and nonces follow from that key, the user and the password, so
-the same password gives the same row, whichever replica group makes it, and however often.
+another user it is of no use. The salt of a password is its generation: a password that a user has
+once more gets another one, so that nothing which was bound to the hash before is good again; who
+changes a user in several replica groups gives all of them the same. Nonces follow from that key,
+the user, the password and its salt: the same row has the same, whichever replica group makes it.
 """
 
 import base64
@@ -51,6 +53,14 @@ def is_password(password: str, stored: str) -> bool:
         return hmac.compare_digest(found, base64.b64decode(wanted))
     except (ValueError, binascii.Error):
         return False
+
+
+def salt_of(stored: str) -> bytes:
+    """The salt of a hash, empty where it has none."""
+    try:
+        return base64.b64decode(stored.split("$")[4])
+    except (IndexError, binascii.Error):
+        return b""
 
 
 def is_hash(text: str) -> bool:
@@ -122,18 +132,30 @@ class Seal:
         self._cipher = AESGCM(derived(key, b"duolog secrets v1"))
         self._draws = derived(key, b"duolog salts and nonces v1")
 
-    def _drawn(self, purpose: str, user: str, secret: str) -> bytes:
+    def _drawn(self, *words: str) -> bytes:
         """Bytes that nobody can tell from random ones without the key."""
-        words = json.dumps([purpose, user, secret]).encode()
-        return hmac.digest(self._draws, words, hashlib.sha256)
+        return hmac.digest(self._draws, json.dumps(words).encode(), hashlib.sha256)
 
-    def hash_password(self, user: str, password: str) -> str:
-        """The hash of a user's password. Takes a while: not on the event loop."""
-        return hash_password(password, self._drawn("salt", user, password)[:SALT_BYTES])
+    def fresh_salt(self) -> bytes:
+        """For a password that its user did not have until now."""
+        return os.urandom(SALT_BYTES)
 
-    def close(self, user: str, secret: str) -> str:
-        """A secret of a user, encrypted."""
-        nonce = self._drawn("nonce", user, secret)[:NONCE_BYTES]
+    def hash_password(self, user: str, password: str, salt: bytes = b"") -> str:
+        """The hash of a user's password. Takes a while: not on the event loop.
+
+        salt: drawn from user and password where not given, as all were in version 0.1.0.
+        """
+        return hash_password(password, salt or self._drawn_salt(user, password))
+
+    def _drawn_salt(self, user: str, password: str) -> bytes:
+        return self._drawn("salt", user, password)[:SALT_BYTES]
+
+    def close(self, user: str, secret: str, stored: str = "") -> str:
+        """A secret of a user, encrypted. stored: the hash of it in the same row."""
+        salt = salt_of(stored)
+        drawn = salt in (b"", self._drawn_salt(user, secret))
+        words = ("nonce", user, secret) if drawn else ("nonce", user, secret, _text(salt))
+        nonce = self._drawn(*words)[:NONCE_BYTES]
         return _text(nonce + self._cipher.encrypt(nonce, secret.encode(), user.encode()))
 
     def open(self, user: str, sealed: str) -> str | None:
@@ -158,4 +180,5 @@ __all__ = [
     "new_key",
     "nobody",
     "read_key",
+    "salt_of",
 ]

@@ -16,6 +16,7 @@ from node.access.access import Access
 from node.access.accesstokens import SECONDS_MAX
 from node.access.gate import PRINCIPAL, Principal
 from node.access.rules import need, of_topic
+from node.access.secrets import SALT_BYTES, is_password, salt_of
 from node.access.users import USERS_MAX, User, check_password, check_user_name
 from node.api.calls import Caller, unary
 from node.api.pages import page_of
@@ -29,6 +30,8 @@ from node.rights.resources import FOR_SUPERS, Action, Kind, Need, counts_as
 from store.accesstables import SUBJECT
 
 log = structlog.get_logger("duolog.node")
+
+ATTEMPTS = 5  # to change a user whom others change at the same time
 
 
 class AccessService(stubs.AccessServicer):
@@ -92,7 +95,10 @@ class AccessService(stubs.AccessServicer):
         if self._access is None or principal is None:
             return wire.UserReply()
         user = self._access.gate.user(principal.name)
-        return _reply(user) if user is not None else wire.UserReply(user=principal.name)
+        if user is None:
+            return wire.UserReply(user=principal.name)
+        # The one of a file has another on each node, until there are users.
+        return _changed(user) if self._stored(user.name) == user.password else _reply(user)
 
     @unary
     async def PutUser(self, request: wire.PutUserRequest, context: Caller) -> wire.UserReply:
@@ -102,21 +108,42 @@ class AccessService(stubs.AccessServicer):
         """
         access = self._users()
         check_user_name(request.user)
-        hashed = ""
-        if request.HasField("password"):
-            check_password(request.password)
-            loop = asyncio.get_running_loop()
-            hashed = await loop.run_in_executor(
-                access.thread, access.seal.hash_password, request.user, request.password
-            )
-        async with self._changing():
-            return await self._put_user(request, hashed)
+        if not request.HasField("password"):
+            async with self._changing():
+                return await self._put_user(request, "")
+        check_password(request.password)
+        if len(request.generation) not in (0, SALT_BYTES):
+            raise sdk.BadRequest(f"a generation must have {SALT_BYTES} bytes")
+        loop = asyncio.get_running_loop()
+        for _ in range(ATTEMPTS):
+            stored = self._stored(request.user)
+            hashed = await loop.run_in_executor(access.thread, self._hashed, request, stored)
+            async with self._changing():
+                if self._stored(request.user) == stored:  # or else it was changed meanwhile
+                    return await self._put_user(request, hashed)
+        raise sdk.Busy(f"user {request.user!r} is changed by others all the time: try again")
+
+    def _stored(self, name: str) -> str:
+        """The hash of a user's password; empty for no user."""
+        known = self._user(name)
+        return known.password if known is not None else ""
+
+    def _hashed(self, request: wire.PutUserRequest, stored: str) -> str:
+        """The hash of the password in a request, of a new generation unless the user has it now.
+
+        For a thread.
+        """
+        seal, told = self._users().seal, request.generation
+        same = bool(stored) and is_password(request.password, stored)
+        if same and (not request.generation_counts or told in (b"", salt_of(stored))):
+            return stored
+        return seal.hash_password(request.user, request.password, told or seal.fresh_salt())
 
     async def _put_user(self, request: wire.PutUserRequest, hashed: str) -> wire.UserReply:
         known = self._user(request.user)
         if known is not None and request.create:
             if known == self._altered(User(request.user), request, hashed):
-                return _reply(known)  # a repeat: of equal passwords, hashes and secrets are equal
+                return _changed(known)  # a repeat
             raise sdk.BadRequest(
                 f"user {request.user!r} exists already, with another password or other settings"
             )
@@ -131,12 +158,12 @@ class AccessService(stubs.AccessServicer):
             log.info("user created", user=user.name, by=_by())
         else:
             log.info("user altered", user=user.name, by=_by())
-        return _reply(user)
+        return _changed(user)
 
     def _altered(self, user: User, request: wire.PutUserRequest, hashed: str) -> User:
         if hashed:
             seal = self._users().seal
-            secret = seal.close(user.name, request.password) if request.signs else ""
+            secret = seal.close(user.name, request.password, hashed) if request.signs else ""
             user = replace(user, password=hashed, secret=secret, recovered_ms=0)
         elif request.signs and not user.secret:
             raise sdk.BadRequest("a user that shall sign needs its password once more")
@@ -309,6 +336,13 @@ def _reply(user: User) -> wire.UserReply:
     reply = wire.UserReply(user=user.name, disabled=not user.enabled, signs=bool(user.secret))
     reply.super = user.is_super
     reply.recovered_ms = user.recovered_ms
+    return reply
+
+
+def _changed(user: User) -> wire.UserReply:
+    """A user, with the generation of its password."""
+    reply = _reply(user)
+    reply.generation = salt_of(user.password)
     return reply
 
 

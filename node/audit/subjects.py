@@ -36,7 +36,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     "Recovery/Recover": ("user",),
 }
 HIDDEN = {
-    "Access/PutUser": ("password",),
+    "Access/PutUser": ("password", "generation", "generation_counts"),
     "Access/PutRights": ("expected",),
     "Recovery/Recover": ("challenge", "password_hash", "mark"),
 }

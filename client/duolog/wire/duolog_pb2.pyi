@@ -1457,36 +1457,42 @@ class WhoAmIRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class PutUserRequest(_message.Message):
-    __slots__ = ("user", "password", "super", "disabled", "signs", "create")
+    __slots__ = ("user", "password", "super", "disabled", "signs", "create", "generation", "generation_counts")
     USER_FIELD_NUMBER: _ClassVar[int]
     PASSWORD_FIELD_NUMBER: _ClassVar[int]
     SUPER_FIELD_NUMBER: _ClassVar[int]
     DISABLED_FIELD_NUMBER: _ClassVar[int]
     SIGNS_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_COUNTS_FIELD_NUMBER: _ClassVar[int]
     user: str
     password: str
     super: bool
     disabled: bool
     signs: bool
     create: bool
-    def __init__(self, user: _Optional[str] = ..., password: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., create: _Optional[bool] = ...) -> None: ...
+    generation: bytes
+    generation_counts: bool
+    def __init__(self, user: _Optional[str] = ..., password: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., create: _Optional[bool] = ..., generation: _Optional[bytes] = ..., generation_counts: _Optional[bool] = ...) -> None: ...
 
 class UserReply(_message.Message):
-    __slots__ = ("user", "super", "disabled", "signs", "recovered_ms", "decision")
+    __slots__ = ("user", "super", "disabled", "signs", "recovered_ms", "decision", "generation")
     USER_FIELD_NUMBER: _ClassVar[int]
     SUPER_FIELD_NUMBER: _ClassVar[int]
     DISABLED_FIELD_NUMBER: _ClassVar[int]
     SIGNS_FIELD_NUMBER: _ClassVar[int]
     RECOVERED_MS_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     user: str
     super: bool
     disabled: bool
     signs: bool
     recovered_ms: int
     decision: TestAccessReply
-    def __init__(self, user: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., recovered_ms: _Optional[int] = ..., decision: _Optional[_Union[TestAccessReply, _Mapping]] = ...) -> None: ...
+    generation: bytes
+    def __init__(self, user: _Optional[str] = ..., super: _Optional[bool] = ..., disabled: _Optional[bool] = ..., signs: _Optional[bool] = ..., recovered_ms: _Optional[int] = ..., decision: _Optional[_Union[TestAccessReply, _Mapping]] = ..., generation: _Optional[bytes] = ...) -> None: ...
 
 class DeleteUserRequest(_message.Message):
     __slots__ = ("user",)

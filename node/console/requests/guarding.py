@@ -28,6 +28,7 @@ async def guarded(
     """What work comes to. Raises duolog's errors alone."""
     try:
         async with asyncio.timeout(PAGE_SECONDS):
+            await session.check_current()
             return await work()
     except Unauthenticated:
         await viewers.end(request)

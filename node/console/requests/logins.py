@@ -101,7 +101,8 @@ class Logins:
                 if await self._without_users():
                     raise BadRequest(NO_USERS)
                 await _prove(client)
-            return await self._viewers.sessions.add(user, client)
+                generation = (await client.access.who_am_i()).generation
+            return await self._viewers.sessions.add(user, client, generation)
         except TimeoutError:
             await client.close()
             told = "the nodes do not answer, or too many users log in at once: try again"

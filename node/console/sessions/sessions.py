@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from duolog import Busy, Client
+from duolog import Busy, Client, Unauthenticated
 
 from node.console.searches.running import Room, Searches
 from node.console.sessions.forms import Forms, Told
@@ -46,9 +46,20 @@ class Session:
     told: Told | None = None  # what was done last, until it is shown
     forms: Forms = field(default_factory=Forms)
     undos: dict[str, Undo] = field(default_factory=dict)
+    generation: bytes = b""  # of the password at the login; empty: not known
     looks_max: int = LOOKS_MAX
     looks: int = 0
     ended: bool = False
+
+    async def check_current(self) -> None:
+        """Raise Unauthenticated if its user has another password than at the login, or one that it
+        has once more: the client's calls would be good again.
+        """
+        if not self.generation:
+            return
+        now = (await self.client.access.who_am_i()).generation
+        if now and now != self.generation:
+            raise Unauthenticated(f"user {self.user} has got another password since the login")
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -85,7 +96,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    async def add(self, user: str, client: Client) -> str:
+    async def add(self, user: str, client: Client, generation: bytes = b"") -> str:
         """A new session; its cookie. Raises Busy where there are too many.
 
         Where its user has too many, the one that was not used the longest ends.
@@ -100,7 +111,9 @@ class Sessions:
             raise Busy(told)
         cookie, now = secrets.token_urlsafe(32), self._seconds()
         searches, forms = Searches(self.room), Forms(self._seconds)
-        made = Session(user, client, now, now, searches=searches, forms=forms)
+        made = Session(
+            user, client, now, now, searches=searches, forms=forms, generation=generation
+        )
         self._sessions[_digest(cookie)] = made
         return cookie
 

@@ -791,3 +791,28 @@ async def test_a_user_that_is_created_again_as_it_is_stays_as_it_is(node: Node) 
             with pytest.raises(duolog.BadRequest, match="exists already, with another"):
                 await root.access.create_user("twice", password, **others)
         assert tables.changes == changes
+
+
+async def test_no_token_is_good_again_with_a_password_that_its_user_has_once_more(
+    node: Node,
+) -> None:
+    async with client_of(node, "root") as root:
+        for signs in (False, True):
+            await root.access.create_user("again", "first", signs=signs)
+            async with client_of(node, "again", "first") as client:
+                tokens = [await client.access.issue_token(60)]
+            secret = broker_of(node).metadata.access.users["again"]["secret"]
+            await root.access.alter_user("again", password="second", signs=signs)
+            await root.access.alter_user("again", password="first", signs=signs)
+            async with client_of(node, "again", "first") as client:
+                tokens.append(await client.access.issue_token(60))
+            assert not signs or broker_of(node).metadata.access.users["again"]["secret"] != secret
+            await root.access.delete_user("again")
+            await root.access.create_user("again", "first", signs=signs)
+            for token in tokens:
+                async with client_of(node, "again", token) as client:
+                    with pytest.raises(duolog.Unauthenticated):
+                        await client.access.who_am_i()
+            async with client_of(node, "again", "first") as client:
+                assert (await client.access.who_am_i()).generation
+            await root.access.delete_user("again")

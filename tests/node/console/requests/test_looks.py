@@ -43,6 +43,7 @@ class Client:
     """Of no node. wrong: what a call raises."""
 
     wrong: Exception | None = None
+    generation = b"first"  # of its user's password
 
     def __init__(self) -> None:
         self.calls = self.calls_most = 0
@@ -50,6 +51,13 @@ class Client:
     @property
     def admin(self) -> "Client":
         return self
+
+    @property
+    def access(self) -> "Client":
+        return self
+
+    async def who_am_i(self) -> duolog.User:
+        return duolog.User("alice", generation=self.generation)
 
     async def route(self) -> None:
         self.calls += 1
@@ -333,3 +341,29 @@ async def test_consoles_on_one_host_do_not_log_each_others_users_out(
             assert set(at.cookies) == {"duolog_console_8090", "duolog_console_8091"}
             assert (await at.get("/")).status_code == 200
             assert (await at_other.get("/")).status_code == 200
+
+
+async def test_a_session_is_over_when_its_user_has_the_same_password_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Client] = []
+
+    def make(user: str, password: str) -> Any:
+        made.append(Client())
+        made[-1].wrong = None if user else duolog.Unauthenticated("nobody")
+        return made[-1]
+
+    other = Console(replace(SETTINGS, port=8091), make, Clock())
+    fields = {"user": "alice", "password": "right"}
+    async with looked(monkeypatch, Looks()):
+        transport = httpx.ASGITransport(other.app())
+        base = "http://localhost"
+        async with httpx.AsyncClient(transport=transport, base_url=base) as browser:
+            assert (await browser.post("/login", data=fields, headers=ORIGIN)).status_code == 303
+            assert (await browser.get("/")).status_code == 200
+            for client in made:
+                client.generation = b"second"
+            assert (await browser.get("/")).headers["location"] == "/login?next=%2F"
+            for client in made:
+                client.generation = b"first"
+            assert (await browser.get("/")).headers["location"] == "/login?next=%2F"
