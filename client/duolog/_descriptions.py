@@ -351,7 +351,6 @@ class ReplicationStatus:
             last minute.
         guarantee: elected groups: what puts are promised whichever node leads, by setting; none: it
             is not recorded yet, or the node is of an older version.
-        unreached: elected groups: nodes whose replication port this one does not reach, and why.
     """
 
     group: str = ""
@@ -381,7 +380,6 @@ class ReplicationStatus:
     refusal: str = ""
     rocketmq_slaves: tuple[RocketmqSlaveStatus, ...] = ()
     guarantee: Mapping[str, str] = field(default_factory=dict)
-    unreached: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

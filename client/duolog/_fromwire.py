@@ -257,7 +257,6 @@ def _replication(status: wire.ReplicationStatus) -> ReplicationStatus:
             for row in status.rocketmq_slaves
         ),
         guarantee=dict(status.guarantee),
-        unreached=dict(status.unreached),
     )
 
 
