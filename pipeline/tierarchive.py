@@ -2,6 +2,7 @@
 
 ```
 OUT/topic=orders/day=2026-11-21/broker-a-00000000000000000000.parquet
+OUT/_manifest/.lock                                  held while a job settles whose log it is
 OUT/_manifest/broker-a/log                           whose log it is, settled by the first job
 OUT/_manifest/broker-a/00000000000000000000.json     written last: the segment is tiered
 OUT/_manifest/broker-a/00000000000000000000.lock     held by the job that writes the segment
@@ -84,22 +85,38 @@ class Archive:
     # -- whose log it is -----------------------------------------------------------------------
 
     def settle(self, identity: LogIdentity) -> None:
-        """Claim this folder for the log. Raises BadJob if it belongs to another log."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / LOG
-        staged = self._folder / f".{LOG}-{os.getpid()}-{time.monotonic_ns()}"
-        staged.write_text(json.dumps(identity.to_json()))
-        sync(staged)
-        try:
-            os.link(staged, path)  # of two jobs at once, one is first
-            sync_folders(self._folder, self.out)
-        except FileExistsError:
-            self._check(identity, path)
-        finally:
-            staged.unlink(missing_ok=True)
+        """Claim this folder for the log.
 
-    def _check(self, identity: LogIdentity, path: Path) -> None:
-        known = self._known(path)
+        Raises BadJob if it belongs to another log, or has this one under another group: each
+        message would be in it twice.
+        """
+        folders = self._folder.parent
+        folders.mkdir(parents=True, exist_ok=True)
+        with _settling(folders):  # of two jobs at once, one is first
+            path = self._folder / LOG
+            self._check_others(identity)
+            known = _known(self._folder)
+            if path.exists() or known != LogIdentity():
+                self._check(known, identity)
+            if path.exists():
+                return
+            self._folder.mkdir(exist_ok=True)
+            staged = self._folder / f".{LOG}"
+            staged.write_text(json.dumps(identity.to_json()))
+            sync(staged)
+            os.replace(staged, path)
+            sync_folders(self._folder, self.out)
+
+    def _check_others(self, identity: LogIdentity) -> None:
+        for folder in sorted(self._folder.parent.iterdir()):
+            if folder != self._folder and folder.is_dir() and _known(folder).meets(identity):
+                raise BadJob(
+                    f"{self.out} already holds this log under group {folder.name!r} ({identity}); "
+                    f"under {self.group!r}, readers would get every message twice: use "
+                    f"--group {folder.name}, or give another --out"
+                )
+
+    def _check(self, known: LogIdentity, identity: LogIdentity) -> None:
         where = known.differs(identity)
         if not where and not known.meets(identity):
             where = "everything: they have no epoch and no first record of a segment in common"
@@ -108,20 +125,6 @@ class Archive:
                 f"{self.out} holds another log for group {self.group!r}: it has {known}, this "
                 f"store has {identity} (they differ in {where}); give another --out or --group"
             )
-
-    def _known(self, path: Path) -> LogIdentity:
-        found = LogIdentity()
-        for each in [path, *sorted(self._folder.glob("*.json"))]:
-            try:
-                log = json.loads(each.read_text()) if each == path else read_manifest(each)["log"]
-                found = found.joined([LogIdentity.from_json(log)])
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise BadJob(
-                    f"{each} does not say whose log it belongs to "
-                    f"({type(error).__name__}: {error}): restore it; or, if the node "
-                    "still has the segment, remove it and run again"
-                ) from None
-        return found
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -133,7 +136,7 @@ class Archive:
         """
         descriptor = os.open(self._folder / f"{segment.name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            _lock(descriptor, segment)
+            _lock(descriptor, f"{segment.name}: another job has been writing it")
             staging = self.out / STAGING / f"{self.group}-{segment.name}"
             shutil.rmtree(staging, ignore_errors=True)  # of a job that died
             staging.mkdir(parents=True)
@@ -161,7 +164,35 @@ class Archive:
         self.place(staged, self.manifest_path(segment.name).relative_to(self.out))
 
 
-def _lock(descriptor: int, segment: Segment) -> None:
+def _known(folder: Path) -> LogIdentity:
+    """The identity of the log that a group's folder is of, from its claim and its manifests."""
+    found = LogIdentity()
+    claim = folder / LOG
+    for each in [*([claim] if claim.exists() else []), *sorted(folder.glob("*.json"))]:
+        try:
+            log = json.loads(each.read_text()) if each == claim else read_manifest(each)["log"]
+            found = found.joined([LogIdentity.from_json(log)])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadJob(
+                f"{each} does not say whose log it belongs to "
+                f"({type(error).__name__}: {error}): restore it; or, if the node "
+                "still has the segment, remove it and run again"
+            ) from None
+    return found
+
+
+@contextlib.contextmanager
+def _settling(folders: Path) -> Iterator[None]:
+    """Hold the lock under which jobs settle whose log a folder holds. Raises BadJob."""
+    descriptor = os.open(folders / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _lock(descriptor, f"{folders}: another job has been settling whose log it holds")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, held: str) -> None:
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
@@ -170,8 +201,7 @@ def _lock(descriptor: int, segment: Segment) -> None:
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise BadJob(
-                    f"{segment.name}: another job has been writing it for "
-                    f"{LOCK_SECONDS:g} s; run again when that job has ended"
+                    f"{held} for {LOCK_SECONDS:g} s; run again when that job has ended"
                 ) from None
         time.sleep(LOCK_PAUSE_SECONDS)
 
