@@ -38,18 +38,18 @@ from store.dump import segment_bytes
 from store.errors import StoreError
 from store.indexservice import DIRECTORY as INDEX
 from store.indexservice import IndexService
+from store.indexsizes import as_found
 from store.kernels import scan
 from store.kernels.jit import I64, U8
 from store.messagestore import LOCK
 from store.openfiles import OpenFiles
 from store.options import StoreOptions
-from store.osdisk import OsDisk
+from store.osdisk import REBUILDING, OsDisk
 from store.queues import EXT_ROOT, ROOTS, ConsumeQueues, new_queue
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WORK = "rebuilding"
 _KEPT: I64 = np.array([scan.PHY, scan.SIZE, scan.QUEUE_OFFSET, scan.TAGS_CODE])
 _FOLDERS = (*ROOTS, EXT_ROOT, INDEX)
 _HARMLESS = (scan.SCAN_END, scan.SCAN_BLANK)
@@ -81,7 +81,7 @@ def rebuild(spark: "SparkSession", directory: Path, options: StoreOptions | None
     """Rebuild `consumequeue` and `index`.
 
     options: sizes; default: those of the existing files. Raises BadJob if a running node holds the
-    directory, or it is not a store.
+    directory, it is not a store, or its index has other sizes.
     """
     segments = segments_of(directory)
     disk = OsDisk(directory)
@@ -90,17 +90,19 @@ def rebuild(spark: "SparkSession", directory: Path, options: StoreOptions | None
     except StoreError as error:
         raise BadJob(f"{error}: stop the node first") from None
     try:
-        chosen = segment_bytes(disk, options or StoreOptions())
+        chosen = as_found(disk, options or StoreOptions(), options is not None)
+        chosen = segment_bytes(disk, chosen)
         if disk.list(EXT_ROOT) or chosen.enable_consume_queue_ext:
             chosen = dataclasses.replace(chosen, enable_consume_queue_ext=True)
-        work = directory / WORK
-        shutil.rmtree(work, ignore_errors=True)
+        work = directory / REBUILDING
         work.mkdir(mode=0o700)
         try:
             made, roots = _make(spark, segments, directory, work, chosen)
             _take_place(directory, work / "old", roots)
         finally:
             shutil.rmtree(work, ignore_errors=True)
+    except StoreError as error:
+        raise BadJob(f"{directory}: {error}") from None
     finally:
         disk.unlock()
     return made

@@ -22,6 +22,7 @@ from store.dispatch import is_directory_name
 from store.errors import BadStoreDirectory
 from store.indexservice import DIRECTORY as INDEX_DIRECTORY
 from store.indexservice import IndexService, key_hash
+from store.indexsizes import found_sizes
 from store.kernels import index as index_kernel
 from store.kernels import queue as queue_kernel
 from store.kernels import scan
@@ -71,6 +72,9 @@ class StoreView:
     last_time: int
 
 
+DEFAULT = StoreOptions()
+
+
 def segment_bytes(disk: Disk, options: StoreOptions) -> StoreOptions:
     """Options with the sizes of the directory's own files."""
     changed: dict[str, Any] = {}
@@ -87,6 +91,8 @@ def segment_bytes(disk: Disk, options: StoreOptions) -> StoreOptions:
     )
     if queue_sizes and queue_sizes.most_common(1)[0][0] >= ENTRY_BYTES:
         changed["mapped_file_size_consume_queue"] = queue_sizes.most_common(1)[0][0]
+    if (index := found_sizes(disk)) is not None:
+        changed["max_hash_slot_num"], changed["max_index_num"] = index.slots, index.entries
     return dataclasses.replace(options, **changed)
 
 
@@ -276,7 +282,7 @@ def _query(
     scanner: _Scan, options: StoreOptions, view: StoreView, topic: str, key: str
 ) -> list[int]:
     """Offsets for a key's hash, from the index files if they reach the end of the log."""
-    index = IndexService(scanner.disk, options)
+    index = IndexService(scanner.disk, segment_bytes(scanner.disk, options))
     try:
         index.load(None, writable=False)
         newest = max(
@@ -340,7 +346,10 @@ def _query_log(scanner: _Scan, topic: str, key: str) -> list[int]:
 
 
 def check(disk: Disk, options: StoreOptions) -> dict[str, Any]:
-    """Compare the directory's files with its log; `problems` is empty if they match."""
+    """Compare the directory's files with its log; `problems` is empty if they match.
+
+    Sizes are those of the files themselves, but for an index other than the default one.
+    """
     sized = segment_bytes(disk, options)
     scanner = _Scan(disk, sized)
     view = scanner.run()
@@ -352,12 +361,13 @@ def check(disk: Disk, options: StoreOptions) -> dict[str, Any]:
     for (topic, queue_id), found in sorted(view.queues.items()):
         kept = found.since(floors.get(topic, {}).get(queue_id, 0))
         problems += _check_queue(disk, sized, topic, queue_id, kept)
+    numbers = options.max_hash_slot_num, options.max_index_num
+    named = numbers != (DEFAULT.max_hash_slot_num, DEFAULT.max_index_num)
+    index_bytes = (options if named else sized).index_file_bytes
     for name in disk.list(INDEX_DIRECTORY):
         size = disk.size(f"{INDEX_DIRECTORY}/{name}")
-        if size != options.index_file_bytes:
-            problems.append(
-                f"{INDEX_DIRECTORY}/{name}: has {size} bytes, expected {options.index_file_bytes}"
-            )
+        if size != index_bytes:
+            problems.append(f"{INDEX_DIRECTORY}/{name}: has {size} bytes, expected {index_bytes}")
     checkpoint = StoreCheckpoint(disk)
     checkpoint.load(writable=False)
     return {

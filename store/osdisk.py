@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import mmap
 import os
+import shutil
 import stat
 from collections import deque
 from pathlib import Path
@@ -25,6 +26,7 @@ from store.kernels.jit import EMPTY_U8, U8
 from store.mapping import Mapping, mappings_max, reads_take_room
 
 STAGING = "allocating"
+REBUILDING = "rebuilding"  # files of a rebuild that takes place, or was killed
 UNLINKED_AT_ONCE_BYTES = 1 << 20
 BLOCK = 512  # unit of st_blocks
 MAPPED_MAX = 20_000  # each takes a page of page tables at least
@@ -374,6 +376,7 @@ class OsDisk:
         self._lock = descriptor
         for left_over in (self.root / STAGING).iterdir():  # only now no other process uses it
             left_over.unlink(missing_ok=True)
+        shutil.rmtree(self.root / REBUILDING, ignore_errors=True)
 
     def unlock(self) -> None:
         """Close the locked descriptor."""

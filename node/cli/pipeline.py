@@ -17,6 +17,7 @@ from node.cli.output import (
     print_rows,
     say,
 )
+from node.cli.store import Entries, Slots, index_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,19 +138,17 @@ def audit(
 @app.command()
 def rebuild(
     directory: Annotated[Path, Directory],
-    index_slots: Annotated[int, typer.Option(help="Hash slots per index file.")] = 5_000_000,
-    index_entries: Annotated[int, typer.Option(help="Entries per index file.")] = 20_000_000,
+    index_slots: Slots = None,
+    index_entries: Entries = None,
     master: Annotated[str, Master] = "",
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Rebuild consume queues and index from the commit log; the node must be stopped."""
     from pipeline.rebuild import rebuild as work
     from pipeline.segments import segments_of
-    from store.options import StoreOptions
 
-    if index_slots < 1 or index_entries < 2:
-        fail("an index file needs at least 1 slot and 2 entries", "duolog pipeline rebuild --help")
-    options = StoreOptions(max_hash_slot_num=index_slots, max_index_num=index_entries)
+    given = index_slots is not None or index_entries is not None
+    options = index_options(index_slots, index_entries) if given else None
     made = run_job(
         "rebuild",
         master,

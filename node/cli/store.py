@@ -17,20 +17,39 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 T = TypeVar("T")
 
-Slots = typer.Option("--index-slots", help="Hash slots per index file.")
-Entries = typer.Option("--index-entries", help="Entries per index file.")
+Slots = Annotated[
+    int | None, typer.Option(help="Hash slots per index file; default: as its files have them.")
+]
+Entries = Annotated[
+    int | None, typer.Option(help="Entries per index file; default: as its files have them.")
+]
 Directory = typer.Argument(help="Store directory.", metavar="DIR")
 
 
-def _open(directory: Path, slots: int, entries: int) -> "tuple[OsDisk, StoreOptions]":
-    from store.errors import StoreError
+def index_options(slots: int | None, entries: int | None) -> "StoreOptions":
+    """Options with the sizes of an index that a command names, if any."""
     from store.options import StoreOptions
+
+    default = StoreOptions()
+    try:
+        return StoreOptions(
+            max_hash_slot_num=default.max_hash_slot_num if slots is None else slots,
+            max_index_num=default.max_index_num if entries is None else entries,
+        )
+    except ValueError as error:
+        fail(str(error), help_of())
+
+
+def _open(
+    directory: Path, slots: int | None = None, entries: int | None = None
+) -> "tuple[OsDisk, StoreOptions]":
+    from store.errors import StoreError
     from store.osdisk import OsDisk
 
+    options = index_options(slots, entries)
     try:
         disk = OsDisk(directory, read_only=True)
-        options = StoreOptions(max_hash_slot_num=slots, max_index_num=entries)
-    except (StoreError, ValueError) as error:
+    except StoreError as error:
         fail(str(error), help_of())
     if disk.size("commitlog") < 0 and not any(
         disk.size(name) >= 0 for name in ("checkpoint", "consumequeue", "abort")
@@ -57,8 +76,8 @@ def dump(
     query: Annotated[
         list[str] | None, typer.Option(help="TOPIC#KEY to look up (repeatable).")
     ] = None,
-    index_slots: Annotated[int, Slots] = 5_000_000,
-    index_entries: Annotated[int, Entries] = 20_000_000,
+    index_slots: Slots = None,
+    index_entries: Entries = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Print ranges, queue entries and key queries; changes nothing in the directory."""
@@ -94,8 +113,8 @@ def dump(
 @app.command()
 def check(
     directory: Annotated[Path, Directory],
-    index_slots: Annotated[int, Slots] = 5_000_000,
-    index_entries: Annotated[int, Entries] = 20_000_000,
+    index_slots: Slots = None,
+    index_entries: Entries = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Verify every record and compare queues with the log. Exit status 2 if anything is wrong."""
@@ -107,9 +126,6 @@ def check(
     if found["problems"]:
         if not as_json:
             say("  try: stop the node, then duolog store recover DIR")
-            if any(problem.startswith("index/") for problem in found["problems"]):
-                say("  (if store.max_hash_slot_num or max_index_num is set: give --index-slots")
-                say("  and --index-entries as well)")
         raise typer.Exit(2)
 
 
@@ -121,7 +137,7 @@ def stats(
     """Show messages and bytes by topic."""
     from store.dump import stats as store_stats
 
-    disk, options = _open(directory, 5_000_000, 20_000_000)
+    disk, options = _open(directory)
     found = _guarded(lambda: store_stats(disk, options))
     if as_json:
         print_json(found)
@@ -137,8 +153,8 @@ def stats(
 @app.command()
 def recover(
     directory: Annotated[Path, Directory],
-    index_slots: Annotated[int, Slots] = 5_000_000,
-    index_entries: Annotated[int, Entries] = 20_000_000,
+    index_slots: Slots = None,
+    index_entries: Entries = None,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Open the directory as a node would, recover it and close it cleanly. Stop its node first."""
@@ -146,10 +162,13 @@ def recover(
 
     from store.dump import segment_bytes
     from store.errors import StoreError
+    from store.indexsizes import as_found
     from store.messagestore import MessageStore, StoreEvents
     from store.osdisk import OsDisk
 
     disk, options = _open(directory, index_slots, index_entries)
+    given = index_slots is not None or index_entries is not None
+    sized = _guarded(lambda: segment_bytes(disk, as_found(disk, options, given)))
     events = StoreEvents(problem=lambda text: say(f"problem: {text}"))
     shown = [0.0]
 
@@ -160,7 +179,7 @@ def recover(
 
     events.progress = progress
     try:
-        store = MessageStore(OsDisk(directory), segment_bytes(disk, options), events)
+        store = MessageStore(OsDisk(directory), sized, events)
         report = store.start()
         store.shutdown()
     except (StoreError, OSError) as error:

@@ -14,6 +14,7 @@ from pipeline.errors import BadJob
 from pipeline.rebuild import rebuild
 from store.messagestore import MessageStore
 from store.offsets import QueueOffset
+from store.options import StoreOptions
 from store.osdisk import OsDisk
 from store.reader import Wanted
 from store.record import TRANSACTION_PREPARED
@@ -68,7 +69,8 @@ def test_a_rebuild_writes_the_same_bytes_as_dispatch(
     assert (made.records, made.queue_entries, made.damaged) == (3102, 3301, False)
     assert made.index_files == len(list((one / "index").iterdir())) >= 2
     assert_same(one, other)
-    rebuild(spark, other, CHOSEN)  # over what is there
+    (other / "rebuilding" / "old").mkdir(parents=True)  # a rebuild was killed
+    rebuild(spark, other)  # over what is there, which tells the sizes
     assert_same(one, other)
     assert not (other / "rebuilding").exists()
     store = MessageStore(OsDisk(other), CHOSEN)
@@ -127,5 +129,8 @@ def test_a_directory_that_is_held_is_left_alone(spark: SparkSession, tmp_path: P
     assert "stop the node first" in told.stdout
     assert {name: path.read_bytes() for name, path in files(tmp_path / "a").items()} == before
     holder.shutdown()
+    with pytest.raises(BadJob, match=r"index: its files have .* leave out --index-slots"):
+        rebuild(spark, tmp_path / "a", StoreOptions())
+    assert {name: path.read_bytes() for name, path in files(tmp_path / "a").items()} == before
     with pytest.raises(BadJob, match="is not a store directory"):
         rebuild(spark, tmp_path)
