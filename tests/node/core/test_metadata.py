@@ -22,6 +22,7 @@ from store.status import BrokerRole, PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 from tests.store.test_metadatafiles import FILES, rocketmqs
+from tests.until import until
 
 
 async def fill(node: Node) -> None:
@@ -94,6 +95,50 @@ async def test_the_next_master_gives_no_offset_of_a_deleted_topic_again(
         store.recover_topic_queue_table()
         metadata.promoted()
         assert (await producer.send("T", b"y")).queue_offset == 7
+
+
+DERIVED = ("consumequeue", "queueends", "index", "checkpoint")
+
+
+@pytest.mark.parametrize("restored", [False, True])
+async def test_tables_and_queue_offsets_outlive_all_derived_files_and_expired_records(
+    start_node: StartNode, tmp_path: Path, restored: bool
+) -> None:
+    """Lost where they are, or commitlog/ and config/ alone are restored from a backup."""
+    node = await start_node()
+    data = Path(node.config.node.data)
+    await fill(node)  # A/0 has 20 messages, all consumed by G
+    broker = broker_of(node)
+    async with duolog.Client(f"127.0.0.1:{node.port}") as client, client.producer() as producer:
+        while broker.store.segment < 3:
+            await producer.send_batch("C", [b"." * 1000] * 200, queue_id=0)
+    await broker.metadata.save()
+    before, end = state_of(node), broker.store.next_offset("C", 0)
+    await until(lambda: broker.store.flushed_offset >= broker.store.segment << 20)
+    async with broker.log.file_work.changes:
+        later = WallMs(broker.log.times.wall_ms() + 100 * 3_600_000)
+        cleaned = broker.store.retention.round(later, 4, broker.store.dispatcher.reput_from)
+    assert cleaned.segments >= 2
+    assert broker.store.log.min_offset > 0
+    await node.stop()
+    if restored:
+        for name in ("commitlog", "config"):
+            shutil.copytree(data / name, tmp_path / "restored" / name)
+        data = tmp_path / "restored"
+    else:
+        for name in DERIVED:
+            path = data / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    node = await start_node(data=data)
+    assert state_of(node) == before
+    assert broker_of(node).store.next_offset("C", 0) == end
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        async with client.producer() as producer:
+            await producer.send_batch("A", [b"%d" % n for n in range(5)], queue_id=0)
+            assert broker_of(node).store.next_offset("A", 0) == 25
+        async with client.consumer("G", "A", start=duolog.Start.LATEST) as consumer:
+            got = [await consumer.get(10) for _ in range(5)]
+    assert [message.body for message in got if message] == [b"%d" % n for n in range(5)]
 
 
 def hidden(broker: Broker) -> MetadataLog:
