@@ -9,6 +9,7 @@ StoreError
 │   └── ProducerForgotten(sequence, known_end, horizon)
 ├── StoreLocked(path)                   another process holds the directory
 ├── BadStoreDirectory(path, reason)     wrong owner, not writable, files of wrong sizes
+│   └── OtherFileSize(path, size, configured)   all queue files have another size than configured
 ├── BadStoreFile(path, reason)          a small file that cannot be read
 ├── StoreFenced(reason)                 an IO error ended this store's writing for good
 └── StoreClosed()
@@ -98,6 +99,22 @@ class BadStoreDirectory(StoreError):
         super().__init__(f"{path}: {reason}")
         self.path = path
         self.reason = reason
+
+
+class OtherFileSize(BadStoreDirectory):
+    """The queue files are those of another configured size."""
+
+    def __init__(self, path: str, size: int, configured: int) -> None:
+        super().__init__(
+            path,
+            f"has {size} bytes, but store.mapped_file_size_consume_queue is {configured}, and no "
+            f"queue file has that size. Set store.mapped_file_size_consume_queue={size}. To change "
+            "the size of existing queues, start and stop the node once with that value, so that "
+            "config/ holds their ends, then move consumequeue/ and queueends away: the next start "
+            "makes the queue files anew from the log",
+        )
+        self.size = size
+        self.configured = configured
 
 
 class BadStoreFile(StoreError):

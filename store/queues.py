@@ -3,10 +3,10 @@
 from collections.abc import Generator, Iterable, Iterator
 
 from store import lightqueues
-from store.consumequeue import ConsumeQueue
+from store.consumequeue import ENTRY_BYTES, ConsumeQueue
 from store.consumequeueext import ConsumeQueueExt
 from store.disk import Disk
-from store.errors import BadStoreDirectory
+from store.errors import BadStoreDirectory, OtherFileSize
 from store.mappedfile import FlushJob
 from store.openfiles import OpenFiles
 from store.options import StoreOptions
@@ -58,6 +58,7 @@ class ConsumeQueues:
         data leaves the change time for later.
 
         Queues whose files cannot be right are in `doubted`. Sources of both: `store.queuenote`.
+        Raises OtherFileSize where not the files are wrong, but the configured size.
         """
         self.noted = self.ends.load() if writable else None
         trusting = trusting and self.noted is not None and self.noted.digests_hold
@@ -69,6 +70,28 @@ class ConsumeQueues:
                     if not name.isdecimal():
                         raise BadStoreDirectory(f"{root}/{topic}/{name}", "is not a queue id")
                     self._load_queue(topic, int(name), writable, trusting)
+        self._check_size()
+
+    def _check_size(self) -> None:
+        """Tell files of another configured size from files that were cut short."""
+        if any(queue.files.files for queue in self if not queue.begins_again):
+            return
+        other: OtherFileSize | None = None
+        for key in self.doubted:
+            files = self.table[key].files
+            listing = self.disk.look(files.directory)
+            if self.table[key].begins_again:
+                continue
+            if files.file_size in listing.sizes:
+                return
+            row = self.noted.queues.get(key) if self.noted is not None else None
+            for name, size in zip(listing.names, listing.sizes, strict=True):
+                cut = row is not None and int(listing.names[-1]) + listing.sizes[-1] < row.end
+                if size > 0 and size % ENTRY_BYTES == 0 and not cut:
+                    path = f"{files.directory}/{name}"
+                    other = other or OtherFileSize(path, size, files.file_size)
+        if other is not None:
+            raise other
 
     def _load_queue(self, topic: str, queue_id: int, writable: bool, trusting: bool) -> None:
         key = (topic, queue_id)

@@ -16,7 +16,7 @@ from store.commitlog import CommitLog
 from store.consumequeue import ENTRY_BYTES
 from store.disk import no_room
 from store.dispatch import Dispatcher, DispatchTargets
-from store.errors import BadStoreDirectory
+from store.errors import BadStoreDirectory, OtherFileSize
 from store.idempotence import IdempotenceTable
 from store.indexcheck import first_untrusted
 from store.indexservice import IndexService
@@ -100,6 +100,10 @@ class Recovery:
         files = self.log.queue.files
         noted = self.queues.noted
         self.known_end = max(self.queues.max_physical_offset, noted.position if noted else 0)
+        known = set(self.queues.table)
+        self._check_known(noted, queues_sound)
+        if not queues_sound:
+            self.queues.wipe()
         if not files:
             self._tell_lost(0)
             for key in list(self.queues.table):
@@ -112,9 +116,7 @@ class Recovery:
                 "do not exist. The segments around it are kept and served; stop the "
                 "node and put the files back, or let a replica repair it"
             )
-        known = set(self.queues.table)
         queues_sound = queues_sound and bool(known)  # all are gone: they were removed on purpose
-        self._check_known(noted, queues_sound)
         first = self._first_file(abnormal, noted) if queues_sound else files[0]
         doubted = self._doubted(noted, first.start) if queues_sound else {}
         floors = self._floors(noted)
@@ -212,7 +214,9 @@ class Recovery:
         """
         first, saved = self.log.min_offset, self.saved.position
         known = max(noted.position if noted is not None else -1, saved)
-        if queues_sound or known >= first or not first:
+        doubted = next(iter(self.queues.doubted.values()), "")
+        whole = queues_sound and self.queues.table and not doubted
+        if whole or known >= first or not first:
             return
         if self.options.queue_offsets_from_log_alone:
             return
@@ -221,8 +225,9 @@ class Recovery:
             return  # a copy of a master's log, killed before its first queue files were on disk
         raise BadStoreDirectory(
             ROOT,
-            f"is lost, the log begins at {first}, and neither queueends nor {SNAPSHOT} says how "
-            f"far the queues reached there (newest known log offset: {known}): offsets of queues "
+            f"is {f'damaged ({doubted})' if doubted else 'lost or unreadable'}, the log begins at "
+            f"{first}, and neither queueends nor {SNAPSHOT} says how far the queues reached there "
+            f"(newest known log offset: {known}): offsets of queues "
             "without a record in the log would be given a second time. Restore consumequeue/ or a "
             "config/ that is not older than the log's first segment, or copy the store from "
             "another node. To start nevertheless, set store.queue_offsets_from_log_alone=true",
@@ -440,20 +445,21 @@ class Recovery:
 
 
 def load_queues(queues: ConsumeQueues, trusting: bool, report: Callable[[str], None]) -> bool:
-    """Load the queues; False if their files cannot be trusted and were removed.
+    """Load the queues; False if their files cannot be trusted: recovery removes them.
 
-    trusting: no power cut came between the last stop and now.
+    trusting: no power cut came between the last stop and now. Raises OtherFileSize.
     """
     try:
         queues.load(trusting=trusting)
         if queues.ends.unreadable:
             report(f"all queues are compared with the commit log: {queues.ends.unreadable}")
+    except OtherFileSize:
+        raise
     except (BadStoreDirectory, OSError) as error:
         report(f"consume queues will be rebuilt from the commit log: {error}")
         queues.close()
         queues.table.clear()
         queues.ext.clear()
-        queues.wipe()
         return False
     return True
 

@@ -12,7 +12,7 @@ import pytest
 from store import osdisk
 from store.clocks import WallMs
 from store.columns import Columns
-from store.errors import BadStoreDirectory
+from store.errors import BadStoreDirectory, OtherFileSize
 from store.messagestore import MessageStore, PutBatch
 from store.metadata import SYSTEM_TOPIC, Metadata
 from store.metadatafiles import MetadataFiles
@@ -395,3 +395,38 @@ def test_a_start_that_would_give_queue_offsets_again_is_refused(tmp_path: Path) 
     assert store.next_offset("A", 0) == 0
     assert store.next_offset("B", 0) == 300
     crash(store)
+
+
+def test_queue_files_of_another_configured_size_are_kept_and_an_error(tmp_path: Path) -> None:
+    crash(expired(tmp_path, saved=True))
+    other = options(mapped_file_size_consume_queue=20 * 70)
+    before = sorted((p, p.stat().st_size) for p in (tmp_path / "consumequeue").rglob("*"))
+    for note in (True, False):
+        if not note:
+            (tmp_path / "queueends").unlink(missing_ok=True)
+        with pytest.raises(OtherFileSize, match=r"consumequeue/A/0/0+: has 1000 .* 1400") as raised:
+            open_store(tmp_path, other)
+        assert "mapped_file_size_consume_queue=1000" in str(raised.value)
+    assert sorted((p, p.stat().st_size) for p in (tmp_path / "consumequeue").rglob("*")) == before
+    (tmp_path / "consumequeue").rename(tmp_path / "away")
+    store = open_store(tmp_path, other)
+    for topic, end in (("A", 7), (SYSTEM_TOPIC, 7), ("B", 300)):
+        assert store.next_offset(topic, 0) == end
+    crash(store)
+    crash(open_store(tmp_path, other))
+
+
+@pytest.mark.parametrize("harm", ["cut", "stray"])
+def test_damaged_queue_files_stay_where_nothing_else_knows_the_ends(
+    tmp_path: Path, harm: str
+) -> None:
+    crash(expired(tmp_path, saved=False))
+    (tmp_path / "queueends").unlink(missing_ok=True)
+    file = tmp_path / "consumequeue" / "A" / "0" / f"{0:020}"
+    if harm == "cut":
+        os.truncate(file, 500)
+    else:
+        (tmp_path / "consumequeue" / "A" / "stray").mkdir()
+    with pytest.raises(BadStoreDirectory, match="queue_offsets_from_log_alone"):
+        open_store(tmp_path)
+    assert file.exists()
