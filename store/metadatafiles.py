@@ -45,6 +45,7 @@ class SavedEnds:
 
     position: int = -1  # -1: not known
     rows: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    applied: int = 0  # how many metadata records the snapshot holds: 0 where there is none
 
     @staticmethod
     def of(value: Json) -> "SavedEnds":
@@ -53,7 +54,7 @@ class SavedEnds:
             str(topic): {str(int(q)): [int(row[0]), int(row[1])] for q, row in queues.items()}
             for topic, queues in (value.get("ends") or {}).items()
         }
-        return SavedEnds(int(value.get("endsAt", -1)), rows)
+        return SavedEnds(int(value.get("endsAt", -1)), rows, int(value.get("applied", 0)))
 
     def __iter__(self) -> Iterator[tuple[QueueKey, int, int]]:
         """Each queue, its next offset, and the end of its newest record."""
@@ -279,7 +280,7 @@ def read_ends(disk: Disk) -> SavedEnds:
     for path in (SNAPSHOT, BACKUP):
         with contextlib.suppress(OSError, NotASnapshot):  # reported when the tables are read
             found.append(decode(path, disk.read(path)).ends)
-    return max(found, key=lambda ends: ends.position)
+    return max(found, key=lambda ends: (ends.position, ends.applied))
 
 
 def read_export(disk: Disk, export: Export, path: str, tables: Metadata) -> bytes:

@@ -221,7 +221,8 @@ class Recovery:
         if self.options.queue_offsets_from_log_alone:
             return
         begins = self.options.broker_role in (BrokerRole.SLAVE, BrokerRole.AUTO)
-        if begins and not self.checkpoint.logics_msg_timestamp:
+        backup = self.saved.position < 0 < self.saved.applied  # of a version that saved no ends
+        if begins and not self.checkpoint.logics_msg_timestamp and not backup:
             return  # a copy of a master's log, killed before its first queue files were on disk
         raise BadStoreDirectory(
             ROOT,

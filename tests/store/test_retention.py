@@ -16,9 +16,10 @@ from store.errors import BadStoreDirectory, OtherFileSize
 from store.messagestore import MessageStore, PutBatch
 from store.metadata import SYSTEM_TOPIC, Metadata
 from store.metadatafiles import MetadataFiles
+from store.offsets import QueueOffset
 from store.osdisk import OsDisk
 from store.retention import DiskUse
-from store.status import PutMessageStatus, RunningFlags
+from store.status import BrokerRole, PutMessageStatus, RunningFlags
 from tests.support import NOW, SMALL, crash, flush_log, open_store, options, put, put_ok, read_all
 
 HOUR = 3_600_000
@@ -430,3 +431,17 @@ def test_damaged_queue_files_stay_where_nothing_else_knows_the_ends(
     with pytest.raises(BadStoreDirectory, match="queue_offsets_from_log_alone"):
         open_store(tmp_path)
     assert file.exists()
+
+
+def test_a_backup_without_queue_ends_is_refused_in_a_node_that_may_follow(tmp_path: Path) -> None:
+    """Version 0.1.0 saved no ends; a backup of commitlog/ and config/ holds no checkpoint."""
+    store = expired(tmp_path, saved=False)
+    tables = Metadata()
+    tables.applied = QueueOffset(7)
+    MetadataFiles(store.disk).write(tables.snapshot(), -1, NOW)
+    crash(store)
+    shutil.rmtree(tmp_path / "consumequeue")
+    for name in ("queueends", "checkpoint"):
+        (tmp_path / name).unlink(missing_ok=True)
+    with pytest.raises(BadStoreDirectory, match="queue_offsets_from_log_alone"):
+        open_store(tmp_path, options(broker_role=BrokerRole.AUTO))
