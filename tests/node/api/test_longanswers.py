@@ -25,8 +25,8 @@ from tests.until import until
 
 LIST, CREATE = "/duolog.v1.Admin/ListTopics", "/duolog.v1.Admin/CreateTopic"
 MIB = 1 << 20
-# Nodes, epochs and what a group promises; queues of a member, whose renewal must not wait until others at its address have
-# taken their answers.
+# Nodes and epochs, what a group promises; queues of a member, whose renewal must not wait until
+# others at its address have taken their answers.
 FEW_ROWS = frozenset(
     f"/duolog.v1.{name}"
     for name in ("Admin/NodeStatus", "Admin/Route", "Admin/SetGuarantee", "Groups/Heartbeat")
