@@ -86,7 +86,8 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and is told in a moment
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """SIGTERM."""
