@@ -36,7 +36,7 @@ class Births:
             self.newest = max(self.newest, table[name])
 
     def keep_within(self, end: int) -> bool:
-        """Lower births to the end of the log: a later one is of another log. True if one was lowered."""
+        """Lower what is born after the end of the log, in another one; whether something was."""
         late = self.newest > end
         for table in (self.topics, self.groups) if late else ():
             table.update({name: end for name, birth in table.items() if birth > end})

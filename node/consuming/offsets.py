@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from duolog import Start
+from duolog import Start, UnknownTopic
 from duolog._message import RETRY_PREFIX
 
 from node.core.core import Core
@@ -37,7 +37,7 @@ async def begin(
     before, so that the queue is newer than that, and where its members sent messages back. A queue
     that nobody reads yet is fixed as well: its first reader may come when it has messages.
 
-    Raises the errors of a change of metadata.
+    Raises UnknownTopic, and the errors of a change of metadata.
     """
     offsets: dict[str, dict[int, int]] = {}
     for topic in topics:
@@ -47,8 +47,10 @@ async def begin(
             at = partial(first_retry, core, group)
         else:
             at = partial(offset_at, core, at=Start.EARLIEST) if known else place
-        queues = range(core.metadata.topics[topic].queues)
-        row = {queue: at(topic, queue) for queue in queues if queue not in known}
+        config = core.metadata.topics.get(topic)
+        if config is None:
+            raise UnknownTopic(f"topic {topic!r} was deleted meanwhile")
+        row = {queue: at(topic, queue) for queue in range(config.queues) if queue not in known}
         if row:
             offsets[topic] = row
     if offsets:

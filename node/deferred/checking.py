@@ -1,4 +1,4 @@
-"""Whose turn it is to be asked about: the half messages that are due, by producer group. Pure.
+"""Schedules the checks of half messages that are due, by producer group. Pure.
 
 Rules: a group is asked about so many at a time as it may answer; what is asked about keeps its
 place until it is decided or its time is over, and the more are before it, the longer that is. What
@@ -35,7 +35,11 @@ class Turns:
         for group, until in list(self._left_alone.items()):
             if until <= now_ms:
                 del self._left_alone[group]
-        return [group for group in self._due if group not in self._left_alone]
+        return [group for group in self._due if self.may_ask(group)]
+
+    def may_ask(self, group: str) -> bool:
+        """Whether a group has due half messages, and took the last check."""
+        return group in self._due and group not in self._left_alone
 
     def next(self, group: str, now_ms: MonoMs, waits: Callable[[int], bool]) -> Half | None:
         """The next one to ask about; None where none is due, or as many as may be are asked about.

@@ -574,7 +574,7 @@ class TransactionService:
                 went_on = await self._check(halves, due)
                 if halves is not self._halves:
                     return
-                if not went_on or group not in turns.groups(times.mono_ms()):
+                if not went_on or not turns.may_ask(group):
                     break
 
     async def _check(self, halves: HalfMessages, half: Half) -> bool:
