@@ -693,14 +693,13 @@ class MessageStore:
         """Queues that have entries, or had some, by topic and id."""
         return list(self.queues.table)
 
-    def ends_to_save(self) -> SavedEnds:
-        """How far all queues reach now, for the snapshot of the tables."""
-        rows: dict[str, dict[str, list[int]]] = {}
-        for (topic, queue_id), queue in self.queues.table.items():
-            if not queue.begins_again and queue.max_offset:
+    def ends_to_save(self, ends: SavedEnds, keys: Iterable[QueueKey]) -> None:
+        """Add how far queues reach now, for the snapshot of the tables."""
+        for topic, queue_id in keys:
+            queue = self.queues.table.get((topic, queue_id))
+            if queue is not None and not queue.begins_again and queue.max_offset:
                 row = [int(queue.max_offset), queue.max_physical_offset]
-                rows.setdefault(topic, {})[str(queue_id)] = row
-        return SavedEnds(self.dispatched_offset, rows)
+                ends.rows.setdefault(topic, {})[str(queue_id)] = row
 
     @property
     def segment(self) -> int:

@@ -17,6 +17,7 @@ from duolog import _errors as sdk
 
 from node.config import LimitsSection
 from node.core.ports import KnownQueues, Reads
+from node.core.slices import Slices
 from node.engine.log import Log, Outcome
 from node.upkeep.threadwork import done_in_thread
 from store.accesstables import AccessTables
@@ -42,6 +43,7 @@ from store.metadata import (
 from store.metadatafiles import MetadataFiles, SavedEnds
 from store.metadatarecovery import Doubt, MetadataRecovery, Recovered
 from store.offsets import QueueOffset
+from store.queueends import QueueKey
 from store.reader import Wanted
 from store.record import check_topic
 from store.status import BrokerRole, PutMessageStatus
@@ -52,6 +54,7 @@ CHANGE_SECONDS = 10.0
 PAUSE_SECONDS = 0.01
 QUEUE = 0
 IMPORT_ROWS = 1000  # of one batch
+QUEUES_AT_ONCE = 500  # of which the ends are saved
 READ_ROWS, READ_BYTES = 4096, 8 << 20
 QUOTA_CHANGES = ("quota", "delete_quota")
 
@@ -83,8 +86,15 @@ class Reached(Protocol):
     def segment(self) -> int:
         """The number of the log's segment up to which queues have entries."""
 
-    def ends_to_save(self) -> SavedEnds:
-        """How far all queues reach now, for the snapshot of the tables."""
+    @property
+    def dispatched_offset(self) -> int:
+        """All records below have queue entries."""
+
+    def queue_keys(self) -> list[QueueKey]:
+        """Queues that have entries, or had some, by topic and id."""
+
+    def ends_to_save(self, ends: SavedEnds, keys: Iterable[QueueKey]) -> None:
+        """Add how far queues reach now, for the snapshot of the tables."""
 
 
 class _Records:
@@ -405,7 +415,9 @@ class MetadataLog:
             return
         snapshot = tables.snapshot()
         place = self._records().place(snapshot.applied - 1)
-        now, ends = self._log.times.wall_ms(), self._reached.ends_to_save()
+        now, ends = self._log.times.wall_ms(), SavedEnds(self._reached.dispatched_offset)
+        async for keys in Slices().parts(self._reached.queue_keys(), QUEUES_AT_ONCE):
+            self._reached.ends_to_save(ends, keys)
         write = functools.partial(self._files.write, snapshot, place, now, ends, segment)
         await done_in_thread(self._log.threads, write, self._not_saved)
 

@@ -15,7 +15,7 @@ from store.columns import Columns
 from store.errors import BadStoreDirectory, OtherFileSize
 from store.messagestore import MessageStore, PutBatch
 from store.metadata import SYSTEM_TOPIC, Metadata
-from store.metadatafiles import MetadataFiles
+from store.metadatafiles import MetadataFiles, SavedEnds
 from store.offsets import QueueOffset
 from store.osdisk import OsDisk
 from store.retention import DiskUse
@@ -361,7 +361,8 @@ def expired(path: Path, saved: bool) -> MessageStore:
         put_ok(store, [b"%d" % n * 100], topic="B")
     flush_log(store)
     if saved:
-        files, ends = MetadataFiles(store.disk), store.ends_to_save()
+        files, ends = MetadataFiles(store.disk), SavedEnds(store.dispatched_offset)
+        store.ends_to_save(ends, store.queue_keys())
         files.write(Metadata().snapshot(), -1, NOW, ends, store.segment)
     for mapped in store.log.queue.files:
         os.utime(path / mapped.file.path, (NOW / 1000, NOW / 1000))
