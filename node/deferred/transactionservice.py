@@ -586,13 +586,7 @@ class TransactionService:
             if halves.get(half.origin) is not half:
                 return True
             record = self._record(half.offset)
-            if record.physical_offset < self._born(half.topic):
-                log.warning(
-                    "half message dropped: its topic was deleted",
-                    topic=half.topic,
-                    group=half.group,
-                )
-                self._note_as(halves, half.offset, False)
+            if self._dropped(halves, half, record):
                 return True
             if half.checks >= self._options.check_max:
                 self._give_up(halves, half, record)
@@ -600,6 +594,8 @@ class TransactionService:
             taken = await self._ask(Check(half.group, half.origin, record))
             if halves is not self._halves or halves.get(half.origin) is not half:
                 return True  # decided meanwhile
+            if self._dropped(halves, half, record):  # stored again, it would be young
+                return True
             if taken:
                 wait = self._turns.asked(half, self._core.times.mono_ms())
                 self._put_back(halves, half, record, wait)
@@ -617,6 +613,16 @@ class TransactionService:
             log.warning("transaction check postponed", reason=str(error))
             halves.ask_later(half, self._in(self._options.check_interval_ms))
             return False
+
+    def _dropped(self, halves: HalfMessages, half: Half, record: Record) -> bool:
+        """Whether it was sent to a topic that was deleted and made again: it is rolled back."""
+        if record.physical_offset >= self._born(half.topic):
+            return False
+        log.warning(
+            "half message dropped: its topic was deleted", topic=half.topic, group=half.group
+        )
+        self._note_as(halves, half.offset, False)
+        return True
 
     async def _ask(self, check: Check) -> bool:
         """Whether a producer took a check."""

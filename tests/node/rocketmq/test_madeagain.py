@@ -10,7 +10,7 @@ import pytest
 
 from node.core.births import since
 from node.deferred.delayservice import TIMER_TOPIC
-from node.deferred.transactionservice import DISCARD_TOPIC
+from node.deferred.transactionservice import DISCARD_TOPIC, Check
 from node.server import Node
 from store.births import Births
 from store.delay import SCHEDULE_TOPIC
@@ -112,6 +112,30 @@ async def test_a_topic_that_is_made_again_gets_nothing_that_waited_for_the_delet
         for topic, queue in ((SCHEDULE_TOPIC, 1), (TIMER_TOPIC, 0)):
             assert broker.store.queue_range(topic, queue)[1] >= 2
     await api.close()
+
+
+async def test_a_half_message_whose_topic_is_made_again_while_its_producer_is_asked_is_dropped(
+    start_node: StartNode,
+) -> None:
+    """The check stores it again, behind the birth of the topic that follows."""
+    node = await start_node(transactions=CHECKED)
+    transactions = broker_of(node).transactions
+    async with client_of(node) as client:
+        await client.admin.create_topic("T", 1)
+        half = await client.transactions("tx").prepare("T", b"old")
+        asked: list[int] = []
+
+        async def ask(check: Check) -> bool:
+            asked.append(check.origin)
+            await remade(client)
+            return True
+
+        transactions.askers.append(ask)
+        await until(lambda: bool(asked) and not transactions.waiting, "it is dropped")
+        assert len(asked) == 1
+        with pytest.raises(duolog.NoSuchMessage):
+            await client.transactions("tx").commit(half)
+        assert broker_of(node).store.queue_range("T", 0)[1] == 0
 
 
 async def test_a_group_that_is_made_again_gets_no_retries_of_the_deleted_one(
