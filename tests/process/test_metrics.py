@@ -51,7 +51,10 @@ server.Node = Node
 config = Config.model_validate(
     {
         "node": {"data": sys.argv[1], "listen": sys.argv[2]},
-        "store": {"mapped_file_size_commit_log": 4 << 20},
+        "store": {
+            "mapped_file_size_commit_log": 4 << 20,
+            "mapped_file_size_consume_queue": 300_000,
+        },
     }
 )
 sys.exit(asyncio.run(server.serve(config)))
