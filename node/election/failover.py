@@ -73,8 +73,23 @@ T = TypeVar("T")
 TICK_SECONDS = 0.05
 WATCH_SECONDS = 5.0
 ORDER_SECONDS = 10.0
+DIAL_SECONDS = 2.0  # to a node that shall take over
 JOIN_SECONDS = 2.0
 LOOP_STALL_RATIO = 0.5  # share of the lease: an event loop blocked for that long is not healthy
+
+
+async def _unreachable(endpoint: str) -> str:
+    """Why a HOST:PORT takes no connection; empty where it does."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        async with asyncio.timeout(DIAL_SECONDS):
+            _, writer = await asyncio.open_connection(host.strip("[]"), port)
+    except TimeoutError:
+        return f"no answer within {DIAL_SECONDS:g} s"
+    except OSError as error:
+        return error.strerror or str(error)
+    writer.transport.abort()
+    return ""
 
 
 class Roles(Protocol):
@@ -532,8 +547,36 @@ class FailoverService:
         if epoch > known:
             raise sdk.NotMaster("this node is not the master", *self._known_master())
         self._check_leads()
-        await self._order(lambda token: failoverevents.HandOver(target, token))
+        chosen = await self._reachable(target)
+        self._check_leads()
+        await self._order(lambda token: failoverevents.HandOver(chosen, token))
         return None
+
+    async def _reachable(self, target: str) -> str:
+        """The node to hand over to, as others can reach it: they would have to follow it.
+
+        target: empty for any, and empty again where all can be reached. Raises BadRequest.
+        """
+        view, me = self.machine.view, self.machine.me.replica.node
+        addresses = {
+            name: row.ha_endpoint
+            for name, row in view.replicas.items()
+            if name != me and target in ("", name)
+        }
+        reasons = await asyncio.gather(*map(_unreachable, addresses.values()))
+        unreachable = {name: why for name, why in zip(addresses, reasons, strict=True) if why}
+        if not unreachable:
+            return target
+        in_sync = {r.node for r in view.state.sync_state_set} if view.state is not None else set()
+        left = in_sync & addresses.keys() - unreachable.keys() - view.drained
+        if left:
+            return min(left)
+        name = min(unreachable)
+        raise sdk.BadRequest(
+            f"{name} cannot take over: this master cannot reach its replication address "
+            f"{addresses[name]} ({unreachable[name]}); set ha.advertise of {name} to an address "
+            "that the other nodes reach"
+        )
 
     def _check_leads(self) -> None:
         """Raise NotMaster unless this node leads."""

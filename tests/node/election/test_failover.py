@@ -176,6 +176,23 @@ async def test_a_switch_to_a_named_node_and_to_one_that_is_not_there(voters: Vot
         await client.admin.failover(target)  # it is
 
 
+async def test_no_node_takes_over_that_others_cannot_reach(voters: Voters) -> None:
+    for name in "ab":
+        await voters.start(name)
+    await voters.start("c", ha={"advertise": free_endpoint()})  # where nobody listens
+    await voters.whole()
+    before = name_of(voters.the_leader())
+    assert before in "ab", "c began last"
+    async with voters.client() as client:
+        with pytest.raises(duolog.BadRequest, match=r"c cannot take over: .*ha\.advertise of c"):
+            await client.admin.failover("c")
+        assert name_of(voters.the_leader()) == before
+        await client.admin.create_topic("T", 1)
+        await client.admin.failover()
+        await until(lambda: voters.leader is not None and name_of(voters.leader) != before)
+        assert name_of(voters.the_leader()) in "ab"
+
+
 async def test_a_node_that_stops_cleanly_hands_its_lease_back_at_once(voters: Voters) -> None:
     class Generous(MemoryRegistry):
         """Its leases last longer than a test waits."""
