@@ -701,6 +701,25 @@ class MessageStore:
                 row = [int(queue.max_offset), queue.max_physical_offset]
                 ends.rows.setdefault(topic, {})[str(queue_id)] = row
 
+    def expired_ends(self) -> SavedEnds:
+        """How far those queues reach all of whose records are gone from the log's beginning: what
+        only has the log cannot know it.
+        """
+        first, ends = self.log.min_offset, SavedEnds(self.dispatched_offset)
+        queues = self.queues.table.items()
+        self.ends_to_save(ends, (k for k, one in queues if one.max_physical_offset <= first))
+        return ends
+
+    def reserve(self, ends: SavedEnds) -> None:
+        """On a slave: queues of which its log has nothing, and gets nothing, end where they did.
+
+        ends: a master's `expired_ends`. Raises OSError where there is no room for that.
+        """
+        empty = self.log.max_offset == self.log.min_offset
+        for key, next_offset, newest in ends:
+            if empty or newest <= self.log.min_offset:
+                self.queues.reach(key, next_offset)
+
     @property
     def segment(self) -> int:
         """The number of the log's segment up to which queues have entries."""

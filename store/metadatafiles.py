@@ -56,6 +56,10 @@ class SavedEnds:
         }
         return SavedEnds(int(value.get("endsAt", -1)), rows, int(value.get("applied", 0)))
 
+    def to_json(self) -> Json:
+        """As `of` reads them."""
+        return {"endsAt": self.position, "ends": self.rows}
+
     def __iter__(self) -> Iterator[tuple[QueueKey, int, int]]:
         """Each queue, its next offset, and the end of its newest record."""
         for topic, queues in self.rows.items():
@@ -241,7 +245,7 @@ def encode(
     """The text of a snapshot, preceded by its checksum."""
     value = {**snapshot.tables(), "place": place, "exports": exports}
     if ends.position >= 0:
-        value |= {"endsAt": ends.position, "ends": ends.rows}
+        value |= ends.to_json()
     # Entry by entry: a single call would block all other threads while it runs.
     body = ",\n".join(f"{json.dumps(name)}:{_rows(rows)}" for name, rows in value.items())
     data = ("{" + body + "}").encode()

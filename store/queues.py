@@ -125,6 +125,13 @@ class ConsumeQueues:
         self.fresh.add(key)
         self.changed.add(key)
 
+    def reach(self, key: QueueKey, floor: int) -> None:
+        """Have a queue end at an offset at least: all before it was given. Raises OSError."""
+        queue = self.table.get(key)
+        if floor and (queue is None or queue.max_offset < floor):
+            self.get_or_make(*key).end_at_least(floor)
+            self.touch(key)
+
     def note_all(self) -> None:
         """Treat every queue as changed since the last note."""
         self.changed.update(self.table)

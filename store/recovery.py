@@ -141,7 +141,7 @@ class Recovery:
             self.queues.discard(key)
         self._rebuild(dict.fromkeys(late, "it lacks entries of older records"), end)
         for key, floor in floors.items():
-            self._raise_to(key, floor)
+            self.queues.reach(key, floor)
         self.queues.settle()
         used = self._used_bytes_after(end)
         self._cut(end, loaded_end)
@@ -233,12 +233,6 @@ class Recovery:
             "config/ that is not older than the log's first segment, or copy the store from "
             "another node. To start nevertheless, set store.queue_offsets_from_log_alone=true",
         )
-
-    def _raise_to(self, key: QueueKey, floor: int) -> None:
-        queue = self.queues.table.get(key)
-        if floor and (queue is None or queue.max_offset < floor):
-            self.queues.get_or_make(*key).end_at_least(floor)
-            self.queues.touch(key)
 
     def _check_index(self) -> bool:
         """Check the index files; False if those from the first invalid one on were dropped.

@@ -96,6 +96,12 @@ class Reached(Protocol):
     def ends_to_save(self, ends: SavedEnds, keys: Iterable[QueueKey]) -> None:
         """Add how far queues reach now, for the snapshot of the tables."""
 
+    def expired_ends(self) -> SavedEnds:
+        """How far queues reach that have no record in the log."""
+
+    def reserve(self, ends: SavedEnds) -> None:
+        """Have queues that have no record in the log begin where they ended. Raises OSError."""
+
 
 class _Records:
     """The metadata queue of a store, for `MetadataRecovery`."""
@@ -384,8 +390,11 @@ class MetadataLog:
             self._decided.raise_floor(topic, queue_id, QueueOffset(floor))
 
     def snapshot_bytes(self) -> bytes:
-        """The tables as of now, for a slave."""
-        return self._tables.snapshot().to_bytes()
+        """The tables as of now, for a slave, and the ends of queues that its log will not have."""
+        value = self._tables.snapshot().tables()
+        return json.dumps(
+            value | self._reached.expired_ends().to_json(), separators=(",", ":")
+        ).encode()
 
     def adopt_snapshot(self, data: bytes) -> None:
         """On a slave: take the master's tables as of the handshake; later changes come from the
@@ -396,6 +405,7 @@ class MetadataLog:
         except BadMessage as error:
             log.error("cannot read the master's metadata", reason=error.reason)
             return
+        self._reached.reserve(SavedEnds.of(json.loads(data)))
         self._missing_after = None  # the master knows which topics exist
         self._lacking = False
         self._tell_quotas()

@@ -40,8 +40,12 @@ async def fill(node: Node) -> None:
 
 
 def state_of(node: Node) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(broker_of(node).metadata.snapshot_bytes())
-    return value
+    return tables_of(broker_of(node).metadata)
+
+
+def tables_of(metadata: MetadataLog) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(metadata.tables.snapshot().to_bytes())
+    return found
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"offsetTable":{}}', None])
@@ -156,8 +160,7 @@ def confirmed(broker: Broker, metadata: MetadataLog) -> dict[str, Any]:
     while broker.store.dispatch():
         pass
     metadata.catch_up()
-    tables: dict[str, Any] = json.loads(metadata.snapshot_bytes())
-    return tables
+    return tables_of(metadata)
 
 
 async def test_a_slave_saves_no_tables_that_lack_a_record_of_a_lost_segment(

@@ -36,7 +36,8 @@ from node.filters.tagfilter import EVERYTHING
 from node.replication import masterstream, slavestream
 from node.replication.stream import HA_METHOD
 from node.server import Node
-from store.clocks import MonoMs
+from store.clocks import MonoMs, WallMs
+from store.metadata import SYSTEM_TOPIC
 from store.osdisk import OsDisk
 from tests.certificates import certificates
 from tests.node.api.test_messages import append, append_request
@@ -104,6 +105,32 @@ async def in_sync(master: Node, count: int = 2) -> None:
 
 
 # -- what flows ------------------------------------------------------------------------------------
+
+
+async def test_a_slave_gives_no_offset_again_of_a_queue_that_its_log_has_nothing_of(
+    group: Group,
+) -> None:
+    master = await group.start_master("ASYNC_MASTER")
+    broker = broker_of(master)
+    async with group.client(master) as client, client.producer() as producer:
+        for topic in "AC":
+            await client.admin.create_topic(topic, 1)
+        await producer.send_batch("A", [b"x"] * 7, queue_id=0)
+        while broker.store.segment < 3:
+            await producer.send_batch("C", [b"." * 1000] * 200, queue_id=0)
+    await until(lambda: broker.store.flushed_offset >= broker.store.segment << 20)
+    async with broker.log.file_work.changes:
+        later = WallMs(broker.log.times.wall_ms() + 100 * 3_600_000)
+        broker.store.retention.round(later, 4, broker.store.dispatcher.reput_from)
+    assert broker.store.log.min_offset > 0
+    slave = await group.start_slave()
+    await caught_up(master, slave)
+    store = broker_of(slave).store
+    for topic in ("A", "C", SYSTEM_TOPIC):
+        assert store.queue_range(topic, 0)[1] == broker.store.queue_range(topic, 0)[1], topic
+    await slave.stop()
+    slave = await group.start_slave()
+    assert broker_of(slave).store.queue_range("A", 0)[1] == 7
 
 
 async def test_a_slave_holds_the_masters_log_byte_for_byte(group: Group) -> None:
