@@ -62,12 +62,21 @@ def of_rocketmq(root: Path, version: str) -> Iterator[Side]:
 
 
 async def registered(side: Side) -> None:
-    """Wait until the name server knows the broker."""
+    """Wait until the name server answers, and knows the broker."""
     async with asyncio.timeout(READY_SECONDS):
-        names = await connect(side.names)
+        while (names := await _connected(side.names)) is None:
+            await asyncio.sleep(0.05)
         while side.broker.encode() not in await _brokers(names):
             await asyncio.sleep(0.05)
         names.close()
+
+
+async def _connected(names: str) -> Calling | None:
+    """A name server; None while it does not listen."""
+    try:
+        return await connect(names)
+    except ConnectionError:
+        return None
 
 
 async def _brokers(names: Calling) -> bytes:
