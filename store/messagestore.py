@@ -8,6 +8,7 @@ must wait (for a flush, for an arrival) is told by offsets that the owner watche
 """
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from store.kernels import decode
 from store.kernels.jit import I64, U8
 from store.lookups import Lookups
 from store.mappedfile import FlushJob
-from store.metadatafiles import SavedEnds, read_ends
+from store.metadatafiles import SavedEnds, read_consumed, read_ends
 from store.offsets import PhyOffset, QueueOffset
 from store.openfiles import TooManyUnsynced
 from store.options import StoreOptions
@@ -157,7 +158,8 @@ class MessageStore:
                 self.events.progress,
                 self.events.problem,
                 read_ends(self.disk),
-                self.lend,
+                functools.partial(read_consumed, self.disk),
+                lend=self.lend,
             )
             report = work.run(abnormal, queues_sound)
             self._note_indexed()

@@ -18,8 +18,17 @@ from typing import Any
 
 from store import jsontext
 from store.clocks import WallMs
+from store.delay import SCHEDULE_TOPIC
 from store.disk import Disk
-from store.metadata import NOT_THE_SHAPE, Json, Metadata, Snapshot, offsets_of, topics_of
+from store.metadata import (
+    NOT_THE_SHAPE,
+    SYSTEM_TOPIC,
+    Json,
+    Metadata,
+    Snapshot,
+    offsets_of,
+    topics_of,
+)
 from store.queueends import QueueKey
 
 TOPICS = "config/topics.json"
@@ -285,6 +294,30 @@ def read_ends(disk: Disk) -> SavedEnds:
         with contextlib.suppress(OSError, NotASnapshot):  # reported when the tables are read
             found.append(decode(path, disk.read(path)).ends)
     return max(found, key=lambda ends: (ends.position, ends.applied))
+
+
+def read_consumed(disk: Disk) -> dict[QueueKey, int]:
+    """How far groups and delay levels have consumed queues of existing topics, by the tables.
+
+    Such a queue had messages below that offset, whatever its files say: so had the queue of changes
+    to the tables below what they have of it.
+    """
+    tables = Metadata()
+    for path in (SNAPSHOT, BACKUP):
+        with contextlib.suppress(OSError, NotASnapshot):
+            tables = decode(path, disk.read(path)).tables
+            break
+    else:
+        for export in EXPORTS:
+            with contextlib.suppress(OSError, ValueError):
+                read_export(disk, export, export.path, tables)
+    found = {
+        (SCHEDULE_TOPIC, level - 1): offset for level, offset in tables.delay_offsets.items()
+    }
+    for (topic, _), row in tables.offsets.items():
+        for queue_id, offset in row.items() if topic in tables.topics else ():
+            found[topic, queue_id] = max(found.get((topic, queue_id), 0), offset)
+    return found | {(SYSTEM_TOPIC, 0): tables.applied}
 
 
 def read_export(disk: Disk, export: Export, path: str, tables: Metadata) -> bytes:

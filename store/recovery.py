@@ -88,6 +88,8 @@ class Recovery:
     progress: Callable[[int, int], None]
     problem: Callable[[str], None]
     saved: SavedEnds = NO_ENDS  # the ends of the queues in the snapshot of the tables
+    consumed: Callable[[], dict[QueueKey, int]] = dict  # see `read_consumed`
+    least: dict[QueueKey, int] = field(default_factory=dict)  # ends of queues that lost files
     lend: Lend | None = None  # has a scan run in another thread
     known_end: int = 0  # records up to here had queue entries when the store was opened
     noted: bool = False  # the note of the queues' ends is valid
@@ -204,6 +206,8 @@ class Recovery:
         for key, next_offset, newest in self.saved:
             if newest <= lost_until:
                 found[key] = max(found.get(key, 0), next_offset)
+        for key, least in self.least.items():
+            found[key] = max(found.get(key, 0), least)
         return found
 
     def _check_known(self, noted: Noted | None, queues_sound: bool) -> None:
@@ -212,27 +216,58 @@ class Recovery:
         Queues whose records are all deleted cannot be found in the log. What says how far they
         reached must not be older than the log's beginning.
         """
-        first, saved = self.log.min_offset, self.saved.position
-        known = max(noted.position if noted is not None else -1, saved)
-        doubted = next(iter(self.queues.doubted.values()), "")
-        whole = queues_sound and self.queues.table and not doubted
-        if whole or known >= first or not first:
+        first = self.log.min_offset
+        known = max(noted.position if noted is not None else -1, self.saved.position)
+        if known >= first or not first:
             return
+        doubted = next(iter(self.queues.doubted.values()), "")
+        least: dict[QueueKey, int] = {}
+        if queues_sound and self.queues.table and not doubted:
+            least = self._shorter(noted)
+            if not least:
+                return
         if self.options.queue_offsets_from_log_alone:
+            self.least = least
             return
         begins = self.options.broker_role in (BrokerRole.SLAVE, BrokerRole.AUTO)
         backup = self.saved.position < 0 < self.saved.applied  # of a version that saved no ends
-        if begins and not self.checkpoint.logics_msg_timestamp and not backup:
+        if begins and not self.checkpoint.logics_msg_timestamp and not backup and not least:
             return  # a copy of a master's log, killed before its first queue files were on disk
+        where, why = ROOT, f"is damaged ({doubted})" if doubted else "is lost or unreadable"
+        if least:
+            (topic, queue_id), end = min(least.items())
+            more = f", like {len(least) - 1} other queues" if len(least) > 1 else ""
+            where = f"{ROOT}/{topic}/{queue_id}"
+            why = f"lacks files: the queue reached offset {end} at least{more}"
         raise BadStoreDirectory(
-            ROOT,
-            f"is {f'damaged ({doubted})' if doubted else 'lost or unreadable'}, the log begins at "
+            where,
+            f"{why}, the log begins at "
             f"{first}, and neither queueends nor {SNAPSHOT} says how far the queues reached there "
             f"(newest known log offset: {known}): offsets of queues "
             "without a record in the log would be given a second time. Restore consumequeue/ or a "
             "config/ that is not older than the log's first segment, or copy the store from "
             "another node. To start nevertheless, set store.queue_offsets_from_log_alone=true",
         )
+
+    def _shorter(self, noted: Noted | None) -> dict[QueueKey, int]:
+        """Queues that have lost files by what older notes and the tables say: their least ends.
+
+        Files of a queue that a topic of the same name had before are not missed: only those of
+        one that has none, or ends with a whole file.
+        """
+        least = self.consumed()
+        for key, end in noted.queues.items() if noted is not None else ():
+            least[key] = max(least.get(key, 0), end.end // ENTRY_BYTES)
+        for key, end, _ in self.saved:
+            least[key] = max(least.get(key, 0), end)
+        found = {}
+        for key, end in least.items():
+            queue = self.queues.table.get(key)
+            reached = queue.max_offset if queue is not None else 0
+            whole = queue is None or not queue.files.max_offset % queue.files.file_size
+            if reached < end and whole and not self.queues.begins_again(key):
+                found[key] = end
+        return found
 
     def _check_index(self) -> bool:
         """Check the index files; False if those from the first invalid one on were dropped.

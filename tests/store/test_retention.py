@@ -12,9 +12,10 @@ import pytest
 from store import osdisk
 from store.clocks import WallMs
 from store.columns import Columns
+from store.delay import SCHEDULE_TOPIC
 from store.errors import BadStoreDirectory, OtherFileSize
 from store.messagestore import MessageStore, PutBatch
-from store.metadata import SYSTEM_TOPIC, Metadata
+from store.metadata import SYSTEM_TOPIC, Metadata, TopicConfig
 from store.metadatafiles import MetadataFiles, SavedEnds
 from store.offsets import QueueOffset
 from store.osdisk import OsDisk
@@ -395,6 +396,44 @@ def test_a_start_that_would_give_queue_offsets_again_is_refused(tmp_path: Path) 
         open_store(tmp_path)
     store = open_store(tmp_path, options(queue_offsets_from_log_alone=True))
     assert store.next_offset("A", 0) == 0
+    assert store.next_offset("B", 0) == 300
+    crash(store)
+
+
+@pytest.mark.parametrize("known_by", ["commits", "delays", "older note", "whole files"])
+def test_a_start_that_lost_one_of_several_queues_is_refused(tmp_path: Path, known_by: str) -> None:
+    """Nothing but a group's offset, say, tells of a queue without a record in the log."""
+    topic = SCHEDULE_TOPIC if known_by == "delays" else "A"
+    store = open_store(tmp_path)
+    put_ok(store, [b"x"] * (57 if known_by == "whole files" else 7), topic=topic)
+    flush_log(store)
+    files, tables = MetadataFiles(store.disk), Metadata()
+    tables.topics["A"] = TopicConfig("A")
+    ends = SavedEnds(-1)
+    if known_by == "delays":
+        tables.delay_offsets[1] = QueueOffset(5)
+    elif known_by == "older note":
+        ends = SavedEnds(1, {"A": {"0": [5, 1]}})
+    else:
+        tables.offsets["A", "G"] = {0: QueueOffset(55 if known_by == "whole files" else 5)}
+    files.write(tables.snapshot(), -1, NOW, ends)
+    for n in range(300):
+        put_ok(store, [b"%d" % n * 100], topic="B")
+    flush_log(store)
+    for mapped in store.log.queue.files:
+        os.utime(tmp_path / mapped.file.path, (NOW / 1000, NOW / 1000))
+    assert clean(store, 100, hour=4) > 0
+    crash(store)
+    (tmp_path / "queueends").unlink(missing_ok=True)
+    lost = tmp_path / "consumequeue" / topic / "0"
+    if known_by == "whole files":
+        (lost / f"{1000:020}").unlink()
+    else:
+        shutil.rmtree(lost)
+    with pytest.raises(BadStoreDirectory, match=f"{topic}/0: lacks files.*from_log_alone"):
+        open_store(tmp_path)
+    store = open_store(tmp_path, options(queue_offsets_from_log_alone=True))
+    assert store.next_offset(topic, 0) == (55 if known_by == "whole files" else 5)
     assert store.next_offset("B", 0) == 300
     crash(store)
 
