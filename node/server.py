@@ -43,11 +43,10 @@ from node.logs import configure_logging
 from node.methods import Methods
 from node.openfiles import connections_that_fit, raise_limit
 from node.replication.masterstream import ReplicationService
-from node.storemaking import make_store
+from node.storemaking import disk_of, make_store
 from node.trimming import keep_trimmed
 from node.unfinished.ledger import Ledger
 from store.errors import StoreError
-from store.osdisk import OsDisk
 from store.record import Host
 from store.status import BrokerRole
 
@@ -260,7 +259,7 @@ class Node:
         limits = self.config.limits
         ledger = Ledger(limits.arriving_bytes_max, limits.request_bytes_max)
         server = grpc_server(client_port(limits), limits.polls_max + SHORT_CALLS_MAX, ledger)
-        disk = OsDisk(self.config.node.data)
+        disk = disk_of(self.config)
         check_served(disk, str(self.config.node.data), self.config.node.group)
         broker = Broker(self.config, make_store(self.config, disk, store_host_of(reserved.address)))
         access = self._access = access_of(

@@ -6,9 +6,18 @@ from duolog._machine import boot_id
 from node.config import Config
 from store.disk import Disk
 from store.messagestore import MessageStore, StoreEvents
+from store.osdisk import OsDisk
 from store.record import Host
 
 log = structlog.get_logger("duolog.node")
+
+
+def disk_of(config: Config) -> OsDisk:
+    """The directory of a node, with links to those of its directories that lie elsewhere.
+
+    Raises BadStoreDirectory.
+    """
+    return OsDisk(config.node.data, paths=config.store.paths)
 
 
 def make_store(config: Config, disk: Disk, store_host: Host) -> MessageStore:
@@ -21,4 +30,4 @@ def make_store(config: Config, disk: Disk, store_host: Host) -> MessageStore:
     return MessageStore(disk, config.store, events, store_host, boot_id())
 
 
-__all__ = ["make_store"]
+__all__ = ["disk_of", "make_store"]

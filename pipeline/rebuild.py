@@ -42,10 +42,14 @@ from store.indexsizes import as_found
 from store.kernels import scan
 from store.kernels.jit import I64, U8
 from store.messagestore import LOCK
+from store.metadatafiles import SNAPSHOT, read_ends
 from store.openfiles import OpenFiles
 from store.options import StoreOptions
 from store.osdisk import REBUILDING, OsDisk
+from store.queuenote import PATH as NOTE
+from store.queuenote import parse
 from store.queues import EXT_ROOT, ROOTS, ConsumeQueues, new_queue
+from store.queues import ROOT as QUEUES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +85,8 @@ def rebuild(spark: "SparkSession", directory: Path, options: StoreOptions | None
     """Rebuild `consumequeue` and `index`.
 
     options: sizes; default: those of the existing files. Raises BadJob if a running node holds the
-    directory, it is not a store, or its index has other sizes.
+    directory, it is not a store, its index has other sizes, or nothing tells how far queues reached
+    whose records are deleted.
     """
     segments = segments_of(directory)
     disk = OsDisk(directory)
@@ -90,6 +95,7 @@ def rebuild(spark: "SparkSession", directory: Path, options: StoreOptions | None
     except StoreError as error:
         raise BadJob(f"{error}: stop the node first") from None
     try:
+        _check_known(disk, segments[0].start)
         chosen = as_found(disk, options or StoreOptions(), options is not None)
         chosen = segment_bytes(disk, chosen)
         if disk.list(EXT_ROOT) or chosen.enable_consume_queue_ext:
@@ -98,7 +104,7 @@ def rebuild(spark: "SparkSession", directory: Path, options: StoreOptions | None
         work.mkdir(mode=0o700)
         try:
             made, roots = _make(spark, segments, directory, work, chosen)
-            _take_place(directory, work / "old", roots)
+            _take_place(directory, work, roots)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     except StoreError as error:
@@ -106,6 +112,20 @@ def rebuild(spark: "SparkSession", directory: Path, options: StoreOptions | None
     finally:
         disk.unlock()
     return made
+
+
+def _check_known(disk: OsDisk, first: int) -> None:
+    """Refuse to make queues that hide from the next start that the others are lost."""
+    if not first or disk.list(QUEUES):
+        return
+    noted = parse(disk.read(NOTE)) if disk.size(NOTE) > 0 else None
+    if max(noted[0].position if noted else -1, read_ends(disk).position) < first:
+        raise BadJob(
+            f"{disk.root}/{QUEUES} is lost, the log begins at {first}, and neither {NOTE} nor "
+            f"{SNAPSHOT} says how far the queues reached there: restore {QUEUES}/, or a config/ "
+            "that is not older than the log's first segment. To give their offsets again, start a "
+            "node with store.queue_offsets_from_log_alone=true, which makes the queues itself"
+        )
 
 
 def _make(
@@ -301,25 +321,62 @@ def _silent(_: str) -> None:
     """Ignore problems: the audit reports them."""
 
 
-def _take_place(directory: Path, old: Path, roots: list[Path]) -> None:
-    """Replace the old files by the new ones.
+def _take_place(directory: Path, work: Path, roots: list[Path]) -> None:
+    """Replace the index, and queue by queue those of which the log has a record.
 
-    If this is interrupted, queues or index are missing, and the node rebuilds them at its start.
+    Only their old files tell how far the others reached. If this is interrupted, a queue of the log
+    or the index is missing, and the node rebuilds it at its start.
     """
-    old.mkdir()
     for name in _FOLDERS:
-        if (directory / name).exists():
-            (directory / name).rename(old / name)
-    for root in roots:
-        for name in _FOLDERS:
-            source = root / name
-            for path in sorted(p for p in source.rglob("*") if p.is_file()):
-                target = directory / name / path.relative_to(source)
-                target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                path.rename(target)
+        sources = [root / name for root in roots if (root / name).is_dir()]
+        if not sources and (name != INDEX or not (directory / name).is_dir()):
+            continue
+        target = directory / name
+        target.mkdir(exist_ok=True, mode=0o700)
+        # A folder may be a link to another file system: what takes place is renamed within that.
+        other = target.stat().st_dev != work.stat().st_dev
+        stage = Path(tempfile.mkdtemp(dir=_rebuilding(target) if other else work))
+        (stage / "old").mkdir()
+        if name == INDEX:
+            for path in [p for p in target.iterdir() if p.name.isdecimal()]:
+                path.rename(stage / "old" / path.name)
+        depth = 1 if name == INDEX else 2  # TOPIC/QUEUE_ID
+        for source in sources:
+            for number, path in enumerate(sorted(source.glob("/".join("*" * depth)))):
+                place, new = target / path.relative_to(source), path
+                if other:
+                    new = _copied(path, stage / f"new-{number}")
+                place.parent.mkdir(exist_ok=True, mode=0o700)
+                if place.exists():
+                    old = stage / "old" / place.relative_to(target)
+                    old.parent.mkdir(exist_ok=True)
+                    place.rename(old)
+                new.rename(place)
+        if other:
+            shutil.rmtree(stage.parent)
     disk = OsDisk(directory)
     for folder in sorted({p for name in _FOLDERS for p in _folders(directory, name)}):
         disk.sync_dir(folder)
+
+
+def _rebuilding(folder: Path) -> Path:
+    work = folder / REBUILDING
+    work.mkdir(mode=0o700, exist_ok=True)
+    return work
+
+
+def _copied(source: Path, target: Path) -> Path:
+    """Copy a file or the directory of a queue to another file system, durably."""
+    if source.is_dir():
+        target.mkdir(mode=0o700)
+        for path in source.iterdir():
+            _copied(path, target / path.name)
+        return target
+    with open(source, "rb") as read, open(target, "wb") as made:
+        shutil.copyfileobj(read, made, 1 << 20)
+        made.flush()
+        os.fsync(made.fileno())
+    return target
 
 
 def _folders(directory: Path, name: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from store.directories import LOG
 from store.disk import Listing
 from store.errors import StoreLocked
 from store.kernels.jit import EMPTY_U8, U8
@@ -270,9 +271,17 @@ class SimDisk:
         """Time of the last change."""
         return int(self._names[path].modified_ms)
 
-    def used_ratio(self) -> float:
+    def used_ratio(self, name: str = "") -> float:
         """Full or not."""
         return 1.0 if self.full else 0.1
+
+    def fullest(self) -> str:
+        """All lies on one file system."""
+        return LOG
+
+    def linked(self, name: str) -> str:
+        """Nothing is."""
+        return ""
 
     def used_bytes(self) -> tuple[int, int]:
         """All is the store's."""

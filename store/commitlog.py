@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from store.columns import Columns
+from store.directories import LOG
 from store.disk import Disk
 from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange
 from store.kernels import encode, scan
@@ -113,7 +114,7 @@ def _hex_array(producer: bytes) -> U8:
 class CommitLog:
     """Appends, finds and reads records by offset."""
 
-    def __init__(self, disk: Disk, options: StoreOptions, directory: str = "commitlog") -> None:
+    def __init__(self, disk: Disk, options: StoreOptions, directory: str = LOG) -> None:
         self.options = options
         self.queue = MappedFileQueue(disk, directory, options.mapped_file_size_commit_log)
         self.corrupt_ranges: list[CorruptRange] = []

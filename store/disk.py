@@ -112,11 +112,23 @@ class Disk(Protocol):
     def modified_ms(self, path: str) -> int:
         """Time of a file's last change."""
 
-    def used_ratio(self) -> float:
-        """Used share of the partition, 0..1, as df shows it."""
+    def used_ratio(self, name: str = "") -> float:
+        """Used share of a directory's file system, as df shows it.
+
+        Without a name, of the fullest one that log, queues or index lie on.
+        """
+
+    def fullest(self) -> str:
+        """Name of the directory that lies there; the log's where it does."""
+
+    def linked(self, name: str) -> str:
+        """Where a directory of the store really lies, if it is a link; otherwise empty."""
 
     def used_bytes(self) -> tuple[int, int]:
-        """Used bytes of the partition, and those of this directory, which is traversed."""
+        """Used bytes of the log's file system, and those of the store there.
+
+        All files of the store are looked at.
+        """
 
     def lock(self, path: str) -> None:
         """Take the exclusive lock of a file until `unlock`; StoreLocked if another process holds

@@ -20,6 +20,7 @@ from datetime import datetime
 import numpy as np
 
 from store.clocks import WallMs
+from store.directories import INDEX
 from store.disk import Disk, DiskFile
 from store.errors import BadStoreDirectory
 from store.kernels import index as kernel
@@ -29,7 +30,7 @@ from store.mappedfile import FlushJob, MappedFile
 from store.options import StoreOptions
 
 NAME_DIGITS = 17
-DIRECTORY = "index"
+DIRECTORY = INDEX
 _HEADER = struct.Struct(">qqqqii")
 
 

@@ -352,6 +352,8 @@ class MessageStore:
             return PutResult(status, "this node is a slave")
         if not self.flags.writeable:
             why = self.fence_reason or ", ".join(self.flags.names())
+            if not self.fence_reason and self.flags.has(RunningFlags.DISK_FULL):
+                why += f" ({self.retention.full_reason})"
             return PutResult(status, f"the store is not writeable: {why}")
         return None
 

@@ -311,9 +311,7 @@ def read_consumed(disk: Disk) -> dict[QueueKey, int]:
         for export in EXPORTS:
             with contextlib.suppress(OSError, ValueError):
                 read_export(disk, export, export.path, tables)
-    found = {
-        (SCHEDULE_TOPIC, level - 1): offset for level, offset in tables.delay_offsets.items()
-    }
+    found = {(SCHEDULE_TOPIC, level - 1): offset for level, offset in tables.delay_offsets.items()}
     for (topic, _), row in tables.offsets.items():
         for queue_id, offset in row.items() if topic in tables.topics else ():
             found[topic, queue_id] = max(found.get((topic, queue_id), 0), offset)

@@ -1,8 +1,11 @@
 """Options of the engine, RocketMQ's names in snake_case, RocketMQ 4.9's defaults."""
 
+import itertools
+import os
 from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
+from store.directories import INDEX, LOG, QUEUES
 from store.status import BrokerRole, FlushDiskType
 
 T = TypeVar("T")
@@ -27,14 +30,24 @@ class StoreOptions:
         FlushDiskType.ASYNC_FLUSH,
         "ASYNC_FLUSH acknowledges a message before it is on disk, SYNC_FLUSH after",
     )
+    path_commit_log: str = option(
+        "",
+        "directory of the commit log, on a file system of its own perhaps; empty: commitlog/ in "
+        "node.data, which otherwise links there",
+    )
+    path_consume_queue: str = option(
+        "", "directory of the consume queues; empty: consumequeue/ in node.data"
+    )
+    path_index: str = option("", "directory of the index; empty: index/ in node.data")
     mapped_file_size_commit_log: int = option(GIB, "size of a commit log segment")
     mapped_file_size_consume_queue: int = option(
         6_000_000, "size of a consume queue file, rounded up to whole entries of 20 bytes"
     )
     queue_offsets_from_log_alone: bool = option(
         False,
-        "start although the queue files and all notes of their ends are lost and old records are "
-        "deleted: queues without a record in the log begin at 0 again",
+        "start although queue files and all notes of their ends are lost and old records are "
+        "deleted: queues without a record in the log begin again at the furthest offset that a "
+        "group committed, or at 0",
     )
     enable_consume_queue_ext: bool = option(False, "keep an extension unit beside each queue entry")
     enable_calc_filter_bit_map: bool = option(
@@ -132,6 +145,7 @@ class StoreOptions:
             value = getattr(self, one.name)
             if isinstance(value, int) and value < 0:
                 raise ValueError(f"{one.name} is {value}; it must not be negative")
+        self._check_paths()
         if self.mapped_file_size_commit_log < 4096:
             raise ValueError("mapped_file_size_commit_log must be at least 4096 bytes")
         if not 1 <= self.max_message_size <= 1 << 30:
@@ -141,6 +155,29 @@ class StoreOptions:
                 f"an index file needs at least 1 slot and 2 entries, not {self.max_hash_slot_num} "
                 f"(max_hash_slot_num) and {self.max_index_num} (max_index_num)"
             )
+
+    def _check_paths(self) -> None:
+        paths = [path for path in self.paths.values() if path]
+        for path in paths:
+            if not os.path.isabs(path):
+                raise ValueError(f"path {path!r} of a store directory must begin with /")
+            if "," in path or ":" in path:
+                raise ValueError(
+                    f"path {path!r} must be one directory: lists, as RocketMQ has them, are not "
+                    "supported"
+                )
+        for one, other in itertools.permutations(map(os.path.normpath, paths), 2):
+            if f"{other}/".startswith(f"{one}/"):
+                raise ValueError(f"{other} is within {one}: each directory needs a path of its own")
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Where the directories of the store are to lie, by name; empty: in the store's own."""
+        return {
+            LOG: self.path_commit_log,
+            QUEUES: self.path_consume_queue,
+            INDEX: self.path_index,
+        }
 
     @property
     def queue_file_bytes(self) -> int:

@@ -18,10 +18,13 @@ import os
 import shutil
 import stat
 from collections import deque
+from collections.abc import Mapping as Paths
 from pathlib import Path
 
+from store.directories import LOG, LOST_FOUND, MOVABLE, lead, linked
 from store.disk import Listing, no_room
 from store.errors import BadStoreDirectory, StoreLocked
+from store.filesystems import file_system_of, fullest
 from store.kernels.jit import EMPTY_U8, U8
 from store.mapping import Mapping, mappings_max, reads_take_room
 
@@ -140,11 +143,15 @@ def _data_ranges(descriptor: int, start: int, size: int) -> list[tuple[int, int]
 class OsDisk:
     """A store directory. With `read_only`, nothing is created, changed or locked."""
 
-    def __init__(self, root: str | Path, read_only: bool = False) -> None:
+    def __init__(
+        self, root: str | Path, read_only: bool = False, paths: Paths[str, str] | None = None
+    ) -> None:
+        """paths: where its directories are to lie, see `store.directories`."""
         self.root = Path(root)
         self._base = str(self.root)
         self.read_only = read_only
         self._lock = -1
+        self._held: list[int] = []  # locked directories of other places
         self._staged = itertools.count()
         self._removed: deque[Path] = deque()  # to be unlinked by any thread
         self.mapped_max = min(MAPPED_MAX, mappings_max() // 3)
@@ -152,6 +159,9 @@ class OsDisk:
             self._check_root()
             return
         self._prepare_root()
+        for name, target in (paths or {}).items():
+            if target:
+                lead(self.root, name, target)
 
     def _check_root(self) -> None:
         try:
@@ -271,13 +281,19 @@ class OsDisk:
         os.replace(self._path(source), self._path(target))
 
     def remove(self, path: str) -> None:
-        """Remove a file or an empty directory; the space of a large file is freed later."""
+        """Remove a file or an empty directory; the space of a large file is freed later.
+
+        A link to a directory stays, and so does a mounted file system.
+        """
         full = self._path(path)
         try:
             found = os.lstat(full)
             taken = min(found.st_size, found.st_blocks * BLOCK)
             if stat.S_ISDIR(found.st_mode):
-                os.rmdir(full)
+                if not os.path.ismount(full):
+                    os.rmdir(full)
+            elif stat.S_ISLNK(found.st_mode) and os.path.isdir(full):
+                return
             elif taken < UNLINKED_AT_ONCE_BYTES or not self._put_aside(full):
                 os.unlink(full)
         except FileNotFoundError:
@@ -318,7 +334,9 @@ class OsDisk:
         """
         try:
             with os.scandir(self._path(path)) as entries:
-                found = sorted((e.name, e.stat(follow_symlinks=False)) for e in entries)
+                found = sorted(
+                    (e.name, e.stat(follow_symlinks=False)) for e in entries if e.name != LOST_FOUND
+                )
         except (FileNotFoundError, NotADirectoryError):
             return Listing([], [], 0)
         told = [(name, s.st_ino, s.st_size, s.st_ctime_ns) for name, s in found]
@@ -331,7 +349,7 @@ class OsDisk:
     def list(self, path: str) -> list[str]:
         """Sorted names."""
         try:
-            return sorted(os.listdir(self._path(path)))
+            return sorted(name for name in os.listdir(self._path(path)) if name != LOST_FOUND)
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -347,21 +365,34 @@ class OsDisk:
         """Modification time in ms."""
         return os.stat(self._path(path)).st_mtime_ns // 1_000_000
 
-    def used_ratio(self) -> float:
-        """Used share of what is used or available to this user: reserved blocks are neither."""
-        found = os.statvfs(self.root)
-        used = found.f_blocks - found.f_bfree
-        return used / (used + found.f_bavail) if used + found.f_bavail else 0.0
+    def used_ratio(self, name: str = "") -> float:
+        """Used share of what is used or available to this user: reserved blocks are neither.
+
+        Of the file system of one directory; without a name, of the fullest one.
+        """
+        found = file_system_of(self.root, name) if name else fullest(self.root)
+        return found.used_ratio
+
+    def fullest(self) -> str:
+        """Name of the directory that lies there; the log's where it does."""
+        return fullest(self.root).name
+
+    def linked(self, name: str) -> str:
+        """See `store.directories`."""
+        return linked(self.root, name)
 
     def used_bytes(self) -> tuple[int, int]:
-        """Used bytes of the partition, and the blocks that the files of this directory take."""
-        found = os.statvfs(self.root)
-        own = 0
-        for directory, _, names in os.walk(self.root):
-            for name in names:
-                with contextlib.suppress(FileNotFoundError):  # retention may remove it meanwhile
-                    own += os.lstat(os.path.join(directory, name)).st_blocks * BLOCK
-        return (found.f_blocks - found.f_bfree) * found.f_frsize, own
+        """Used bytes of the log's file system, and the blocks that the store's files take there."""
+        place, own = file_system_of(self.root, LOG), 0
+        for root in (self._base, *filter(None, map(self.linked, MOVABLE))):
+            for directory, _, names in os.walk(root):
+                for name in names:
+                    with contextlib.suppress(
+                        FileNotFoundError
+                    ):  # retention may remove it meanwhile
+                        found = os.lstat(os.path.join(directory, name))
+                        own += found.st_blocks * BLOCK if found.st_dev == place.device else 0
+        return place.used_bytes, own
 
     def lock(self, path: str) -> None:
         """Lock the first byte, as RocketMQ does, and write `lock` into the file."""
@@ -374,12 +405,38 @@ class OsDisk:
         os.pwrite(descriptor, b"lock", 0)
         os.fsync(descriptor)
         self._lock = descriptor
+        try:
+            self._hold_linked()
+        except BaseException:
+            self.unlock()
+            raise
         for left_over in (self.root / STAGING).iterdir():  # only now no other process uses it
             left_over.unlink(missing_ok=True)
-        shutil.rmtree(self.root / REBUILDING, ignore_errors=True)
+        for name in ("", *MOVABLE):
+            shutil.rmtree(self.root / name / REBUILDING, ignore_errors=True)
+
+    def _hold_linked(self) -> None:
+        """Lock the directories that links lead to: another store may have such a link as well.
+
+        Without a file: RocketMQ takes every name there for one of its own.
+        """
+        for name in MOVABLE:
+            place = self.linked(name)
+            if not place:
+                continue
+            descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+            self._held.append(descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StoreLocked(place) from error
+            except OSError:
+                continue  # a file system without such locks
 
     def unlock(self) -> None:
-        """Close the locked descriptor."""
+        """Close the locked descriptors."""
+        while self._held:
+            os.close(self._held.pop())
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterable, Iterator
 from store import lightqueues
 from store.consumequeue import ENTRY_BYTES, ConsumeQueue
 from store.consumequeueext import ConsumeQueueExt
+from store.directories import QUEUES
 from store.disk import Disk
 from store.errors import BadStoreDirectory, OtherFileSize
 from store.mappedfile import FlushJob
@@ -14,7 +15,7 @@ from store.queueends import QueueKey
 from store.queuelayout import QueueLayout
 from store.queuenote import Note, Noted, QueueNotes, combined
 
-ROOT = "consumequeue"
+ROOT = QUEUES
 EXT_ROOT = "consumequeue_ext"
 ROOTS = (ROOT, lightqueues.ROOT)
 LIGHT = QueueLayout(lightqueues.ROOT, lightqueues.FILE_BYTES, begins_again=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from store.checkpoint import StoreCheckpoint
 from store.commitlog import CommitLog
 from store.consumequeue import ENTRY_BYTES
+from store.directories import LOG
 from store.disk import no_room
 from store.dispatch import Dispatcher, DispatchTargets
 from store.errors import BadStoreDirectory, OtherFileSize
@@ -103,6 +104,7 @@ class Recovery:
         noted = self.queues.noted
         self.known_end = max(self.queues.max_physical_offset, noted.position if noted else 0)
         known = set(self.queues.table)
+        self._check_mounted()
         self._check_known(noted, queues_sound)
         if not queues_sound:
             self.queues.wipe()
@@ -210,6 +212,17 @@ class Recovery:
             found[key] = max(found.get(key, 0), least)
         return found
 
+    def _check_mounted(self) -> None:
+        """Refuse to begin anew in a directory without its files. Raises BadStoreDirectory."""
+        place = self.log.queue.disk.linked(LOG)
+        if place and not self.log.queue.files and self.known_end > 0:
+            raise BadStoreDirectory(
+                place,
+                f"is empty, though queues have records up to {self.known_end}: mount the file "
+                f"system of the commit log. If its files are lost, move {ROOT}/ and queueends away "
+                "to begin with an empty log",
+            )
+
     def _check_known(self, noted: Noted | None, queues_sound: bool) -> None:
         """Refuse to give queue offsets a second time. Raises BadStoreDirectory.
 
@@ -256,8 +269,8 @@ class Recovery:
         one that has none, or ends with a whole file.
         """
         least = self.consumed()
-        for key, end in noted.queues.items() if noted is not None else ():
-            least[key] = max(least.get(key, 0), end.end // ENTRY_BYTES)
+        for key, row in noted.queues.items() if noted is not None else ():
+            least[key] = max(least.get(key, 0), row.end // ENTRY_BYTES)
         for key, end, _ in self.saved:
             least[key] = max(least.get(key, 0), end)
         found = {}

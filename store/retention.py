@@ -3,7 +3,9 @@
 Rules of RocketMQ 4.9.8: segments unchanged for 72 h are deleted at the hour `deleteWhen` (04), or
 at any hour if the disk is over 75 % full; over 85 %, unexpired ones are deleted as well; over 90 %,
 puts are refused until usage falls. Oldest first, at most 10 per round, never the last one, and
-never one that is not completely dispatched and on disk.
+never one that is not completely dispatched and on disk. The disk is the fullest file system that
+log, queues or index lie on; where the log does not lie on it, deleting messages makes no room there
+to speak of: unexpired ones are kept, and puts are refused.
 
 Where other files use more of the file system than this store does, deleting messages makes room
 for those: unexpired ones are kept (`clean_file_forcibly_for_others` is RocketMQ's rule). So they
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 
 from store.clocks import WallMs
 from store.commitlog import CommitLog
+from store.directories import LOG
 from store.disk import Disk
 from store.indexservice import IndexService
 from store.options import StoreOptions
@@ -94,7 +97,7 @@ class Retention:
         hour: local hour of day. dispatched: offset below which all is in queues.
         """
         ratio = self.check_space()
-        at_once = ratio > self.forced_limit
+        at_once = self.disk.used_ratio(LOG) > self.forced_limit
         kept = self.use is not None and self.use.mostly_others
         kept = kept or (self.is_full and self.relieved())
         segments: list[str] = []
@@ -129,7 +132,18 @@ class Retention:
         """Whether the next round depends on whose files fill the disk: `use` is to be set."""
         options = self.options
         asked = options.clean_file_forcibly_enable and not options.clean_file_forcibly_for_others
-        return asked and self.disk.used_ratio() > self.forced_limit
+        return asked and self.disk.used_ratio(LOG) > self.forced_limit
+
+    @property
+    def fullest(self) -> str:
+        """The directory that lies on the fullest file system: its name, or where a link leads."""
+        name = self.disk.fullest()
+        return self.disk.linked(name) or name
+
+    @property
+    def full_reason(self) -> str:
+        """Which directory has no room, and how full its file system is."""
+        return f"the file system of {self.fullest} is {self.ratio:.0%} full"
 
     @property
     def forced_limit(self) -> float:

@@ -417,7 +417,8 @@ class NodeStatus:
         confirm_offset: log offset up to which readers see messages.
         dispatch_behind_bytes: of the log that queues and index do not have yet.
         dispatch_behind_ms_max: longest time a message waited for its queue entry.
-        disk_used_ratio: of the store's disk, 0 to 1.
+        disk_used_ratio: of the fullest file system of its store, 0 to 1.
+        disk_directory: of the store, on that file system; empty: an older node does not say.
         flags: why it takes no writes or reads now, as names; none where it does.
         fence_reason: the error after which the store refuses everything; empty: none.
         recovered_abnormally: its last run did not end by itself.
@@ -454,6 +455,7 @@ class NodeStatus:
     dispatch_behind_bytes: int = 0
     dispatch_behind_ms_max: int = 0
     disk_used_ratio: float = 0.0
+    disk_directory: str = ""
     flags: tuple[str, ...] = ()
     fence_reason: str = ""
     recovered_abnormally: bool = False

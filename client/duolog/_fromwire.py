@@ -178,6 +178,7 @@ def node_of(reply: wire.NodeStatusReply) -> NodeStatus:
         dispatch_behind_bytes=reply.dispatch_behind_bytes,
         dispatch_behind_ms_max=reply.dispatch_behind_ms_max,
         disk_used_ratio=reply.disk_used_ratio,
+        disk_directory=reply.disk_directory,
         flags=tuple(reply.flags),
         fence_reason=reply.fence_reason,
         recovered_abnormally=reply.recovered_abnormally,

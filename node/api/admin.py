@@ -692,6 +692,7 @@ class AdminService(stubs.AdminServicer):
             confirm_offset=store.confirm_offset,
             dispatch_behind_bytes=store.dispatch_behind_bytes,
             disk_used_ratio=store.disk_used_ratio,
+            disk_directory=store.disk_directory,
             flags=store.flags,
             fence_reason=store.fence_reason,
             recovered_abnormally=bool(recovered and recovered.abnormal),

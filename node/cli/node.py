@@ -227,6 +227,7 @@ def check(
             **_replication(status),
             "dispatch_behind_bytes": status.dispatch_behind_bytes,
             "disk_used_ratio": round(status.disk_used_ratio, 4),
+            "disk_directory": status.disk_directory,
             "recovered_abnormally": status.recovered_abnormally,
             "messages_in": status.messages_in,
             "messages_out": status.messages_out,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from store.directories import LOG, QUEUES
 from store.messagestore import MessageStore
 from store.status import BrokerRole
 
@@ -17,6 +18,9 @@ class StoreStatus:
     confirm_offset: int
     dispatch_behind_bytes: int
     disk_used_ratio: float
+    disk_directory: str  # on the file system whose share that is
+    log_disk_used_ratio: float
+    queues_disk_used_ratio: float
     flags: list[str]
     fence_reason: str
     corrupt_ranges: int
@@ -33,6 +37,9 @@ class StoreStatus:
             store.confirm_offset,
             store.dispatcher.behind_bytes(),
             store.disk.used_ratio(),
+            store.retention.fullest,
+            store.disk.used_ratio(LOG),
+            store.disk.used_ratio(QUEUES),
             store.flags.names(),
             store.fence_reason,
             len(store.log.corrupt_ranges),

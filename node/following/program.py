@@ -20,7 +20,7 @@ from node.following.parting import cut_to_master
 from node.following.state import UNENDED, Following, State
 from node.following.terms import check_name, check_same, check_settings, following_of
 from node.remoting.calling import ANYBODY, Access, place_of
-from store.osdisk import OsDisk
+from node.storemaking import disk_of
 
 log = structlog.get_logger("duolog.following")
 
@@ -97,7 +97,7 @@ async def cut_over(
     closed, ends it as a failed step does. Raises CutoverFailed, CutoverStopped after a signal,
     PromotedAndStopped after one that came too late for that, and what `follow` raises.
     """
-    found = states.load(OsDisk(config.node.data))
+    found = states.load(disk_of(config))
     if found is not None and found.state is State.PROMOTED:
         if joined not in (None, found.cut):
             raise CutoverFailed(f"it was promoted at offset {found.cut} before, not at {joined}")
@@ -178,7 +178,7 @@ async def _follower(
     ending: noted from the first moment on, by a command that is to end a cut-over that was killed.
     keep_tables: see `Follower.begin`.
     """
-    disk = OsDisk(config.node.data)
+    disk = disk_of(config)
     known = source.left or states.check_follows(disk, str(config.node.data))
     address = source.broker or (known.broker if known is not None else "")
     if not address:

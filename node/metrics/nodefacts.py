@@ -1,8 +1,8 @@
 """What there is once in a node: its role, log, disk, recovery and connections."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from duolog import __version__
 
@@ -14,6 +14,8 @@ from node.broker import Broker
 from node.core.rocketmqslave import RocketmqSlave
 from node.metrics.samples import Bundle, Samples
 from node.quotas.quota import LIMITS_OF
+from store.directories import LOG
+from store.filesystems import file_system_of, fullest
 
 ROLES = ("master", "slave", "standing")
 STOPS = ("clean", "fenced", "killed")
@@ -62,13 +64,14 @@ class NodeFacts:
             until = expiry.until.timestamp()
             samples.node.add("duolog_certificate_expiry_timestamp_seconds", until)
         try:
-            usage = shutil.disk_usage(self._broker.node.data)
+            data = Path(self._broker.node.data)
+            usage, log = fullest(data), file_system_of(data, LOG)
         except OSError:  # where a disk has failed, the other figures are wanted most
             return
-        samples.node.add("duolog_disk_free_bytes", usage.free)
-        samples.node.add("duolog_disk_used_bytes", usage.used)
-        samples.node.add("rocketmq_brokeruntime_commitlogdir_capacity_total", usage.total)
-        samples.node.add("rocketmq_brokeruntime_commitlogdir_capacity_free", usage.free)
+        samples.node.add("duolog_disk_free_bytes", usage.free_bytes)
+        samples.node.add("duolog_disk_used_bytes", usage.used_bytes)
+        samples.node.add("rocketmq_brokeruntime_commitlogdir_capacity_total", log.total_bytes)
+        samples.node.add("rocketmq_brokeruntime_commitlogdir_capacity_free", log.free_bytes)
 
     @property
     def _role(self) -> str:

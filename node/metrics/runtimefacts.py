@@ -54,8 +54,8 @@ class RuntimeFacts:
         node.add(f"{RUNTIME}commitlog_minoffset", status.min_offset)
         node.add(f"{RUNTIME}commitlog_maxoffset", status.max_offset)
         node.add(f"{RUNTIME}dispatch_behind_bytes", status.dispatch_behind_bytes)
-        node.add(f"{RUNTIME}commitlog_disk_ratio", status.disk_used_ratio)
-        node.add(f"{RUNTIME}consumequeue_disk_ratio", status.disk_used_ratio)
+        node.add(f"{RUNTIME}commitlog_disk_ratio", status.log_disk_used_ratio)
+        node.add(f"{RUNTIME}consumequeue_disk_ratio", status.queues_disk_used_ratio)
 
     def _put_times(self, node: Bundle) -> None:
         histogram = self._broker.log.append_seconds

@@ -217,8 +217,8 @@ DUOLOG = (
     _own("writable", "1 if the node stores messages now."),
     _own("fenced", "1 after an error of the disk or a bug: nothing is stored any more."),
     _own("disk_full", "1 while puts are refused because the disk is too full."),
-    _own("disk_free_bytes", "Free space of the store's file system.", "bytes"),
-    _own("disk_used_bytes", "Used space of the store's file system.", "bytes"),
+    _own("disk_free_bytes", "Free space of the fullest file system of the store.", "bytes"),
+    _own("disk_used_bytes", "Used space of the fullest file system of the store.", "bytes"),
     _own("queues", "Queues that have or had messages, light queues included."),
     _own("light_queues", "Light queues: one for each lite topic."),
     _own("pop_leases", "Messages that are delivered by POP and not acknowledged yet."),
@@ -516,10 +516,10 @@ EXPORTER = (
     _runtime(
         "dispatch_behind_bytes", "Bytes that readers may see and queues do not have yet.", "bytes"
     ),
-    _runtime("commitlog_disk_ratio", "Used share of the store's file system, 0 to 1."),
-    _runtime("consumequeue_disk_ratio", "The same: queues lie in the same file system."),
-    _runtime("commitlogdir_capacity_total", "Size of the store's file system.", "bytes"),
-    _runtime("commitlogdir_capacity_free", "Free space of the store's file system.", "bytes"),
+    _runtime("commitlog_disk_ratio", "Used share of the commit log's file system, 0 to 1."),
+    _runtime("consumequeue_disk_ratio", "Used share of the queues' file system, 0 to 1."),
+    _runtime("commitlogdir_capacity_total", "Size of the commit log's file system.", "bytes"),
+    _runtime("commitlogdir_capacity_free", "Free space of the commit log's file system.", "bytes"),
     *(
         _runtime(f"pmdt_{name}", f"Batches stored in {words}, since the start.")
         for name, words, _ in PUT_TIMES

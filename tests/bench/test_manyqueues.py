@@ -112,9 +112,9 @@ def test_a_disk_that_is_nearly_full_is_not_filled_further(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = OsDisk(tmp_path)
-    monkeypatch.setattr(disk, "used_ratio", lambda: 0.84)
+    monkeypatch.setattr(disk, "used_ratio", lambda *_: 0.84)
     check_room(disk)
-    monkeypatch.setattr(disk, "used_ratio", lambda: 0.86)
+    monkeypatch.setattr(disk, "used_ratio", lambda *_: 0.86)
     with pytest.raises(NoRoom, match="86%"):
         check_room(disk)
 

@@ -20,6 +20,7 @@ from store.reader import Wanted
 from store.record import TRANSACTION_PREPARED
 from tests.interop.test_interop import ask, ours, rocketmq, same, writer
 from tests.interop.writer import OPTIONS
+from tests.otherfilesystem import other_file_system
 from tests.pipeline.test_audit import CHOSEN, fill, flip, records
 from tests.support import NOW, put_ok
 
@@ -112,6 +113,39 @@ def test_a_damaged_log_is_rebuilt_as_a_node_would(spark: SparkSession, tmp_path:
     made = rebuild(spark, other, CHOSEN)
     assert made.damaged
     assert_same(one, other)
+
+
+def test_a_rebuild_keeps_queues_whose_records_are_deleted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "a"
+    store = MessageStore(OsDisk(path), CHOSEN)
+    store.start()
+    put_ok(store, [b"x"] * 7, "expired")
+    store.shutdown()
+    with other_file_system(path) as elsewhere:
+        shutil.move(path / "consumequeue", elsewhere / "queues")
+        (path / "consumequeue").symlink_to(elsewhere / "queues")
+        fill(path)
+        (path / "commitlog" / f"{0:020}").unlink()  # as RocketMQ, which writes no queueends
+        (path / "queueends").unlink()
+        (elsewhere / "queues" / "T0" / "0" / f"{0:020}").write_bytes(b"damage")
+        rebuild(spark, path, CHOSEN)
+        assert (path / "consumequeue").is_symlink()
+        assert sorted(p.name for p in (elsewhere / "queues").iterdir()) == [
+            *("T0", "T1", "T2", "expired")
+        ]
+        store = MessageStore(OsDisk(path), CHOSEN)
+        report = store.start()
+        assert not report.rebuilt_queues
+        assert (store.next_offset("expired", 0), store.queue_range("expired", 0)[0]) == (7, 7)
+        assert store.get("T0", 0, store.queue_range("T0", 0)[0], Wanted(10, 1 << 20)).count == 10
+        store.shutdown()
+        shutil.rmtree(elsewhere / "queues")
+        (path / "queueends").unlink()
+        (path / "consumequeue").unlink()
+        with pytest.raises(BadJob, match=r"consumequeue is lost, the log begins at 262144, and"):
+            rebuild(spark, path, CHOSEN)
 
 
 def test_a_directory_that_is_held_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class FullDisk(OsDisk):
 
     ratio = 0.1
 
-    def used_ratio(self) -> float:
+    def used_ratio(self, name: str = "") -> float:
         return self.ratio
 
 

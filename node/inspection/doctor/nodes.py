@@ -15,6 +15,7 @@ from node.inspection.doctor.findings import (
     replica_of,
 )
 from node.inspection.doctor.replication import of_replication
+from store.directories import LOG
 
 DISPATCH_BYTES = 16 << 20
 EXPIRES_MS = 14 * 86_400_000  # a certificate that expires earlier is reported
@@ -149,6 +150,12 @@ def others_fill(node: NodeStatus) -> bool:
     return parts.get("disk_others_bytes", 0) > parts.get("disk_store_bytes", 0)
 
 
+def _disk_of(node: NodeStatus) -> str:
+    """Its disk, by the directory on it where it is not that of the log."""
+    named = node.disk_directory not in ("", LOG)
+    return f"the file system of {node.disk_directory}" if named else "its disk"
+
+
 def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
     """The store of a node."""
     if node.fence_reason:
@@ -165,7 +172,7 @@ def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
             ERROR,
             "disk-full",
             where,
-            "its disk is too full to store messages"
+            f"{_disk_of(node)} is too full to store messages"
             + (f": {OTHERS_FILL}" if others_fill(node) else ""),
             "free disk space; it goes on by itself",
             "disk-full",
@@ -173,7 +180,9 @@ def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
     elif node.disk_used_ratio >= DISK_BUSY:
         filling = node.disk_used_ratio >= DISK_FILLING
         effect = "messages are deleted as soon as they expire"
-        if filling and others_fill(node):
+        if filling and node.disk_directory not in ("", LOG):
+            effect += "; soon puts are refused"
+        elif filling and others_fill(node):
             effect = f"{OTHERS_FILL}; soon puts are refused"
         elif filling:
             effect = "messages are deleted before their time"
@@ -181,7 +190,7 @@ def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
             WARNING if filling else NOTE,
             "disk-filling",
             where,
-            f"its disk is {node.disk_used_ratio:.0%} full: {effect}",
+            f"{_disk_of(node)} is {node.disk_used_ratio:.0%} full: {effect}",
             "free disk space, or lower store.file_reserved_time",
             "disk-full",
         )

@@ -506,7 +506,7 @@ async def test_a_disk_that_tells_nothing_hides_nothing_else(
     def broken(path: object) -> None:
         raise OSError(errno.EIO, "it has failed")
 
-    monkeypatch.setattr("node.metrics.nodefacts.shutil.disk_usage", broken)
+    monkeypatch.setattr("node.metrics.nodefacts.fullest", broken)
     found = await of(node)
     assert found.rows("duolog_disk_free_bytes") == {}
     assert found.value("duolog_writable") == 1

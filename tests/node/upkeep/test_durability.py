@@ -219,7 +219,7 @@ async def test_disk_full_refuses_writes_serves_reads_and_ends(
     assert node.broker is not None
     async with client.producer(timeout=20) as producer:
         await producer.send("T", b"before", queue_id=0)
-        monkeypatch.setattr(node.broker.store.disk, "used_ratio", lambda: 0.95)
+        monkeypatch.setattr(node.broker.store.disk, "used_ratio", lambda *_: 0.95)
         node.broker.store.retention.check_space()
         with pytest.raises(duolog.Retryable, match="DISK_FULL"):
             await producer.send("T", b"during", queue_id=0, timeout=5)
@@ -268,7 +268,7 @@ async def test_forced_deletion_of_unexpired_segments_is_logged_as_a_warning_with
     monkeypatch.setattr(store.disk, "used_bytes", lambda: (own + others, own))
     assert used_bytes()[1] > 0
     with structlog.testing.capture_logs() as lines:
-        monkeypatch.setattr(store.disk, "used_ratio", lambda: 0.86)
+        monkeypatch.setattr(store.disk, "used_ratio", lambda *_: 0.86)
         async with client.producer() as producer:
             async with asyncio.timeout(20):
                 while not (told := [line for line in lines if "segments" in line["event"]]):

@@ -3,9 +3,7 @@
 What this node has no value for is 0, or left out where they do without it.
 """
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from duolog import __version__
 
@@ -15,6 +13,8 @@ from node.histogram import Histogram
 from node.remoting.administration.bodies import dumps
 from node.remoting.administration.brokers.statistics import Statistics
 from node.remoting.codec.command import VERSION, Command
+from store.directories import LOG
+from store.filesystems import FileSystem, file_system_of
 
 VERSION_NAME = "V4_9_8"  # that of VERSION
 UNITS = "KMGTPE"
@@ -78,11 +78,11 @@ class Runtime:
 
     def _store(self) -> Iterator[tuple[str, object]]:
         found: StoreStatus = self._broker.log.status()
-        yield "commitLogDirCapacity", _capacity(self._broker.node.data)
-        yield "commitLogDiskRatio", found.disk_used_ratio
+        yield "commitLogDirCapacity", _capacity(file_system_of(self._broker.node.data, LOG))
+        yield "commitLogDiskRatio", found.log_disk_used_ratio
         yield "commitLogMaxOffset", found.max_offset
         yield "commitLogMinOffset", found.min_offset
-        yield "consumeQueueDiskRatio", found.disk_used_ratio
+        yield "consumeQueueDiskRatio", found.queues_disk_used_ratio
         yield "dispatchBehindBytes", found.dispatch_behind_bytes
         yield "earliestMessageTimeStamp", self._first_time(found.min_offset)
         yield "remainHowManyDataToFlush", readable(max(0, found.max_offset - found.flushed_offset))
@@ -129,9 +129,8 @@ class Runtime:
         yield "timerDequeueTps", self._statistics.rates("timed out", out).split()[0]
 
 
-def _capacity(directory: Path) -> str:
-    found = os.statvfs(directory)
-    total, free = (readable(n * found.f_frsize) for n in (found.f_blocks, found.f_bavail))
+def _capacity(found: FileSystem) -> str:
+    total, free = readable(found.total_bytes), readable(found.free_bytes)
     return f"Total : {total}, Free : {free}."
 
 

@@ -1,0 +1,76 @@
+"""The directories of a store that may lie on other file systems: its log, its queues, its index.
+
+A link in the store's own directory leads to such a directory. So it has one path for everything
+that opens it: the node, tools that are given the store's directory, backups, older versions,
+RocketMQ.
+"""
+
+import os
+from pathlib import Path
+
+from store.errors import BadStoreDirectory
+
+LOG = "commitlog"
+QUEUES = "consumequeue"
+INDEX = "index"
+MOVABLE = (LOG, QUEUES, INDEX)
+LOST_FOUND = "lost+found"  # of a file system itself, where a directory is its root
+
+
+def lead(root: Path, name: str, target: str) -> None:
+    """Have a directory of the store lie at another path. Raises BadStoreDirectory.
+
+    Files are never moved, and no directory is made where one was: its file system may be away.
+    """
+    place, wanted = root / name, Path(target)
+    try:
+        if place.is_symlink():
+            if os.path.realpath(place) != os.path.realpath(wanted):
+                raise BadStoreDirectory(
+                    str(place),
+                    f"leads to {os.path.realpath(place)}, but {option_of(name)} is {target}. Stop "
+                    f"the node, move the files, remove the link {place}, and start again",
+                )
+            return
+        if place.exists():
+            if wanted.exists() and os.path.samefile(place, wanted):
+                return
+            if any(path.name != LOST_FOUND for path in place.iterdir()):
+                raise BadStoreDirectory(
+                    str(place),
+                    f"has files, but {option_of(name)} is {target}. Stop the node, move the files "
+                    f"there (mv {place}/* {target}/), and start again",
+                )
+            place.rmdir()
+        wanted.mkdir(mode=0o700, exist_ok=True)
+        place.symlink_to(wanted, target_is_directory=True)
+    except OSError as error:
+        reason = f"cannot lead to {target} ({option_of(name)}): {error.strerror or error}"
+        raise BadStoreDirectory(str(place), reason) from error
+
+
+def linked(root: Path, name: str) -> str:
+    """Where a directory of the store really lies, if it is a link; otherwise empty.
+
+    Raises BadStoreDirectory if there is nothing.
+    """
+    place = root / name
+    if not place.is_symlink():
+        return ""
+    found = os.path.realpath(place)
+    if not os.path.isdir(found):
+        raise BadStoreDirectory(
+            str(place),
+            f"leads to {found}, which is no directory: mount its file system, or remove the link "
+            "if its files are lost",
+        )
+    return found
+
+
+def option_of(name: str) -> str:
+    """The option that moves a directory."""
+    return {
+        LOG: "store.path_commit_log",
+        QUEUES: "store.path_consume_queue",
+        INDEX: "store.path_index",
+    }[name]
