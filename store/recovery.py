@@ -302,9 +302,9 @@ class Recovery:
         known = max(self.known_end, self.checkpoint.confirm_phy_offset)
         if end < known:
             self.problem(
-                f"the commit log ends at {end}, but records up to {known} were "
-                f"dispatched or confirmed before: records in [{end}, {known}) are lost "
-                "on this node"
+                f"the commit log ends at {end}, but records up to {known} were dispatched or "
+                f"confirmed before: records in [{end}, {known}) are lost on this node, or were "
+                "stored after the log was copied, if this directory is a copy of a running node's"
             )
 
     def _lacking(

@@ -11,8 +11,11 @@ from node.broker import Broker
 from node.remoting.administration.bodies import dumps, properties_text
 from node.remoting.codec.command import Command
 from node.remoting.codec.fields import camel
+from store.directories import INDEX, LOG, QUEUES
 from store.metadata import TRACE_TOPIC
 from store.status import BrokerRole
+
+_PATHS = {LOG: "storePathCommitLog", QUEUES: "storePathConsumeQueue", INDEX: "storePathIndex"}
 
 
 class Configuration:
@@ -54,6 +57,8 @@ class Configuration:
         yield "msgTraceTopicName", TRACE_TOPIC
         yield "namesrvAddr", f"{self._host}:{self._port}"
         yield "slaveReadEnable", broker.replication.options.slave_read_enable
+        for name, path in broker.store.options.paths.items():
+            yield _PATHS[name], path or broker.node.data / name
         yield "storePathRootDir", broker.node.data
         yield "traceOn", True
         yield "traceTopicEnable", TRACE_TOPIC in broker.metadata.topics
