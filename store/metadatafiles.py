@@ -311,11 +311,16 @@ def read_consumed(disk: Disk) -> dict[QueueKey, int]:
         for export in EXPORTS:
             with contextlib.suppress(OSError, ValueError):
                 read_export(disk, export, export.path, tables)
+    return consumed_of(tables) | {(SYSTEM_TOPIC, 0): tables.applied}
+
+
+def consumed_of(tables: Metadata) -> dict[QueueKey, int]:
+    """How far groups and delay levels have consumed queues of existing topics."""
     found = {(SCHEDULE_TOPIC, level - 1): offset for level, offset in tables.delay_offsets.items()}
     for (topic, _), row in tables.offsets.items():
         for queue_id, offset in row.items() if topic in tables.topics else ():
             found[topic, queue_id] = max(found.get((topic, queue_id), 0), offset)
-    return found | {(SYSTEM_TOPIC, 0): tables.applied}
+    return found
 
 
 def read_export(disk: Disk, export: Export, path: str, tables: Metadata) -> bytes:

@@ -270,6 +270,7 @@ class Cutover:
                     f"the broker's log ends at {follower.broker_end}, the copy at {follower.end} "
                     f"{self._reason()}".rstrip()
                 )
+        await follower.reserve_deleted()
         self._say(f"both logs end at offset {end}")
         tables = follower.tables
         self._say(

@@ -32,6 +32,7 @@ from node.upkeep.threadwork import done_in_thread
 from store.disk import Disk
 from store.messagestore import MessageStore, PutResult
 from store.metadata import Metadata
+from store.metadatafiles import SavedEnds, consumed_of
 from store.offsets import PhyOffset
 from store.record import LOCAL_HOST
 from store.status import BrokerRole, FlushDiskType, PutMessageStatus
@@ -193,6 +194,24 @@ class Follower:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._shown.wait()
+
+    async def reserve_deleted(self) -> None:
+        """Have queues whose records the broker had deleted end where they do there.
+
+        Nothing in the log tells of them, and their groups would miss messages that begin at offset
+        0 again. Raises CallRefused, OSError, TimeoutError.
+        """
+        while self.store.dispatch():
+            await asyncio.sleep(0)
+        if self.store.dispatched_offset < self.end:
+            reached = self.store.dispatched_offset
+            raise OSError(f"queues have the messages up to {reached}, not {self.end}")
+        known, found = set(self.store.queue_keys()), SavedEnds(self.end)
+        for (topic, queue_id), consumed in consumed_of(self.tables).items():
+            if consumed > 0 and (topic, queue_id) not in known:
+                end = await self.broker.queue_end(topic, queue_id)
+                found.rows.setdefault(topic, {})[str(queue_id)] = [end, 0]
+        self.store.reserve(found)
 
     async def made_durable(self, end: int) -> None:
         """Sync the log up to an offset. Raises OSError where that fails."""

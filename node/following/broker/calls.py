@@ -81,6 +81,13 @@ class OldBroker:
         """A table as it writes it."""
         return await self._body(code)
 
+    async def queue_end(self, topic: str, queue_id: int) -> int:
+        """The queue offset of the next message of a queue."""
+        calling = await self._connected()
+        fields = {"topic": topic, "queueId": str(queue_id)}
+        answer = await calling.call(RequestCode.GET_MAX_OFFSET, fields)
+        return _offset(answer.fields.get("offset"), self.address)
+
     async def change(self, settings: Mapping[str, str]) -> None:
         """Change settings while it runs; it writes them into its configuration file as well."""
         text = "".join(f"{key}={value}\n" for key, value in settings.items())

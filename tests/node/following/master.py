@@ -76,6 +76,7 @@ class HandMaster:
     frame_bytes: int = 32 << 10
     settings: dict[str, str] = field(default_factory=_settings)
     tables: dict[int, bytes] = field(default_factory=_tables)
+    queue_ends: dict[str, int] = field(default_factory=dict)  # by TOPIC-QUEUE, of deleted records
     asked: list[int] = field(default_factory=list)
     reports: list[int] = field(default_factory=list)
     refused: set[int] = field(default_factory=set)
@@ -144,6 +145,9 @@ class HandMaster:
             rows = (line.partition("=") for line in request.body.decode().splitlines())
             self.settings.update({key: value for key, _, value in rows})
             return request.answer(0)
+        if request.code == RequestCode.GET_MAX_OFFSET:
+            place = f"{request.fields['topic']}-{request.fields['queueId']}"
+            return request.answer(0, fields={"offset": str(self.queue_ends.get(place, 0))})
         return request.answer(0, body=self._body(request.code))
 
     def _body(self, code: int) -> bytes:

@@ -79,6 +79,21 @@ async def test_a_copy_becomes_duologs_own(
     assert copied(tmp_path / "copy", len(log)) == log, "what was copied stays as it is"
 
 
+async def test_a_queue_whose_records_the_broker_had_deleted_goes_on_after_the_cutover(
+    tmp_path: Path, followed: Opened, log: bytes, start_node: StartNode
+) -> None:
+    """Otherwise it begins at 0, and its group, which is further, misses what comes."""
+    async with serving(HandMaster(log)) as master, followed(master) as follower:
+        code = RequestCode.GET_ALL_CONSUMER_OFFSET
+        master.tables[code] = b'{"offsetTable":{"T@g":{0:7,3:40},"Gone@g":{0:9}}}'
+        master.queue_ends["T-3"] = 50
+        await Cutover(follower, lambda text: None, QUICK).run()
+    node = await start_node(data=tmp_path / "copy", **sizes())
+    address = f"127.0.0.1:{node.port}"
+    async with duolog.Client(address, timeout=10) as client, client.producer() as producer:
+        assert (await producer.send("T", b"new", queue_id=3)).queue_offset == 50
+
+
 async def test_a_directory_that_follows_is_not_served(
     tmp_path: Path, followed: Opened, log: bytes, start_node: StartNode
 ) -> None:
@@ -357,6 +372,9 @@ class Growing:
 
     async def shown(self, seconds: float) -> None:
         """See Follower."""
+
+    async def reserve_deleted(self) -> None:
+        pass
 
     async def made_durable(self, end: int) -> None:
         """See Follower."""
