@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.errors import BadJob
+from store.directories import LOST_FOUND
 from store.kernels import scan
 from store.kernels.jit import EMPTY_I64, I64, U8
 from store.mappedfilequeue import NAME_DIGITS
@@ -77,6 +78,8 @@ def segments_of(directory: Path) -> list[Segment]:
         raise BadJob(f"{directory} is not a store directory: it has no commitlog")
     found = []
     for path in sorted(log.iterdir()):
+        if path.name == LOST_FOUND:
+            continue
         if not (len(path.name) == NAME_DIGITS and path.name.isdecimal()):
             raise BadJob(f"{path} is not a segment (its name must have {NAME_DIGITS} digits)")
         size = path.stat().st_size

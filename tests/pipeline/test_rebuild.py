@@ -128,6 +128,7 @@ def test_a_rebuild_keeps_queues_whose_records_are_deleted(
         (path / "consumequeue").symlink_to(elsewhere / "queues")
         fill(path)
         (path / "commitlog" / f"{0:020}").unlink()  # as RocketMQ, which writes no queueends
+        (path / "commitlog" / "lost+found").mkdir()  # it is a file system's root
         (path / "queueends").unlink()
         (elsewhere / "queues" / "T0" / "0" / f"{0:020}").write_bytes(b"damage")
         rebuild(spark, path, CHOSEN)
