@@ -49,7 +49,16 @@ from ha.failoverevents import (
     Wake,
 )
 from ha.groupchanges import GroupChanges
-from ha.groupstate import BadState, Discarded, GroupState, Keys, Registration, View
+from ha.groupstate import (
+    BadState,
+    Discarded,
+    GroupState,
+    Keys,
+    Registration,
+    Unreachable,
+    Unreached,
+    View,
+)
 from ha.guarantee import Guarantee
 from ha.knowngroup import KnownGroup, NotBelieved
 from ha.mandate import Mandate, Mastership
@@ -67,6 +76,8 @@ HAND_OVER_MS = 2000  # longest pause of a planned switch
 STANDSTILL_SHARE = 0.5  # of a master's patience: without an event for so long, it stood still
 STANDSTILL_MIN_MS = 200  # several turns of its clock, which must not pass for a standstill
 FULL_PAUSE_MS = 30_000  # a mastership that was handed over is not handed on for so long
+UNREACHED_MS = 2000  # a master that others cannot reach for so long hands over to one they can
+UNREACHED_PAUSE_MS = 30_000  # and does not do so again for so long
 DISCARDED_MAX = 32
 
 
@@ -86,18 +97,22 @@ class _Kind(enum.Enum):
     HAND_OVER = "hand over"
     START = "claim the start"
     DEPOSE = "depose"
-    ROOM = "tell the room"
+    TELL = "tell the room and the reach"
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A transaction that was sent. state: what the state key becomes with it."""
+    """A transaction that was sent.
+
+    state: what the state key becomes with it. reason: why this mastership ends with it.
+    """
 
     number: int
     kind: _Kind
     lease: int
     state: GroupState | None = None
     token: Any = None
+    reason: str = "handed over"
 
 
 @dataclass(slots=True)
@@ -148,11 +163,31 @@ class Failover:
         self._handing: _HandingOver | None = None
         self._unclean: ElectUnclean | None = None
         self._not_full_before_ms = MonoMs(0)  # when a full disk may end this mastership
+        self._unreached_since_ms: MonoMs | None = None  # this master, by most others
+        self._stays_until_ms = MonoMs(0)  # though most others cannot reach it
 
     @property
     def view(self) -> View:
         """The group as it was read last."""
         return self.group.view
+
+    @property
+    def unreachable(self) -> Unreachable:
+        """The nodes that this one cannot reach at their replication addresses."""
+        return self._facts.unreachable()
+
+    @property
+    def unreached_by(self) -> dict[str, Unreached]:
+        """The live nodes that cannot reach this one at its replication address, and why."""
+        return self.view.unreached_by(self.me.replica.node)
+
+    @property
+    def _sight(self) -> View:
+        """The group as it was read last, with what this node has found since."""
+        view, me, found = self.view, self.me.replica.node, self._facts.unreachable()
+        if found == view.reach.get(me, {}):
+            return view
+        return replace(view, reach={**view.reach, me: found})
 
     @property
     def known_master(self) -> Registration | None:
@@ -224,7 +259,9 @@ class Failover:
         if self.role is not Role.LEADING:
             return succession.relievers(self.view, state, me) >= self.guarantee.in_sync_replicas
         master = self._master
-        return master is not None and bool(succession.roomy_successor(self.view, state, me, master))
+        return master is not None and bool(
+            succession.roomy_successor(self._sight, state, me, master)
+        )
 
     def may_be_relieved(self, now_ms: MonoMs) -> bool:
         """Whether a master whose disk is full may hand over now: not after every few moments."""
@@ -371,14 +408,14 @@ class Failover:
                 | _Kind.START
                 | _Kind.DEPOSE
                 | _Kind.PROMISE
-                | _Kind.ROOM
+                | _Kind.TELL
             ):
                 return [*self._say(done.token, ""), *self.group.read(now_ms)]
             case _Kind.MEMBERS:
                 assert done.state is not None, "it changes the state"
                 return self.group.changed(done.state, revision, now_ms)
             case _Kind.HAND_OVER:
-                effects = self._step_down("handed over") if self.role is Role.LEADING else []
+                effects = self._step_down(done.reason) if self.role is Role.LEADING else []
                 return [*effects, *self._say(done.token, ""), *self.group.read(now_ms)]
 
     def _refused(self, done: _Pending) -> list[Effect]:
@@ -466,11 +503,9 @@ class Failover:
             if taken:
                 return effects + self._stand(taken)
             # Also if an older registration was applied late, and expired with an older lease.
-            return effects + self._send(
-                _Kind.REGISTER, self._changes.register(self._facts.has_room())
-            )
-        if self.lease and self._facts.has_room() is not self.view.has_room(self.me.replica.node):
-            return effects + self._send(_Kind.ROOM, self._changes.tell_room(self._facts.has_room()))
+            return effects + self._send(_Kind.REGISTER, self._changes.register(*self._told()))
+        if self.lease and self._told() != self._read_told():
+            return effects + self._send(_Kind.TELL, self._changes.tell(*self._told()))
         if self.role is Role.LEADING:
             return effects + self._keep_leading(now_ms)
         return effects + self._find_a_master(now_ms)
@@ -478,6 +513,15 @@ class Failover:
     def _is_registered(self) -> bool:
         node = self.me.replica.node
         return self.view.leases.get(node) == self.lease and self.view.replicas.get(node) == self.me
+
+    def _told(self) -> tuple[bool, Unreachable]:
+        """What this node tells of itself: whether its disk has room, and whom it cannot reach."""
+        return self._facts.has_room(), self._facts.unreachable()
+
+    def _read_told(self) -> tuple[bool, Unreachable]:
+        """The same as the registry has it."""
+        node = self.me.replica.node
+        return self.view.has_room(node), self.view.reach.get(node, {})
 
     def _name_taken(self) -> str:
         """Another live process with this node's name; empty: none that blocks this one.
@@ -616,7 +660,7 @@ class Failover:
             self.reason = f"epoch {self._facts.promised_epoch()} was seen, the registry's is older"
             return []
         else:
-            delay = succession.delay_ms(view, state, self.me.replica)
+            delay = succession.delay_ms(self._sight, state, self.me.replica)
             new = state.changed(epoch=next_epoch(state.epoch), master=self.me.replica, successor="")
             cause = succession.cause(state)
         unfit = self._facts.unfit()
@@ -682,13 +726,16 @@ class Failover:
     # -- leading -------------------------------------------------------------------------------
 
     def _keep_leading(self, now_ms: MonoMs) -> list[Effect]:
-        view, state, master = self.view, self.view.state, self._master
+        view, state, master = self._sight, self.view.state, self._master
         if state is None or not self._is_mine() or state.epoch != self._led_epoch:
             return self._abandon_lease("another node is the master, or the lock expired")
         if master is None:
             return []  # its epoch is being opened
         if self._handing is not None:
             return self._go_on_handing_over(self._handing, state, master, now_ms)
+        instead = self._better_placed(view, state, master, now_ms)
+        if instead:
+            return self._leave_to(instead, state, now_ms)
         successor = succession.best_successor(view, state, self.me.replica, master)
         if self.me.replica.node in view.drained and successor and now_ms >= self._not_before_ms:
             self._not_before_ms = MonoMs(now_ms + PAUSE_MS)
@@ -736,6 +783,36 @@ class Failover:
             return []
         return self._send(_Kind.PROMISE, self._changes.promise(new))
 
+    # -- a master that others cannot reach -------------------------------------------------------
+
+    def _better_placed(
+        self, view: View, state: GroupState, master: Mastership, now_ms: MonoMs
+    ) -> str:
+        """The member to leave this mastership to, as most nodes have not been able to follow it for
+        a while and could follow that one; empty: none.
+        """
+        instead = ""
+        if self.unreached_by and now_ms >= self._stays_until_ms:
+            connected = len({replica.node for replica in master.progress(now_ms)})
+            instead = succession.better_placed(view, state, self.me.replica, connected)
+        if not instead:
+            self._unreached_since_ms = None
+            return ""
+        since_ms = self._unreached_since_ms = self._unreached_since_ms or now_ms
+        return instead if now_ms - since_ms >= UNREACHED_MS else ""
+
+    def _leave_to(self, member: str, state: GroupState, now_ms: MonoMs) -> list[Effect]:
+        """Release the lock for a member that does not follow.
+
+        Every member of the set holds what was confirmed; what this master stored since then, it
+        has not acknowledged, as that member was required.
+        """
+        self._stays_until_ms = MonoMs(now_ms + UNREACHED_PAUSE_MS)
+        new = state.changed(successor=member)
+        names, one = " and ".join(self.unreached_by), next(iter(self.unreached_by.values()))
+        reason = f"{names} cannot follow it at {one}, and could follow {member}"
+        return self._send(_Kind.HAND_OVER, self._changes.hand_over(new), state=new, reason=reason)
+
     # -- hand-over -----------------------------------------------------------------------------
 
     def _start_hand_over(self, asked: HandOver, now_ms: MonoMs) -> list[Effect]:
@@ -746,10 +823,11 @@ class Failover:
             # Possibly the same order again, whose answer was lost.
             return self._say(asked.token, "a hand-over is already in progress", unknown=True)
         me = self.me.replica
-        target = asked.target or succession.best_successor(self.view, state, me, master)
+        sight = self._sight
+        target = asked.target or succession.best_successor(sight, state, me, master)
         if target == me.node:
             return self._say(asked.token, "")
-        refused = succession.refusal(self.view, state, me, target)
+        refused = succession.refusal(sight, state, me, target)
         if refused:
             return self._say(asked.token, refused)
         self._handing = _HandingOver(target, MonoMs(now_ms + HAND_OVER_MS), asked.token)
@@ -794,6 +872,7 @@ class Facts:
     unfit: why this node may not lead now (damage in its log, a failed disk), empty where it may.
     renew: give this directory another incarnation, durably, and answer it; the reason is for the
     log. May raise OSError. is_full: its disk takes no puts. has_room: its disk is far from that.
+    unreachable: the registered nodes whose replication addresses it could not connect to last.
     """
 
     unfit: Callable[[], str]
@@ -803,6 +882,7 @@ class Facts:
     renew: Callable[[str], int]
     is_full: Callable[[], bool] = lambda: False
     has_room: Callable[[], bool] = lambda: True
+    unreachable: Callable[[], Unreachable] = dict
 
 
 __all__ = ["Candidacy", "Facts", "Failover", "Role"]

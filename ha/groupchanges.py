@@ -2,7 +2,7 @@
 
 | change | builds on |
 |--------|-----------|
-| register, tell_room | nothing: a node's registration and its room are its own |
+| register, tell | nothing: a node's registration, its room and its reach are its own |
 | claim | its start and the state as they were read |
 | elect | the state as it was read, no lock, its own start |
 | set_members, hand_over | the state as it was read, and the lock of this very mastership |
@@ -12,7 +12,7 @@
 
 from dataclasses import dataclass
 
-from ha.groupstate import GroupState, Keys, Registration, View
+from ha.groupstate import GroupState, Keys, Registration, Unreachable, View, reach_to_bytes
 from ha.guarantee import Guarantee
 from ha.registry import Check, Delete, Put, Transaction
 from ha.starts import Start
@@ -27,18 +27,24 @@ class GroupChanges:
     me: Registration
     lease: int
 
-    def register(self, has_room: bool) -> Transaction:
-        """Say that this node lives, and where, and whether its disk has room."""
+    def register(self, has_room: bool, unreachable: Unreachable) -> Transaction:
+        """Say that this node lives, and where, and what else it tells."""
         key = self.keys.replica(self.me.replica.node)
-        return Transaction((), (Put(key, self.me.to_bytes(), self.lease), self._room(has_room)))
+        told = self.tell(has_room, unreachable).changes
+        return Transaction((), (Put(key, self.me.to_bytes(), self.lease), *told))
 
-    def tell_room(self, has_room: bool) -> Transaction:
-        """Say whether this node's disk has room, for as long as it lives."""
-        return Transaction((), (self._room(has_room),))
-
-    def _room(self, has_room: bool) -> Put | Delete:
-        key = self.keys.room(self.me.replica.node)
-        return Put(key, b"{}", self.lease) if has_room else Delete(key)
+    def tell(self, has_room: bool, unreachable: Unreachable) -> Transaction:
+        """Say whether this node's disk has room and whom it cannot reach, while it lives."""
+        node = self.me.replica.node
+        room, reach = self.keys.room(node), self.keys.reach(node)
+        found = reach_to_bytes(unreachable)
+        return Transaction(
+            (),
+            (
+                Put(room, b"{}", self.lease) if has_room else Delete(room),
+                Put(reach, found, self.lease) if unreachable else Delete(reach),
+            ),
+        )
 
     def claim(self, start: Start) -> Transaction:
         """Record this start, and remove entries of incarnations that are no longer in use."""

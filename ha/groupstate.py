@@ -7,6 +7,7 @@
 | replica/NODE | NODE's lease | that it lives: incarnation, addresses |
 | drained/NODE | - | it shall not be the master, nor count for puts |
 | room/NODE | NODE's lease | its disk has room for what a full master cannot store |
+| reach/NODE | NODE's lease | whose replication addresses it cannot reach; none: it reaches all |
 | start/NODE/INCARNATION | - | the newest start of its directory: an older copy does not know it |
 | guarantee | - | what puts are promised, whoever is the master (`ha.guarantee`) |
 """
@@ -204,6 +205,10 @@ class Keys:
         """The mark of a live node whose disk has room; nodes of v0.1.0 have none."""
         return f"{self.prefix}room/{node}"
 
+    def reach(self, node: str) -> str:
+        """Whom a live node cannot reach; nodes of v0.1.0 do not tell."""
+        return f"{self.prefix}reach/{node}"
+
     def starts(self, node: str) -> str:
         """Prefix of a node's starts, one key for each incarnation it ever had."""
         return f"{self.prefix}start/{node}/"
@@ -211,6 +216,39 @@ class Keys:
     def start(self, replica: Replica) -> str:
         """The newest start of a replica's directory."""
         return f"{self.starts(replica.node)}{replica.incarnation:016x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreached:
+    """A replication address that took no connection, and why."""
+
+    address: str
+    reason: str
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.address} ({self.reason})"
+
+
+Unreachable = Mapping[str, Unreached]  # by node, as one other node found
+
+
+def reach_to_bytes(found: Unreachable) -> bytes:
+    """As JSON."""
+    value = {name: [one.address, one.reason] for name, one in sorted(found.items())}
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _reach_from_bytes(data: bytes) -> Unreachable:
+    """Of another version's value, nothing: it is told for better choices only."""
+    try:
+        value: dict[str, Any] = json.loads(data)
+        return {
+            str(name): Unreached(str(address), str(reason))
+            for name, (address, reason) in value.items()
+        }
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +266,19 @@ class View:
     guarantee: Guarantee | None = None  # None: not recorded yet
     guarantee_revision: int = 0
     rooms: Mapping[str, int] = field(default_factory=dict)  # leases of nodes whose disk has room
+    reach: Mapping[str, Unreachable] = field(default_factory=dict)  # by the live node that tells it
+
+    def unreached_by(self, node: str) -> dict[str, Unreached]:
+        """What other live nodes found who cannot reach a node where it is registered now."""
+        row = self.replicas.get(node)
+        return {
+            other: found[node]
+            for other, found in sorted(self.reach.items())
+            if other != node
+            and node in found
+            and row is not None
+            and found[node].address == row.ha_endpoint
+        }
 
     def has_room(self, node: str) -> bool:
         """Whether a live node says that its disk has room."""
@@ -277,6 +328,7 @@ def view_of(snapshot: Snapshot, keys: Keys) -> View:
     replicas: dict[str, Registration] = {}
     leases: dict[str, int] = {}
     start, drained, room = keys.replica(""), keys.drained(""), keys.room("")
+    reach = keys.reach("")
     for key, row in snapshot.rows.items():
         if not key.startswith(start):
             continue
@@ -298,6 +350,11 @@ def view_of(snapshot: Snapshot, keys: Keys) -> View:
         promise,
         promise_row.mod_revision if promise_row is not None else 0,
         {k[len(room) :]: row.lease for k, row in snapshot.rows.items() if k.startswith(room)},
+        {
+            k[len(reach) :]: _reach_from_bytes(row.value)
+            for k, row in snapshot.rows.items()
+            if k.startswith(reach) and leases.get(k[len(reach) :]) == row.lease
+        },
     )
 
 

@@ -575,6 +575,7 @@ class Node:
                 advertised or f"{host}:{self.ha_port}",
                 section.lease_seconds,
                 section.disk_stall_ms,
+                self.ha_port,
             )
             self.failover = FailoverService(broker, registry, candidate)
         except BaseException:

@@ -351,6 +351,8 @@ class ReplicationStatus:
             last minute.
         guarantee: elected groups: what puts are promised whichever node leads, by setting; none: it
             is not recorded yet, or the node is of an older version.
+        unreachable: elected groups: the nodes that it cannot reach at their replication addresses,
+            where they would have to be followed if they led: the address, and why.
     """
 
     group: str = ""
@@ -380,6 +382,7 @@ class ReplicationStatus:
     refusal: str = ""
     rocketmq_slaves: tuple[RocketmqSlaveStatus, ...] = ()
     guarantee: Mapping[str, str] = field(default_factory=dict)
+    unreachable: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,6 +258,7 @@ def _replication(status: wire.ReplicationStatus) -> ReplicationStatus:
             for row in status.rocketmq_slaves
         ),
         guarantee=dict(status.guarantee),
+        unreachable=dict(status.unreachable),
     )
 
 

@@ -91,6 +91,7 @@ def _add_election(status: wire.ReplicationStatus, machine: Failover, now: int) -
     state, guarantee = machine.view.state, machine.view.guarantee
     if guarantee is not None:
         status.guarantee.update(guarantee.settings())
+    status.unreachable.update({name: str(why) for name, why in machine.unreachable.items()})
     if state is None:
         return
     status.sync_state_set.extend(sorted(replica.node for replica in state.sync_state_set))

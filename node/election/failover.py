@@ -60,6 +60,7 @@ from ha.registry import (
     Transaction,
 )
 from node.config import NodeSection
+from node.election.dials import Dials
 from node.election.directorywrites import DirectoryWrites
 from node.election.leasekeeper import LeaseKeeper
 from node.engine.log import Log
@@ -73,23 +74,10 @@ T = TypeVar("T")
 TICK_SECONDS = 0.05
 WATCH_SECONDS = 5.0
 ORDER_SECONDS = 10.0
-DIAL_SECONDS = 2.0  # to a node that shall take over
+CHANGE_SECONDS = 5.0  # a change is tried; the commands of operators wait twice as long
+AGAIN_SECONDS = 0.5  # before a change without an answer is sent again
 JOIN_SECONDS = 2.0
 LOOP_STALL_RATIO = 0.5  # share of the lease: an event loop blocked for that long is not healthy
-
-
-async def _unreachable(endpoint: str) -> str:
-    """Why a HOST:PORT takes no connection; empty where it does."""
-    host, _, port = endpoint.rpartition(":")
-    try:
-        async with asyncio.timeout(DIAL_SECONDS):
-            _, writer = await asyncio.open_connection(host.strip("[]"), port)
-    except TimeoutError:
-        return f"no answer within {DIAL_SECONDS:g} s"
-    except OSError as error:
-        return error.strerror or str(error)
-    writer.transport.abort()
-    return ""
 
 
 class Roles(Protocol):
@@ -110,13 +98,17 @@ class Roles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A node that stands for election. endpoint: for clients; ha_endpoint: for slaves."""
+    """A node that stands for election.
+
+    endpoint: for clients; ha_endpoint: for slaves. ha_port: that it listens at for slaves.
+    """
 
     node: NodeSection
     endpoint: str
     ha_endpoint: str
     lease_seconds: int
     disk_stall_ms: int
+    ha_port: int = 0
 
 
 class FailoverService:
@@ -139,6 +131,7 @@ class FailoverService:
         self._disk_stall_seconds = candidate.disk_stall_ms / 1000
         self._keys = Keys(node.cluster, node.group)
         replica = Replica(node.name, slave.identity.incarnation)
+        self._dials = Dials(candidate.ha_port, self._others)
         self.machine = Failover(
             log_.store.disk,
             Candidacy(
@@ -155,6 +148,7 @@ class FailoverService:
                 self._renew,
                 lambda: log_.store.retention.is_full,
                 lambda: log_.store.retention.has_room,
+                lambda: self._dials.unreachable,
             ),
         )
         log_.store.retention.relieved = lambda: self.machine.is_relieved
@@ -177,6 +171,7 @@ class FailoverService:
         self._told: Mandate | None = None  # the last one that is in the log, without its deadline
         self._stranded = ""  # as it was logged
         self._weaker: list[str] = []  # as it was logged
+        self._unreached_by: list[str] = []  # as it was logged
         self._reads: list[asyncio.Future[None]] = []  # of who waits for the next reading
         self.routes: dict[str, View] = {}
         replication.known_master = self._known_master
@@ -203,6 +198,7 @@ class FailoverService:
     async def _run(self) -> None:
         try:
             async with asyncio.TaskGroup() as self._tasks:
+                self._tasks.create_task(self._dials.run())
                 self.step(Changed())
                 await self._tick()
         finally:
@@ -215,6 +211,7 @@ class FailoverService:
         if self._wake is not None:
             self._wake.cancel()
         await self._background.stop()
+        self._dials.close()
         self._replication.follower = None
         await self._writes.ended(JOIN_SECONDS)
         self._replication.become_slave()  # nothing is acknowledged from here on
@@ -224,6 +221,15 @@ class FailoverService:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # -- questions of the machine -----------------------------------------------------------------
+
+    def _others(self) -> dict[str, str]:
+        """The replication addresses of the group's other nodes."""
+        machine = self.machine
+        return {
+            name: row.ha_endpoint
+            for name, row in machine.view.replicas.items()
+            if name != machine.me.replica.node
+        }
 
     def _log_empty(self) -> bool:
         commit_log = self._log.store.log
@@ -306,6 +312,19 @@ class FailoverService:
             log.warning("the disk is full: a node with room takes over", master=successor)
         self._relieved_by = successor
         self._tell_weaker()
+        self._tell_unreached()
+
+    def _tell_unreached(self) -> None:
+        """Log once that others could not follow this node, if it led."""
+        found, told = self.machine.unreached_by, self._unreached_by
+        self._unreached_by = list(found)
+        if set(found) - set(told):
+            log.error(
+                "other nodes cannot reach this node's replication address",
+                address=self.machine.me.ha_endpoint,
+                reasons={name: one.reason for name, one in found.items()},
+                hint="set ha.advertise to an address that they reach: they could not follow it",
+            )
 
     def _tell_weaker(self) -> None:
         """Log once that settings of this node ask for less than its group promises."""
@@ -547,36 +566,10 @@ class FailoverService:
         if epoch > known:
             raise sdk.NotMaster("this node is not the master", *self._known_master())
         self._check_leads()
-        chosen = await self._reachable(target)
+        await self._dials.round()  # what was found a moment ago may be over
         self._check_leads()
-        await self._order(lambda token: failoverevents.HandOver(chosen, token))
+        await self._order(lambda token: failoverevents.HandOver(target, token))
         return None
-
-    async def _reachable(self, target: str) -> str:
-        """The node to hand over to, as others can reach it: they would have to follow it.
-
-        target: empty for any, and empty again where all can be reached. Raises BadRequest.
-        """
-        view, me = self.machine.view, self.machine.me.replica.node
-        addresses = {
-            name: row.ha_endpoint
-            for name, row in view.replicas.items()
-            if name != me and target in ("", name)
-        }
-        reasons = await asyncio.gather(*map(_unreachable, addresses.values()))
-        unreachable = {name: why for name, why in zip(addresses, reasons, strict=True) if why}
-        if not unreachable:
-            return target
-        in_sync = {r.node for r in view.state.sync_state_set} if view.state is not None else set()
-        left = in_sync & addresses.keys() - unreachable.keys() - view.drained
-        if left:
-            return min(left)
-        name = min(unreachable)
-        raise sdk.BadRequest(
-            f"{name} cannot take over: this master cannot reach its replication address "
-            f"{addresses[name]} ({unreachable[name]}); set ha.advertise of {name} to an address "
-            "that the other nodes reach"
-        )
 
     def _check_leads(self) -> None:
         """Raise NotMaster unless this node leads."""
@@ -586,7 +579,7 @@ class FailoverService:
     async def set_guarantee(self, setting: str, value: str) -> Guarantee:
         """Set what puts of the group are promised; this master goes by it when that returns.
 
-        Raises NotMaster, BadRequest, Unavailable, ResultUnknown.
+        Raises NotMaster, BadRequest, ResultUnknown.
         """
         self._check_leads()
         view, names = self.machine.view, sorted({replica.node for replica in self._members()})
@@ -602,10 +595,12 @@ class FailoverService:
             )
         known = Check(self._keys.guarantee, view.guarantee_revision)
         change = Put(self._keys.guarantee, new.to_bytes())
-        if await self._change(Transaction((known,), (change,))) is None:
+        made = await self._change(Transaction((known,), (change,)))
+        await self._read_again()
+        # A change whose answer was lost has changed what its repetition checks.
+        if made is None and self.machine.view.guarantee != new:
             raise sdk.BadRequest("the group's guarantee changed during the call: try again")
         log.info("the group's guarantee was set by an operator", guarantee=new.settings())
-        await self._read_again()
         return new
 
     async def _read_again(self) -> None:
@@ -618,16 +613,26 @@ class FailoverService:
                 await read
         except TimeoutError:
             raise sdk.ResultUnknown(
-                f"the change is made, but the registry could not be read within {ORDER_SECONDS:g} s"
+                f"the registry could not be read within {ORDER_SECONDS:g} s after the change: see "
+                "`cluster status`, or repeat the command"
             ) from None
 
     async def _change(self, transaction: Transaction) -> int | None:
-        """Make a change of an operator; None where a check failed. Raises Unavailable."""
-        commit = self._registry.commit
-        try:
-            return await self._loop.run_in_executor(self._threads, commit, transaction)
-        except RegistryUnavailable as error:
-            raise sdk.Unavailable(str(error)) from None
+        """Make a change of an operator; None where a check failed. Raises ResultUnknown.
+
+        A change without an answer is sent again, as it may have been made: so it may be repeated.
+        """
+        until, commit = self._loop.time() + CHANGE_SECONDS, self._registry.commit
+        while True:
+            try:
+                return await self._loop.run_in_executor(self._threads, commit, transaction)
+            except RegistryUnavailable as error:
+                if self._loop.time() + AGAIN_SECONDS >= until:
+                    raise sdk.ResultUnknown(
+                        f"the registry did not answer a change, which may be made or may yet be: "
+                        f"{error}; see `cluster status`, or repeat the command"
+                    ) from None
+            await asyncio.sleep(AGAIN_SECONDS)
 
     async def elect_unclean(self, epoch: Epoch) -> None:
         """Make this node the master, even if other nodes hold more.
@@ -652,7 +657,7 @@ class FailoverService:
             raise sdk.BadRequest(answer.error)
 
     async def drain(self, node: str, undo: bool) -> None:
-        """Drain a node, or undo that. Raises Unavailable."""
+        """Drain a node, or undo that. Raises BadRequest, ResultUnknown."""
         key = self._keys.drained(node)
         known = {replica.node for replica in self._members()}
         if node not in known and not undo:

@@ -28,7 +28,7 @@ from ha.failoverevents import (
     Tick,
     Uncertain,
 )
-from ha.groupstate import GroupState, Keys, Registration, Replica
+from ha.groupstate import GroupState, Keys, Registration, Replica, Unreached
 from ha.grouptransfer import Release
 from ha.guarantee import Guarantee
 from ha.identity import Identity, LastRun
@@ -80,8 +80,10 @@ class Voter:
         self.link: Link | None = None
         self.unfit = ""
         self.full = False  # its disk, as far as puts go
+        self.unreachable: dict[str, Unreached] = {}
         self.said: list[Effect] = []
         self.answers: list[str] = []
+        self.stopped: list[str] = []  # why its masterships ended
         self.released: list[tuple[object, PutMessageStatus]] = []  # puts that waited
         self.cut_off = False  # from the registry
         self.lose_replies = False
@@ -109,6 +111,7 @@ class Voter:
                 self._renew,
                 lambda: self.full or self.store.retention.is_full,
                 lambda: not self.full and self.store.retention.has_room,
+                lambda: dict(self.unreachable),
             ),
         )
 
@@ -188,6 +191,7 @@ class Voter:
         self._release(self.master.step(masterevents.Instructed(mandate), self.mono_ms()))
 
     def stop_leading(self, reason: str) -> None:
+        self.stopped.append(reason)
         self._become_slave()
 
     def spawn(self, change: Coroutine[object, None, None]) -> None:
@@ -209,7 +213,8 @@ class Voter:
     def follow(self, effect: Follow) -> None:
         assert self.slave is not None
         leader = self.group.voters[effect.master.replica.node].master
-        self.link = Link(leader, self.slave) if leader is not None else None
+        reached = effect.master.replica.node not in self.unreachable
+        self.link = Link(leader, self.slave) if leader is not None and reached else None
 
     def no_flush(self) -> AbstractAsyncContextManager[None]:
         return contextlib.nullcontext()
@@ -324,7 +329,9 @@ class Electorate:
         if link is None or voter.slave is None:
             if voter.slave is not None and voter.machine.role.value == "FOLLOWING":
                 leader = self.leader
-                if leader is not None and leader.master is not None:
+                if leader is None or leader.name in voter.unreachable:
+                    return
+                if leader.master is not None:
                     voter.link = Link(leader.master, voter.slave, self.now)
             return
         if link.closed:
@@ -346,6 +353,12 @@ class Electorate:
             self.run(25)
         machines = {name: voter.machine for name, voter in self.voters.items()}
         raise AssertionError([(name, m.role, m.reason) for name, m in machines.items()])
+
+    def cannot_reach(self, name: str, *readers: str, address: str = "") -> None:
+        """Some nodes, or all others, find that a node's replication address takes no connection."""
+        for voter in self.voters.values():
+            if voter.name in readers or (not readers and voter.name != name):
+                voter.unreachable[name] = Unreached(address or f"{name}:2", "Connection refused")
 
     def kill(self, name: str) -> None:
         self.down.add(name)

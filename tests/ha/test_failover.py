@@ -32,14 +32,14 @@ from ha.failoverevents import (
 from ha.groupstate import GroupState, View
 from ha.membership import PATH, Membership, load, note, save
 from ha.registry import Check, Delete, Put, RegistryTable, Transaction
-from ha.succession import RANK_MS, SUCCESSOR_MS
+from ha.succession import RANK_MS, SUCCESSOR_MS, UNREACHED_MS
 from sim.later import Later
 from sim.platter import membership_on
 from store.clocks import MonoMs
 from store.errors import BadStoreFile
 from store.status import PutMessageStatus
 from tests.ha.electorate import KEYS, Electorate, Voter, names, written
-from tests.ha.pair import new_disk, put
+from tests.ha.pair import log_bytes, new_disk, put
 
 
 @pytest.fixture
@@ -951,6 +951,165 @@ def test_a_drained_master_hands_over_and_leaves_the_set(three: Electorate) -> No
     three.until(lambda: names(three.state) == set("abc") - {leader.name})
     three.table.commit(Transaction((), (Delete(KEYS.drained(leader.name)),)))
     three.until(lambda: names(three.state) == set("abc"))
+
+
+# -- nodes that others cannot reach ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("why", ["drained", "full", "order", "order to it"])
+def test_no_hand_over_goes_to_a_node_that_a_follower_cannot_reach(
+    three: Electorate, why: str
+) -> None:
+    """The master itself reaches it: only the other follower would be lost."""
+    leader = three.leader
+    assert leader is not None
+    other, cut_off = (three.voters[name] for name in sorted(set("abc") - {leader.name}))
+    three.cannot_reach(cut_off.name, other.name)
+    three.run(100)
+    if why == "drained":
+        three.table.commit(Transaction((), (Put(KEYS.drained(leader.name), b"{}"),)))
+    elif why == "full":
+        leader.full = True
+    elif why == "order":
+        leader.step(HandOver("", "t"))
+    else:
+        leader.step(HandOver(cut_off.name, "t"))
+        assert leader.answers == [
+            f"{cut_off.name} cannot take over: {other.name} cannot reach its replication address "
+            f"{cut_off.name}:2 (Connection refused); set ha.advertise of {cut_off.name} to an "
+            "address that the other nodes reach"
+        ]
+        return
+    three.until(lambda: three.leader is other, 1500)
+
+
+def test_a_master_that_would_be_the_only_one_to_follow_stays(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    for name in set("abc") - {leader.name}:
+        three.cannot_reach(name)
+    three.run(100)
+    three.table.commit(Transaction((), (Put(KEYS.drained(leader.name), b"{}"),)))
+    three.run(3000)
+    assert three.leader is leader
+    leader.step(HandOver("", "t"))
+    assert "cannot reach its replication address" in leader.answers[-1]
+
+
+def test_followers_that_cannot_reach_each_other_hinder_no_hand_over(three: Electorate) -> None:
+    leader = three.leader
+    assert leader is not None
+    first, second = sorted(set("abc") - {leader.name})
+    three.cannot_reach(first, second)
+    three.cannot_reach(second, first)
+    three.run(100)
+    leader.step(HandOver(second, "t"))
+    three.until(lambda: three.leader is three.voters[second], 1500)
+
+
+def test_what_was_found_of_another_address_or_by_a_node_that_is_gone_does_not_count(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    other, target = sorted(set("abc") - {leader.name})
+    three.cannot_reach(target, other, address="where it was before:2")
+    three.run(100)
+    assert leader.machine.view.unreached_by(target) == {}
+    three.cannot_reach(target, other)
+    three.run(100)
+    assert set(leader.machine.view.unreached_by(target)) == {other}
+    three.kill(other)
+    three.table.drop(three.voters[other].machine.lease)
+    leader.step(Changed())
+    assert leader.machine.view.unreached_by(target) == {}
+    reach = KEYS.reach("a")
+    for odd in (b"", b"[]", b"7", b'{"b": 1}', b'{"b": ["x"]}', b"[" * 10_000):
+        three.table.commit(Transaction((), (Put(reach, odd, three.table.rows[KEYS.lock].lease),)))
+        leader.step(Changed())
+    assert three.leader is leader
+
+
+def test_a_candidate_that_others_cannot_reach_waits_for_those_that_they_can(
+    three: Electorate,
+) -> None:
+    first, second = sorted(set("abc") - {three.leader.name if three.leader else ""})
+    three.cannot_reach(first)
+    three.run(100)
+    without_its_master(three)
+    cut_off, reached = three.voters[first], three.voters[second]
+    cut_off.step(Changed())
+    assert Wake(MonoMs(three.now + RANK_MS + UNREACHED_MS)) in cut_off.said
+    reached.step(Changed())
+    assert leads(reached)
+
+
+def test_the_only_candidate_is_elected_though_others_cannot_reach_it(three: Electorate) -> None:
+    first, second = sorted(set("abc") - {three.leader.name if three.leader else ""})
+    for name in (first, second):
+        three.cannot_reach(name)
+    three.run(100)
+    without_its_master(three)
+    three.voters[first].step(Changed())
+    assert leads(three.voters[first]), "the other one is reached by no more"
+
+
+def test_a_master_that_others_cannot_reach_leaves_to_one_that_they_can(three: Electorate) -> None:
+    first = three.leader
+    assert first is not None
+    assert first.master is not None
+    end = put(first.master, b"acknowledged").end_offset
+    three.until(lambda: first.store.confirm_offset == end)
+    three.cannot_reach(first.name)
+    for voter in three.voters.values():
+        voter._cut_link()
+    put(first.master, b"not acknowledged")
+    began = three.now
+    three.until(lambda: three.leader not in (None, first), 6000)
+    assert three.now - began >= failover.UNREACHED_MS
+    assert first.store.confirm_offset == end
+    second = three.leader
+    assert second is not None
+    assert second.store.log.max_offset >= end
+    three.until(lambda: log_bytes(first.store) == log_bytes(second.store))
+    assert "cannot follow it at" in "".join(first.stopped)
+    epoch = three.state.epoch
+    three.run(10_000)
+    assert three.state.epoch == epoch, "and nobody takes it back"
+
+
+def test_a_master_that_others_cannot_reach_stays_while_they_follow_or_nobody_is_better(
+    three: Electorate,
+) -> None:
+    leader = three.leader
+    assert leader is not None
+    three.cannot_reach(leader.name)
+    three.run(2 * failover.UNREACHED_MS)
+    assert three.leader is leader, "its streams are as they were"
+    for name in "abc":
+        three.cannot_reach(name)
+    for voter in three.voters.values():
+        voter._cut_link()
+    three.run(2 * failover.UNREACHED_MS)
+    assert three.leader is leader, "the others could be followed by no more"
+    for voter in three.voters.values():
+        voter.unreachable = {
+            name: one for name, one in voter.unreachable.items() if name == leader.name
+        }
+    three.until(lambda: three.leader not in (None, leader), 6000)
+    second = three.leader
+    assert second is not None
+    three.until(lambda: names(three.state) == set("abc"))
+    for name in "abc":
+        three.voters[name].unreachable.clear()
+    three.cannot_reach(second.name)
+    for voter in three.voters.values():
+        voter._cut_link()
+    three.until(lambda: three.leader not in (None, second), 6000)
+    epoch = three.state.epoch
+    three.cannot_reach(three.leader.name if three.leader else "")
+    three.run(20_000)
+    assert three.state.epoch <= epoch + 2, "each left once in a while"
 
 
 # -- full disks ------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ PASSING = frozenset(
     (
         *("no-master", "no-master-known", "two-masters", "puts-refused"),
         *("not-connected", "not-in-sync", "only-copy", "no-lease", "name-servers"),
+        "replication-address",
     )
 )
 

@@ -33,6 +33,7 @@ def of_replica_group(seen: Seen, route: GroupRoute) -> Iterator[Finding]:
     for name in sorted(known - {node.name for node in nodes}):
         yield down(f"node {name} of {route.group}", "it is not there", elects(nodes))
     yield from _settings(nodes, where)
+    yield from _out_of_reach(nodes)
     for master in masters[:1]:
         yield from _weaker(master, nodes)
         yield from _copies(master, len(nodes), where)
@@ -43,6 +44,27 @@ def of_replica_group(seen: Seen, route: GroupRoute) -> Iterator[Finding]:
                 where,
                 f"an unclean election gave up records: {text}",
                 "find out whose messages they were",
+            )
+
+
+def _out_of_reach(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
+    """Nodes that others could not follow, by what those found; dead ones are found elsewhere."""
+    for node in nodes:
+        found = {
+            other.name: other.replication.unreachable[node.name]
+            for other in nodes
+            if not other.stale and node.name in other.replication.unreachable
+        }
+        if found and not node.stale:
+            yield Finding(
+                ERROR,
+                "replication-address",
+                f"node {node.name} of {node.replication.group}",
+                f"{' and '.join(sorted(found))} cannot reach its replication address "
+                f"{next(iter(found.values()))}: they cannot follow it, if it leads",
+                f"set ha.advertise of {node.name} to an address that the other nodes reach, or "
+                "repair the way to it",
+                "too-few-in-sync",
             )
 
 

@@ -32,6 +32,7 @@ from ha.registry import Delete, Grant, RegistryUnavailable, Transaction
 from node.cli.cluster import row_of
 from node.cli.node import problems_of
 from node.core import admission
+from node.election import failover
 from node.election.failover import FailoverService
 from node.election.memoryregistry import MemoryRegistry
 from node.inspection.doctor.diagnosis import diagnose
@@ -187,10 +188,45 @@ async def test_no_node_takes_over_that_others_cannot_reach(voters: Voters) -> No
         with pytest.raises(duolog.BadRequest, match=r"c cannot take over: .*ha\.advertise of c"):
             await client.admin.failover("c")
         assert name_of(voters.the_leader()) == before
+        await until(lambda: len(service(voters.nodes["c"]).machine.unreached_by) == 2)
+        found = {finding.cause: finding for finding in diagnose(await look(client, []))}
+        assert found["replication-address"].where == "node c of broker-a"
+        assert "a and b cannot reach its replication address" in found["replication-address"].what
         await client.admin.create_topic("T", 1)
         await client.admin.failover()
         await until(lambda: voters.leader is not None and name_of(voters.leader) != before)
-        assert name_of(voters.the_leader()) in "ab"
+        await voters.whole()
+        second = name_of(voters.the_leader())
+        assert second in "ab"
+        await client.admin.drain(second)
+        await until(lambda: voters.leader is not None and name_of(voters.leader) == before)
+        await client.admin.drain(second, undo=True)
+        await voters.whole()
+    await voters.stop(before)
+    await until(lambda: voters.leader is not None and name_of(voters.leader) == second)
+
+
+async def test_a_master_that_others_cannot_reach_hands_over_and_goes_on_as_a_slave(
+    voters: Voters,
+) -> None:
+    for name in "ab":
+        await voters.start(name)
+    cut_off = await voters.start("c", ha={"advertise": free_endpoint()})
+    await voters.whole()
+    for name in "ab":
+        unfit(voters.nodes[name], "a test has c elected")
+    with structlog.testing.capture_logs() as logs:
+        voters.registry.drop(service(voters.the_leader()).machine.lease)
+        await until(lambda: voters.leader is cut_off)
+        for name in "ab":
+            unfit(voters.nodes[name], "")
+        await until(lambda: voters.leader not in (None, cut_off))
+        await voters.whole()
+    ended = [entry for entry in logs if entry["event"] == "no longer the master"]
+    assert any("cannot follow it at" in entry["reason"] for entry in ended)
+    async with voters.client() as client, client.producer() as producer:
+        await client.admin.create_topic("T", 1)
+        assert (await producer.send("T", b"m")).status == "PUT_OK"
 
 
 async def test_a_node_that_stops_cleanly_hands_its_lease_back_at_once(voters: Voters) -> None:
@@ -984,6 +1020,50 @@ async def test_no_node_lowers_what_its_group_promises(voters: Voters) -> None:
             assert now["in-sync-replicas"] == "1"
             await until(lambda: broker_of(weak).replication.refusal() == "")
             assert (await producer.send("T", b"m")).status == "PUT_OK"
+
+
+class Silent(MemoryRegistry):
+    """Answers of changes by operators get lost; `changes`: as many of them."""
+
+    lost = 0.0
+    deaf = False  # nothing is changed either
+
+    def commit(self, transaction: Transaction) -> int | None:
+        ours = any(change.key in MARKS for change in transaction.changes)
+        done = None if ours and self.deaf else super().commit(transaction)
+        if ours and self.lost:
+            self.lost -= 1
+            raise RegistryUnavailable("no answer")
+        return done
+
+
+MARKS = (KEYS.guarantee, KEYS.drained("a"), KEYS.drained("b"))
+
+
+async def test_a_change_by_an_operator_whose_answer_was_lost_is_repeated_or_unknown(
+    voters: Voters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    voters.registry = registry = Silent()
+    for name in "ab":
+        await voters.start(name)
+    await voters.whole()
+    view = lambda: service(voters.the_leader()).machine.view  # noqa: E731
+    await until(lambda: view().guarantee is not None)
+    other = min(set("ab") - {name_of(voters.the_leader())})
+    async with voters.client(name_of(voters.the_leader())) as client:
+        registry.lost = 1
+        assert (await client.admin.set_guarantee("in-sync-replicas", "1"))[
+            "in-sync-replicas"
+        ] == "1"
+        registry.lost = 1
+        await client.admin.drain(other)
+        await until(lambda: other in view().drained)
+        monkeypatch.setattr(failover, "CHANGE_SECONDS", 0.0)
+        registry.lost, registry.deaf = float("inf"), True
+        with pytest.raises(duolog.ResultUnknown, match="may be made or may yet be"):
+            await client.admin.set_guarantee("ack", "durable")
+        with pytest.raises(duolog.ResultUnknown):
+            await client.admin.drain(other, undo=True)
 
 
 async def test_a_group_that_promises_synced_puts_does_so_on_every_master(voters: Voters) -> None:

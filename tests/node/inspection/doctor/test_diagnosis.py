@@ -183,6 +183,9 @@ PLANTED: dict[str, tuple[str, str, Callable[[], Seen]]] = {
         WARNING, "replica group g", lambda: with_settings("limits.topics_max", "10", "10", "20"),
     ),
     "weaker-guarantee": (WARNING, "node b of g", weaker),
+    "replication-address": (
+        ERROR, "node b of g", lambda: with_part("a", unreachable={"b": "b:2 (refused)"}),
+    ),
     "unsafe-settings": (
         NOTE, "node b of g", lambda: with_node("b", parts={"unsafe_settings": 1}),
     ),
