@@ -25,7 +25,7 @@ from ha import failoverevents, identity, membership
 from ha.epochs import Epoch
 from ha.failover import Role
 from ha.failoverevents import Changed, Instruct, Tick, Wake
-from ha.groupstate import Keys, Replica
+from ha.groupstate import Keys, Replica, View
 from ha.mandate import Mandate
 from ha.membership import Membership
 from ha.registry import Delete, Grant, RegistryUnavailable, Transaction
@@ -1023,7 +1023,7 @@ async def test_no_node_lowers_what_its_group_promises(voters: Voters) -> None:
 
 
 class Silent(MemoryRegistry):
-    """Answers of changes by operators get lost; `changes`: as many of them."""
+    """Answers of so many changes by operators get `lost`."""
 
     lost = 0.0
     deaf = False  # nothing is changed either
@@ -1047,7 +1047,10 @@ async def test_a_change_by_an_operator_whose_answer_was_lost_is_repeated_or_unkn
     for name in "ab":
         await voters.start(name)
     await voters.whole()
-    view = lambda: service(voters.the_leader()).machine.view  # noqa: E731
+
+    def view() -> View:
+        return service(voters.the_leader()).machine.view
+
     await until(lambda: view().guarantee is not None)
     other = min(set("ab") - {name_of(voters.the_leader())})
     async with voters.client(name_of(voters.the_leader())) as client:
