@@ -87,6 +87,7 @@ class SimFile:
 
     def allocate(self, end: int, start: int = 0) -> None:
         """Blocks up to a position, if the disk has any."""
+        assert start < end, "the system refuses an empty stretch (EINVAL)"
         assert start <= self._inode.allocated, "a stretch without blocks was left out"
         if end > self._inode.allocated:
             self._disk.check_room()

@@ -90,6 +90,7 @@ class MappedFile:
             self.tail_unknown = False
         if self.allocated is None or end <= self.allocated:
             return
+        end = max(end, self.wrote + 1)  # nothing was asked for yet since the file was found
         start, base = max(self.allocated, self._page), max(self.allocated, self.wrote)
         wanted = max(end, base + min(max(base, PAGE), CHUNK))
         room, least = (min(self.size, -(-size // PAGE) * PAGE) for size in (wanted, end))

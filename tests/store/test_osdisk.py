@@ -1,5 +1,6 @@
 """The disk port on the operating system: a directory that another process holds."""
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -27,6 +28,20 @@ def test_only_the_holder_of_the_lock_removes_files_being_allocated(tmp_path: Pat
     holder.unlock()
     OsDisk(tmp_path).lock("lock")
     assert list((tmp_path / STAGING).iterdir()) == []
+
+
+def test_a_directory_is_opened_on_a_disk_that_has_no_inode_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An XFS allocates inodes as they are needed: a killed node's has its files, and no more."""
+
+    def refuse(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    disk = OsDisk(tmp_path)
+    disk.lock("lock")
+    disk.unlock()
 
 
 def test_files_are_created_in_a_directory_on_another_file_system(tmp_path: Path) -> None:
