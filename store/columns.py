@@ -18,7 +18,7 @@ from store.status import PutMessageStatus
 
 # Topics that the node notes in its copies of messages, which others follow.
 _NOTED = tuple(name.encode() + b"\x01" for name in ("RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"))
-_PLACES = tuple(name.encode() for name in lightqueues.PROPERTIES)
+_PLACES = tuple(name.encode() + b"\x01" for name in lightqueues.PROPERTIES)
 _NO_TEXTS: U32 = np.zeros(1024, np.uint32)  # offsets where there are no property texts
 _NO_TEXTS.flags.writeable = False
 
@@ -101,10 +101,7 @@ class Columns:
             where,
         )
         if code == encode.COLUMNS_OK:
-            text = self.properties.tobytes()
-            if any(mark in text for mark in _PLACES):
-                names = " and ".join(lightqueues.PROPERTIES)
-                raise BadMessage(f"{names} may only be written by the store")
+            self.check_unplaced()
             return
         k = int(where[0])
         reasons = {
@@ -138,6 +135,24 @@ class Columns:
         if self.longest_properties > properties_bytes_max:
             k = int(np.diff(self.property_offsets).argmax())
             raise BadProperties(k, f"its properties exceed {properties_bytes_max} bytes")
+
+    def check_unplaced(self) -> None:
+        """Raise BadMessage where a property is one that only the store may set."""
+        text = self.properties.tobytes()
+        if any(self._has_name(text, name) for name in _PLACES if name in text):
+            names = " and ".join(lightqueues.PROPERTIES)
+            raise BadMessage(f"{names} may only be written by the store")
+
+    def _has_name(self, text: bytes, name: bytes) -> bool:
+        """Whether a property of a message begins so; others may end so."""
+        if b"\x02" + name in text:
+            return True
+        at = self.property_offsets[:-1].astype(np.int64)
+        at = at[at + len(name) <= len(text)]
+        for byte in name:
+            at = at[self.properties[at] == byte]
+            at += 1
+        return bool(len(at))
 
     @property
     def longest_properties(self) -> int:

@@ -139,8 +139,24 @@ def test_the_files_of_dropped_entries_may_still_be_synced(tmp_path: Path) -> Non
 )
 def test_only_the_store_may_write_places_in_light_queues(tmp_path: Path, text: bytes) -> None:
     store = open_store(tmp_path)
-    assert put(store, [b"x"], properties=[text]).status is PutMessageStatus.MESSAGE_ILLEGAL
+    for texts in ([text], [b"", b"a\x01b", text], [b"a\x01b\x02" + text, b""]):
+        result = put(store, [b"x"] * len(texts), properties=texts)
+        assert result.status is PutMessageStatus.MESSAGE_ILLEGAL
+        assert "only be written by the store" in result.reason
     assert store.queues.get(A, 0) is None
+
+
+def test_other_properties_may_have_those_names_in_them(tmp_path: Path) -> None:
+    texts = [
+        b"a\x01INNER_MULTI_DISPATCH",
+        b"MY_INNER_MULTI_DISPATCH\x01b\x02INNER_MULTI_DISPATCHED\x01c",
+        b"",
+        b"INNER_MULTI_QUEUE_OFFSETS\x01INNER_MULTI_QUEUE_OFFSET",
+        b"A_INNER_MULTI_QUEUE_OFFSET\x01d",
+    ]
+    store = open_store(tmp_path)
+    put_ok(store, [b"x"] * len(texts), properties=texts)
+    assert store.get("T", 0, QueueOffset(0)).count == len(texts)
 
 
 @pytest.mark.parametrize(
