@@ -36,6 +36,7 @@ RESERVED = frozenset(
 
 # Says that KEYS is one key with spaces in it, which the format takes for several.
 ONE_KEY, ONE_KEY_SET = "ONE_KEY", "true"
+COPY_MARK = "REDELIVERED_FROM"  # says which dead letter a message is a copy of
 KEY_SEPARATOR = " "  # as in RocketMQ: keys may have any other kind of space in them
 
 

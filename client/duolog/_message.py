@@ -215,6 +215,11 @@ class Message:
         return self._batch.flags[self._index]
 
     @property
+    def sysflag(self) -> int:
+        """RocketMQ's bits: compression, transaction, address families."""
+        return unpack_numbers(self._batch.wire.sysflags, "i")[self._index]
+
+    @property
     def reconsume_times(self) -> int:
         """How often it was consumed before."""
         return self._batch.reconsume_times[self._index]

@@ -23,6 +23,7 @@ from duolog._batcher import (
     producer_closed,
 )
 from duolog._columns import pack, property_text, repeat
+from duolog._errors import UnknownTopic
 from duolog._posted import MESSAGE_BYTES, SEND_BYTES, Posted, Told
 from duolog._receipts import BatchReceipt, Part, Receipt
 from duolog._router import Router
@@ -402,6 +403,24 @@ class Producer:
         filling = self._batcher.filling_of(message.topic, message.slot, message.terms)
         deadline = asyncio.get_running_loop().time() + seconds
         return await self._batcher.send(filling, message.body, message.text, deadline)
+
+    async def send_copy(self, place: Place, message: Message) -> Receipt:
+        """Not called by users: `send`, with the properties' text and on any terms, to the replica
+        group that a copy is made in, and alone: nothing goes with it that is no copy.
+        """
+        self._check_open()
+        topic, group, seconds = place.topic, place.group, self._timeout
+        if place.queue_id is not None:
+            slot = await self._topics.slot(topic, place.queue_id, group, seconds)
+        else:
+            slots = await self._topics.slots(topic, seconds, create=True)
+            inside = [slot for slot in slots if slot[0] == group]
+            if not inside:
+                raise UnknownTopic(f"topic {topic!r} has no queue in replica group {group}")
+            slot = self._runtime.chance.choice(inside)
+        many = Many(topic, [message.body], texts=[message.text], slot=slot, terms=message.terms)
+        receipt = await self.send_many(many, seconds)
+        return receipt.parts[0].receipt(0, self.producer_id)
 
     def unique_key(self, sequence: int) -> str:
         """UNIQ_KEY that the node gives the message of a sequence."""

@@ -208,6 +208,10 @@ class _Delivery:
             request.deliver_time = terms.deliver_time
             request.transaction_group = terms.transaction_group
             request.immunity_seconds = terms.immunity_seconds
+            if terms.copied_from is not None:
+                topic, place, offset = terms.copied_from
+                request.copied_from.topic, request.copied_from.queue_id = topic, place
+                request.copied_from.offset = offset
         return request
 
     @property

@@ -8,12 +8,16 @@ from duolog._errors import BadRequest
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What a node shall do with a batch: when consumers get it (a time in ms, or a level's delay),
-    and whether it is half messages of a producer group."""
+    and whether it is half messages of a producer group.
+
+    copied_from: topic, queue and offset where its one message is stored already.
+    """
 
     deliver_time: int = 0
     delay_level: int = 0
     transaction_group: str = ""
     immunity_seconds: int = 0
+    copied_from: tuple[str, int, int] | None = None
 
     @staticmethod
     def of(

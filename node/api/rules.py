@@ -62,6 +62,8 @@ def append_needs(request: wire.AppendRequest, facts: Facts) -> Needs:
     needs = pub(request.topic, facts)
     if request.transaction_group:
         needs.append(group_pub(request.transaction_group))
+    if request.HasField("copied_from"):
+        needs += reads(request.copied_from.topic, facts)
     return needs
 
 

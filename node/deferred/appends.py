@@ -1,5 +1,6 @@
 """Append requests: a batch is stored in its queue, or where it waits for its delivery."""
 
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
@@ -10,15 +11,17 @@ from duolog.wire import duolog_pb2 as wire
 from node.core.core import Core
 from node.core.traffic import DELAY, NORMAL, TRANSACTION
 from node.deferred.delayservice import DelayService
+from node.deferred.redirect import is_copy
 from node.deferred.transactionservice import TransactionService
 from node.engine.log import Outcome
 from node.quotas.quotas import Who
 from node.replication.roles import Replication
 from node.wirecodec import PUT_STATUS
 from store.columns import Columns
-from store.errors import BadMessage, RepeatUnknown
+from store.errors import BadMessage, RepeatUnknown, StoreError
 from store.messagestore import PutBatch, PutResult
-from store.record import Host
+from store.offsets import QueueOffset
+from store.record import KEPT_FLAGS, Host
 from store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
@@ -87,6 +90,9 @@ class Appends:
             if wait is not None:
                 reply.retry_after_ms = wait.ms
                 return self._reject(reply, request, wire.THROTTLED, wait.text), None
+        if request.HasField("copied_from") and self._replication.may_be_behind():
+            reason = "this new master has not yet read all messages of the last one: try again"
+            return self._reject(reply, request, wire.NOT_MASTER, reason), None
         try:
             batch = PutBatch(
                 topic,
@@ -105,6 +111,8 @@ class Appends:
                 repeat_of=self._repeat_of(request),
                 accepted=user is None,
             )
+            if request.HasField("copied_from"):
+                batch = self._as_copy(batch, request)
             if request.transaction_group:
                 kind = TRANSACTION
                 group, seconds = request.transaction_group, request.immunity_seconds
@@ -151,6 +159,24 @@ class Appends:
             reply.status = PUT_STATUS[status]
             if status is not PutMessageStatus.PUT_OK:
                 self._core.traffic.failures.add(status.value, 1)
+
+    def _as_copy(self, batch: PutBatch, request: wire.AppendRequest) -> PutBatch:
+        """A batch as the copy that it says it is: accepted before, and with the flags of its
+        original's sender. Raises BadMessage for what is none.
+        """
+        place = request.copied_from
+        try:
+            record = self._core.store.record_at(
+                place.topic, place.queue_id, QueueOffset(place.offset)
+            )
+        except StoreError:  # damaged, or deleted meanwhile
+            record = None
+        if record is None or request.transaction_group or not is_copy(batch.columns, record):
+            raise BadMessage(
+                f"it is no copy of the message {place.offset} that this node has of queue "
+                f"{place.queue_id} of topic {place.topic[:200]!r}"
+            )
+        return replace(batch, accepted=True, sysflag=record.sysflag & KEPT_FLAGS)
 
     def _repeat_of(self, request: wire.AppendRequest) -> int | None:
         """The log offset above which the first attempt of a repeat lies; None for a first attempt.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from duolog._columns import COPY_MARK
 
 from store import lightqueues
 from store.columns import Columns
@@ -23,6 +24,7 @@ from store.record import (
     TRANSACTION_MASK,
     Host,
     Record,
+    decode_properties,
 )
 
 _PAIR, _END = b"\x01", b"\x02"
@@ -116,6 +118,18 @@ def stored_again(
         record.reconsume_times if reconsume_times is None else reconsume_times,
         accepted=True,
     )
+
+
+def is_copy(columns: Columns, record: Record) -> bool:
+    """Whether a single message is a copy of a record: it has the same body, and no properties but
+    those of the record, and perhaps a mark. Raises BadMessage for one that only the store may set.
+    """
+    if columns.count != 1 or columns.bodies.tobytes() != record.body:
+        return False
+    columns.check_unplaced()
+    properties = decode_properties(columns.properties.tobytes().decode(errors="replace"))
+    properties.pop(COPY_MARK, None)
+    return properties.items() <= record.properties.items()
 
 
 def _sysflag(record: Record) -> int:

@@ -2,7 +2,8 @@
 
 Rules: a dead letter stays where it is, and nothing but the offsets of a consumer group of its own
 tells that it was sent again: `redeliver` sends each once, `redeliver_at` whatever it is told to.
-A copy says in the property MARK which dead letter it is a copy of. Copies go out AT_ONCE together;
+A copy says in the property MARK which dead letter it is a copy of, if there is room for it. Copies
+go out AT_ONCE together;
 one that a node refuses for good does not keep the others.
 """
 
@@ -10,26 +11,26 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import partial
 
 from duolog import (
+    BadRequest,
     Client,
     DuologError,
     Fatal,
     Message,
-    MessageTooLarge,
     NoPermission,
     UnknownGroup,
 )
-from duolog._columns import ONE_KEY, RESERVED, split_keys
+from duolog._columns import COPY_MARK, ONE_KEY, RESERVED, split_keys
 from duolog._producer import Producer
 
 from node.inspection.deadletters.places import letters_at, spans_of, topic_of
+from node.inspection.messages.copies import Copy, send_again
 from node.inspection.messages.places import Place
 
 ARRIVAL_SECONDS = 2.0  # if nothing arrives for this long, all dead letters were sent
 AT_ONCE, BYTES_AT_ONCE = 100, 8 << 20  # of one round: at least one, or its bodies
-MARK = "REDELIVERED_FROM"  # GROUP/REPLICA-GROUP/QUEUE/OFFSET
+MARK = COPY_MARK  # GROUP/REPLICA-GROUP/QUEUE/OFFSET
 # Properties that the copy gets anew, or must not have.
 _LEFT_OUT = RESERVED | {ONE_KEY, MARK}
 
@@ -193,17 +194,22 @@ async def _send(
 
 async def _copy(producer: Producer, group: str, letter: Message) -> None:
     """Send a copy. Raises what `send` raises."""
+    if not origin_of(letter):
+        raise BadRequest("it has no property DLQ_ORIGIN_TOPIC, which names the topic to send it to")
+    copy = Copy(letter, origin_of(letter), _LEFT_OUT, mark=f"{group}/{Place.of(letter)}")
     kept = {name: text for name, text in letter.properties.items() if name not in _LEFT_OUT}
-    kept[MARK] = f"{group}/{Place.of(letter)}"
-    keys = split_keys(letter.properties.get("KEYS", ""))  # one with spaces is found by its words
-    send = partial(
-        producer.send, origin_of(letter), letter.body, keys=keys, tags=letter.tags or None
+    await send_again(
+        producer,
+        copy,
+        lambda: producer.send(
+            copy.topic,
+            letter.body,
+            # One with spaces is found by its words.
+            keys=split_keys(letter.properties.get("KEYS", "")),
+            tags=letter.tags or None,
+            properties={**kept, MARK: copy.mark},
+        ),
     )
-    try:
-        await send(properties=kept)
-    except MessageTooLarge:  # its sender had room for its properties, which the mark may have taken
-        del kept[MARK]
-        await send(properties=kept)
 
 
 __all__ = [

@@ -4,13 +4,14 @@ Rules: a message that is sent again is a new one. It has the body, the keys, the
 properties of the old one; what nodes and SDKs set themselves is set anew.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duolog import Client, Message, NoSuchMessage, Receipt
 from duolog._columns import ONE_KEY, RESERVED, split_keys
 from duolog._tracecontext import TRACEPARENT, TRACESTATE
 
+from node.inspection.messages.copies import Copy, send_again
 from node.inspection.messages.way import place_text
 from store.metadata import is_reserved_topic
 
@@ -23,7 +24,7 @@ NOT_COPIED = RESERVED | {ONE_KEY, TRACEPARENT, TRACESTATE}
 class Draft:
     """A message to be sent. key: its queue follows from it, and it is found by it. keys: further
     ones. queue_id: instead of that queue; group: the replica group of it. delay_seconds: until
-    consumers get it.
+    consumers get it. original: the stored message that it is a copy of.
     """
 
     topic: str
@@ -35,6 +36,7 @@ class Draft:
     queue_id: int | None = None
     group: str = ""
     delay_seconds: float | None = None
+    original: Message | None = None
 
 
 def is_users(topic: str) -> bool:
@@ -45,16 +47,25 @@ def is_users(topic: str) -> bool:
 async def send(client: Client, draft: Draft) -> Receipt:
     """Send it. Raises what a producer's `send` does."""
     async with client.producer() as producer:
-        return await producer.send(
-            draft.topic,
-            draft.body,
-            key=draft.key or None,
-            keys=draft.keys,
-            tags=draft.tags or None,
-            properties=dict(draft.properties),
-            queue_id=draft.queue_id,
-            group=draft.group or None if draft.queue_id is not None else None,
-            delay=draft.delay_seconds,
+
+        def plainly() -> Awaitable[Receipt]:
+            return producer.send(
+                draft.topic,
+                draft.body,
+                key=draft.key or None,
+                keys=draft.keys,
+                tags=draft.tags or None,
+                properties=dict(draft.properties),
+                queue_id=draft.queue_id,
+                group=draft.group or None if draft.queue_id is not None else None,
+                delay=draft.delay_seconds,
+            )
+
+        if draft.original is None:
+            return await plainly()
+        to, delay = draft.queue_id, draft.delay_seconds
+        return await send_again(
+            producer, Copy(draft.original, draft.topic, NOT_COPIED, to, delay), plainly
         )
 
 
@@ -80,6 +91,7 @@ def copy_of(message: Message) -> Draft:
         properties={name: one for name, one in properties.items() if name not in NOT_COPIED},
         queue_id=message.queue_id,
         group=message.group,
+        original=message,
     )
 
 

@@ -48,12 +48,10 @@ from store.kernels.jit import I64
 from store.messagestore import PutBatch, PutResult, Singles, SinglesResult
 from store.metadata import PERM_WRITE, TopicConfig, is_closed_topic
 from store.offsets import PhyOffset, QueueOffset
-from store.record import COMPRESSED, PROPERTIES_BYTES_MAX, Host, offset_message_id
+from store.record import KEPT_FLAGS, PROPERTIES_BYTES_MAX, Host, offset_message_id
 from store.status import PutMessageStatus
 
 PATIENCE_MS = 1000  # of a refusal while the group is changing its master; clients wait for 3 s
-MULTI_TAGS, COMPRESSION_TYPE = 0x2, 0x700
-KEPT_FLAGS = COMPRESSED | MULTI_TAGS | COMPRESSION_TYPE
 INNER_BATCH = 0x80
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 RECONSUME_TIMES_MAX = 1 << 30  # so that a copy, which counts one more, can still be stored

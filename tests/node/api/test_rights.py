@@ -816,3 +816,27 @@ async def test_no_token_is_good_again_with_a_password_that_its_user_has_once_mor
             async with client_of(node, "again", "first") as client:
                 assert (await client.access.who_am_i()).generation
             await root.access.delete_user("again")
+
+
+async def test_a_copy_asks_for_the_right_to_read_its_original(node: Node) -> None:
+    copy = batch("T")
+    copy.copied_from.topic = "S"
+
+    async def batches() -> AsyncIterator[wire.AppendRequest]:
+        yield copy
+
+    async with client_of(node, "root") as root:
+        await root.admin.create_topic("S", 1)
+        async with root.producer() as producer:
+            await producer.send("S", b"x")
+        await until(lambda: broker_of(node).store.queue_range("S", 0) == (0, 1))
+        for entries, status in (
+            (["Topic:T Pub"], "NO_PERMISSION"),
+            (["Topic:* Pub,Sub"], "PUT_OK"),
+        ):
+            await root.access.set_rights("nothing", rights_of(entries))
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
+                append = stubs.MessagesStub(channel).Append
+                reply = await append(batches(), metadata=words("nothing"), timeout=30).read()
+                assert isinstance(reply, wire.AppendReply)
+                assert wire.PutStatus.Name(reply.status) == status, reply.reason

@@ -1,21 +1,27 @@
 """Copies of stored messages: delivered whatever clients may send now, and however full they are."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import duolog
 import pytest
+from duolog._producer import Message
+from duolog._terms import Terms
+from duolog._unrouted import Place
 
 from node.deferred.delayservice import TIMER_TOPIC
 from node.deferred.redirect import NOTES, fitting
 from node.deferred.transactionservice import DISCARD_TOPIC, HALF_TOPIC
+from node.inspection.deadletters.redelivery import MARK, Bounds, redeliver
+from node.inspection.messages.sending import copy_of, message_at, send
 from node.pop.retrytopics import dead_letter_topic, group_retry_topic
 from node.server import Node
 from store.columns import Columns
 from store.delay import SCHEDULE_TOPIC
 from store.messagestore import PutBatch
 from store.offsets import QueueOffset
-from store.record import PROPERTIES_BYTES_MAX, Record, decode_properties
+from store.record import KEPT_FLAGS, PROPERTIES_BYTES_MAX, Record, decode_properties
 from store.record import SENT_PROPERTIES_BYTES_MAX as SENT_MAX
 from store.status import PutMessageStatus
 from tests.node.conftest import StartNode
@@ -26,11 +32,12 @@ QUICK = {"message_delay_level": "1s"}
 CHECKS = {"timeout_ms": 0, "check_interval_ms": 100, "check_max": 2}
 
 
-def put(node: Node, topic: str, text: str, body: bytes = b"x") -> None:
+def put(node: Node, topic: str, text: str, body: bytes = b"x", sysflag: int = 0) -> None:
     """A record as RocketMQ, or an earlier version, stored it."""
     broker = broker_of(node)
     now = broker.times.wall_ms()
-    batch = PutBatch(topic, 0, Columns.of([body], [text.encode()]), now, accepted=True)
+    columns = Columns.of([body], [text.encode()])
+    batch = PutBatch(topic, 0, columns, now, sysflag=sysflag, accepted=True)
     assert broker.log.put(batch)[0].status is PutMessageStatus.PUT_OK
 
 
@@ -43,9 +50,9 @@ def record_of(node: Node, topic: str, offset: int = 0) -> Record | None:
     return broker_of(node).store.record_at(topic, 0, QueueOffset(offset))
 
 
-async def first_in(node: Node, topic: str) -> Record:
-    await until(lambda: record_of(node, topic) is not None)
-    found = record_of(node, topic)
+async def first_in(node: Node, topic: str, offset: int = 0) -> Record:
+    await until(lambda: record_of(node, topic, offset) is not None)
+    found = record_of(node, topic, offset)
     assert found is not None
     return found
 
@@ -162,3 +169,65 @@ async def test_what_the_node_takes_it_can_deliver_and_the_rest_is_refused_at_onc
             with pytest.raises(duolog.MessageTooLarge, match="properties exceed the limit"):
                 await send(size)
         assert (await first_in(node, "T")).body == b"%d" % SENT_MAX
+
+
+async def test_no_limit_keeps_a_stored_message_from_being_sent_again(node: Node) -> None:
+    retries = broker_of(node).retries
+    text = f"UNIQ_KEY\x01{'u' * 32}\x02KEYS\x01k k2\x02TAGS\x01t"
+    put(node, "T", filled(text, PROPERTIES_BYTES_MAX - 30), b"x" * 2000)
+    put(node, "T", "UNIQ_KEY\x01v\x02p\x01v", b"y" * 2000)
+    put(node, "T", "UNIQ_KEY\x01w\x02p\x01v", b"z")
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        for offset in range(3):
+            await retries.to_dead_letters("g", await first_in(node, "T", offset))
+        dead = dead_letter_topic("g")
+        await first_in(node, dead, 2)
+        assert (await redeliver(client, "g", Bounds(10, 60.0))).sent == 3
+        await send(client, copy_of(await message_at(client, "T", 0, 0)))
+        delayed = replace(copy_of(await message_at(client, "T", 0, 1)), delay_seconds=0.05)
+        await send(client, delayed)
+        await first_in(node, "T", 7)
+        copies = {(one.body, one.properties.get(MARK)): one for one in await client.pull("T", 0, 3)}
+        # The first one has no room for a mark.
+        full, *others = b"x" * 2000, (b"y" * 2000, "g/broker-a/0/1"), (b"z", "g/broker-a/0/2")
+        assert copies.keys() == {(full, None), (b"y" * 2000, None), *others}
+        assert copies[full, None].properties["p"].startswith("\tvvv")
+        assert copies[full, None].keys == ["k", "k2"]
+        assert copies[full, None].tags == "t"
+
+
+async def test_only_copies_are_not_held_to_limits(node: Node) -> None:
+    put(node, "T", "a\x01b\x02INNER_MULTI_DISPATCH\x01%LMQ%a", b"x" * 2000)
+    await first_in(node, "T")
+    async with (
+        duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client,
+        client.producer() as producer,
+    ):
+
+        async def copy(body: bytes, text: bytes, offset: int = 0, topic: str = "T") -> None:
+            terms = Terms(copied_from=(topic, 0, offset))
+            await producer.send_copy(
+                Place("T", None, 0, "broker-a"), Message("T", None, terms, body, text)
+            )
+
+        await copy(b"x" * 2000, b"a\x01b")
+        for wrong in (
+            (b"y" * 2000, b"a\x01b"),
+            (b"x" * 2000, b"a\x01c"),
+            (b"x" * 2000, b"c\x01d"),
+            (b"x" * 2000, b"a\x01b", 1 << 40),
+            (b"x" * 2000, b"a\x01b", -1),
+            (b"x" * 2000, b"a\x01b", 0, "nowhere"),
+        ):
+            with pytest.raises(duolog.BadRequest, match="is no copy of"):
+                await copy(*wrong)
+        with pytest.raises(duolog.BadRequest, match="only be written by the store"):
+            await copy(b"x" * 2000, b"INNER_MULTI_DISPATCH\x01%LMQ%a")
+
+
+async def test_a_compressed_message_is_compressed_when_it_is_sent_again(node: Node) -> None:
+    put(node, "T", "a\x01b", b"zlib", KEPT_FLAGS)
+    await first_in(node, "T")
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await send(client, copy_of(await message_at(client, "T", 0, 0)))
+        assert [one.sysflag for one in await client.pull("T", 0, 0)] == [KEPT_FLAGS] * 2
