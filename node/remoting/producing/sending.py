@@ -5,7 +5,7 @@ stored twice, even under one UNIQ_KEY: programs send an object again on purpose.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from node.broker import Broker
 from node.clocks import TIME_MS_MAX
 from node.core.throttle import throttled
 from node.core.traffic import DELAY, NORMAL, TRANSACTION
+from node.deferred.redirect import fitting
 from node.deferred.transactionservice import IMMUNITY_SECONDS_MAX
 from node.engine.log import Outcome
 from node.pop.retrytopics import RETRY_TIMES, WAITING_BYTES, dead_letter_topic
@@ -43,12 +44,19 @@ from node.remoting.refusals import Refused, put_code
 from node.remoting.relay import Relay
 from node.remoting.routes import DEFAULT_TOPIC, reply_topic
 from store.columns import Columns
+from store.errors import BadMessage
 from store.kernels.encode import FIELD_FLAG, FIELDS
 from store.kernels.jit import I64
 from store.messagestore import PutBatch, PutResult, Singles, SinglesResult
 from store.metadata import PERM_WRITE, TopicConfig, is_closed_topic
 from store.offsets import PhyOffset, QueueOffset
-from store.record import KEPT_FLAGS, PROPERTIES_BYTES_MAX, Host, offset_message_id
+from store.record import (
+    KEPT_FLAGS,
+    PROPERTIES_BYTES_MAX,
+    Host,
+    decode_properties,
+    offset_message_id,
+)
 from store.status import PutMessageStatus
 
 PATIENCE_MS = 1000  # of a refusal while the group is changing its master; clients wait for 3 s
@@ -232,10 +240,8 @@ class Sending:
                 self.check_quotas(peer, config.name, len(request.body) + len(text), 1)
                 return single
             batch = _alone(peer, single).batch
-            if sent_back:  # its consumer adds to properties that may be as many as clients may send
-                most = PROPERTIES_BYTES_MAX - WAITING_BYTES
-                batch.columns.check(self._core.options.max_message_size, most)
-                batch = replace(batch, accepted=True)
+            if sent_back:
+                batch = self._sent_back(batch)
         sent, transaction = batch, ""
         if not in_batch and _is_half(header, text):
             batch, kind = self._half(batch, header, text), TRANSACTION
@@ -247,6 +253,34 @@ class Sending:
         self.check_quotas(peer, sent.topic, size, sent.columns.count)  # refused, it uses nothing
         told = _Told(request, queue_id, transaction)
         return _Put(config.name, kind, batch, told, given_up)
+
+    def _sent_back(self, batch: PutBatch) -> PutBatch:
+        """A message that its consumer sends back: accepted, as it was before.
+
+        Its consumer adds to properties that may be as many as clients may send. Beyond the limits
+        of clients, the stored message is looked up and compared. Raises BadMessage.
+        """
+        columns, most = batch.columns, PROPERTIES_BYTES_MAX - WAITING_BYTES
+        try:
+            columns.check(self._core.options.max_message_size, most)
+        except BadMessage:
+            properties = decode_properties(columns.properties.tobytes().decode(errors="replace"))
+            if not self._is_stored(batch.topic, columns.bodies.tobytes(), properties):
+                raise
+            columns = Columns.of([columns.bodies.tobytes()], [fitting(properties, most)])
+        return replace(batch, columns=columns, accepted=True)
+
+    def _is_stored(self, topic: str, body: bytes, properties: Mapping[str, str]) -> bool:
+        """Whether a message that is sent back has the body of its original, or of a retry."""
+        group = topic.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX)
+        origin, key = properties.get("RETRY_TOPIC", ""), properties.get("UNIQ_KEY", "")
+        lookups = self._core.store.lookups
+        return any(
+            record.body == body
+            for name in (origin, RETRY_PREFIX + group)
+            if key and name and self._sight.may_read(name)
+            for record in lookups.all_by_unique_key(name, key)
+        )
 
     def _given_up(self, header: SendRequest) -> tuple[str, str] | None:
         """Topic and group of a message that its consumer sends back too often; None for others."""
