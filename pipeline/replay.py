@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import BadJob
-from pipeline.replayname import Ranges, ReplayName, Rows
+from pipeline.replayname import Largest, Ranges, ReplayName, Rows
 from pipeline.replayoptions import Replay
 from pipeline.sparkerrors import reason_of
 
@@ -61,6 +61,7 @@ def replay(
     try:
         whole = _measured(frame, what)
         name.settle(whole, ranges)
+        name.check_fits(_largest(frame), what.topic)
         before = name.begun.messages if name.begun is not None else 0
         sent, batches = _in_batches(frame, what, name, whole, progress)
         return Replayed(what.topic, sent, batches, time.monotonic() - began, before)
@@ -232,6 +233,21 @@ def _measured(frame: "DataFrame", what: Replay) -> Rows:
     digest = "".join(f"{int(found[name] or 0) % (1 << 64):016x}" for name in ("sum1", "sum2"))
     size = max(BATCH_ROWS_MIN, int(what.rate)) if what.rate else max(1, int(found["rows"]))
     return Rows(int(found["rows"]), digest, size)
+
+
+def _largest(frame: "DataFrame") -> Largest:
+    """The largest rows; of properties, without their names."""
+    from pyspark.sql import functions as F
+
+    kinds, parts = dict(frame.dtypes), []
+    for name in ("keys", "tags"):
+        if name in kinds:
+            listed = kinds[name] == "array<string>"
+            text = F.array_join(name, " ") if listed else F.col(name)
+            parts.append(F.coalesce(F.octet_length(text), F.lit(0)))
+    size = sum(parts[1:], parts[0]) if parts else F.lit(0)
+    found = frame.agg(F.max(F.octet_length("body")), F.max(size)).collect()[0]
+    return Largest(int(found[0] or 0), int(found[1] or 0))
 
 
 def _write(frame: "DataFrame", what: Replay, name: ReplayName, number: int) -> None:

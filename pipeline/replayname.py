@@ -11,18 +11,20 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from duolog import Client
-from duolog._sink import SinkState
+from duolog import Client, NoPermission
+from duolog._sink import STAGED_BYTES_MAX, SinkState
 from duolog.spark._writer import sink_group
 
 from pipeline.errors import BadJob
 from pipeline.replayoptions import Replay
+from store.record import SENT_PROPERTIES_BYTES_MAX
 
 PREFIX = "replay-"
 NAME_CHARACTERS_MAX = 255 - len(PREFIX)
 RANGES_CHARACTERS_MAX = 6000
 TEXT_CHARACTERS_MAX = 150  # of a parameter; of a longer one the start and a digest are kept
 TIMEOUT = 30.0
+MAX_BODY = "store.max_message_size"
 Ranges = dict[str, tuple[int, int]]  # by "replica group/queue": [first, end)
 
 
@@ -54,6 +56,14 @@ class Rows:
     count: int
     digest: str
     batch_rows: int  # of each numbered batch: number k holds the rows from k times this on
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The most bytes that a row has of each part of a message."""
+
+    body: int
+    properties: int
 
 
 def parameters_of(what: Replay) -> dict[str, str]:
@@ -158,6 +168,30 @@ class ReplayName:
         settled = {str(q): (int(a), int(b)) for q, (a, b) in self._before["ranges"].items()}
         # Queues that were added since are not read.
         return {queue: (end, end) for queue, (_, end) in now.items()} | settled
+
+    def check_fits(self, largest: Largest, topic: str) -> None:
+        """Raise BadJob if a node would refuse a row: earlier batches would be visible by then."""
+
+        async def ask(made: Client) -> list[int]:
+            try:
+                nodes = (await made.admin.cluster_status()).nodes
+            except NoPermission:
+                return []  # then the sink is told, with nothing of that batch visible
+            inside = [node for node in nodes if node.replication.group == self._group]
+            found = [node.settings.get(MAX_BODY) for node in inside]
+            return [int(size) for size in found if size]  # none: an older node does not say
+
+        limit = min([STAGED_BYTES_MAX, *self._run(ask)])
+        for what, found, most, cure in (
+            ("body", largest.body, limit, f"raise {MAX_BODY} on all nodes of {self._group}, or "),
+            ("properties", largest.properties, SENT_PROPERTIES_BYTES_MAX, ""),
+        ):
+            if found > most:
+                raise BadJob(
+                    f"topic {topic!r} takes no message as large as the largest row: {found:,} "
+                    f"bytes of {what}, the limit is {most:,}; nothing was sent: {cure}leave such "
+                    "rows out with --sql"
+                )
 
     def settle(self, rows: Rows, ranges: Ranges) -> None:
         """Compare the rows to send with those that the name stands for. Raises ReplayDiffers."""

@@ -340,7 +340,18 @@ def test_invalid_replays_say_why_and_send_nothing(
     data[20:200] = bytes(180)
     part.write_bytes(data)
     (torn / f".{part.name}.crc").unlink(missing_ok=True)
+    large, tagged = tmp_path / "large.jsonl", tmp_path / "tagged.jsonl"
+    large.write_text('{"a": "x", "b": "x"}\n' * 2000 + f'{{"a": "{"x" * 5_000_000}"}}\n')
+    tagged.write_text(f'{{"a": "x", "b": "{"x" * 32_000}"}}\n')
     cases: list[tuple[dict[str, Any], str]] = [
+        (
+            {"path": str(large), "body": "a", "rate": 1e9},
+            "5,000,000 bytes of body.*nothing was sent",
+        ),
+        (
+            {"path": str(tagged), "tags": "b", "name": "t"},
+            "32,000 bytes of properties, the limit is",
+        ),
         ({"path": str(good), "key": "c"}, "--key: column 'c' is not one of a, b"),
         ({"path": str(good), "order": ("c",)}, "--order: column 'c' is not one of"),
         ({"path": str(good), "time": "b"}, "--time: 'b' has type string"),
