@@ -28,9 +28,7 @@ from node.core.throttle import Throttle
 from node.core.traffic import Traffic
 from node.core.untaken import Untaken
 from node.core.waitingcalls import WaitingCalls
-from node.deferred.appends import Appends
 from node.deferred.delayservice import DelayService
-from node.deferred.publishservice import PublishService
 from node.deferred.transactionservice import TransactionService
 from node.election.failover import FailoverService
 from node.engine.log import Log
@@ -41,6 +39,8 @@ from node.pop.liteservice import LiteService
 from node.pop.popservice import PopService
 from node.pop.retrytopics import RetryTopics
 from node.replication.roles import Replication
+from node.service.publishservice import PublishService
+from node.service.sends import Sends
 from node.sharedsettings import shared_settings
 from node.tls import Peers
 from node.traces.recorder import Recorder, Standing
@@ -118,8 +118,8 @@ class Broker:
         self.filters = ConsumerFilters(core, self.store.calculate_filter_bits)
         self.delays = DelayService(core, self.store.delays_ms)
         self.transactions = TransactionService(core, config.transactions)
-        self.appends = Appends(core, self.replication, self.delays, self.transactions, host)
-        self.publishes = PublishService(core, self.appends, self.replication.nonce_at)
+        self.sends = Sends(core, self.delays, self.transactions)
+        self.publishes = PublishService(core, self.sends, self.replication)
         self.retries = RetryTopics(core, self.delays)
         self.waiting_calls = WaitingCalls(config.limits.polls_max)
         limits, calls = config.limits, self.waiting_calls

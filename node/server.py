@@ -25,7 +25,7 @@ from node.access.access import Access, access_of
 from node.api.doors import FramesDoor
 from node.api.guard import Guard
 from node.api.health import HealthService
-from node.api.native import guard_of, native_methods
+from node.api.native import appends_of, guard_of, native_methods
 from node.api.reservedport import IN_USE, ListenError, ReservedPort
 from node.api.timing import timed_methods
 from node.broker import EXIT_FENCED, Broker
@@ -275,7 +275,7 @@ class Node:
         native = native_methods(broker, access, guard)
         if self.config.metrics.listen:
             native = timed_methods(native, broker.core.traffic.calls)
-        door = FramesDoor(broker.frames_keys, broker.appends, guard, broker.core.throttle)
+        door = FramesDoor(broker.frames_keys, appends_of(broker), guard, broker.core.throttle)
         self._native = native
         frames = FramesServer(door, broker.log.answered, limits, broker.give_up, native.by_path)
         others = Methods()

@@ -4,7 +4,6 @@ import urllib.parse
 from collections.abc import Collection
 from functools import lru_cache
 
-import numpy as np
 from duolog import _errors as sdk
 from duolog._columns import crc32
 from duolog.wire import duolog_pb2 as wire
@@ -101,25 +100,6 @@ def batch_to_wire(
         subscription=subscription,
         **numbers,
     )
-
-
-def without_first(request: wire.AppendRequest, count: int) -> wire.AppendRequest:
-    """A batch without its first messages, with the sequences of the rest."""
-    made = wire.AppendRequest()
-    made.CopyFrom(request)
-    made.sequence += count
-    made.bodies, made.body_offsets = _rest(request.bodies, request.body_offsets, count)
-    if request.property_offsets:
-        made.properties, made.property_offsets = _rest(
-            request.properties, request.property_offsets, count
-        )
-    made.crc32 = crc32(made.bodies, made.body_offsets, made.properties, made.property_offsets)
-    return made
-
-
-def _rest(blob: bytes, offsets: bytes, count: int) -> tuple[bytes, bytes]:
-    ends = np.frombuffer(offsets, "<u4")[count:]
-    return blob[int(ends[0]) :], (ends - ends[0]).astype("<u4").tobytes()
 
 
 def record_to_wire(record: Record) -> wire.FoundMessage:

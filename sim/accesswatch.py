@@ -10,7 +10,6 @@ from typing import Any
 from duolog.wire import duolog_pb2 as wire
 
 from node.access.gate import PRINCIPAL, Principal
-from node.deferred.appends import count_of
 from node.rights.resources import Need
 from sim.accesslog import AccessLog, Said
 from sim.channels import Caller
@@ -134,7 +133,9 @@ class AccessWatch:
         if reply.status == wire.PUT_OK and not may:
             self.wrong(f"{node.name} stores a batch of {principal} in {request.topic}")
         try:
-            self.quotas.appended(node, said, place, (size, count_of(request)), reply)
+            self.quotas.appended(
+                node, said, place, (size, max(1, len(request.body_offsets) // 4 - 1)), reply
+            )
         except Violation as violation:
             self.wrong(str(violation))
 

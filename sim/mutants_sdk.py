@@ -17,8 +17,8 @@ from duolog.wire import duolog_pb2 as wire
 from node.consuming import reading
 from node.consuming.groups import NO_GRACE, GroupCoordinator, Heartbeat
 from node.core.metadatalog import MetadataLog
-from node.deferred import publishservice
-from node.deferred.publishservice import PublishService
+from node.service import publishservice
+from node.service.publishservice import PublishService
 from sim.channels import CLIENT
 from sim.faults import NODES, SDK_ON, SERVICES_ON, Fault
 from sim.mutants_services import taking_turns, with_sdk

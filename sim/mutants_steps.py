@@ -9,9 +9,9 @@ from typing import Any
 from node.deferred.delayservice import DelayService
 from node.deferred.halfmessages import Decisions
 from node.deferred.pendingtimers import PendingTimers
-from node.deferred.publishservice import STAGED_TOPIC
 from node.deferred.transactionservice import DISCARD_TOPIC, OP_TOPIC, TransactionService
 from node.engine.log import Log
+from node.service.publishservice import STAGED_TOPIC
 from sim.faults import NODES, SDK_ON, SERVICES_ON, Fault
 from sim.planted import Mutant, Patch, left_out, left_out_later
 from sim.servicehistory import COMMITTED, DELAYED

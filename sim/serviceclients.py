@@ -8,6 +8,7 @@ from duolog import _errors as sdk
 from duolog._columns import crc32, pack
 from duolog.wire import duolog_pb2 as wire
 
+from node.api.native import appends_of
 from node.broker import Broker
 from node.deferred.delayservice import RecallHandle
 from node.deferred.transactionservice import Check
@@ -160,7 +161,7 @@ class ServiceClients:
                 sequence=number,
                 **fields(node),  # type: ignore[arg-type]
             )
-            reply, waiting = broker.appends.append(request, HOST)
+            reply, waiting = appends_of(broker).append(request, HOST)
             if reply.status == wire.PUT_OK:
                 sent.stored, sent.stored_by = self.world.now, mastership(node)
             broker.log.pump_soon()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from duolog._message import RETRY_PREFIX
 
 from node.deferred.delayservice import DONE_TOPIC, TIMER_TOPIC
-from node.deferred.publishservice import STAGED_TOPIC
 from node.deferred.transactionservice import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
+from node.service.publishservice import STAGED_TOPIC
 from sim.faults import NODES, Fault
 from sim.litehistory import PARENT
 from sim.sdkhistory import PUBLISHED, WRITTEN

@@ -22,12 +22,12 @@ from node.consuming.reading import Reader, Selection
 from node.core.core import Core
 from node.core.ports import Answers
 from node.core.throttle import LOOK_AGAIN_SECONDS
-from node.deferred.publishservice import PublishService
 from node.deferred.transactionservice import HALF_WORDS, Check, TransactionService
 from node.engine.log import Outcome
 from node.filters.messagefilter import wanted
 from node.filters.tagfilter import EVERYTHING, MessageFilter
 from node.quotas.quotas import Who
+from node.service.publishservice import PublishService
 from node.wirecodec import batch_to_wire, peer_host, record_to_wire
 from store.errors import CorruptRecord, OffsetOutOfRange, StoreError
 from store.kernels import decode
@@ -60,17 +60,6 @@ class MessagesParts:
     reader: Reader
     publishes: PublishService
     transactions: TransactionService
-
-    def count_out(self, key: QueueKey, group: str, result: GetResult) -> None:
-        """Count messages that are sent to a client. group: empty for a reader without one."""
-        count, size = result.count, len(result.bodies)
-        self.log.count_out(count, size)
-        if count:
-            if not self.core.metadata.has_group(group):
-                group = ""  # any text may come: it must not be kept
-            self.core.traffic.deliver(key[0], group, count, size)
-            if self.core.traces is not None:
-                self.core.traces.delivered(*key, group, result)
 
     def reader_of(self, context: Caller) -> Who | None:
         """Whose quotas are asked before messages are sent in a call; None where there are none."""
@@ -162,7 +151,7 @@ class MessagesService(stubs.MessagesServicer):
             Selection(chosen, count, size, who=self._parts.reader_of(context)),
             lambda selection: poll(reader, key, request.queue_offset, selection, deadline),
         )
-        self._parts.count_out(key, "", result)
+        reader.delivered(key, "", result)
         columns = frozenset(request.columns)
         reply = batch_to_wire(key, offset, result, columns=columns)
         if result.count:
@@ -549,7 +538,7 @@ class _Subscription:
         cursor.offset = result.next_offset
         self._credit -= len(result.bodies)
         self._cursors[key] = self._cursors.pop(key)  # the other queues come first
-        self._parts.count_out(key, self._group, result)
+        self._parts.reader.delivered(key, self._group, result)
         await self._batches.write(batch)
         return True
 

@@ -8,6 +8,7 @@ from node.access.access import Access
 from node.access.guarding import GuardedMethods
 from node.api.access import AccessService
 from node.api.admin import AdminService
+from node.api.appends import Appends
 from node.api.doors import appends_of_call
 from node.api.groups import GroupsService
 from node.api.guard import Guard
@@ -20,6 +21,11 @@ from node.broker import Broker
 from node.methods import Methods
 
 
+def appends_of(broker: Broker) -> Appends:
+    """What stores the batches of append requests."""
+    return Appends(broker.admission, broker.replication, broker.sends, broker.store.store_host)
+
+
 def messages_of(broker: Broker, guard: Guard | None = None) -> MessagesService:
     """The Messages service."""
     return MessagesService(
@@ -27,7 +33,7 @@ def messages_of(broker: Broker, guard: Guard | None = None) -> MessagesService:
             broker.core,
             broker.log,
             broker.limits,
-            appends_of_call(broker.appends, guard),
+            appends_of_call(appends_of(broker), guard),
             broker.reader,
             broker.publishes,
             broker.transactions,

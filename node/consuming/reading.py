@@ -97,6 +97,19 @@ class Reader:
             return result
         return result.where_behind(start)
 
+    def delivered(self, key: QueueKey, group: str, result: GetResult) -> None:
+        """Count and trace what a read found, as it goes to a client.
+
+        group: as the client names it; empty for a reader without one.
+        """
+        core = self._core
+        if result.count:
+            if not core.metadata.has_group(group):
+                group = ""  # any text may come: it must not be kept
+            core.traffic.deliver(key[0], group, result.count, len(result.bodies))
+            if core.traces is not None:
+                core.traces.delivered(*key, group, result)
+
     # -- quotas --------------------------------------------------------------------------------
 
     async def may_read(self, who: Who, topic: str, deadline: float) -> None:

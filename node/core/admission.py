@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from duolog import _errors as sdk
-from duolog._columns import crc32
-from duolog.wire import duolog_pb2 as wire
 
 from ha.epochs import Epoch
 from node.config import LimitsSection
@@ -35,17 +33,11 @@ class Storing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a put is refused."""
+    """Why every put is refused. not_master: RocketMQ has no status for that."""
 
-    status: wire.PutStatus
+    status: PutMessageStatus
     reason: str
-
-    @property
-    def put_status(self) -> PutMessageStatus:
-        """RocketMQ's status; it has none for NOT_MASTER."""
-        if self.status == wire.IN_SYNC_REPLICAS_NOT_ENOUGH:
-            return PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
-        return PutMessageStatus.SERVICE_NOT_AVAILABLE
+    not_master: bool = False
 
 
 class Admission:
@@ -69,9 +61,9 @@ class Admission:
         """Why this node can store nothing, whatever the number of replicas."""
         not_master = self._replication.not_master()
         if not_master:
-            return Refusal(wire.NOT_MASTER, not_master)
+            return Refusal(PutMessageStatus.SERVICE_NOT_AVAILABLE, not_master, True)
         if self._replication.closed:
-            return Refusal(wire.SERVICE_NOT_AVAILABLE, self._replication.closed)
+            return Refusal(PutMessageStatus.SERVICE_NOT_AVAILABLE, self._replication.closed)
         return None
 
     def closed(self) -> Refusal | None:
@@ -80,61 +72,48 @@ class Admission:
         if unable is not None:
             return unable
         too_few = self._replication.refusal()
-        return Refusal(wire.IN_SYNC_REPLICAS_NOT_ENOUGH, too_few) if too_few else None
+        status = PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+        return Refusal(status, too_few) if too_few else None
 
     def refused_put(self) -> PutResult | None:
         """As `closed`, as the result of a put."""
         closed = self.closed()
-        return PutResult(closed.put_status, closed.reason) if closed is not None else None
+        return PutResult(closed.status, closed.reason) if closed is not None else None
 
-    def put(self, request: wire.AppendRequest, bodies: bytes | memoryview) -> Refusal | None:
-        """Why a request may not be stored now; its columns are not checked.
+    def writable_topic(
+        self, name: str, owner: str, *, queue_id: int = 0, queues: int = 0, make: bool = True
+    ) -> TopicConfig:
+        """A topic that messages may be put to; made if it is missing, and clients may make topics.
 
-        A topic that would be created by its first message counts as existing.
+        owner: the caller, empty where there are no users. queues: of a new topic; 0: the default.
+        make: whether the caller asks for a new topic. Raises NoPermission, UnknownTopic,
+        BadRequest (also where it has no such queue), Busy, Throttled, and NotMaster where this
+        master may not know the topic as it is.
         """
-        closed = self.closed()
-        if closed is not None:
-            return closed
-        found = crc32(bodies, request.body_offsets, request.properties, request.property_offsets)
-        if found != request.crc32:
-            return Refusal(wire.CORRUPT_BATCH, "the batch's CRC does not match its bytes")
-        if is_closed_topic(request.topic):
-            return Refusal(
-                wire.NO_PERMISSION, f"topic {request.topic!r} is reserved for the system"
-            )
-        topic = self._metadata.topics.get(request.topic)
-        writable = topic is not None and topic.perm & PERM_WRITE
-        known = topic is not None and 0 <= request.queue_id < topic.queues
-        if not (known and writable) and self._replication.may_be_behind():
-            return Refusal(
-                wire.NOT_MASTER,
-                "this new master has not yet read all changes of the last one: try again",
-            )
+        if is_closed_topic(name):
+            raise sdk.NoPermission(f"topic {name[:200]!r} is reserved for the system")
+        topic = self._metadata.topics.get(name)
         if topic is None:
+            self.check_knows()
             try:
-                check_topic(request.topic)
+                check_topic(name)
             except BadMessage as error:
-                return Refusal(wire.MESSAGE_ILLEGAL, error.reason)
-            if not self._limits.auto_create_topic:
-                return Refusal(wire.TOPIC_NOT_EXIST, f"topic {request.topic!r} does not exist")
-            try:
-                topic = self._metadata.creating(request.topic) or self._metadata.new_topic(
-                    request.topic, 0, 0
-                )
-            except sdk.Throttled as error:
-                return Refusal(wire.THROTTLED, str(error))
-            except (sdk.DuologError, BadMessage) as error:
-                return Refusal(wire.SERVICE_NOT_AVAILABLE, str(error))
+                raise sdk.BadRequest(error.reason) from None
+            if not (make and self._limits.auto_create_topic):
+                raise sdk.UnknownTopic(f"topic {name!r} does not exist")
+            topic = self._metadata.creating(name) or self._metadata.new_topic(name, queues, 0)
         if not topic.perm & PERM_WRITE:
-            return Refusal(
-                wire.NO_PERMISSION, f"topic {request.topic!r} is not writable (its perm has no 2)"
+            self.check_knows()
+            raise sdk.NoPermission(
+                f"topic {name!r} does not allow writes (perm={topic.perm}); fix: duolog topic "
+                f"alter {name} --perm {topic.perm | PERM_WRITE}"
             )
-        if not 0 <= request.queue_id < topic.queues:
-            return Refusal(
-                wire.MESSAGE_ILLEGAL,
-                f"queue {request.queue_id}: {request.topic} has queues 0..{topic.queues - 1}",
-            )
-        return None
+        if not 0 <= queue_id < topic.queues:
+            self.check_knows()
+            raise sdk.BadRequest(f"queue {queue_id}: {name} has queues 0..{topic.queues - 1}")
+        if name not in self._metadata.topics:
+            topic = self._metadata.auto_create(name, queues, owner)
+        return topic
 
     def refuses(self) -> bool:
         """Whether every put is refused now."""
@@ -154,7 +133,7 @@ class Admission:
         replication = self._replication
         unable = self._unable()
         if unable is not None:
-            if unable.status == wire.NOT_MASTER:
+            if unable.not_master:
                 return sdk.NotMaster(unable.reason, *replication.master_endpoint)
             return sdk.Busy(unable.reason)
         if replication.elected:

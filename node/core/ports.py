@@ -9,7 +9,7 @@ from typing import Protocol
 from node.engine.log import Outcome
 from store.kernels.jit import I64
 from store.lookups import Lookups
-from store.messagestore import PutBatch, PutResult
+from store.messagestore import PutBatch, PutResult, Singles, SinglesResult
 from store.offsets import PhyOffset, QueueOffset
 from store.queueends import QueueKey
 from store.reader import ANY, GetResult, Wanted
@@ -26,6 +26,11 @@ class Log(Protocol):
         """The future that an answer must wait for after a write, or None.
 
         If None, the caller answers first and then calls `pump_soon`.
+        """
+
+    def put_singles(self, singles: Singles) -> tuple[SinglesResult, Outcome | None]:
+        """Store messages that came at once, each of which is delivered by itself; the future that
+        their answers wait for, or None.
         """
 
     def write_now(self, batch: PutBatch) -> PutResult:
@@ -58,9 +63,6 @@ class Answers(Protocol):
 
     def pump_soon(self) -> None:
         """Dispatch readable records in the next turn of the event loop."""
-
-    def count_out(self, messages: int, body_bytes: int) -> None:
-        """Count messages that were sent to clients."""
 
 
 class Reads(Protocol):

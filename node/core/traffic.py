@@ -64,8 +64,8 @@ class Traffic:
     topic; timed_out: those that were delivered at it. failures: batches that were not stored, or
     are not known to be safe, by status. wait_seconds: waits of stored batches, before their
     answers, for disk and slaves. calls: of the native API, by method, code and whether they may
-    wait for messages; rpcs: of RocketMQ's, ms. reads_found, reads_missed: reads of queues by
-    clients that found messages, and others.
+    wait for messages; rpcs: of RocketMQ's, ms. messages_out, bytes_out: all that were delivered.
+    reads_found, reads_missed: reads of queues by clients that found messages, and others.
     """
 
     def __init__(self) -> None:
@@ -81,6 +81,7 @@ class Traffic:
         self.wait_seconds = Histogram(CALL_BOUNDS)
         self.calls: CallTimes[tuple[str, str, bool]] = CallTimes(CALL_BOUNDS)
         self.rpcs: CallTimes[tuple[str, str, bool, str]] = CallTimes(RPC_BOUNDS)
+        self.messages_out = self.bytes_out = 0
         self.reads_found = 0
         self.reads_missed = 0
 
@@ -113,9 +114,17 @@ class Traffic:
             ages = self.finished[topic] = Histogram(AGE_BOUNDS)
         ages.observe(age_seconds)
 
-    def deliver(self, topic: str, group: str, messages: int, body_bytes: int) -> None:
-        """Count a batch read from a topic, which may be a retry topic."""
-        self.delivered.add((topic, group, topic.startswith(RETRY_PREFIX)), messages, body_bytes)
+    def deliver(
+        self, topic: str, group: str, messages: int, body_bytes: int, *, again: bool = False
+    ) -> None:
+        """Count a batch that goes to a consumer, read from a topic, which may be a retry topic.
+
+        again: it was read from the retry topic of this topic.
+        """
+        self.messages_out += messages
+        self.bytes_out += body_bytes
+        key = (topic, group, again or topic.startswith(RETRY_PREFIX))
+        self.delivered.add(key, messages, body_bytes)
 
     def read(self, found: int) -> None:
         """Count a read by how many messages it found."""

@@ -56,9 +56,7 @@ class Counters:
     """Counts of this node since its start."""
 
     messages_in: int = 0
-    messages_out: int = 0
     bytes_in: int = 0
-    bytes_out: int = 0
     dispatch_behind_ms_max: float = 0.0
 
 
@@ -217,11 +215,6 @@ class Log:
         self.counters.messages_in += messages
         self.counters.bytes_in += body_bytes
 
-    def count_out(self, messages: int, body_bytes: int) -> None:
-        """Count messages that were sent to clients."""
-        self.counters.messages_out += messages
-        self.counters.bytes_out += body_bytes
-
     def write(self, batch: PutBatch) -> PutResult:
         """Store a batch now; `settle` tells what its answer must wait for."""
         began = perf_counter()
@@ -274,11 +267,15 @@ class Log:
         """So many messages were stored, up to an offset: what to wait for, or None."""
         self.count_in(count, size)
         waiting = self.settle(end)
+        self.stored(waiting)
+        return waiting
+
+    def stored(self, waiting: Outcome | None) -> None:
+        """A put is stored, and answered now or when its outcome is known: see `answered`."""
         if waiting is None:
             self.answered()
         else:
             self.pump_soon()
-        return waiting
 
     async def put_and_wait(self, batch: PutBatch) -> PutResult:
         """Store a batch and wait until it is as durable as configured; the status says whether it

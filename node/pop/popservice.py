@@ -324,9 +324,8 @@ class PopService:
 
     def _count(self, request: PopRequest, topic: str, found: list[Popped]) -> None:
         """Count deliveries, those from the retry topic apart."""
-        key = (request.topic, request.group, topic.startswith(RETRY_PREFIX))
-        size = sum(len(popped.body) for popped in found)
-        self._core.traffic.delivered.add(key, len(found), size)
+        size, again = sum(len(popped.body) for popped in found), topic.startswith(RETRY_PREFIX)
+        self._core.traffic.deliver(request.topic, request.group, len(found), size, again=again)
         if self._core.traces is not None:
             deliveries = (
                 Delivery(popped.handle.queue_id, popped.handle.offset, popped.properties)

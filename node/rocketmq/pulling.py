@@ -96,9 +96,7 @@ class Puller:
             going_on.next_offset = max(result.next_offset, request.offset)
             return [service.PullMessageResponse(status=code), going_on]
         group = group_of(request.group)
-        self._core.traffic.deliver(key[0], group, result.count, len(result.bodies))
-        if self._core.traces is not None:
-            self._core.traces.delivered(*key, group, result)
+        self._reader.delivered(key, group, result)
         host = self._core.store.born_host
         topic = request.message_queue.topic
         messages = [

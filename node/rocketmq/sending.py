@@ -18,7 +18,6 @@ from duolog._background import Background, report
 
 from node.access.gate import name_of_caller
 from node.broker import Broker
-from node.core.throttle import throttled
 from node.deferred.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
 from node.deferred.transactionservice import HALF_TOPIC
 from node.engine.log import Outcome
@@ -37,9 +36,10 @@ from node.rocketmq.words.messages import (
     size_of,
 )
 from node.rocketmq.words.stubs import Code, Message, MessageType, service
+from node.service.sends import Placed, Send
 from store.errors import StoreError
-from store.messagestore import PutBatch, PutResult
-from store.metadata import PERM_WRITE, TopicConfig
+from store.messagestore import PutResult
+from store.metadata import TopicConfig
 from store.offsets import PhyOffset, QueueOffset
 from store.record import Host
 from store.status import PutMessageStatus
@@ -114,6 +114,7 @@ class Sender:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._core = broker.core
+        self._sends = broker.sends
         self._known: OrderedDict[str, _Remembered] = OrderedDict()
         self._turn = 0
         self._role: tuple[str, int] = ("", -1)
@@ -134,6 +135,18 @@ class Sender:
 
         Raises Refused, sdk errors.
         """
+        try:
+            return await self._sent(topic, messages, host, deadline)
+        except Refused:
+            self._sends.failed(PutMessageStatus.MESSAGE_ILLEGAL.value)
+            raise
+        except (sdk.DuologError, StoreError) as error:
+            self._sends.refused(error)
+            raise
+
+    async def _sent(
+        self, topic: str, messages: list[Message], host: Host, deadline: float
+    ) -> list[service.SendResultEntry]:
         if not 1 <= len(messages) <= MESSAGES_MAX:
             raise Refused(
                 Code.MESSAGE_CORRUPTED,
@@ -142,7 +155,7 @@ class Sender:
         body_max = self._core.options.max_message_size
         checked = [sent(message, body_max) for message in messages]
         config = self._writable(topic, checked)
-        self._check_quotas(topic, checked, host)
+        self._charge(topic, checked, host)
         self._turn += 1
         turn = self._turn
         work = [
@@ -151,28 +164,15 @@ class Sender:
         ]
         return [await work[0]] if len(work) == 1 else list(await asyncio.gather(*work))
 
-    def _check_quotas(self, topic: str, messages: list[Sent], host: Host) -> None:
+    def _charge(self, topic: str, messages: list[Sent], host: Host) -> None:
         """Raise Throttled where a request is over a quota: none of its messages is stored."""
-        throttle = self._core.throttle
-        if throttle.on:
-            who = Who.at(name_of_caller(), host.address)
-            size = sum(size_of(message.body, message.properties) for message in messages)
-            wait = throttle.put(who, topic, size, len(messages))
-            if wait is not None:
-                raise throttled(wait)
+        who = Who.at(name_of_caller(), host.address)
+        size = sum(size_of(message.body, message.properties) for message in messages)
+        self._sends.charge_bytes(who, topic, size, len(messages))
 
     def _writable(self, topic: str, messages: list[Sent]) -> TopicConfig:
         """The topic, if it accepts these messages."""
-        metadata = self._core.metadata
-        config = metadata.topics.get(topic)
-        if config is None:
-            self._core.admission.check_knows()
-            if not self._broker.limits.auto_create_topic:
-                raise sdk.UnknownTopic(f"topic {topic!r} does not exist")
-            config = metadata.auto_create(topic, owner=name_of_caller())
-        if not config.perm & PERM_WRITE:
-            self._core.admission.check_knows()
-            raise sdk.NoPermission(f"topic {topic!r} is not writable (its perm has no 2)")
+        config = self._core.admission.writable_topic(topic, name_of_caller())
         kinds = {message.kind for message in messages}
         groups = {message.message_group for message in messages}
         if len(kinds) > 1 or len(groups) > 1:
@@ -235,14 +235,14 @@ class Sender:
         storing = self._storing.get(key)
         if storing is not None:
             return await asyncio.shield(storing)
-        batch = self._batch(topic, message, queue_id, host)
-        result, waiting = self._put_once(topic, message, batch)
+        placed = self._sends.place(self._send(topic, message, queue_id, host))
+        result, waiting = self._put_once(topic, message, placed)
         if waiting is None and result.status not in _SOON:
             self._remember(key, result)
             return result
         # Continues without the client, which finds the result when it repeats the call.
         stored = self._background.start(
-            self._put(topic, message, batch, (result, waiting), deadline)
+            self._put(topic, message, placed, (result, waiting), deadline)
         )
         self._storing[key] = stored
         stored.add_done_callback(lambda done: self._ended(key, done))
@@ -259,26 +259,27 @@ class Sender:
             where = result.queue_offset, result.end_offset
             self._known[key] = (time.monotonic(), *where, result.status.value, result.reason)
 
-    def _batch(self, topic: str, message: Sent, queue_id: int, host: Host) -> PutBatch:
-        """The batch to store: for its queue, or where half and delayed messages wait."""
-        batch = message.batch(topic, queue_id, host)
-        if message.kind == TRANSACTION:
-            return self._broker.transactions.half(batch, topic, message.recovery_seconds)
-        if message.kind == DELAY:
-            now = self._core.times.wall_ms()
-            if message.deliver_ms <= now:  # its time has passed, which consumers can see
-                words = {**message.properties, "TIMER_DELIVER_MS": str(message.deliver_ms)}
-                return replace(message, properties=words).batch(topic, queue_id, host)
-            return self._broker.delays.at_time(batch, message.deliver_ms, now)
-        return batch
+    def _send(self, topic: str, message: Sent, queue_id: int, host: Host) -> Send:
+        kind = _KINDS[message.kind]
+        if message.kind == DELAY and message.deliver_ms <= self._core.times.wall_ms():
+            # Its time has passed, which consumers can see.
+            words = {**message.properties, "TIMER_DELIVER_MS": str(message.deliver_ms)}
+            return Send(replace(message, properties=words).batch(topic, queue_id, host), kind)
+        return Send(
+            message.batch(topic, queue_id, host),
+            kind,
+            half_of=topic if message.kind == TRANSACTION else None,
+            immunity_seconds=message.recovery_seconds,
+            deliver_ms=message.deliver_ms if message.kind == DELAY else 0,
+        )
 
-    def _put_once(self, topic: str, message: Sent, batch: PutBatch) -> _Stored:
+    def _put_once(self, topic: str, message: Sent, placed: Placed) -> _Stored:
         """Store a message unless it was stored before.
 
         Not before the messages of the last master are known: they must be confirmed and indexed.
         """
         if self._core.admission.refuses():
-            return self._broker.log.put(batch)  # which gives the reason
+            return self._broker.log.put(placed.batch)  # which gives the reason
         if self._broker.replication.may_be_behind():
             reason = "messages stored by the last master are not confirmed yet: try again"
             return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason), None
@@ -289,16 +290,12 @@ class Sender:
             before = self._before_failover(topic, message.message_id)
             if before is not None:
                 return before, None
-        result, waiting = self._broker.log.put(batch)
-        if result.count:
-            kind = _KINDS[message.kind]
-            self._core.traffic.receive(topic, kind, result.count, batch.columns)
-            if message.kind == DELAY:
-                self._broker.delays.count(topic, batch, result.count)
+        result, waiting = self._sends.put(placed)
+        self._broker.log.stored(waiting)
         return result, waiting
 
     async def _put(
-        self, topic: str, message: Sent, batch: PutBatch, begun: _Stored, deadline: float
+        self, topic: str, message: Sent, placed: Placed, begun: _Stored, deadline: float
     ) -> PutResult:
         """Store a message durably; retry while the group has no master, or too few replicas."""
         loop = asyncio.get_running_loop()
@@ -308,11 +305,14 @@ class Sender:
                 result = replace(result, status=await waiting)
             if result.status is PutMessageStatus.UNKNOWN_ERROR:
                 self._core.admission.check_master()  # the next master knows what was stored
-            if result.status not in _SOON or loop.time() + PAUSE_SECONDS >= deadline:
+            if result.status not in _SOON:
+                return result
+            if loop.time() + PAUSE_SECONDS >= deadline:
+                self._sends.failed(result.status.value)
                 return result
             self._core.admission.check_master()  # another node may have become the master
             await asyncio.sleep(PAUSE_SECONDS)
-            begun = self._put_once(topic, message, batch)
+            begun = self._put_once(topic, message, placed)
 
     async def _settled(self, result: PutResult) -> PutResult:
         """Update the result of a message that was stored but not confirmed: it may be by now."""

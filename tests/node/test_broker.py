@@ -11,10 +11,10 @@ from node.broker import Broker
 from node.consuming.groups import Heartbeat
 from node.deferred.halfmessages import Decision, Half, HalfMessages
 from node.deferred.pendingtimers import PendingTimers
-from node.deferred.publishservice import _Turn
 from node.pop.popline import Line
 from node.pop.popqueue import Lease, PopQueue
 from node.server import Node
+from node.service.publishservice import _Turn
 from store.clocks import MonoMs
 from store.metadata import TopicConfig
 from tests.node.replicas import broker_of

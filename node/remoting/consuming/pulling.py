@@ -170,17 +170,10 @@ class Pulling:
         if code is not ResponseCode.SUCCESS:
             return request.answer(code, remark, fields)
         body = self._records(result.table)
-        self._count(header, result)
+        self._broker.reader.delivered(
+            (header.topic, header.queue_id), header.consumer_group, result
+        )
         return request.answer(code, remark, fields, body)
-
-    def _count(self, header: PullRequest, result: GetResult) -> None:
-        size = len(result.bodies)
-        known = self._core.metadata.has_group(header.consumer_group)
-        group = header.consumer_group if known else ""  # any text may come: it must not be kept
-        self._broker.log.count_out(result.count, size)
-        self._core.traffic.deliver(header.topic, group, result.count, size)
-        if self._core.traces is not None:
-            self._core.traces.delivered(header.topic, header.queue_id, group, result)
 
     def _records(self, table: I64) -> bytes:
         """The records of a read as they lie in the log; those side by side are copied at once.

@@ -117,7 +117,7 @@ class Replies:
         What is over a quota is not pushed either. Raises Throttled.
         """
         if not self._stores:
-            self._sending.check_quotas(peer, header.topic, request.size, 1)
+            self._sending.charge(peer, header.topic, request.size, 1)
             return None
         try:
             return self._sending.send(

@@ -11,14 +11,12 @@ from itertools import count
 from typing import NamedTuple
 
 import numpy as np
-from duolog import _errors as sdk
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from node.access.gate import name_of_caller
 from node.broker import Broker
 from node.clocks import TIME_MS_MAX
-from node.core.throttle import throttled
-from node.core.traffic import DELAY, NORMAL, TRANSACTION
+from node.core.traffic import NORMAL
 from node.deferred.redirect import fitting
 from node.deferred.transactionservice import IMMUNITY_SECONDS_MAX
 from node.engine.log import Outcome
@@ -43,12 +41,13 @@ from node.remoting.port.desk import Begun, Peer, tried
 from node.remoting.refusals import Refused, put_code
 from node.remoting.relay import Relay
 from node.remoting.routes import DEFAULT_TOPIC, reply_topic
+from node.service.sends import Placed, Send
 from store.columns import Columns
 from store.errors import BadMessage
 from store.kernels.encode import FIELD_FLAG, FIELDS
 from store.kernels.jit import I64
 from store.messagestore import PutBatch, PutResult, Singles, SinglesResult
-from store.metadata import PERM_WRITE, TopicConfig, is_closed_topic
+from store.metadata import TopicConfig
 from store.offsets import PhyOffset, QueueOffset
 from store.record import (
     KEPT_FLAGS,
@@ -57,7 +56,6 @@ from store.record import (
     decode_properties,
     offset_message_id,
 )
-from store.status import PutMessageStatus
 
 PATIENCE_MS = 1000  # of a refusal while the group is changing its master; clients wait for 3 s
 INNER_BATCH = 0x80
@@ -91,13 +89,11 @@ class _Single(NamedTuple):
 
 
 class _Put(NamedTuple):
-    """Another checked request. batch: where it waits for its delivery, if it does. given_up: of a
-    dead letter, the topic that it was sent to, and the group.
+    """Another checked request. given_up: of a dead letter, the topic that it was sent to, and the
+    group.
     """
 
-    topic: str
-    kind: str
-    batch: PutBatch
+    placed: Placed
     told: _Told
     given_up: tuple[str, str] | None
 
@@ -115,6 +111,7 @@ class Sending:
         self._sight = sight
         self.host = host
         self._core = broker.core
+        self._sends = broker.sends
         self._log = broker.log
         self._relay = relay
         self._reply_topic = reply_topic(broker.node.cluster)
@@ -129,7 +126,7 @@ class Sending:
             return self._attempt(peer, request, header)
         told = self._broker.replication.refusals.told_later(PATIENCE_MS)
         if told is None:
-            return self._refused(request, closed)
+            return self._closed(request, closed)
         return self._when_told(peer, request, header, told)
 
     async def _when_told(
@@ -143,7 +140,7 @@ class Sending:
         if closed is not None:
             if self._relay.takes(peer, request):
                 return await self._relay.pass_on(peer, request, loop.time() - began)
-            return self._refused(request, closed)
+            return self._closed(request, closed)
         begun = self._attempt(peer, request, header)
         return begun if isinstance(begun, Command) else await begun
 
@@ -173,6 +170,13 @@ class Sending:
     def _read(self, peer: Peer, request: Command) -> _Put | _Single:
         return self._checked(peer, request, read_send(request.code, request.fields))
 
+    def _checked(self, peer: Peer, request: Command, header: SendRequest) -> _Put | _Single:
+        try:
+            return self._check(peer, request, header)
+        except Exception as error:
+            self._sends.refused(error)
+            raise
+
     def _attempt(self, peer: Peer, request: Command, header: SendRequest) -> Begun:
         checked = self._checked(peer, request, header)
         if isinstance(checked, _Put):
@@ -180,14 +184,11 @@ class Sending:
         return self._put(_alone(peer, checked))
 
     def _put(self, put: _Put) -> Begun:
-        result, waiting = self._log.put(put.batch)
-        if result.count:
-            columns = put.batch.columns
-            self._core.traffic.receive(put.topic, put.kind, result.count, columns)
-            if put.kind is DELAY:
-                self._broker.delays.count(put.topic, put.batch, result.count)
-            if put.given_up is not None:
-                self._core.traffic.dead.add(put.given_up, result.count, len(columns.bodies))
+        result, waiting = self._sends.put(put.placed)
+        if result.count and put.given_up is not None:
+            size = len(put.placed.batch.columns.bodies)
+            self._core.traffic.dead.add(put.given_up, result.count, size)
+        self._log.stored(waiting)
         told = put.told
         if waiting is None:
             return self._answer(told, result)
@@ -197,10 +198,8 @@ class Sending:
         """Of one topic, at once if that can be done; else each says why not."""
         if len(singles) > 1:
             batch = _together(peer, singles)
-            result, waiting = self._log.put_singles(batch)
+            result, waiting = self._sends.put_singles(batch)
             if result.places:
-                count = len(singles)
-                self._core.traffic.receive(batch.topic, NORMAL, count, batch.columns)
                 return list(self._stored(singles, result, waiting))
         return [tried(self._put, _alone(peer, one)) for one in singles]
 
@@ -217,7 +216,7 @@ class Sending:
 
     # -- what is stored ------------------------------------------------------------------------
 
-    def _checked(self, peer: Peer, request: Command, header: SendRequest) -> _Put | _Single:
+    def _check(self, peer: Peer, request: Command, header: SendRequest) -> _Put | _Single:
         _check_numbers(header)
         given_up = self._given_up(header)
         if given_up is not None:
@@ -237,22 +236,22 @@ class Sending:
             single = _Single(_Told(request, queue_id, ""), config.name, header, text)
             sent_back = header.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
             if not sent_back and not _may_wait(text):
-                self.check_quotas(peer, config.name, len(request.body) + len(text), 1)
+                self.charge(peer, config.name, len(request.body) + len(text), 1)
                 return single
-            batch = _alone(peer, single).batch
+            batch = _alone(peer, single).placed.batch
             if sent_back:
                 batch = self._sent_back(batch)
-        sent, transaction = batch, ""
+        transaction = ""
         if not in_batch and _is_half(header, text):
-            batch, kind = self._half(batch, header, text), TRANSACTION
+            seconds = _number(text, b"CHECK_IMMUNITY_TIME_IN_SECONDS")
+            seconds = max(0, min(seconds, IMMUNITY_SECONDS_MAX))
+            send = Send(batch, half_of=header.producer_group, immunity_seconds=seconds)
             transaction = property_of(text, b"UNIQ_KEY") or ""
         else:
-            batch = self._deferred(batch, text)
-            kind = NORMAL if batch.topic == config.name else DELAY
-        size = len(sent.columns.bodies) + len(sent.columns.properties)
-        self.check_quotas(peer, sent.topic, size, sent.columns.count)  # refused, it uses nothing
-        told = _Told(request, queue_id, transaction)
-        return _Put(config.name, kind, batch, told, given_up)
+            send = self._when(batch, text)
+        placed = self._sends.place(send)
+        self._sends.charge(_who(peer), batch)
+        return _Put(placed, _Told(request, queue_id, transaction), given_up)
 
     def _sent_back(self, batch: PutBatch) -> PutBatch:
         """A message that its consumer sends back: accepted, as it was before.
@@ -302,32 +301,23 @@ class Sending:
     def _writable(self, header: SendRequest) -> TopicConfig:
         """The topic, made where clients may make it. Raises UnknownTopic, NoPermission."""
         topic, metadata = header.topic, self._core.metadata
-        if is_closed_topic(topic):
-            raise sdk.NoPermission(f"topic {topic[:200]!r} is reserved for the system")
-        config = metadata.topics.get(topic)
-        if config is None:
+        if topic not in metadata.topics and self._is_internal(topic):
             self._core.admission.check_knows()
-            config = self._made(header)
-        if not config.perm & PERM_WRITE:
-            self._core.admission.check_knows()
-            raise sdk.NoPermission(f"topic {topic!r} is not writable (its perm has no 2)")
-        return config
+            metadata.make_internal(topic)
+        queues = max(1, header.default_topic_queue_nums)
+        return self._core.admission.writable_topic(
+            topic,
+            name_of_caller(),
+            queues=min(queues, self._broker.limits.default_topic_queues),
+            make=header.default_topic == DEFAULT_TOPIC,
+        )
 
-    def _made(self, header: SendRequest) -> TopicConfig:
-        topic, limits = header.topic, self._broker.limits
-        metadata = self._core.metadata
-        of_group = any(
-            topic.startswith(prefix) and metadata.has_group(topic.removeprefix(prefix))
+    def _is_internal(self, topic: str) -> bool:
+        """Whether a topic is one that the node makes for itself."""
+        return topic == self._reply_topic or any(
+            topic.startswith(prefix) and self._core.metadata.has_group(topic.removeprefix(prefix))
             for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX)
         )
-        if of_group or topic == self._reply_topic:
-            metadata.make_internal(topic)
-            return metadata.topics[topic]
-        if not limits.auto_create_topic or header.default_topic != DEFAULT_TOPIC:
-            raise sdk.UnknownTopic(f"topic[{topic[:200]}] not exist, apply first please!")
-        most = limits.default_topic_queues
-        queues = min(max(1, header.default_topic_queue_nums), most)
-        return self._core.metadata.auto_create(topic, queues, name_of_caller())
 
     def _queue(self, header: SendRequest, config: TopicConfig) -> int:
         if header.queue_id < 0:
@@ -365,26 +355,15 @@ class Sending:
             return text
         return END.join((without(text, b"CLUSTER"), self._cluster))
 
-    def check_quotas(self, peer: Peer, topic: str, size: int, count: int) -> None:
-        """Raise Throttled where so many bytes and messages are over a quota; else they count."""
-        throttle = self._core.throttle
-        if throttle.on:
-            who = Who.at(name_of_caller(), peer.host.address)
-            wait = throttle.put(who, topic, size, count)
-            if wait is not None:
-                raise throttled(wait)
+    def charge(self, peer: Peer, topic: str, size: int, count: int) -> None:
+        """Charge so many bytes and messages to quotas. Raises Throttled."""
+        self._sends.charge_bytes(_who(peer), topic, size, count)
 
-    def _half(self, batch: PutBatch, header: SendRequest, text: bytes) -> PutBatch:
-        """A half message, which waits for its producer's decision. Raises BadRequest."""
-        seconds = _number(text, b"CHECK_IMMUNITY_TIME_IN_SECONDS")
-        seconds = max(0, min(seconds, IMMUNITY_SECONDS_MAX))
-        return self._broker.transactions.half(batch, header.producer_group, seconds)
-
-    def _deferred(self, batch: PutBatch, text: bytes) -> PutBatch:
-        """Where a message waits for its time, if its properties name one. Raises BadRequest."""
+    def _when(self, batch: PutBatch, text: bytes) -> Send:
+        """A message, and the time of its delivery if its properties name one. Raises BadRequest."""
         level = _number(text, b"DELAY")
         if level > 0:
-            return self._broker.delays.at_level(batch, level)
+            return Send(batch, delay_level=level)
         now = self._core.times.wall_ms()
         due = _number(text, b"TIMER_DELIVER_MS")
         if not due and (delay := _number(text, b"TIMER_DELAY_MS")) > 0:
@@ -392,10 +371,10 @@ class Sending:
         if not due and (delay := _number(text, b"TIMER_DELAY_SEC")) > 0:
             due = now + 1000 * delay
         if due <= now:
-            return batch
+            return Send(batch)
         text = without(text, b"TIMER_DELIVER_MS")  # it is noted again
         columns = Columns.of([batch.columns.bodies.tobytes()], [text])
-        return self._broker.delays.at_time(replace(batch, columns=columns), due, now)
+        return Send(replace(batch, columns=columns), deliver_ms=due)
 
     # -- answers -------------------------------------------------------------------------------
 
@@ -403,16 +382,17 @@ class Sending:
         # What is waited for is shared: it is not cancelled with the client's connection.
         return self._answer(told, replace(result, status=await asyncio.shield(waiting)))
 
+    def _closed(self, request: Command, closed: PutResult) -> Command:
+        self._sends.failed(closed.status.value)
+        return self._refused(request, closed)
+
     def _refused(self, request: Command, result: PutResult) -> Command:
-        self._core.traffic.failures.add(result.status.value, 1)
         remark = f"{result.status.value} {result.reason}".strip()
         return request.answer(put_code(result.status), remark)
 
     def _answer(self, told: _Told, result: PutResult) -> Command:
         if result.queue_offset < 0:
             return self._refused(told.request, result)
-        if result.status is not PutMessageStatus.PUT_OK:
-            self._core.traffic.failures.add(result.status.value, 1)
         fields = {
             _MSG_ID: offset_message_id(self.host, result.physical_offset),
             _QUEUE_ID: str(told.queue_id),
@@ -442,7 +422,11 @@ def _alone(peer: Peer, single: _Single) -> _Put:
     told, topic, header, text = single
     columns = Columns.of([told.request.body], [text])
     batch = _batch_of(peer, header, told.queue_id, columns)
-    return _Put(topic, NORMAL, batch, told, None)
+    return _Put(Placed(topic, NORMAL, batch), told, None)
+
+
+def _who(peer: Peer) -> Who:
+    return Who.at(name_of_caller(), peer.host.address)
 
 
 def _together(peer: Peer, singles: Sequence[_Single]) -> Singles:

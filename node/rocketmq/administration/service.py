@@ -208,7 +208,7 @@ class AdminService(rpc.AdminServicer):
             proxy_name=broker.node.name,
             version=__version__,
             in_tps=self._totals.growth("in", counters.messages_in, MINUTE, now).rate,
-            out_tps=self._totals.growth("out", counters.messages_out, MINUTE, now).rate,
+            out_tps=self._totals.growth("out", broker.core.traffic.messages_out, MINUTE, now).rate,
             connections=len(broker.core.throttle.connections),
             producers=producers,
             consumers=consumers,

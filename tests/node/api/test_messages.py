@@ -367,7 +367,7 @@ async def test_a_fault_in_answering_ends_the_stream_of_appends(
     node = await start_node(flush_disk_type="SYNC_FLUSH")
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
         await client.admin.create_topic("T", 1)
-    monkeypatch.setattr("node.deferred.appends.PUT_STATUS", {})
+    monkeypatch.setattr("node.api.appends.PUT_STATUS", {})
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
         call = stubs.MessagesStub(channel).Append()
         await call.write(append_request([b"x"]))

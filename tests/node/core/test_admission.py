@@ -2,10 +2,8 @@
 
 import duolog
 import pytest
-from duolog._columns import crc32, pack
-from duolog.wire import duolog_pb2 as wire
 
-from node.core.admission import Admission, Refusal
+from node.core.admission import Admission
 from node.rocketmq.pulling import Puller
 from node.rocketmq.words.stubs import Code, definition, service
 from node.server import Node
@@ -24,37 +22,25 @@ async def master(node: Node) -> Node:
     return node
 
 
-def put_to(topic: str) -> wire.AppendRequest:
-    bodies, properties = pack([b"x"]), pack([b""])
-    return wire.AppendRequest(
-        topic=topic,
-        bodies=bodies[0],
-        body_offsets=bodies[1],
-        properties=properties[0],
-        property_offsets=properties[1],
-        crc32=crc32(*bodies, *properties),
-    )
-
-
-def refusal_of(admission: Admission, topic: str) -> Refusal | None:
-    request = put_to(topic)
-    return admission.put(request, request.bodies)
+def is_refused(admission: Admission, topic: str) -> type[Exception] | None:
+    """The error with which a put to a topic is refused, None if it is not."""
+    try:
+        admission.writable_topic(topic, "")
+    except duolog.DuologError as error:
+        return type(error)
+    return None
 
 
 async def test_puts_and_reads_are_admitted_by_permission_and_role(
     master: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admission = broker_of(master).admission
-    refusal = refusal_of(admission, "ReadOnly")
-    assert refusal is not None
-    assert refusal.status == wire.NO_PERMISSION
+    assert is_refused(admission, "ReadOnly") is duolog.NoPermission
     with pytest.raises(duolog.NoPermission):
         admission.readable_topic("SendOnly")
     monkeypatch.setattr(broker_of(master).replication, "may_be_behind", lambda: True)
-    refusal = refusal_of(admission, "ReadOnly")
-    assert refusal is not None
-    assert refusal.status == wire.NOT_MASTER
-    assert refusal_of(admission, "Normal") is None
+    assert is_refused(admission, "ReadOnly") is duolog.NotMaster
+    assert is_refused(admission, "Normal") is None
     with pytest.raises(duolog.NotMaster):
         admission.readable_topic("SendOnly")
     assert admission.readable_topic("Normal").queues == 1

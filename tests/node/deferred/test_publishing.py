@@ -12,8 +12,8 @@ from duolog._columns import crc32, pack
 from duolog._sink import Sink, SinkState
 from duolog.wire import duolog_pb2 as wire
 
-from node.deferred.publishservice import STAGED_TOPIC
 from node.server import Node
+from node.service.publishservice import STAGED_TOPIC
 from store.dispatch import Dispatcher
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
@@ -419,7 +419,7 @@ async def test_reads_prefer_slaves(start_node: StartNode, tmp_path: Path) -> Non
         name = (await client.admin.topics(["T"]))[0].group
         batch = await client.fetch(request, name, from_slaves=True)
         assert batch.bodies == b"x"
-        out = {node: broker_of(node).log.counters.messages_out for node in group.nodes}
+        out = {node: broker_of(node).core.traffic.messages_out for node in group.nodes}
         assert out.pop(group.the_master()) == 0
         assert sorted(out.values()) == [0, 1]
 

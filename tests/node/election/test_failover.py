@@ -29,6 +29,7 @@ from ha.groupstate import Keys, Replica, View
 from ha.mandate import Mandate
 from ha.membership import Membership
 from ha.registry import Delete, Grant, RegistryUnavailable, Transaction
+from node.api.native import appends_of
 from node.cli.cluster import row_of
 from node.cli.node import problems_of
 from node.core import admission
@@ -361,7 +362,7 @@ async def test_a_put_may_wait_at_a_node_that_knows_of_itself_only(voters: Voters
     slave = next(node for node in voters.nodes.values() if node is not leader)
     replication = broker_of(slave).replication
     replication.known_master = lambda: (broker_of(slave).advertised, 1)
-    _, waits = broker_of(slave).appends.append(append_request([b"x"], patience_ms=60_000), HERE)
+    _, waits = appends_of(broker_of(slave)).append(append_request([b"x"], patience_ms=60_000), HERE)
     assert waits is not None
     assert not waits.done()
     replication.known_master = lambda: (broker_of(leader).advertised, 1)
@@ -387,7 +388,7 @@ async def test_a_slave_whose_masters_connection_breaks_asks_the_registry_at_once
         if self is one:
             assert follower.lost
             assert broker_of(slave).replication.next_master == ("", 0), "nobody is sent there"
-            reply, waits = broker_of(slave).appends.append(append_request([b"x"]), HERE)
+            reply, waits = appends_of(broker_of(slave)).append(append_request([b"x"]), HERE)
             assert (reply.status, reply.master, waits) == (wire.NOT_MASTER, "", None)
             seen.append("lost")
         lost_master(self)

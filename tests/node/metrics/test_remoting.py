@@ -104,8 +104,9 @@ async def test_what_waits_for_its_answer_holds_no_body(
     assert node._remoting_service is not None
     node.broker.metadata.auto_create("T", 1)
     safe = asyncio.get_running_loop().create_future()
-    put = node.broker.log.put
-    monkeypatch.setattr(node.broker.log, "put", lambda batch: (put(batch)[0], safe))
+    sends = node.broker.sends
+    put = sends.put
+    monkeypatch.setattr(sends, "put", lambda placed: (put(placed)[0], safe))
     fields = {
         "a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0",
     }  # fmt: skip

@@ -16,7 +16,8 @@ from node.remoting.batches import write_batch
 from node.remoting.codec.codes import RequestCode, ResponseCode
 from node.remoting.codec.command import Command, Serialization
 from node.server import Node
-from store.messagestore import PutBatch, PutResult, Singles, SinglesResult
+from node.service.sends import Placed
+from store.messagestore import PutResult, Singles, SinglesResult
 from store.offsets import QueueOffset
 from store.record import Record, parse_message_id
 from store.status import PutMessageStatus
@@ -363,17 +364,18 @@ async def test_what_waits_for_its_answer_holds_no_body(
 ) -> None:
     assert node.broker is not None
     log, safe = node.broker.log, asyncio.get_running_loop().create_future()
-    put, stored_now = log.put, asyncio.Event()
+    sends = node.broker.sends
+    put, stored_now = sends.put, asyncio.Event()
     monkeypatch.setattr(log, "put_singles", lambda _: (SinglesResult(NOT_NOW), None))
     places: list[int] = []
 
-    def unconfirmed(batch: PutBatch) -> tuple[PutResult, Outcome | None]:
-        places.append(put(batch)[0].queue_offset)
+    def unconfirmed(placed: Placed) -> tuple[PutResult, Outcome | None]:
+        places.append(put(placed)[0].queue_offset)
         if len(places) == 64:
             stored_now.set()
         return PutResult(PutMessageStatus.PUT_OK, queue_offset=QueueOffset(0)), safe
 
-    monkeypatch.setattr(log, "put", unconfirmed)
+    monkeypatch.setattr(sends, "put", unconfirmed)
     tracemalloc.start()
     body = bytes(60_000)
     async with asyncio.TaskGroup() as tasks:

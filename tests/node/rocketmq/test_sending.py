@@ -5,9 +5,11 @@ import asyncio
 import duolog
 import pytest
 
+from node.core.traffic import NORMAL
 from node.rocketmq.sending import Sender
 from node.rocketmq.words.messages import sent
 from node.server import Node
+from node.service.sends import Placed
 from store.columns import Columns
 from store.messagestore import PutBatch, PutResult
 from store.offsets import PhyOffset, QueueOffset
@@ -30,7 +32,8 @@ async def test_an_unknown_result_is_for_the_next_master_to_say(
     if over:
         monkeypatch.setattr(broker.replication, "not_master", lambda: "another node leads")
     one, batch = sent(message(b"x"), 1000), PutBatch("T", 0, Columns.of([b"x"]), 0)
-    putting = sender._put("T", one, batch, (stored, waiting), loop.time() + 5)
+    placed = Placed("T", NORMAL, batch)
+    putting = sender._put("T", one, placed, (stored, waiting), loop.time() + 5)
     if over:
         with pytest.raises(duolog.NotMaster):
             await putting

@@ -57,8 +57,7 @@ class Statistics:
     @property
     def passed(self) -> tuple[int, int]:
         """Messages that came and went since the start."""
-        counters = self._broker.log.counters
-        return counters.messages_in, counters.messages_out
+        return self._broker.log.counters.messages_in, self._traffic.messages_out
 
     def view(self, request: Command) -> Command:
         """VIEW_BROKER_STATS_DATA. Raises Refused for what is not counted."""

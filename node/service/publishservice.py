@@ -12,23 +12,21 @@ import asyncio
 import hashlib
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
 from duolog import _errors as sdk
-from duolog._sending import REFUSED
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
 from node.core.core import Core
-from node.core.throttle import throttled
-from node.deferred.appends import Appends
 from node.engine.log import Outcome
 from node.quotas.quotas import Who
-from node.wirecodec import without_first
+from node.replication.roles import Replication
+from node.service.requests import is_whole, send_of, without_first
+from node.service.sends import Sends
 from store.columns import BadProperties, BodyTooLarge, Columns
-from store.errors import CorruptRecord, StoreError
+from store.errors import BadMessage, CorruptRecord, RepeatUnknown, StoreError
 from store.messagestore import PutBatch
 from store.metadata import SYSTEM_PREFIX, Json
 from store.offsets import PhyOffset, QueueOffset
@@ -52,9 +50,9 @@ UNCONFIRMED_MAX = 8  # requests stored ahead of the replicas
 _SEQUENCES = 1 << 24  # of one staged request: more messages than a batch may have
 _LATER = frozenset(
     (
-        wire.SERVICE_NOT_AVAILABLE,
-        wire.CREATE_MAPEDFILE_FAILED,
-        wire.IN_SYNC_REPLICAS_NOT_ENOUGH,
+        PutMessageStatus.SERVICE_NOT_AVAILABLE,
+        PutMessageStatus.CREATE_MAPEDFILE_FAILED,
+        PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH,
     )
 )
 
@@ -123,11 +121,10 @@ class _Earlier:
 class PublishService:
     """Stages and publishes while this node is the master."""
 
-    def __init__(self, core: Core, appends: Appends, nonce_at: Callable[[PhyOffset], int]) -> None:
-        """nonce_at: of the epoch that a log offset lies in."""
+    def __init__(self, core: Core, sends: Sends, replication: Replication) -> None:
         self._core = core
-        self._nonce_at = nonce_at
-        self._appends = appends
+        self._sends = sends
+        self._replication = replication
         self._turns: dict[str, _Turn] = {}
 
     async def run(self) -> None:
@@ -178,15 +175,9 @@ class PublishService:
         core = self._core
         core.admission.check_master()
         _check_sink(sink)
-        request = _parsed(data)
-        count = self._checked_count(request)
-        core.metadata.make_if_missing(request.topic, user)  # its queue must exist by then
-        if core.throttle.on:  # last: what is refused uses nothing
-            who, size = Who.at(user, host.address), len(request.bodies) + len(request.properties)
-            wait = core.throttle.put(who, request.topic, size, count)
-            if wait is not None:
-                raise throttled(wait)
-        text = f"SINK\x01{sink}\x02COUNT\x01{count}"
+        staged = self._checked(data, host, user)
+        self._sends.charge(Who.at(user, host.address), staged)
+        text = f"SINK\x01{sink}\x02COUNT\x01{staged.columns.count}"
         columns = Columns.of([data], [text.encode()])
         batch = PutBatch(STAGED_TOPIC, QUEUE, columns, core.times.wall_ms(), host)
         result = await core.log.put_and_wait(batch)
@@ -199,24 +190,23 @@ class PublishService:
             raise sdk.ResultUnknown(status.value)
         return result.queue_offset
 
-    def _checked_count(self, request: wire.AppendRequest) -> int:
-        """The number of messages of a valid request. Raises the errors of `stage`."""
-        refusal = self._core.admission.put(request, request.bodies)
-        if refusal is not None:
-            raise REFUSED.get(refusal.status, sdk.Busy)(refusal.reason)
+    def _checked(self, data: bytes, host: Host, user: str) -> PutBatch:
+        """The batch of a valid request, whose topic exists from now on. Raises as `stage`."""
+        closed = self._core.admission.closed()
+        if closed is not None:
+            raise (sdk.NotMaster if closed.not_master else sdk.Busy)(closed.reason)
+        request = _parsed(data)
+        if not is_whole(request, request.bodies):
+            raise sdk.CorruptBatch("the batch's CRC does not match its bytes")
         try:
-            columns = Columns.from_wire(
-                request.bodies,
-                request.body_offsets,
-                request.properties,
-                request.property_offsets,
-            )
-            columns.check(self._core.options.max_message_size)
+            batch = send_of(request, host, request.bodies, None).batch
+            batch.columns.check(self._core.options.max_message_size)
         except (BodyTooLarge, BadProperties) as error:
             raise sdk.MessageTooLarge(error.reason) from None
         except StoreError as error:
             raise sdk.BadRequest(str(error)) from None
-        return columns.count
+        self._core.admission.writable_topic(batch.topic, user, queue_id=batch.queue_id)
+        return batch
 
     # -- publish -------------------------------------------------------------------------------
 
@@ -383,11 +373,8 @@ class PublishService:
                 continue
             request = _parsed(record.body)
             request.producer_id, request.sequence = producer, at * _SEQUENCES
-            # An earlier master may have stored it, after it was staged.
-            request.again, request.known_end = True, record.physical_offset
-            request.known_nonce = self._nonce_at(record.physical_offset)
             earlier = earlier or _Earlier(self._core, producer, record.physical_offset)
-            future = await self._put(request, record.born_host, lost, earlier)
+            future = await self._put(request, record, lost, earlier)
             if future is not None:
                 waiting.append(future)
             if len(waiting) > UNCONFIRMED_MAX:
@@ -406,36 +393,44 @@ class PublishService:
             raise sdk.NoSuchMessage(f"{len(lost)} parts of a published batch are lost: {lost[0]}")
 
     async def _put(
-        self, request: wire.AppendRequest, host: Host, lost: list[str], earlier: _Earlier
+        self, request: wire.AppendRequest, staged: Record, lost: list[str], earlier: _Earlier
     ) -> Outcome | None:
         """Store a request in its queue; wait a while if it cannot be stored yet.
 
-        lost: gets the reason if it can never be stored. earlier: the stored part of the batch.
-        Raises Busy, NotMaster; noted progress is kept.
+        staged: its record. lost: gets the reason if it can never be stored. earlier: the stored
+        part of the batch. Raises Busy, NotMaster; noted progress is kept.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PUT_SECONDS
+        # An earlier master may have stored it, after it was staged.
+        again, end = True, staged.physical_offset
+        nonce = self._replication.nonce_at(end)
         while True:
             self._core.admission.check_master()
-            reply, future = self._appends.append(request, host, user=None)
-            if reply.status == wire.PUT_OK:
-                return future
-            if reply.status == wire.SEQUENCE_TOO_OLD:
-                if not request.again:
+            repeat_of = self._replication.history.held_from(end, nonce) if again else None
+            try:
+                send = send_of(request, staged.born_host, request.bodies, repeat_of, accepted=True)
+                result, future = self._sends.send(send, None)
+                if result.status is PutMessageStatus.PUT_OK:
+                    return future
+                reason, later = result.reason, result.status in _LATER
+            except RepeatUnknown as error:
+                if not again:
                     return None  # a later part is stored, so this one is too
                 if earlier.readable:
                     held = await earlier.held(request)
                     if held == _count(request):
                         return None
-                    request = without_first(request, held)
-                    request.again = False
+                    request, again = without_first(request, held), False
                     continue
-            elif reply.status not in _LATER:
-                # Its topic was deleted meanwhile, or is no longer writable.
-                lost.append(f"{request.topic}: {reply.reason}")
+                reason, later = str(error), True
+            except (sdk.DuologError, BadMessage) as error:
+                reason, later = str(error), isinstance(error, sdk.Retryable)
+            if not later:  # its topic was deleted meanwhile, or does not allow writes any more
+                lost.append(f"{request.topic}: {reason}")
                 return None
             if loop.time() >= deadline:
-                raise sdk.Busy(reply.reason)
+                raise sdk.Busy(reason)
             await asyncio.sleep(PAUSE_SECONDS)
 
 

@@ -1,0 +1,142 @@
+"""Append requests of the native API, by gRPC or frames: sends, and their results as replies."""
+
+import structlog
+from duolog import _errors as sdk
+from duolog.wire import duolog_pb2 as wire
+
+from node.core.admission import Admission
+from node.engine.log import Outcome
+from node.replication.roles import Replication
+from node.service.requests import is_whole, send_of
+from node.service.sends import Sends, status_of
+from node.wirecodec import PUT_STATUS
+from store.errors import BadMessage, RepeatUnknown
+from store.messagestore import PutResult
+from store.record import Host
+from store.status import PutMessageStatus
+
+log = structlog.get_logger("duolog.node")
+
+_EXPECTED_REFUSALS = (wire.NOT_MASTER, wire.IN_SYNC_REPLICAS_NOT_ENOUGH)
+_FREQUENT_REFUSALS = (*_EXPECTED_REFUSALS, wire.THROTTLED)
+
+
+class Appends:
+    """Stores the batches of append requests and makes the replies."""
+
+    def __init__(
+        self, admission: Admission, replication: Replication, sends: Sends, store_host: Host
+    ) -> None:
+        """store_host: the address that message ids carry."""
+        self._admission = admission
+        self._store_host = f"{store_host.address}:{store_host.port}"
+        self._replication = replication
+        self._sends = sends
+
+    def append(
+        self,
+        request: wire.AppendRequest,
+        host: Host,
+        bodies: bytes | memoryview | None = None,
+        user: str = "",
+    ) -> tuple[wire.AppendReply, Outcome | None]:
+        """Store a batch; the reply, and the future that it must wait for (None: nothing).
+
+        bodies: if they are not in the request; they are not kept. user: whose it is; empty where
+        there are no users. See `settled`.
+        """
+        if bodies is None:
+            bodies = request.bodies
+        reply = wire.AppendReply(id=request.id)
+        closed = self._admission.closed()
+        if closed is not None:
+            status = wire.NOT_MASTER if closed.not_master else PUT_STATUS[closed.status]
+            return self._reject(reply, request, status, closed.reason)
+        if not is_whole(request, bodies):
+            reason = "the batch's CRC does not match its bytes"
+            return self._reject(reply, request, wire.CORRUPT_BATCH, reason)
+        try:
+            result, waiting = self._sends.send(
+                send_of(request, host, bodies, self._repeat_of(request)), user
+            )
+        except (sdk.DuologError, BadMessage, RepeatUnknown) as error:
+            if isinstance(error, sdk.Throttled):
+                reply.retry_after_ms = error.retry_after_ms
+            named: wire.PutStatus = getattr(wire.PutStatus, status_of(error))
+            return self._reject(reply, request, named, str(error))
+        if result.status is not PutMessageStatus.PUT_OK:
+            self._say_refused(reply, request, PUT_STATUS[result.status], result.reason)
+            return reply, None
+        self._fill(reply, result)
+        return reply, waiting
+
+    def _repeat_of(self, request: wire.AppendRequest) -> int | None:
+        """The log offset above which the first attempt of a repeat lies; None for a first attempt.
+
+        What the client knew to be confirmed may have been given up since, by an unclean election or
+        a power cut of all replicas. In today's log, the first attempt may then lie below that
+        offset.
+        """
+        if not request.again:
+            return None
+        return self._replication.history.held_from(request.known_end, request.known_nonce)
+
+    def settled(self, reply: wire.AppendReply, status: PutMessageStatus) -> None:
+        """Set the status of a reply that waited; a refusal that did names who takes puts now."""
+        if reply.status in _EXPECTED_REFUSALS:
+            reply.master, reply.master_epoch = self._replication.next_master
+        else:
+            reply.status = PUT_STATUS[status]
+
+    def _reject(
+        self,
+        reply: wire.AppendReply,
+        request: wire.AppendRequest,
+        status: wire.PutStatus,
+        reason: str,
+    ) -> tuple[wire.AppendReply, Outcome | None]:
+        """Count and answer a refusal; where the next master may take the batch, wait for that."""
+        self._sends.failed(wire.PutStatus.Name(status))
+        self._say_refused(reply, request, status, reason)
+        if status in _EXPECTED_REFUSALS:
+            return reply, self._replication.refusals.told_later(request.patience_ms)
+        return reply, None
+
+    def _say_refused(
+        self,
+        reply: wire.AppendReply,
+        request: wire.AppendRequest,
+        status: wire.PutStatus,
+        reason: str,
+    ) -> None:
+        # Clients that wait for a master retry often: not worth a log entry.
+        tell = log.debug if status in _FREQUENT_REFUSALS else log.warning
+        tell(
+            "append refused",
+            topic=request.topic[:200],
+            queue_id=request.queue_id,
+            status=wire.PutStatus.Name(status),
+            reason=reason,
+        )
+        reply.status, reply.reason = status, reason
+        if status == wire.NOT_MASTER:
+            reply.master, reply.master_epoch = self._replication.next_master
+
+    def _fill(self, reply: wire.AppendReply, result: PutResult) -> None:
+        reply.status = wire.PUT_OK
+        reply.count = result.count
+        reply.queue_offset = result.queue_offset
+        reply.physical_offset = result.physical_offset
+        reply.store_time = result.store_time
+        if result.count:
+            reply.epoch_nonce = self._replication.nonce_at(result.physical_offset)
+        if self._replication.master is not None:
+            reply.master_epoch = self._replication.master.epoch
+        reply.store_host = self._store_host
+        for run in result.duplicates:
+            reply.duplicates.add(
+                count=run.end - run.first,
+                topic=run.topic,
+                queue_id=run.queue_id,
+                queue_offset=run.queue_offset,
+            )

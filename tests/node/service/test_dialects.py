@@ -1,0 +1,152 @@
+"""One broker behind each protocol: the same calls leave the same counters, whoever decodes them."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import duolog
+import pytest
+
+from demo.ports import free_endpoint
+from node.broker import Broker
+from node.quotas.quota import Kind, Limit
+from node.rocketmq.words.stubs import definition, service
+from node.server import Node
+from tests.node.api.test_messages import append, append_request
+from tests.node.conftest import StartNode
+from tests.node.remoting.client import Remoting, connected, records
+from tests.node.replicas import broker_of
+from tests.node.rocketmq.api import Api, message, resource
+
+BODY = b"x" * 10
+DELAY_SECONDS = 3600
+
+
+@dataclass
+class Dialect:
+    """A client of one protocol. send: topic, seconds of delay. pull: group; messages of queue 0."""
+
+    broker: Broker
+    send: Callable[[str, int], Awaitable[object]]
+    pull: Callable[[str], Awaitable[int]]
+    pop: Callable[[str], Awaitable[int]] | None = None
+
+
+def native(broker: Broker, client: duolog.Client) -> Dialect:
+    async def send(topic: str, delay: int) -> None:
+        due = broker.times.wall_ms() + 1000 * delay if delay else 0
+        await append(client, append_request([BODY], topic=topic, deliver_time=due))
+
+    async def pull(group: str) -> int:
+        return (await client.pull("T", 0, 0)).count
+
+    return Dialect(broker, send, pull)
+
+
+def rocketmq(broker: Broker, api: Api) -> Dialect:
+    async def send(topic: str, delay: int) -> None:
+        made = message(BODY, topic)
+        if delay:
+            due = broker.times.wall_ms() + 1000 * delay
+            made.system_properties.delivery_timestamp.FromMilliseconds(due)
+        await api.send(made)
+
+    async def pull(group: str) -> int:
+        request = service.PullMessageRequest(
+            group=resource(group),
+            message_queue=definition.MessageQueue(topic=resource("T"), id=0),
+            batch_size=32,
+            filter_expression=definition.FilterExpression(expression="*"),
+        )
+        call = api.stub.PullMessage(request, timeout=10, metadata=api.metadata)
+        return sum([reply.WhichOneof("content") == "message" async for reply in call])
+
+    async def pop(group: str) -> int:
+        return len((await api.receive(group)).messages)
+
+    return Dialect(broker, send, pull, pop)
+
+
+def remoting(broker: Broker, client: Remoting) -> Dialect:
+    async def send(topic: str, delay: int) -> None:
+        await client.send(topic, BODY, f"TIMER_DELAY_SEC\x01{delay}" if delay else "")
+
+    async def pull(group: str) -> int:
+        await client.beat("member", group, "T")
+        return len(records((await client.pull(group, "T", 0)).body))
+
+    return Dialect(broker, send, pull)
+
+
+@pytest.fixture
+async def node(start_node: StartNode) -> Node:
+    limits = {"auto_create_topic": False}
+    made = await start_node(remoting={"listen": free_endpoint()}, limits=limits)
+    async with duolog.Client(f"127.0.0.1:{made.port}", timeout=10) as client:
+        await client.admin.create_topic("T", 1)
+        await client.admin.create_topic("ReadOnly", 1, 4)
+        await client.admin.put_group("known")
+    return made
+
+
+@pytest.fixture(params=["native", "rocketmq", "remoting"])
+async def dialect(node: Node, request: pytest.FixtureRequest) -> AsyncIterator[Dialect]:
+    broker, api = broker_of(node), Api(node)
+    async with (
+        duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client,
+        connected(node) as one,
+    ):
+        made = {
+            "native": lambda: native(broker, client),
+            "rocketmq": lambda: rocketmq(broker, api),
+            "remoting": lambda: remoting(broker, one),
+        }
+        yield made[request.param]()
+    await api.close()
+
+
+async def test_sends_are_counted_by_their_kind(dialect: Dialect) -> None:
+    broker = dialect.broker
+    for _ in range(3):
+        await dialect.send("T", 0)
+    await dialect.send("T", DELAY_SECONDS)
+    traffic, counters = broker.core.traffic, broker.log.counters
+    counted = {
+        key: (flow.messages, flow.body_bytes) for key, flow in traffic.received.table.items()
+    }
+    assert counted == {("T", "normal"): (3, 30), ("T", "delay"): (1, 10)}
+    assert traffic.timed.table["T"].messages == 1
+    assert (counters.messages_in, counters.bytes_in) == (4, 40)
+    assert not traffic.failures.table
+
+
+async def test_refused_sends_are_counted_by_their_reason(dialect: Dialect) -> None:
+    failures = dialect.broker.core.traffic.failures
+    await dialect.send("ReadOnly", 0)
+    await dialect.send("Unknown", 0)
+    await dialect.send("T", 400 * 86_400)
+    assert set(failures.table) == {"NO_PERMISSION", "TOPIC_NOT_EXIST", "MESSAGE_ILLEGAL"}
+
+
+async def test_sends_over_a_quota_are_counted_and_not_stored(node: Node, dialect: Dialect) -> None:
+    broker = dialect.broker
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        await client.admin.put_quota("client:127.0.0.1", messages_in=1)
+    for _ in range(4):
+        await dialect.send("T", 0)
+    over = 4 - broker.store.next_offset("T", 0)
+    assert 0 < over < 4
+    assert broker.core.throttle.refused[Kind.CLIENT, Limit.MESSAGES_IN] == over
+    assert broker.core.traffic.failures.table["THROTTLED"].messages == over
+
+
+async def test_reads_are_counted_and_invented_groups_are_not_kept(dialect: Dialect) -> None:
+    for _ in range(3):
+        await dialect.send("T", 0)
+    traffic = dialect.broker.core.traffic
+    assert await dialect.pull("invented") == 3
+    assert (traffic.messages_out, traffic.bytes_out) == (3, 30)
+    kept = {group for _, group, _ in traffic.delivered.table}
+    assert kept <= {"", *dialect.broker.metadata.tables.groups}
+    if dialect.pop is not None:
+        assert await dialect.pop("known") == 3
+        assert (traffic.messages_out, traffic.bytes_out) == (6, 60)
