@@ -26,6 +26,7 @@ def make_store(config: Config, disk: Disk, store_host: Host) -> MessageStore:
         problem=lambda text: log.error("problem in the store", reason=text),
         fenced=lambda text: log.error("fenced", reason=text),
         stuck=lambda text: log.error("puts are refused", reason=text),
+        copied=lambda text: log.warning("the directory is a copy", reason=text),
     )
     return MessageStore(disk, config.store, events, store_host, boot_id())
 

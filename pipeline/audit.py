@@ -34,7 +34,9 @@ from pipeline.segments import (
 )
 from pipeline.session import each
 from store.commitlog import scan_reason
+from store.copied import is_copied
 from store.kernels import scan
+from store.osdisk import OsDisk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,6 +77,7 @@ class Audit:
 
     directory: str
     held: bool  # by a running node
+    copied: bool  # while a node was writing
     segments: int
     records: int
     bytes: int
@@ -102,6 +105,7 @@ def audit(spark: "SparkSession", directory: Path) -> Audit:
     """Verify structure and CRC of every record. Raises BadJob; nothing is changed."""
     segments = segments_of(directory)
     held = is_held(directory)
+    copied = is_copied(OsDisk(directory, read_only=True))
     parts = pieces(segments, piece_bytes(segments, spark.sparkContext.defaultParallelism))
     found = _in_order(spark, parts, each(spark, audit_piece, parts, "audit"))
     problems = _layout(segments)
@@ -115,13 +119,14 @@ def audit(spark: "SparkSession", directory: Path) -> Audit:
         if piece.records:
             first_time = first_time or piece.first_time
             last_time = max(last_time, piece.last_time)
-        problems += _judged(segment, piece, k, last_used, held)
+        problems += _judged(segment, piece, k, last_used, held or copied)
         if piece.records:
             end = piece.open_at if piece.open_at >= 0 else piece.end
             max_offset = segment.start + end
     return Audit(
         str(directory),
         held,
+        copied,
         len(segments),
         records,
         size,
@@ -149,7 +154,7 @@ def _layout(segments: list[Segment]) -> list[Problem]:
 
 
 def _judged(
-    segment: Segment, piece: Piecewise, index: int, last_used: int, held: bool
+    segment: Segment, piece: Piecewise, index: int, last_used: int, growing: bool
 ) -> list[Problem]:
     """The problems of a segment in the context of the whole log."""
     if not piece.records and piece.open_at == 0:
@@ -161,7 +166,7 @@ def _judged(
         left = segment.size - piece.open_at
         reason = "it ends in zeros, but later segments hold records"
         return [Problem("unsealed", segment.name, offset, left, reason)]
-    if held:  # a record that the node is writing now is no damage
+    if growing:  # a record that was being written when it was read or copied is no damage
         return [p for p in piece.problems if p.kind != "torn tail"]
     return piece.problems
 

@@ -1,13 +1,16 @@
 """A self-contained HTML page with tables and plots."""
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 1000, 220, 70, 16, 34
 COLOURS = ("#2980b9", "#c0392b", "#16a085", "#8e44ad", "#d35400", "#2c3e50", "#7f8c8d", "#27ae60")
+LINES_MAX = len(COLOURS)  # of a plot: each has a colour of its own
+Points = Sequence[tuple[float, float]]
+Merge = Callable[[Iterable[float]], float]
 _PAGE = Environment(
     loader=PackageLoader("pipeline", ""),
     autoescape=True,
@@ -58,19 +61,36 @@ def _text(value: Any) -> str:
     return f"{value:,}" if type(value) is int else str(value)
 
 
-def lines(series: Mapping[str, Sequence[tuple[float, float]]], unit: str, labels: Any) -> str:
-    """Lines over time.
+def largest(series: Mapping[str, Points], merge: Merge) -> dict[str, Points]:
+    """The largest lines, and all others as one: at each x, their values merged."""
+    if len(series) <= LINES_MAX:
+        return dict(series)
+    order = sorted(series, key=lambda name: (-merge(y for _, y in series[name]), name))
+    others: dict[float, list[float]] = {}
+    for name in order[LINES_MAX - 1 :]:
+        for x, y in series[name]:
+            others.setdefault(x, []).append(y)
+    kept = {name: series[name] for name in series if name in set(order[: LINES_MAX - 1])}
+    rest = f"{len(order) - len(kept)} others ({'sum' if merge is sum else 'highest'})"
+    return {**kept, rest: [(x, merge(values)) for x, values in sorted(others.items())]}
+
+
+def lines(series: Mapping[str, Points], unit: str, labels: Any, merge: Merge = sum) -> str:
+    """Lines over time, at most LINES_MAX.
 
     Args:
         series: by name: points (x, y), y not negative.
         unit: of y.
         labels: called with the least and the greatest x: their texts.
+        merge: sum, or max where values of several lines cannot be added.
     """
+    series = largest(series, merge)
     points = [point for row in series.values() for point in row]
     if not points:
         return "<p>nothing</p>"
     low, high = min(x for x, _ in points), max(x for x, _ in points)
-    top = max(y for _, y in points) or 1.0
+    top = max(y for _, y in points) or 1
+    top = int(top) if top == int(top) else top
 
     def at(x: float, y: float) -> str:
         across = (x - low) / (high - low) if high > low else 0.5
@@ -79,7 +99,7 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], unit: str, labels
     floor = TOP + HEIGHT
     parts = [f'<svg width="{WIDTH}" height="{floor + BOTTOM + 16 * len(series)}" role="img">']
     parts.append(f'<path d="M{LEFT},{TOP}V{floor}H{WIDTH - 20}" fill="none" stroke="#999"/>')
-    parts.append(f'<text x="2" y="{TOP + 8}">{_text(float(top))} {html.escape(unit)}</text>')
+    parts.append(f'<text x="2" y="{TOP + 8}">{_text(top)} {html.escape(unit)}</text>')
     parts.append(f'<text x="2" y="{floor}">0</text>')
     begin, end = labels(low, high)
     parts.append(f'<text x="{LEFT}" y="{floor + 16}">{html.escape(begin)}</text>')

@@ -32,6 +32,7 @@ from pipeline.segments import (
 from pipeline.session import each
 from store.commitlog import CommitLog
 from store.consumequeue import ENTRY_BYTES
+from store.copied import LOCK
 from store.delay import parse_delay_levels
 from store.dispatch import Dispatcher, DispatchTargets, is_directory_name
 from store.dump import segment_bytes
@@ -41,7 +42,6 @@ from store.indexservice import IndexService
 from store.indexsizes import as_found
 from store.kernels import scan
 from store.kernels.jit import I64, U8
-from store.messagestore import LOCK
 from store.metadatafiles import SNAPSHOT, read_ends
 from store.openfiles import OpenFiles
 from store.options import StoreOptions

@@ -32,7 +32,8 @@ class Report:
 
     traffic: by topic, tag and hour (ms since 1970): messages, bytes of bodies, the largest body,
     and the quantiles 0.5, 0.99 and the maximum of the ms between birth and storage.
-    topics: the same by topic alone. lag: by consumer group and topic.
+    topics: the same by topic alone, also of topics without messages (their delays: None). lag: by
+    consumer group and topic.
     """
 
     traffic: Rows
@@ -66,6 +67,7 @@ def report(
         names = _names(client, source.topics)
         lag = _lag(client.admin.groups(), source.topics)
     traffic, totals = _traffic(spark, replace(source, topics=names)) if names else ([], [])
+    totals = with_empty(totals, names)
     made = Report(traffic, totals, lag)
     if out is None:
         return made
@@ -134,6 +136,14 @@ def _traffic(spark: "SparkSession", source: Source) -> tuple[Rows, Rows]:
     return [_row(row) for row in by_hour.collect()], [_row(row) for row in by_topic.collect()]
 
 
+def with_empty(totals: Rows, names: Sequence[str]) -> Rows:
+    """The same, with the topics that have no messages."""
+    empty = {"messages": 0, "bytes": 0, "largest": 0}
+    delays = dict.fromkeys(("delay_max_ms", "delay_p50_ms", "delay_p99_ms"))
+    found = {row["topic"]: row for row in totals}
+    return [found.get(name, {"topic": name, **empty, **delays}) for name in sorted(names)]
+
+
 def _row(row: Any) -> dict[str, Any]:
     found = row.asDict()
     found["delay_p50_ms"], found["delay_p99_ms"] = found.pop("quantiles")
@@ -177,7 +187,7 @@ def _page(made: Report, history: Rows, endpoints: str) -> str:
     delays: dict[str, list[tuple[float, float]]] = {}
     for row in made.traffic:
         hours = rate.setdefault(row["topic"], {})
-        hours[row["hour"]] = hours.get(row["hour"], 0.0) + row["messages"]
+        hours[row["hour"]] = hours.get(row["hour"], 0) + row["messages"]
         name = f"{row['topic']} {row['tag']}".strip()
         delays.setdefault(name, []).append((row["hour"], float(row["delay_p99_ms"])))
     trend: dict[str, list[tuple[float, float]]] = {}
@@ -197,7 +207,7 @@ def _page(made: Report, history: Rows, endpoints: str) -> str:
             page.heading("Messages per hour"),
             page.lines({k: sorted(v.items()) for k, v in rate.items()}, "messages", labels),
             page.heading("From birth to storage, p99 of each hour"),
-            page.lines(delays, "ms", labels),
+            page.lines(delays, "ms", labels, max),
             page.heading("Consumer lag"),
             page.table(made.lag),
             page.lines(trend, "messages", labels),

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.errors import BadJob
+from store.copied import LOCK
 from store.directories import LOST_FOUND
 from store.kernels import scan
 from store.kernels.jit import EMPTY_I64, I64, U8
 from store.mappedfilequeue import NAME_DIGITS
-from store.messagestore import LOCK
 from store.places import Grouped, PlaceFinder
 
 PIECE_BYTES_MIN, PIECE_BYTES_MAX = 16 << 20, 1 << 30

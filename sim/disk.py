@@ -268,6 +268,10 @@ class SimDisk:
             return len(found.seen)
         return 0 if any(name.startswith(f"{path}/") for name in self._names) else -1
 
+    def inode(self, path: str) -> int:
+        """None: a whole directory is put back at once."""
+        return 0
+
     def modified_ms(self, path: str) -> int:
         """Time of the last change."""
         return int(self._names[path].modified_ms)

@@ -109,6 +109,9 @@ class Disk(Protocol):
     def size(self, path: str) -> int:
         """Bytes of a file, or -1 if there is none."""
 
+    def inode(self, path: str) -> int:
+        """The number of a file in its file system, which a copy of it does not have; 0: none."""
+
     def modified_ms(self, path: str) -> int:
         """Time of a file's last change."""
 

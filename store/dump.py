@@ -16,6 +16,7 @@ from store.checkpoint import StoreCheckpoint
 from store.commitlog import CommitLog, CorruptRange, scan_reason
 from store.consumequeue import BLANK, ENTRY_BYTES
 from store.consumequeueext import MAX_ADDR
+from store.copied import ABORT, is_copied
 from store.delay import SCHEDULE_TOPIC, parse_delay_levels
 from store.disk import Disk
 from store.dispatch import is_directory_name
@@ -349,6 +350,8 @@ def check(disk: Disk, options: StoreOptions) -> dict[str, Any]:
     """Compare the directory's files with its log; `problems` is empty if they match.
 
     Sizes are those of the files themselves, but for an index other than the default one.
+    not_in_queues: the newest messages whose queue entries a running node had not written yet, or
+    not before the directory was copied (`copied`): no problem, the next start writes them.
     """
     sized = segment_bytes(disk, options)
     scanner = _Scan(disk, sized)
@@ -356,10 +359,22 @@ def check(disk: Disk, options: StoreOptions) -> dict[str, Any]:
     problems = list(view.problems)
     if view.torn_bytes:
         problems.append(f"torn tail after {view.max_phy} ({view.torn_bytes} bytes used)")
-    abnormal = disk.size("abort") >= 0
+    abnormal, copied = disk.size(ABORT) >= 0, is_copied(disk)
+    checkpoint = StoreCheckpoint(disk)
+    checkpoint.load(writable=False)
     floors = _floors(scanner.log, view)
+    behind = 0
     for (topic, queue_id), found in sorted(view.queues.items()):
         kept = found.since(floors.get(topic, {}).get(queue_id, 0))
+        if abnormal:
+            has = _reached(disk, sized, topic, queue_id, kept) - kept.minimum
+            # Entries that the checkpoint knows to be on disk must be there. In a copy, it may be
+            # newer than a queue, but not than all of one.
+            due = kept.entries[has : has + 1] if not (copied and has) else []
+            synced = checkpoint.logics_msg_timestamp
+            if all(scanner.log.store_time_at(at) > synced for at, *_ in due):
+                behind += len(kept.entries) - has
+                kept = QueueView(kept.minimum, kept.entries[:has])
         problems += _check_queue(disk, sized, topic, queue_id, kept)
     numbers = options.max_hash_slot_num, options.max_index_num
     named = numbers != (DEFAULT.max_hash_slot_num, DEFAULT.max_index_num)
@@ -368,14 +383,14 @@ def check(disk: Disk, options: StoreOptions) -> dict[str, Any]:
         size = disk.size(f"{INDEX_DIRECTORY}/{name}")
         if size != index_bytes:
             problems.append(f"{INDEX_DIRECTORY}/{name}: has {size} bytes, expected {index_bytes}")
-    checkpoint = StoreCheckpoint(disk)
-    checkpoint.load(writable=False)
     return {
         "clean_stop": not abnormal,
         "records": view.records,
         "min_phy": view.min_phy,
         "max_phy": view.max_phy,
         "queues": len(view.queues),
+        "copied": copied,
+        "not_in_queues": behind,
         "physic_msg_timestamp": checkpoint.physic_msg_timestamp,
         "logics_msg_timestamp": checkpoint.logics_msg_timestamp,
         "index_msg_timestamp": checkpoint.index_msg_timestamp,
@@ -391,6 +406,23 @@ def _floors(log: CommitLog, view: StoreView) -> dict[str, dict[int, int]]:
         if size != BLANK:
             tables.apply(log.get_message(position).body)
     return tables.floors
+
+
+def _reached(disk: Disk, options: StoreOptions, topic: str, queue_id: int, view: QueueView) -> int:
+    """The queue offset behind the newest entry that a queue's files have."""
+    directory = f"{QUEUE_ROOT}/{topic}/{queue_id}"
+    width = options.queue_file_bytes
+    for name in reversed(disk.list(directory) if is_directory_name(topic) else []):
+        if not name.isdecimal() or disk.size(f"{directory}/{name}") != width:
+            return view.maximum  # a problem of its own
+        file = disk.open(f"{directory}/{name}", False)
+        file.cover_holes()
+        for low, high in reversed(file.data_ranges(0)):
+            written = np.flatnonzero(file.memory[low:high])
+            if len(written):
+                end = (int(name) + low + int(written[-1])) // ENTRY_BYTES + 1
+                return min(max(end, view.minimum), view.maximum)
+    return view.minimum
 
 
 def _check_queue(

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from store import recovery
+from store import copied, recovery
 from store.checkpoint import StoreCheckpoint
 from store.clocks import WallMs
 from store.commitlog import CommitLog
+from store.copied import ABORT, LOCK
 from store.cuts import Cuts
 from store.delay import parse_delay_levels
 from store.disk import Disk, no_room
@@ -52,14 +53,12 @@ from store.scanahead import Lend
 from store.status import BrokerRole, PutMessageStatus, RunningFlags
 from store.steps import at_once
 
-ABORT = "abort"
 FENCED = b"fenced\n"  # what a process writes into it that is fenced
 _PAST_THE_END = (
     GetMessageStatus.OFFSET_OVERFLOW_BADLY,
     GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
     GetMessageStatus.NO_MESSAGE_IN_QUEUE,
 )
-LOCK = "lock"
 
 
 @dataclass(slots=True)
@@ -67,12 +66,14 @@ class StoreEvents:
     """Callbacks for what the owner should log or show.
 
     problem: damage, and what is done about it. fenced, stuck: the two reasons for which nothing is
-    stored any more, or for now; told as problems where nobody asks for them.
+    stored any more, or for now; told as problems where nobody asks for them. copied: the directory
+    is a copy that has not all of what its original had.
     """
 
     problem: Callable[[str], None] = field(default=lambda text: None)
     fenced: Callable[[str], None] | None = None
     stuck: Callable[[str], None] | None = None
+    copied: Callable[[str], None] = field(default=lambda text: None)
     progress: Callable[[int, int], None] = field(default=lambda done, total: None)
 
 
@@ -160,11 +161,12 @@ class MessageStore:
                 read_ends(self.disk),
                 functools.partial(read_consumed, self.disk),
                 lend=self.lend,
+                copied=self.events.copied if copied.is_copied(self.disk) else None,
             )
             report = work.run(abnormal, queues_sound)
             self._note_indexed()
             self._settle_confirmed(abnormal)
-            self.disk.write(ABORT, b"")
+            self.disk.write(ABORT, copied.note(self.disk))
             self.disk.sync_dir("")
             self._dispatch_all(self.confirm_offset)
             self.recover_topic_queue_table()

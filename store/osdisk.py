@@ -363,6 +363,13 @@ class OsDisk:
             return -1
         return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
+    def inode(self, path: str) -> int:
+        """Its inode."""
+        try:
+            return os.lstat(self._path(path)).st_ino
+        except OSError:
+            return 0
+
     def modified_ms(self, path: str) -> int:
         """Modification time in ms."""
         return os.stat(self._path(path)).st_mtime_ns // 1_000_000

@@ -92,6 +92,7 @@ class Recovery:
     consumed: Callable[[], dict[QueueKey, int]] = dict  # see `read_consumed`
     least: dict[QueueKey, int] = field(default_factory=dict)  # ends of queues that lost files
     lend: Lend | None = None  # has a scan run in another thread
+    copied: Callable[[str], None] | None = None  # told what a copy lacks; None: it is no copy
     known_end: int = 0  # records up to here had queue entries when the store was opened
     noted: bool = False  # the note of the queues' ends is valid
     halved: bool = False  # the note's position is inside a record
@@ -300,7 +301,13 @@ class Recovery:
     def _tell_lost(self, end: int) -> None:
         """Report a log that ends before a known offset: acknowledged records may be lost."""
         known = max(self.known_end, self.checkpoint.confirm_phy_offset)
-        if end < known:
+        if end < known and self.copied is not None:
+            self.copied(
+                f"it was copied while a node wrote to it, its log before other files: its log "
+                f"ends at {end}, its queues or checkpoint know of records up to {known}. The "
+                "original has these records, this directory begins without them"
+            )
+        elif end < known:
             self.problem(
                 f"the commit log ends at {end}, but records up to {known} were dispatched or "
                 f"confirmed before: records in [{end}, {known}) are lost on this node, or were "

@@ -116,6 +116,11 @@ def audit(
     for one in (found, other):
         if one is not None and one.held:
             say(f"{one.directory} is held by a running node: it is read as it is, and not changed")
+        if one is not None and one.copied:
+            say(
+                f"{one.directory} was copied while a node wrote to it: what its log lacks at "
+                "the end is not lost, the original has it"
+            )
     problems = [*found.problems, *(other.problems if other is not None else [])]
     facts = {k: v for k, v in found.to_json().items() if k != "problems"}
     if as_json:

@@ -169,7 +169,10 @@ def recover(
     disk, options = _open(directory, index_slots, index_entries)
     given = index_slots is not None or index_entries is not None
     sized = _guarded(lambda: segment_bytes(disk, as_found(disk, options, given)))
-    events = StoreEvents(problem=lambda text: say(f"problem: {text}"))
+    events = StoreEvents(
+        problem=lambda text: say(f"problem: {text}"),
+        copied=lambda text: say(f"{directory} is a copy: {text}"),
+    )
     shown = [0.0]
 
     def progress(done: int, total: int) -> None:

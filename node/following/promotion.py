@@ -14,8 +14,8 @@ import structlog
 
 from node.following import state as states
 from node.following.state import UNENDED, Following, State
+from store.copied import LOCK
 from store.errors import StoreLocked
-from store.messagestore import LOCK
 from store.osdisk import OsDisk
 
 log = structlog.get_logger("duolog.following")

@@ -174,6 +174,23 @@ def test_paths_that_are_not_store_directories_are_refused(
         audit(spark, tmp_path)
 
 
+def test_a_directory_that_was_copied_while_it_was_written_has_no_problems(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    fill(tmp_path / "a", more=lambda store: shutil.copytree(tmp_path / "a", tmp_path / "b"))
+    end = sum(records(tmp_path / "b")[-1])
+    last = tmp_path / "b" / "commitlog" / f"{end - end % SEGMENT:020d}"
+    half = bytearray(last.read_bytes())
+    half[end % SEGMENT : end % SEGMENT + 4] = (200).to_bytes(4, "big")  # of a record being written
+    last.write_bytes(half)
+    found = audit(spark, tmp_path / "b")
+    assert found.copied
+    assert (found.problems, found.max_offset) == ([], end)
+    flip(tmp_path / "b", records(tmp_path / "b")[7][0] + 60)
+    (problem,) = audit(spark, tmp_path / "b").problems
+    assert problem.kind == "corrupt"
+
+
 def test_a_directory_that_a_node_holds_is_read_and_reported(
     spark: SparkSession, directory: Path
 ) -> None:

@@ -99,7 +99,10 @@ def test_invalid_reports_are_refused(
     with pytest.raises(BadJob, match="is not a directory"):
         report(spark, Source(node.endpoint, [topic]), tmp_path / "file")
     empty = report(spark, Source(node.endpoint, [topic]), tmp_path / "out")
-    assert (empty.traffic, empty.topics) == ([], [])
+    assert empty.traffic == []
+    (row,) = empty.topics
+    assert (row["topic"], row["messages"], row["bytes"], row["largest"]) == (topic, 0, 0, 0)
+    assert f"<td>{topic}</td><td>0</td><td>0</td>" in Path(empty.page).read_text()
     (tmp_path / "out" / "lag.jsonl").write_text("{")
     with pytest.raises(BadJob, match=r"lag.jsonl is damaged"):
         report(spark, Source(node.endpoint, [topic]), tmp_path / "out")
