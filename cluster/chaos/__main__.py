@@ -88,6 +88,7 @@ def target_of(arguments: argparse.Namespace, scratch: Path) -> Target:
         return ContainerTarget()
     flags: tuple[str, ...] = ("--set", "node.log_level=warning")
     flags += ("--set", f"store.flush_disk_type={arguments.flush}")
+    flags += ("--set", "transactions.check_interval_ms=1000")
     if arguments.disks:
         flags += ("--set", "store.mapped_file_size_commit_log=4194304")
         flags += ("--set", "store.mapped_file_size_consume_queue=300000")
@@ -166,6 +167,7 @@ def summary_of(result: Result) -> dict[str, object]:
         "invalid": result.invalid,
         "findings": [str(found) for found in result.findings],
         "sends": dict(result.history.outcomes()),
+        **result.history.other_outcomes(),
         "faults": len(result.faults),
         "elections": len(result.epochs),
         "switches_ordered_again": len(result.refusals),

@@ -11,6 +11,17 @@
 | skipped | a process's poll passes over messages that others read |
 | backwards | a process's poll returns to what it had |
 | differs | two replicas serve other queues |
+
+Those of linearizable.py are decided over all of the history at once.
+
+| found there | means |
+|-------------|-------|
+| not linearizable | no order of the sends explains what was answered and read |
+| progress | a committed offset goes back, or one is told that nobody committed |
+| transactions | the same of commits, which append a message; one that is delivered twice |
+| rolled back and delivered | a transaction that its producer rolled back |
+| committed and not delivered | one that its producer committed |
+| decision refused | a producer may not decide what it has not decided otherwise |
 """
 
 from collections import defaultdict
@@ -57,7 +68,7 @@ def lost(history: History) -> list[Finding]:
 
 def unexpected(history: History) -> list[Finding]:
     """Nothing is read that was not sent."""
-    sent = {send.body for send in history.sends}
+    sent = {send.body for send in history.sends} | {half.body for half in history.halves}
     read = {body for bodies in _everything_read(history).values() for _, body in bodies}
     return finding("unexpected", sorted(read - sent))
 

@@ -40,6 +40,7 @@ def page(result: Result, title: str) -> str:
         ("faults", ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "none"),
         ("sends", f"{outcomes[OK]:,} ok, {outcomes[UNKNOWN]:,} unknown, {outcomes[FAIL]:,} failed"),
         ("polls", f"{len(result.history.polls):,}"),
+        *((k.replace("_", " "), f"{n:,}") for k, n in result.history.other_outcomes().items()),
         ("log compared", f"{result.log_bytes:,} bytes on {len(result.history.drains)} replicas"),
         ("elections", f"{len(result.epochs)}"),
         ("without an answer", f"{len(windows)} spans, {sum(b - a for a, b in windows):.1f} s"),

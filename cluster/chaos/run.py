@@ -118,6 +118,7 @@ class Run:
             await self._enough()
             await workload.stop()
             await self._compare()
+            await workload.ask_all()
         except Invalid as error:
             result.invalid = str(error)
         except Exception as error:
@@ -144,6 +145,8 @@ class Run:
             self.result.invalid = f"{len(missing) or 'some'} faults did not happen"
         elif outcomes[OK] < max(self.workload.load.least_ok, WORTH_OK * total):
             self.result.invalid = f"only {outcomes[OK]} of {total} sends were answered"
+        elif never := [kind for kind, count in self.history.other_outcomes().items() if not count]:
+            self.result.invalid = f"nothing is known of {', '.join(never)}"
 
     async def _enough(self) -> None:
         """Wait until as many sends are answered as are asked for, on a slow machine, too."""
@@ -314,9 +317,10 @@ class Run:
         end = statuses[0].max_offset
         for node in self.target.nodes:
             endpoint = self.target.endpoint(node)
-            self.history.drains[node] = await drain(
-                endpoint, self.workload.topic, self.workload.queues, 30
-            )
+            self.history.drains[node] = {
+                **await drain(endpoint, self.workload.topic, self.workload.queues, 30),
+                **await drain(endpoint, self.history.transacted[0], 1, 30),
+            }
         digests = {
             node: await asyncio.to_thread(self.target.log_digest, node, end)
             for node in self.target.nodes

@@ -1,4 +1,5 @@
-"""Clients of a cluster under test: producers that wait for each answer, readers of every queue."""
+"""Clients of a cluster under test: producers that wait for each answer, readers of every queue, a
+group that commits how far they are and asks for it, and producers of transactions."""
 
 import asyncio
 import time
@@ -7,24 +8,42 @@ from dataclasses import dataclass
 
 import duolog
 from duolog._background import Background
+from duolog.wire import duolog_pb2 as wire
 
-from cluster.chaos.history import FAIL, OK, UNKNOWN, History, Poll, Queue, Send
+from cluster.chaos.history import (
+    FAIL,
+    OK,
+    UNKNOWN,
+    Commit,
+    Half,
+    History,
+    Poll,
+    Queue,
+    Send,
+    Told,
+)
 from demo.topics import create_topic
 
 POLL_SECONDS = 0.5
+REPLICA_GROUP = "broker-a"
+IMMUNITY_SECONDS = 1.0  # of a half message, until its producer is asked
+LATE_SHARE, BACK_SHARE = 4, 3  # one transaction of so many waits to be asked, or is rolled back
+SETTLED_SECONDS = 120.0  # at the end, for transactions that a node asks about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """How much the clients do. readers: of each queue.
 
-    timeout: seconds of one send, retries included. pause: seconds between a producer's sends.
+    transactors: producers of transactions. timeout: seconds of one send, retries included. pause:
+    seconds between a producer's sends, and ten times that between commits and transactions.
     least_ok: answered sends; a run with fewer proves nothing.
     """
 
     queues: int = 4
     producers: int = 4
     readers: int = 2
+    transactors: int = 2
     body_bytes: int = 100
     timeout: float = 20.0
     pause: float = 0.002
@@ -45,6 +64,9 @@ class Workload:
         self.queues = load.queues
         # A cluster may have been through earlier runs: a topic of this run's own.
         self.topic = f"chaos-{time.time_ns():x}"
+        self.group = f"{self.topic}-group"
+        history.transacted = f"{self.topic}-transacted", 0
+        self._reached: dict[int, int] = {}  # by queue: the offset behind the last one read
         self.began = time.monotonic()
         self._endpoints = list(endpoints)
         self._stopping = False
@@ -62,11 +84,15 @@ class Workload:
         """Make the topic and begin."""
         client = self._client()
         await create_topic(client, self.topic, self.queues)
+        await create_topic(client, self.history.transacted[0], 1)
         for number in range(self.load.producers):
             self._producing.start(self._produce(number))
         for number in range(self.load.readers):
             for queue_id in range(self.queues):
                 self._reading.start(self._read(number, queue_id))
+                self._producing.start(self._consume(number, queue_id))
+        for number in range(self.load.transactors):
+            self._producing.start(self._transact(number))
 
     def _client(self, at: int = 0) -> duolog.Client:
         # Clients begin at different nodes, so that they do not all depend on the first one.
@@ -125,6 +151,128 @@ class Workload:
                 poll = Poll(number, self.topic, queue_id, self.now(), first, bodies, began)
                 self.history.polls.append(poll)
                 offset = first + len(bodies)
+                self._reached[queue_id] = max(offset, self._reached.get(queue_id, 0))
+
+    # -- a group -------------------------------------------------------------------------------
+
+    async def _consume(self, number: int, queue_id: int) -> None:
+        """Commit how far a queue was read; the group's members overtake one another."""
+        client = self._client(number % len(self._endpoints))
+        while not self._stopping:
+            await asyncio.sleep(10 * self.load.pause)
+            if queue_id not in self._reached:
+                continue
+            commit = Commit(self.topic, queue_id, self._reached[queue_id], self.now())
+            self.history.commits.append(commit)
+            place = (self.topic, REPLICA_GROUP, queue_id)
+            try:
+                await client.admin.commit(self.group, {place: commit.offset}, forward=True)
+            except duolog.DuologError:
+                pass  # it may have been stored
+            else:
+                commit.outcome, commit.end = OK, self.now()
+            await self._ask(client, queue_id)
+
+    async def _ask(self, client: duolog.Client, queue_id: int) -> None:
+        """Note what a master tells of the group."""
+        began, seconds = self.now(), self.load.timeout
+        request = wire.OffsetsRequest(
+            group=self.group, queues=[wire.QueueRef(topic=self.topic, queue_id=queue_id)]
+        )
+        try:
+            connection = await client._router.reach(REPLICA_GROUP, seconds)
+            reply: wire.OffsetsReply = await connection.call(
+                lambda left: connection.groups.Offsets(request, timeout=left), seconds
+            )
+        except duolog.DuologError:
+            return  # it tells nothing
+        (told,) = reply.offsets
+        row = Told(self.topic, queue_id, told.offset, began, self.now())
+        self.history.told.append(row)
+
+    async def ask_all(self) -> None:
+        """Ask for all queues, when all is over."""
+        client = self._client()
+        for queue_id in range(self.queues):
+            await self._ask(client, queue_id)
+        await client.close()
+
+    # -- transactions --------------------------------------------------------------------------
+
+    async def _transact(self, number: int) -> None:
+        """Store half messages; commit them, roll them back, or wait to be asked."""
+        client = self._client(number % len(self._endpoints))
+        known: dict[str, Half] = {}
+
+        async def check(message: duolog.UndecidedMessage) -> bool | None:
+            half = known.get(message.body.decode())
+            if half is None:
+                return None  # of the other producer
+            half.asked = half.asked if half.asked >= 0 else self.now()
+            return half.commit
+
+        transactions = client.transactions(
+            f"{self.group}-{number}", check, immunity=IMMUNITY_SECONDS, timeout=self.load.timeout
+        )
+        await self._until_started(transactions)
+        try:
+            while not self._stopping:
+                count = len(known) + 1
+                half = Half(
+                    f"t{number}-{count}",
+                    count % BACK_SHARE > 0,
+                    count % LATE_SHARE == 0,
+                    self.now(),
+                )
+                known[half.body] = half
+                self.history.halves.append(half)
+                await self._one(transactions, half)
+                await asyncio.sleep(10 * self.load.pause)
+            await self._settled(client, known)
+        finally:
+            await transactions.close()
+
+    async def _until_started(self, transactions: duolog.Transactions) -> None:
+        while not self._stopping:
+            try:
+                await transactions.start()
+            except duolog.DuologError:
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+    async def _one(self, transactions: duolog.Transactions, half: Half) -> None:
+        try:
+            prepared = await transactions.prepare(self.history.transacted[0], half.body.encode())
+            half.outcome = OK
+        except duolog.ResultUnknown:
+            return  # if it was stored, a node asks for the decision
+        except duolog.DuologError:
+            half.outcome = FAIL
+            return
+        if half.late:
+            return
+        half.deciding = self.now()
+        try:
+            await (transactions.commit if half.commit else transactions.rollback)(prepared)
+            half.decided, half.settled = OK, self.now()
+        except (duolog.NoSuchMessage, duolog.BadRequest) as error:
+            half.decided, half.why = FAIL, str(error)
+        except duolog.DuologError as error:
+            half.why = str(error)  # a node asks for it
+
+    async def _settled(self, client: duolog.Client, known: dict[str, Half]) -> None:
+        """Wait until what is committed is delivered; the checkers say so if it never is."""
+        missing = {body for body, half in known.items() if half.commit and half.outcome == OK}
+        until, offset = time.monotonic() + SETTLED_SECONDS, 0
+        while missing and time.monotonic() < until:
+            try:
+                batch = await client.pull(*self.history.transacted, offset, wait=POLL_SECONDS)
+            except duolog.DuologError:
+                await asyncio.sleep(0.1)
+                continue
+            missing -= set(numbered(batch)[1])
+            offset = batch.next_offset if batch.count else offset
 
 
 def numbered(batch: duolog.Batch) -> tuple[int, list[str]]:

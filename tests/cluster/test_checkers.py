@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from cluster.chaos import checkers, report
-from cluster.chaos.history import FAIL, OK, UNKNOWN, History, Poll, Send
+from cluster.chaos import checkers, linearizable, report
+from cluster.chaos.history import FAIL, OK, UNKNOWN, Commit, Half, History, Poll, Send, Told
 from cluster.chaos.run import Failover, Result
 from cluster.chaos.timeline import BadTimeline, Fault, dumps, loads, plan
 
@@ -98,9 +98,97 @@ def test_a_reader_that_skips_or_goes_back_is_detected(first: int, kind: str) -> 
 def test_every_checker_has_a_planted_fault() -> None:
     tested = {"lost", "unexpected", "duplicated", "inconsistent", "aborted", "gap"}
     tested |= {"skipped", "backwards", "differs"}
+    tested |= {"not linearizable", "progress", "transactions", "rolled back and delivered"}
+    tested |= {"committed and not delivered", "decision refused"}
     table = [row for row in (checkers.__doc__ or "").splitlines() if "|" in row]
     told = {row.split("|")[1].strip() for row in table}
-    assert told - {"finding", "---------"} == tested
+    heads = {word for word in told if word.startswith(("finding", "found there", "---"))}
+    assert told - heads == tested
+
+
+# -- a group and transactions ----------------------------------------------------------------------
+
+
+def with_a_group() -> History:
+    """The same, with a group that has read three messages, and transactions of all kinds."""
+    history = a_history()
+    history.commits = [Commit("t", 0, 2, 2.0, 2.1, OK), Commit("t", 0, 3, 3.0)]
+    history.told = [Told("t", 0, 2, 2.2, 2.3), Told("t", 0, 3, 4.0, 4.1)]
+    history.transacted = ("tx", 0)
+    history.halves = [
+        Half("t1", True, False, 1.0, OK, 1.1, 1.2, OK),
+        Half("t2", False, False, 2.0, OK, 2.1, 2.2, OK),
+        Half("t3", True, True, 3.0, OK, asked=4.0),
+        Half("t4", False, True, 3.0, OK, asked=4.0),
+        Half("t5", True, False, 5.0),  # it is unknown whether it was stored
+    ]
+    for queues in history.drains.values():
+        queues["tx", 0] = [(0, "t1"), (1, "t3")]
+    return history
+
+
+def decided(history: History) -> set[str]:
+    return {found.kind for found in linearizable.findings(history)}
+
+
+def test_a_group_and_transactions_without_faults_pass() -> None:
+    history = with_a_group()
+    assert (decided(history), kinds(history)) == (set(), set())
+    for queues in history.drains.values():
+        queues["tx", 0].append((2, "t5"))
+    assert decided(history) == set()
+
+
+@pytest.mark.parametrize("offset", [1, 2, -1])
+def test_a_committed_offset_that_goes_back_is_detected(offset: int) -> None:
+    history = with_a_group()
+    history.commits[1].outcome, history.commits[1].end = OK, 3.1
+    assert decided(history) == set()
+    history.told.append(Told("t", 0, offset, 5.0, 5.1))  # after a failover
+    assert decided(history) == {"progress"}
+
+
+def test_a_commit_whose_answer_was_lost_may_take_place_once() -> None:
+    history = with_a_group()
+    history.told[1] = Told("t", 0, 2, 4.0, 4.1)
+    assert decided(history) == set()
+    history.told = [Told("t", 0, 3, 3.5, 3.6), Told("t", 0, 2, 4.0, 4.1)]
+    assert decided(history) == {"progress"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ([(0, "t1")], {"committed and not delivered"}),
+        ([(0, "t3")], {"committed and not delivered", "transactions"}),
+        ([(0, "t1"), (1, "t3"), (2, "t2")], {"rolled back and delivered"}),
+        ([(0, "t1"), (1, "t3"), (2, "t4")], {"rolled back and delivered"}),
+        ([(0, "t1"), (1, "t3"), (2, "t1")], {"transactions"}),
+        ([(0, "t3"), (1, "t1")], {"transactions"}),  # t1 was delivered before t3 was asked about
+        ([(0, "t1"), (1, "t3"), (2, "t9")], {"transactions"}),
+    ],
+)
+def test_a_transaction_is_delivered_as_it_was_decided(
+    rows: list[tuple[int, str]], found: set[str]
+) -> None:
+    history = with_a_group()
+    for queues in history.drains.values():
+        queues["tx", 0] = rows
+    assert decided(history) == found
+
+
+def test_a_decision_that_is_refused_is_a_finding() -> None:
+    history = with_a_group()
+    history.halves[0].decided = FAIL
+    assert decided(history) == {"decision refused"}
+
+
+def test_a_run_in_which_a_kind_of_call_never_succeeded_proves_nothing() -> None:
+    history = with_a_group()
+    assert all(history.other_outcomes().values())
+    history.told.clear()
+    never = [kind for kind, count in history.other_outcomes().items() if not count]
+    assert never == ["offsets_told"]
 
 
 # -- timelines, reports ----------------------------------------------------------------------------
