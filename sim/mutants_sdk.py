@@ -14,6 +14,7 @@ from duolog._prefetch import Prefetch
 from duolog._sending import WEAK, Sender, _Delivery
 from duolog.wire import duolog_pb2 as wire
 
+from node.api.groups import GroupsService
 from node.consuming import reading
 from node.consuming.groups import NO_GRACE, GroupCoordinator, Heartbeat
 from node.core.metadatalog import MetadataLog
@@ -54,6 +55,20 @@ def _commits_go_back() -> list[Patch]:
             lambda self, change: original(self, {**change, "forward": False}),
         )
     ]
+
+
+def _reads_go_back() -> list[Patch]:
+    """The next master tells where a group was before the message that it consumed last."""
+    original = GroupsService.Offsets
+
+    async def offsets(self: Any, request: Any, context: Any) -> wire.OffsetsReply:
+        reply = await original(self, request, context)
+        if self._admission.masterships()[0] > 1:
+            for row in reply.offsets:
+                row.offset = max(row.offset - 1, min(row.offset, 0))
+        return reply
+
+    return [(GroupsService, "Offsets", offsets)]
 
 
 def _unheard_commits() -> list[Patch]:
@@ -450,6 +465,11 @@ SDK = [
         left_out_later(MetadataLog, "commit"),
     ),
     _bug("group-commits-back", "an older commit takes a group back", _commits_go_back, _held_up),
+    _bug(
+        "group-reads-back",
+        "after a failover a group is told to be where it was before",
+        _reads_go_back,
+    ),
     _bug(
         "groups-untold",
         "members of an old mastership are believed",

@@ -74,11 +74,11 @@ def _consumed(master: Node, history: SdkHistory) -> None:
 def _progress_as_told(master: Node, history: SdkHistory) -> None:
     """One order explains what was committed, and what masters told of it.
 
-    Any record of the log may be of a commit whose answer was lost. An older copy that led for a
-    while had readers go back, by a commit of less.
+    Any record of the log may be of a commit whose answer was lost. This is all that was answered
+    before an older copy led. That one may tell readers of an end below what they had read, and then
+    they commit less: no order explains it. From there on each answer is held against the newest
+    commit, of more or of less, when it is given (`SdkHistory.knows`).
     """
-    if master.ghost.marks["older_copy_led"]:
-        return
     recorded: dict[Queue, set[int]] = {}
     for _, body in read_all(master, (SYSTEM_TOPIC, 0)):
         change = json.loads(body)

@@ -196,6 +196,7 @@ class SdkPrograms:
     def _answered(self, node: Node, request: Any, reply: Any, came: float) -> None:
         """Before the answer goes out."""
         now, history = self.world.now, self.history
+        history.older_copy_led = node.ghost.marks["older_copy_led"] > 0
         who = node.name if node.master is None else f"{node.name} in epoch {node.master.epoch}"
         match request:
             case wire.HeartbeatRequest(group=group) if group == GROUP:
@@ -205,7 +206,7 @@ class SdkPrograms:
             case wire.LeaveRequest():
                 history.left(request.member_id)
             case wire.CommitRequest():
-                back = not request.forward and node.ghost.marks["older_copy_led"] > 0
+                back = not request.forward and history.older_copy_led
                 history.commits(
                     request.member_id, _offsets(request.offsets), (came, now), who, back
                 )

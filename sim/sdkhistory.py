@@ -71,6 +71,7 @@ class SdkHistory:
     committed: dict[Queue, int] = field(default_factory=dict)
     commits_made: dict[Queue, list[Commit]] = field(default_factory=dict)
     told: dict[Queue, list[Told]] = field(default_factory=dict)
+    older_copy_led: bool = False  # both are noted until then
     seats: dict[str, Seat] = field(default_factory=dict)
     deliveries: int = 0
     repeats: int = 0
@@ -152,7 +153,8 @@ class SdkHistory:
         """
         came, _ = times
         for queue, offset in offsets.items():
-            self.commits_made.setdefault(queue, []).append(Commit(offset, *times))
+            made = Commit(offset, came, NEVER if self.older_copy_led else times[1])
+            self.commits_made.setdefault(queue, []).append(made)
             for name, seat in self.seats.items():
                 reads = self.in_touch(name, came) and seat.queues.get(queue, came) < came
                 if name != member and reads:
@@ -171,7 +173,8 @@ class SdkHistory:
     def knows(self, offsets: dict[Queue, int], times: tuple[float, float], node: str) -> None:
         """A master tells where the group is: not beyond what was consumed."""
         for queue, offset in offsets.items():
-            self.told.setdefault(queue, []).append(Told(offset, *times))
+            if not self.older_copy_led:
+                self.told.setdefault(queue, []).append(Told(offset, *times))
             if offset > self.frontier.get(queue, 0):
                 raise Violation(f"{node} says that {queue} is at {offset}, which nobody consumed")
             if offset < self.committed.get(queue, -1):
