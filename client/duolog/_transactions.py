@@ -43,6 +43,7 @@ log = logging.getLogger("duolog")
 ENDS_MAX = 20_000  # in one request
 _UNKNOWN = "it is unknown whether the transaction was decided"
 CHECKS_AT_ONCE = 16  # that the checker is asked about side by side
+UNDECIDED_SECONDS = 3.0  # in which a node is told that there is no decision yet
 LATE_SECONDS = 1.0  # beyond the time of a decision: what its request came to is told first
 
 
@@ -421,31 +422,56 @@ class Transactions:
         call = connection.messages.TransactionChecks(request)
         try:
             while isinstance(check := await uncancelled(call.read()), wire.TransactionCheck):
-                if (replica_group, check.half) in self._asked:
+                asked = replica_group, check.half
+                if asked in self._asked:
                     continue  # asked again while the checker takes its time
                 await self._asking.acquire()  # until then, the node's next check waits
-                self._asked.add((replica_group, check.half))
-                self._answering.start(self._answer(check, replica_group))
+                self._take(check, asked)
         finally:
             call.cancel()
 
+    def _take(self, check: wire.TransactionCheck, asked: tuple[str, int]) -> None:
+        """Begin to answer a check, with a permit. asked: its replica group, and its number."""
+
+        def answered(_: "asyncio.Task[None]") -> None:
+            self._asked.discard(asked)
+            self._asking.release()
+
+        self._asked.add(asked)
+        answering = self._answering.start(self._answer(check, asked[0]))
+        # Where it is cancelled before its first step, nothing of it runs.
+        answering.add_done_callback(answered)
+
     async def _answer(self, check: wire.TransactionCheck, replica_group: str) -> None:
-        assert self._checker is not None, "only then it listens"
         message = UndecidedMessage(check.topic, check.body, dict(check.properties), check.born_time)
+        decision = await self._asked_checker(message)
         try:
-            decision = await self._checker(message)
             if decision is None:
+                await self._tell_undecided(replica_group, check.half)
                 return
             traceparent = message.properties.get(TRACEPARENT, "")
             half = Half(check.topic, message.unique_key, replica_group, check.half, traceparent)
             await self._end(half, decision)
         except DuologError as error:
             log.warning("cannot deliver a decision to the node: %s", error)
+
+    async def _asked_checker(self, message: UndecidedMessage) -> bool | None:
+        """What the checker says; one that fails does not know."""
+        assert self._checker is not None, "only then it listens"
+        try:
+            return await self._checker(message)
         except Exception:
             log.exception("the checker failed; the node will ask again")
-        finally:
-            self._asked.discard((replica_group, check.half))
-            self._asking.release()
+            return None
+
+    async def _tell_undecided(self, replica_group: str, half: int) -> None:
+        """Let the node ask about others meanwhile."""
+        connection = await self._router.reach(replica_group, UNDECIDED_SECONDS)
+        request = wire.EndTransactionsRequest(group=self.group, undecided=[half])
+        await connection.call(
+            lambda left: connection.messages.EndTransactions(request, timeout=left),
+            UNDECIDED_SECONDS,
+        )
 
 
 def _half(topic: str, receipt: Receipt, traceparent: str = "") -> Half:

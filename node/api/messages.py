@@ -226,12 +226,14 @@ class MessagesService(stubs.MessagesServicer):
         self, request: wire.EndTransactionsRequest, context: Caller
     ) -> wire.EndTransactionsReply:
         """Commit half messages, or roll them back."""
-        if not request.group or len(request.halves) > HALVES_MAX:
+        named = len(request.halves) + len(request.undecided)
+        if not request.group or named > HALVES_MAX:
             raise sdk.BadRequest(
                 f"name the producer group, and at most {HALVES_MAX} half messages per call"
             )
         transactions = self._parts.transactions
         await transactions.end(request.halves, request.commit, request.group)
+        transactions.undecided(request.undecided, request.group)
         return wire.EndTransactionsReply()
 
     async def TransactionChecks(

@@ -1,8 +1,9 @@
 """Schedules the checks of half messages that are due, by producer group. Pure.
 
 Rules: a group is asked about so many at a time as it may answer; what is asked about keeps its
-place until it is decided or its time is over, and the more are before it, the longer that is. What
-nobody took is not asked about, and its group is left alone for a moment.
+place until it is decided, its producer answers that it is not yet, or its time is over; the more
+are before it, the longer that is. What nobody took is not asked about, and its group is left alone
+for a moment.
 """
 
 from collections import deque
@@ -22,6 +23,7 @@ class Turns:
     def __init__(self, interval_ms: int) -> None:
         """interval_ms: in which a producer is expected to answer one check."""
         self._interval_ms = interval_ms
+        self._patience_ms = max(interval_ms, PATIENCE_MS)
         self._due: dict[str, deque[Half]] = {}
         self._asked: dict[str, dict[int, MonoMs]] = {}  # until when, by first offset
         self._left_alone: dict[str, MonoMs] = {}
@@ -58,16 +60,25 @@ class Turns:
         half = due.popleft() if due else None
         if not due:
             del self._due[group]
+        if half is not None:  # an answer may come before `asked` is called
+            self._asked.setdefault(group, {})[half.origin] = MonoMs(now_ms + self._patience_ms)
         return half
 
     def asked(self, half: Half, now_ms: MonoMs) -> int:
         """A producer took a check; the ms in which it may answer it."""
-        asked = self._asked.setdefault(half.group, {})
-        wait = max(self._interval_ms, min(self._interval_ms * (len(asked) + 1), PATIENCE_MS))
+        asked = self._asked.get(half.group, {})
+        if half.origin not in asked:
+            return self._interval_ms  # it is answered already
+        wait = min(self._interval_ms * len(asked), self._patience_ms)
         asked[half.origin] = MonoMs(now_ms + wait)
         return wait
 
+    def answered(self, half: Half) -> bool:
+        """It is not asked about any more, so that another one may be; whether it was."""
+        return self._asked.get(half.group, {}).pop(half.origin, None) is not None
+
     def untaken(self, half: Half, now_ms: MonoMs) -> None:
         """No producer took its check: it is the next one of its group, in a moment."""
+        self.answered(half)
         self._due.setdefault(half.group, deque()).appendleft(half)
         self._left_alone[half.group] = MonoMs(now_ms + min(self._interval_ms, AGAIN_MS))

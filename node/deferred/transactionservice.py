@@ -16,6 +16,7 @@ from itertools import pairwise
 
 import structlog
 from duolog import _errors as sdk
+from duolog._background import together
 
 from node.config import TransactionsSection
 from node.core.core import Core
@@ -50,6 +51,7 @@ READABLE_SECONDS = 2.0  # within which stored messages are readable, unless repl
 READABLE_PAUSE_SECONDS = 0.005
 SAVE_SECONDS = 5.0
 CHECKS_AT_ONCE = 500
+GROUPS_AT_ONCE = 256  # whose producers are asked side by side
 IMMUNITY_SECONDS_MAX = 3600
 PREPARED = "TRAN_MSG"  # stays on commit: a consumer of RocketMQ's makes getTransactionId() from it
 # Properties of half messages.
@@ -82,6 +84,7 @@ class TransactionService:
         self._options = options
         self._halves: HalfMessages | None = None
         self._turns = Turns(options.check_interval_ms)
+        self._asking: dict[str, asyncio.Task[None]] = {}  # of groups whose producers are asked now
         self._decisions = Decisions()
         self._older = (0, 0)  # half queue and log, at the start of this mastership
         self._opened: asyncio.Lock = asyncio.Lock()
@@ -162,20 +165,21 @@ class TransactionService:
 
     async def run(self) -> None:
         """Check half messages that wait for long, until cancelled."""
-        loop = asyncio.get_running_loop()
-        saved = loop.time()
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            if not self._core.admission.may_store():
-                continue
-            try:
-                halves = await self._known()
-            except sdk.Unavailable:
-                continue  # the mastership has ended
-            await self._check_due(halves)
-            if loop.time() - saved >= SAVE_SECONDS:
-                saved = loop.time()
-                self._save(halves)
+        async with together() as tasks:
+            loop = asyncio.get_running_loop()
+            saved = loop.time()
+            while True:
+                await asyncio.sleep(TICK_SECONDS)
+                if not self._core.admission.may_store():
+                    continue
+                try:
+                    halves = await self._known()
+                except sdk.Unavailable:
+                    continue  # the mastership has ended
+                await self._check_due(halves, tasks)
+                if loop.time() - saved >= SAVE_SECONDS:
+                    saved = loop.time()
+                    self._save(halves)
 
     async def _known(self) -> HalfMessages:
         """The pending half messages, as far as dispatched.
@@ -364,6 +368,22 @@ class TransactionService:
                 f"half message {half.origin} was sent to a topic {half.topic!r} that was deleted "
                 "since: roll it back"
             )
+
+    def undecided(self, origins: Iterable[int], group: str | None) -> None:
+        """Their producer was asked, and answered that they are not decided yet.
+
+        Others of its group may be asked about, and it about these after the interval of checks.
+        group: as for `end`; half messages of others, and unknown ones, are passed over.
+        """
+        halves, again_ms = self._halves, self._in(self._options.check_interval_ms)
+        if halves is None:
+            return
+        for origin in origins:
+            half = halves.get(origin)
+            if half is None or (group is not None and half.group != group):
+                continue
+            if self._turns.answered(half) and half.check_ms > again_ms:
+                halves.ask_later(half, again_ms)
 
     def _born(self, topic: str) -> int:
         """The log offset of a topic's birth: see `store.births`."""
@@ -559,8 +579,11 @@ class TransactionService:
 
     # -- checks --------------------------------------------------------------------------------
 
-    async def _check_due(self, halves: HalfMessages) -> None:
-        """Give up what was checked often enough, and ask about the others, in turn."""
+    async def _check_due(self, halves: HalfMessages, tasks: asyncio.TaskGroup) -> None:
+        """Give up what was checked often enough; ask each group about the others, in turn.
+
+        A group whose producers take checks slowly holds up no other one.
+        """
         times, turns = self._core.times, self._turns
         for half in halves.due(times.mono_ms(), CHECKS_AT_ONCE):
             if half.checks < self._options.check_max:
@@ -570,12 +593,20 @@ class TransactionService:
             if halves is not self._halves:
                 return
         for group in turns.groups(times.mono_ms()):
-            while (due := turns.next(group, times.mono_ms(), halves.waits)) is not None:
-                went_on = await self._check(halves, due)
-                if halves is not self._halves:
-                    return
-                if not went_on or not turns.may_ask(group):
-                    break
+            if len(self._asking) >= GROUPS_AT_ONCE:
+                return  # those that took none are left alone for a moment, in which others come
+            if group not in self._asking:
+                asking = tasks.create_task(self._ask_group(halves, group))
+                self._asking[group] = asking
+                asking.add_done_callback(lambda _, group=group: self._asking.pop(group))
+
+    async def _ask_group(self, halves: HalfMessages, group: str) -> None:
+        """Ask a group's producers, as long as they take checks and may be asked."""
+        times, turns = self._core.times, self._turns
+        while halves is self._halves and turns.may_ask(group):
+            due = turns.next(group, times.mono_ms(), halves.waits)
+            if due is None or not await self._check(halves, due):
+                return
 
     async def _check(self, halves: HalfMessages, half: Half) -> bool:
         """Ask about a half message, or give it up; whether another one of its group may be next."""
@@ -611,6 +642,7 @@ class TransactionService:
             return True
         except sdk.DuologError as error:
             log.warning("transaction check postponed", reason=str(error))
+            self._turns.answered(half)
             halves.ask_later(half, self._in(self._options.check_interval_ms))
             return False
 

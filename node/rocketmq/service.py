@@ -446,6 +446,8 @@ class MessagingService(rpc.MessagingServiceServicer):
             if request.resolution in (decisions.COMMIT, decisions.ROLLBACK):
                 commit = request.resolution == decisions.COMMIT
                 await transactions.end([named.origin], commit, None)  # its key was proof enough
+            else:
+                transactions.undecided([named.origin], None)
         except sdk.NoSuchMessage as error:
             raise Refused(Code.INVALID_TRANSACTION_ID, str(error)) from None
         return service.EndTransactionResponse(status=OK)
@@ -453,7 +455,8 @@ class MessagingService(rpc.MessagingServiceServicer):
     async def _ask_producer(self, check: Check) -> bool:
         """Send a check to a producer of a half message's topic; False if there is none."""
         topic = check.record.properties.get("REAL_TOPIC", "")
-        for stream in self.clients.producers(topic)[:ASKED_MAX]:
+        streams = sorted(self.clients.producers(topic), key=lambda stream: stream.takes_nothing)
+        for stream in streams[:ASKED_MAX]:
             resource, group = resource_of(topic), self.broker.group
             command = service.TelemetryCommand(status=OK)
             asked = command.recover_orphaned_transaction_command

@@ -11,11 +11,12 @@ import pytest
 from duolog._errors import DuologError
 from duolog._runtime import MACHINE
 from duolog._transactions import CHECKS_AT_ONCE, ProducerGroup, Transactions
+from duolog.wire import duolog_pb2 as wire
 
 from node.deferred.checking import IN_FLIGHT_MAX, Turns
 from node.deferred.halfmessages import Half
 from node.deferred.redirect import stored_again
-from node.deferred.transactionservice import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
+from node.deferred.transactionservice import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, Check
 from node.engine.log import Log
 from node.server import Node
 from store.clocks import MonoMs
@@ -513,3 +514,87 @@ def test_a_group_is_asked_about_so_many_at_a_time_as_it_may_answer() -> None:
     now = MonoMs(60_000)
     assert given() == list(range(35, 40))
     assert turns.groups(now) == []
+
+
+def test_an_undecided_answer_frees_its_place_also_where_it_overtakes_the_check() -> None:
+    turns, now = Turns(1000), MonoMs(0)
+    halves = [Half(k, k, "g", 0, now) for k in range(IN_FLIGHT_MAX + 2)]
+    for half in halves:
+        turns.add(half)
+    for _ in range(IN_FLIGHT_MAX):
+        given = turns.next("g", now, lambda _: True)
+        assert given is not None
+        turns.asked(given, now)
+    assert turns.next("g", now, lambda _: True) is None
+    assert turns.answered(halves[5])
+    assert not turns.answered(halves[5])
+    early = turns.next("g", now, lambda _: True)
+    assert early is halves[IN_FLIGHT_MAX]
+    assert turns.answered(early)
+    assert turns.asked(early, now) == 1000
+    last = turns.next("g", now, lambda _: True)
+    assert last is halves[IN_FLIGHT_MAX + 1]
+
+
+async def test_answers_that_do_not_know_yet_hold_up_no_others(start_node: StartNode) -> None:
+    """Their places are free at once; each of them counts as a check."""
+    node = await node_with(start_node, timeout_ms=100, check_interval_ms=20_000, check_max=9)
+    broker = broker_of(node)
+    asked: list[bytes] = []
+
+    async def check(message: duolog.UndecidedMessage) -> bool | None:
+        asked.append(message.body)
+        if message.body == b"fails":
+            raise ValueError("a checker's fault")
+        return True if message.body == b"decided" else None
+
+    async with client_of(node) as client, client.transactions("orders", check) as transactions:
+        await transactions.prepare_batch("T", [b"unknown"] * IN_FLIGHT_MAX + [b"fails"])
+        await until(lambda: len(asked) == IN_FLIGHT_MAX + 1)
+        await transactions.prepare_batch("T", [b"decided"] * 3)
+        assert await bodies(client, node, 3) == [b"decided"] * 3
+        assert broker.transactions.waiting == IN_FLIGHT_MAX + 1
+        assert {half.checks for half in broker.transactions.pending()} == {1}
+
+
+async def test_a_group_whose_producers_take_nothing_holds_up_no_other_group(
+    start_node: StartNode,
+) -> None:
+    node = await node_with(start_node, timeout_ms=100, check_interval_ms=100, check_max=3)
+    transactions, stalled = broker_of(node).transactions, asyncio.Event()
+
+    async def ask(check: Check) -> bool:
+        if check.group == "slow":
+            stalled.set()
+            await asyncio.Event().wait()
+        return False
+
+    transactions.askers.insert(0, ask)
+
+    async def check(message: duolog.UndecidedMessage) -> bool:
+        return True
+
+    async with client_of(node) as client:
+        async with client.transactions("slow") as slow:
+            await slow.prepare("T", b"slow")
+        await stalled.wait()
+        async with client.transactions("quick", check) as quick:
+            await quick.prepare_batch("T", [b"x"] * 40)
+            assert len(await bodies(client, node, 40)) == 40
+    assert transactions.waiting == 1
+
+
+async def test_checks_that_end_before_they_begin_leave_their_permits(node: Node) -> None:
+    async def check(message: duolog.UndecidedMessage) -> None:
+        await asyncio.Event().wait()
+
+    async with client_of(node) as client:
+        transactions = client.transactions("orders", check)
+        asked = ("", 1)
+        for _ in range(CHECKS_AT_ONCE):
+            await transactions._asking.acquire()
+            transactions._take(wire.TransactionCheck(half=1), asked)
+            await transactions._answering.stop()
+            assert not transactions._asked
+        assert transactions._asking._value == CHECKS_AT_ONCE
+        await transactions.close()

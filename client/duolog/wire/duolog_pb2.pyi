@@ -182,14 +182,16 @@ class SinkStateReply(_message.Message):
     def __init__(self, known: _Optional[bool] = ..., batch: _Optional[int] = ..., batches: _Optional[int] = ..., messages: _Optional[int] = ..., batch_messages: _Optional[int] = ..., lost_parts: _Optional[int] = ..., contents: _Optional[str] = ..., publisher: _Optional[str] = ...) -> None: ...
 
 class EndTransactionsRequest(_message.Message):
-    __slots__ = ("group", "halves", "commit")
+    __slots__ = ("group", "halves", "commit", "undecided")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     HALVES_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
+    UNDECIDED_FIELD_NUMBER: _ClassVar[int]
     group: str
     halves: _containers.RepeatedScalarFieldContainer[int]
     commit: bool
-    def __init__(self, group: _Optional[str] = ..., halves: _Optional[_Iterable[int]] = ..., commit: _Optional[bool] = ...) -> None: ...
+    undecided: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, group: _Optional[str] = ..., halves: _Optional[_Iterable[int]] = ..., commit: _Optional[bool] = ..., undecided: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EndTransactionsReply(_message.Message):
     __slots__ = ()

@@ -51,6 +51,8 @@ class Transactions:
         if header.commit_or_rollback in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             commit = header.commit_or_rollback == TRANSACTION_COMMIT
             await self._transactions.end([origin], commit, header.producer_group)
+        else:
+            self._transactions.undecided([origin], header.producer_group)
         return request.answer(0)
 
     async def _found(self, origin: int) -> Record | None:

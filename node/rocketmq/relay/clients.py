@@ -32,11 +32,14 @@ class Stream:
     def __init__(self, commands: Replies[service.TelemetryCommand]) -> None:
         self._commands = commands
         self._lock = asyncio.Lock()
+        self.takes_nothing = False  # the last command was not taken, or not yet
 
     async def write(self, command: service.TelemetryCommand) -> None:
         """Send a command. Raises the error of the stream if it has ended."""
         async with self._lock:
+            self.takes_nothing = True
             await self._commands.write(command)
+            self.takes_nothing = False
 
 
 @dataclass(slots=True)
