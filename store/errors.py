@@ -51,6 +51,10 @@ class BadMessage(StoreError):
         self.reason = reason
 
 
+class BadGroup(BadMessage):
+    """The name of a consumer group breaks a limit or a rule."""
+
+
 class RepeatUnknown(StoreError):
     """A repeated message of which it is unknown whether the first copy was stored; it is not stored
     now.

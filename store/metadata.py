@@ -11,7 +11,7 @@ from typing import Any
 
 from store.accesstables import AccessTables
 from store.births import Births
-from store.errors import BadMessage
+from store.errors import BadGroup, BadMessage
 
 SYSTEM_PREFIX = "DUOLOG_SYS_"
 SYSTEM_TOPIC = SYSTEM_PREFIX + "METADATA"
@@ -500,6 +500,7 @@ def is_system_topic(name: str) -> bool:
 # Topics that RocketMQ keeps for itself; by prefix, or by name.
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"  # RocketMQ's clients write there what they do
 _GROUP_PREFIXES = ("%RETRY%", "%DLQ%")  # of the topics that each consumer group has
+GROUP_NEW_MAX = 255 - len(_GROUP_PREFIXES[0])  # characters of the name of a new group
 _RESERVED_PREFIXES = (SYSTEM_PREFIX, "RMQ_SYS_", "rmq_sys_", "%SYS%")
 _RESERVED_TOPICS = frozenset(
     (
@@ -529,11 +530,20 @@ def is_closed_topic(name: str) -> bool:
 
 
 def check_group(name: str) -> None:
-    """Raise BadMessage for an invalid group name: as for topics, but at most 255 characters."""
+    """Raise BadGroup for an invalid group name: as for topics, but at most 255 characters."""
     if not name or len(name) > 255:
-        raise BadMessage(f"a group name must have 1 to 255 characters, this one has {len(name)}")
+        raise BadGroup(f"a group name must have 1 to 255 characters, this one has {len(name)}")
     if not all(c.isascii() and (c.isalnum() or c in "%|_-") for c in name):
-        raise BadMessage(f"group {name!r} has characters other than letters, digits and %|_-")
+        raise BadGroup(f"group {name!r} has characters other than letters, digits and %|_-")
+
+
+def check_new_group(name: str) -> None:
+    """Raise BadGroup for a name that no new group may have; those that exist go on as they are."""
+    if len(name) > GROUP_NEW_MAX:
+        raise BadGroup(
+            f"cannot create group {name[:40]}...: its name has {len(name)} characters, the limit "
+            f"is {GROUP_NEW_MAX} (255 with the prefix {_GROUP_PREFIXES[0]} of its retry topic)"
+        )
 
 
 def altered(config: TopicConfig, queues: int, perm: int) -> TopicConfig:

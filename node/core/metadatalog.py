@@ -34,6 +34,7 @@ from store.metadata import (
     Metadata,
     TopicConfig,
     changes_of,
+    check_new_group,
     check_queues,
     forgotten_in,
     is_nodes_topic,
@@ -642,8 +643,10 @@ class MetadataLog:
         await self.put_group(row or new_group(name))
 
     async def put_group(self, group: Json) -> None:
-        """Create a group, or alter one."""
+        """Create a group, or alter one. Raises BadGroup for a new one whose name is too long."""
         name = group["groupName"]
+        if name not in self._tables.groups:
+            check_new_group(name)
         change: Json = {"op": "group", "group": group}
         if name in self._tables.births.groups and name not in self._tables.groups:
             change["birth"] = self._store.max_offset  # one of its name was deleted

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import structlog
@@ -598,7 +599,10 @@ class TransactionService:
             if group not in self._asking:
                 asking = tasks.create_task(self._ask_group(halves, group))
                 self._asking[group] = asking
-                asking.add_done_callback(lambda _, group=group: self._asking.pop(group))
+                asking.add_done_callback(partial(self._asked, group))
+
+    def _asked(self, group: str, _: asyncio.Task[None]) -> None:
+        self._asking.pop(group, None)
 
     async def _ask_group(self, halves: HalfMessages, group: str) -> None:
         """Ask a group's producers, as long as they take checks and may be asked."""

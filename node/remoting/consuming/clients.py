@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 from duolog import _errors as sdk
+from duolog._message import RETRY_PREFIX
 
 from node.access.gate import PRINCIPAL, Principal
 from node.broker import Broker
@@ -23,7 +24,9 @@ from node.remoting.members import Members
 from node.remoting.places import message_for
 from node.remoting.port.desk import Begun, Peer
 from node.remoting.refusals import Refused
+from store.errors import BadGroup
 from store.metadata import check_group
+from store.record import TOPIC_BYTES_MAX
 
 GIVE_UP_LEVEL = -1  # RocketMQ's: the message becomes a dead letter
 TOLD_MAX = 5000  # members that are told of others in a second; a group is told whole
@@ -80,6 +83,7 @@ class Clients:
         """Make groups, and their topics. Raises Busy, Retryable."""
         metadata = self._core.metadata
         for group in groups:
+            _check_retries_found(metadata.has_group(group), group)
             await metadata.ensure_group(group)
             metadata.make_internal(group_retry_topic(group))
         return request.answer(0)
@@ -218,6 +222,19 @@ class Clients:
             level = GIVE_UP_LEVEL
         await self._broker.retries.send_back(header.group, record, level, max(0, most))
         return request.answer(0)
+
+
+def _check_retries_found(is_known: bool, group: str) -> None:
+    """Raise BadGroup for a new group whose members would not find what they sent back.
+
+    These clients read %RETRY%<group> themselves; that is no topic where it has too many bytes.
+    """
+    limit = TOPIC_BYTES_MAX - len(RETRY_PREFIX)
+    if not is_known and len(group) > limit:
+        raise BadGroup(
+            f"cannot create group {group[:40]}...: its name has {len(group)} characters, the limit "
+            f"for clients of RocketMQ 4 is {limit}, so that its retry topic can have its name"
+        )
 
 
 __all__ = ["Clients"]

@@ -52,6 +52,7 @@ _ERROR_CODES: tuple[tuple[type[Exception], Code], ...] = (
     (sdk.Unavailable, Code.HA_NOT_AVAILABLE),
     (sdk.ResultUnknown, Code.HA_NOT_AVAILABLE),
     (sdk.BadRequest, Code.BAD_REQUEST),
+    (errors.BadGroup, Code.ILLEGAL_CONSUMER_GROUP),
     (errors.BadMessage, Code.BAD_REQUEST),
 )
 

@@ -625,3 +625,12 @@ async def test_only_messages_can_be_sent_back(node: Node, remoting: Remoting) ->
     assert note is not None
     refused = await back(remoting, node, offset=note.physical_offset)
     assert refused == ResponseCode.NO_PERMISSION
+
+
+async def test_a_new_group_has_a_name_that_leaves_room_for_its_retry_topic(
+    remoting: Remoting,
+) -> None:
+    assert (await remoting.beat("c", "g" * 120, "T")).code == ResponseCode.SUCCESS
+    refused = await remoting.beat("c", "g" * 121, "T")
+    assert refused.code != ResponseCode.SUCCESS
+    assert "the limit for clients of RocketMQ 4 is 120" in refused.remark

@@ -117,7 +117,8 @@ async def test_empty_tags_keys_and_properties_are_accepted_and_omitted(api: Api)
 
 
 async def test_limits_are_reached_exactly(api: Api) -> None:
-    assert (await api.receive("g" * 255)).code == Code.MESSAGE_NOT_FOUND
+    assert (await api.receive("g" * 248)).code == Code.MESSAGE_NOT_FOUND
+    assert (await api.receive("g" * 249)).code == Code.ILLEGAL_CONSUMER_GROUP
     properties = {f"p{k}": "v" for k in range(128)}
     assert await code_of_send(api, message(properties=properties)) == Code.OK
     assert await code_of_send(api, message(properties={"p": "v" * ((16 << 10) - 1)})) == Code.OK
