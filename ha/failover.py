@@ -387,6 +387,10 @@ class Failover:
 
     # -- transactions --------------------------------------------------------------------------
 
+    def promise(self, guarantee: Guarantee) -> Transaction | None:
+        """What records an operator's guarantee; None where this node does not lead any more."""
+        return self._changes.promise(guarantee) if self._is_mine() else None
+
     @property
     def _changes(self) -> GroupChanges:
         return GroupChanges(self.group.keys, self.view, self.me, self.lease)
@@ -721,7 +725,8 @@ class Failover:
             discarded=(*(state.discarded if state is not None else ()), row)[-DISCARDED_MAX:],
         )
         self._cause = Cause.UNCLEAN
-        return self._send(_Kind.ELECT, self._changes.elect(new), state=new, token=asked.token)
+        elect = self._changes.elect(new, self.view.guarantee)
+        return self._send(_Kind.ELECT, elect, state=new, token=asked.token)
 
     # -- leading -------------------------------------------------------------------------------
 

@@ -60,11 +60,15 @@ class GroupChanges:
             ),
         )
 
-    def elect(self, new: GroupState) -> Transaction:
-        """Become the master of an epoch if the state is as it was read and no node has the lock."""
+    def elect(self, new: GroupState, kept: Guarantee | None = None) -> Transaction:
+        """Become the master of an epoch if the state is as it was read and no node has the lock.
+
+        kept: what puts were promised, for a registry that may have lost it.
+        """
         checks = (self._state(), Check(self.keys.lock, 0), self._own_start())
         lock = Put(self.keys.lock, self.me.to_bytes(), self.lease)
-        return Transaction(checks, (Put(self.keys.state, new.to_bytes()), lock))
+        promise = (Put(self.keys.guarantee, kept.to_bytes()),) if kept is not None else ()
+        return Transaction(checks, (Put(self.keys.state, new.to_bytes()), lock, *promise))
 
     def set_members(self, new: GroupState) -> Transaction:
         """Change the SyncStateSet, as the master."""
@@ -76,10 +80,15 @@ class GroupChanges:
         return Transaction(self._mastership(), changes)
 
     def promise(self, guarantee: Guarantee) -> Transaction:
-        """Record what puts of the group are promised, as the master."""
+        """Record what puts of the group are promised, as the master.
+
+        It is a version of the state as well: a backup from before is then known for one.
+        """
+        assert self.view.state is not None, "a master has read the group's state"
         known = Check(self.keys.guarantee, self.view.guarantee_revision)
         change = Put(self.keys.guarantee, guarantee.to_bytes())
-        return Transaction((*self._mastership(), known), (change,))
+        state = Put(self.keys.state, self.view.state.changed().to_bytes())
+        return Transaction((*self._mastership(), known), (change, state))
 
     def depose(self, new: GroupState) -> Transaction:
         """Remove the lock of a master that the new state no longer names."""

@@ -41,9 +41,14 @@ class KnownGroup:
         self.noting = False
 
     @property
+    def is_read(self) -> bool:
+        """The group was read after that was last asked for."""
+        return self._known and not self._reading
+
+    @property
     def settled(self) -> bool:
         """The state was read after its last request, and is saved: decisions are allowed."""
-        return self._known and not self._reading and not self.noting
+        return self.is_read and not self.noting
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -72,12 +77,11 @@ class KnownGroup:
             self.view = view_of(snapshot, self.keys)
         except BadState as error:
             raise NotBelieved(str(error)) from None
-        if (
-            self.view.guarantee is None
-        ):  # a registry that lost it takes nothing from what was promised
-            self.view = replace(self.view, guarantee=promised)
         self._known = True
         wrong = self.distrust()
+        if promised is not None and (wrong or self.view.guarantee is None):
+            # A registry that lost it, or is an older one, takes nothing from what was promised.
+            self.view = replace(self.view, guarantee=promised)
         if wrong:
             raise NotBelieved(wrong)
         return self._remember()

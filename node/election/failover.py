@@ -49,7 +49,6 @@ from ha.masterevents import Instructed
 from ha.membership import Membership
 from ha.options import own_guarantee
 from ha.registry import (
-    Check,
     Delete,
     LeaseGone,
     Put,
@@ -438,7 +437,7 @@ class FailoverService:
             self._roles.give_up(error)
             return
         self.step(Observed(snapshot))
-        if snapshot is not None and self.machine.group.settled:
+        if snapshot is not None and self.machine.group.is_read:
             for read in self._reads:
                 if not read.done():
                     read.set_result(None)
@@ -593,13 +592,12 @@ class FailoverService:
                 f"{len(names)} nodes ({', '.join(names)}), and would acknowledge no put; start "
                 "more nodes first"
             )
-        known = Check(self._keys.guarantee, view.guarantee_revision)
-        change = Put(self._keys.guarantee, new.to_bytes())
-        made = await self._change(Transaction((known,), (change,)))
+        promise = self.machine.promise(new)
+        made = await self._change(promise) if promise is not None else None
         await self._read_again()
         # A change whose answer was lost has changed what its repetition checks.
         if made is None and self.machine.view.guarantee != new:
-            raise sdk.BadRequest("the group's guarantee changed during the call: try again")
+            raise sdk.BadRequest("the group changed during the call: try again")
         log.info("the group's guarantee was set by an operator", guarantee=new.settings())
         return new
 

@@ -30,6 +30,7 @@ from ha.failoverevents import (
     Wake,
 )
 from ha.groupstate import GroupState, View
+from ha.guarantee import Guarantee
 from ha.membership import PATH, Membership, load, note, save
 from ha.registry import Check, Delete, Put, RegistryTable, Transaction
 from ha.succession import RANK_MS, SUCCESSOR_MS, UNREACHED_MS
@@ -1195,6 +1196,33 @@ def test_a_registry_that_fell_back_is_not_trusted(three: Electorate) -> None:
     assert all("fell back" in voter.machine.reason for voter in three.voters.values())
     write_state(three, newest)
     three.until(lambda: three.leader is not None)
+
+
+def test_a_registry_that_lost_nothing_but_a_promise_is_not_trusted(three: Electorate) -> None:
+    """Nor does it lower the promise where an operator elects a node by hand."""
+    three.until(lambda: KEYS.guarantee in three.table.rows)
+    three.run(100)
+    backup = {key: three.table.rows[key] for key in (KEYS.state, KEYS.guarantee)}
+    leader = three.leader
+    assert leader is not None
+    promised = Guarantee(3, sync_flush=True, by_operator=True)
+    order = leader.machine.promise(promised)
+    assert order is not None
+    assert three.table.commit(order) is not None
+    leader.step(Changed())
+    three.run(2000)
+    assert three.leader is leader
+    assert leader.machine.guarantee.settings() == promised.settings()
+    changes = [Put(key, row.value) for key, row in backup.items()]
+    three.table.commit(Transaction((), (*changes, Delete(KEYS.lock))))
+    three.run(5000)
+    assert three.leader is None
+    assert all("fell back" in voter.machine.reason for voter in three.voters.values())
+    leader.step(ElectUnclean(three.state.epoch, "token"))
+    three.until(lambda: three.leader is leader)
+    three.run(2000)
+    assert Guarantee.from_bytes(three.table.rows[KEYS.guarantee].value) == promised
+    assert all(voter.machine.view.guarantee == promised for voter in three.voters.values())
 
 
 def test_a_registry_that_lost_everything_is_not_reinitialised(three: Electorate) -> None:
