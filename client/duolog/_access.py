@@ -28,7 +28,8 @@ class User:
         recovered_ms: when its password was set with the key file of the nodes, in ms since 1970; 0
             where the newest one was not.
         generation: of its password, where it was changed or is this client's: another password,
-            also one that it had before, is of another one. Empty: not known.
+            also one that it had before, is of another one, and disabling it ends one. Empty: not
+            known.
     """
 
     name: str
@@ -131,7 +132,7 @@ class Access:
             # Some replica groups have this password already, others did not: as before the call.
             again = wire.PutUserRequest(user=request.user, password=request.password)
             again.signs, again.generation_counts = request.signs, True
-            again.generation = next(one for one in told if one != drawn)
+            again.generation = max(told, key=lambda one: (one[:GENERATION_BYTES] != drawn, one))
             answers = await self._put_everywhere(again)
         return _user(answers[0])
 

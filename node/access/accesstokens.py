@@ -1,8 +1,8 @@
 """Access tokens: what a program gives in the place of a user's password, until a time.
 
 Nothing is stored for one: it is a mark, under the key that the nodes share, of the user's name, the
-time and the hash of the password. So a new password ends all tokens of a user, and a deleted or
-disabled user has none.
+time, the hash of the password, and how often the user was disabled. So a new password ends all
+tokens of a user, as disabling it does, and a deleted or disabled user has none.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class AccessTokens:
 
 
 def _words(user: User, until_ms: int) -> tuple[str, ...]:
-    return user.name, str(until_ms), user.password
+    return user.name, str(until_ms), user.credentials
 
 
 __all__ = ["PREFIX", "SECONDS_MAX", "AccessTokens"]

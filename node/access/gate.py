@@ -164,7 +164,7 @@ class Gate:
         if principal.until_ms and self._tokens.wall_ms() >= principal.until_ms:
             return False
         given = principal.credentials
-        return user is not None and (not given or given in (user.password, user.secret))
+        return user is not None and (not given or given in (user.credentials, user.secret))
 
     def check_current(self, principal: Principal) -> None:
         """Raise Unauthenticated if a caller is no longer who it was."""
@@ -190,7 +190,7 @@ class Gate:
             if not right or user is None:
                 raise sdk.Unauthenticated(f"user {name!r}: {UNKNOWN}")
             self._remember(mark, stored)
-        return Principal(name, stored, source)
+        return Principal(name, user.credentials, source)
 
     def _by_token(self, name: str, user: User | None, token: str, source: str) -> Principal:
         until_ms = self._tokens.until_ms(user, token) if user is not None else None
@@ -199,7 +199,7 @@ class Gate:
                 f"user {name!r}: the token is wrong or has expired, or the user is disabled or has "
                 "another password now"
             )
-        return Principal(name, user.password, source, until_ms)
+        return Principal(name, user.credentials, source, until_ms)
 
     def _remember(self, mark: bytes, stored: str) -> None:
         self._right[mark] = stored

@@ -21,6 +21,7 @@ class User:
         password: its hash.
         secret: the password sealed, if the user signs with it; otherwise empty.
         recovered_ms: wall-clock ms when the password was set with the key file; 0: it was not.
+        disablings: how often it was disabled, each of which ended its tokens and sessions.
     """
 
     name: str
@@ -29,17 +30,23 @@ class User:
     password: str = ""
     secret: str = ""
     recovered_ms: int = 0
+    disablings: int = 0
+
+    @property
+    def credentials(self) -> str:
+        """What its tokens and sessions are bound to: they end where this changes."""
+        return f"{self.password}#{self.disablings}" if self.disablings else self.password
 
     def to_row(self) -> Row:
         """The row; type and status are in RocketMQ's words."""
-        recovered = {"recovered": self.recovered_ms} if self.recovered_ms else {}
+        counts = {"recovered": self.recovered_ms, "disablings": self.disablings}
         return {
             "username": self.name,
             "userType": SUPER if self.is_super else NORMAL,
             "userStatus": ENABLED if self.enabled else DISABLED,
             "password": self.password,
             "secret": self.secret,
-            **recovered,
+            **{name: count for name, count in counts.items() if count},
         }
 
     @staticmethod
@@ -52,6 +59,7 @@ class User:
             str(row.get("password", "")),
             str(row.get("secret", "")),
             int(row.get("recovered", 0)),
+            int(row.get("disablings", 0)),
         )
 
 

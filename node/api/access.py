@@ -31,6 +31,7 @@ from store.accesstables import SUBJECT
 
 log = structlog.get_logger("duolog.node")
 
+DISABLINGS_BYTES = 8  # behind the salt, in a generation
 ATTEMPTS = 5  # to change a user whom others change at the same time
 
 
@@ -112,7 +113,7 @@ class AccessService(stubs.AccessServicer):
             async with self._changing():
                 return await self._put_user(request, "")
         check_password(request.password)
-        if len(request.generation) not in (0, SALT_BYTES):
+        if len(request.generation) not in (0, SALT_BYTES, SALT_BYTES + DISABLINGS_BYTES):
             raise sdk.BadRequest(f"a generation must have {SALT_BYTES} bytes")
         loop = asyncio.get_running_loop()
         for _ in range(ATTEMPTS):
@@ -133,7 +134,7 @@ class AccessService(stubs.AccessServicer):
 
         For a thread.
         """
-        seal, told = self._users().seal, request.generation
+        seal, told = self._users().seal, request.generation[:SALT_BYTES]
         same = bool(stored) and is_password(request.password, stored)
         if same and (not request.generation_counts or told in (b"", salt_of(stored))):
             return stored
@@ -142,7 +143,8 @@ class AccessService(stubs.AccessServicer):
     async def _put_user(self, request: wire.PutUserRequest, hashed: str) -> wire.UserReply:
         known = self._user(request.user)
         if known is not None and request.create:
-            if known == self._altered(User(request.user), request, hashed):
+            made = self._altered(User(request.user), request, hashed)
+            if known == replace(made, disablings=known.disablings):
                 return _changed(known)  # a repeat
             raise sdk.BadRequest(
                 f"user {request.user!r} exists already, with another password or other settings"
@@ -163,6 +165,8 @@ class AccessService(stubs.AccessServicer):
     def _altered(self, user: User, request: wire.PutUserRequest, hashed: str) -> User:
         if hashed:
             seal = self._users().seal
+            counted = int.from_bytes(request.generation[SALT_BYTES:], "big")
+            user = replace(user, disablings=max(user.disablings, counted))
             secret = seal.close(user.name, request.password, hashed) if request.signs else ""
             user = replace(user, password=hashed, secret=secret, recovered_ms=0)
         elif request.signs and not user.secret:
@@ -170,7 +174,9 @@ class AccessService(stubs.AccessServicer):
         if request.HasField("super"):
             user = replace(user, is_super=request.super)
         if request.HasField("disabled"):
-            user = replace(user, enabled=not request.disabled)
+            ended = user.enabled and request.disabled
+            disablings = user.disablings + ended
+            user = replace(user, enabled=not request.disabled, disablings=disablings)
         return user
 
     def check_changes(self) -> None:
@@ -342,8 +348,13 @@ def _reply(user: User) -> wire.UserReply:
 def _changed(user: User) -> wire.UserReply:
     """A user, with the generation of its password."""
     reply = _reply(user)
-    reply.generation = salt_of(user.password)
+    reply.generation = salt_of(user.password) + _counted(user.disablings)
     return reply
+
+
+def _counted(disablings: int) -> bytes:
+    """What disabling a user adds to the generation of its password: nothing where it never was."""
+    return disablings.to_bytes(DISABLINGS_BYTES, "big") if disablings else b""
 
 
 def _unknown(name: str) -> sdk.BadRequest:

@@ -840,3 +840,27 @@ async def test_a_copy_asks_for_the_right_to_read_its_original(node: Node) -> Non
                 reply = await append(batches(), metadata=words("nothing"), timeout=30).read()
                 assert isinstance(reply, wire.AppendReply)
                 assert wire.PutStatus.Name(reply.status) == status, reply.reason
+
+
+async def test_no_token_is_good_again_where_its_user_was_disabled_and_is_enabled_again(
+    node: Node,
+) -> None:
+    async with client_of(node, "root") as root:
+        await root.access.create_user("away", "secret")
+        async with client_of(node, "away", "secret") as client:
+            token, before = await client.access.issue_token(60), await client.access.who_am_i()
+            await root.access.alter_user("away", disabled=True)
+            await root.access.alter_user("away", disabled=False)
+            after = await client.access.who_am_i()
+            assert after.generation != before.generation, "sessions of the console end by this"
+            another = await client.access.issue_token(60)
+        tables = broker_of(node).metadata.access
+        changes = tables.changes
+        made = await root.access.create_user("away", "secret")
+        assert made.generation == after.generation
+        assert tables.changes == changes, "as it is"
+        async with client_of(node, "away", token) as client:
+            with pytest.raises(duolog.Unauthenticated):
+                await client.access.who_am_i()
+        async with client_of(node, "away", another) as client:
+            assert (await client.access.who_am_i()).name == "away"
