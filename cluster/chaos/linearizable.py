@@ -17,8 +17,8 @@ def findings(history: History) -> list[Finding]:
 def _queues(history: History) -> list[str]:
     """Sends, polls and the content on every replica in the end have no order in common."""
     found = []
-    queues = {key for queues in history.drains.values() for key in queues}
-    for topic, queue_id in sorted(queues - {history.transacted}):
+    known = {key for drained in history.drains.values() for key in drained}
+    for topic, queue_id in sorted(known - {history.transacted}):
         sends = [s for s in history.sends if (s.topic, s.queue_id) == (topic, queue_id)]
         appends = [
             Append(s.body, s.begin, s.end, s.offset)

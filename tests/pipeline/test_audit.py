@@ -177,7 +177,10 @@ def test_paths_that_are_not_store_directories_are_refused(
 def test_a_directory_that_was_copied_while_it_was_written_has_no_problems(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    fill(tmp_path / "a", more=lambda store: shutil.copytree(tmp_path / "a", tmp_path / "b"))
+    def copied(store: MessageStore) -> None:
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+
+    fill(tmp_path / "a", more=copied)
     end = sum(records(tmp_path / "b")[-1])
     last = tmp_path / "b" / "commitlog" / f"{end - end % SEGMENT:020d}"
     half = bytearray(last.read_bytes())
