@@ -15,6 +15,8 @@ from sim.witness import Violation
 Row = dict[str, Any]
 SUBJECT = "User:"
 
+ANY = "#any"
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
@@ -34,9 +36,16 @@ class Said:
         return row if row is not None and row["userStatus"] == "enable" else None
 
     def proves(self, name: str, credentials: str) -> bool:
-        """Whether a hash of a password is that of an enabled user; empty for a certificate."""
+        """Whether credentials are those of an enabled user; empty for a certificate.
+
+        They are the hash of a password, and for what was begun or issued with it how often the user
+        had been disabled; ANY for a password, which is good again when the user is enabled.
+        """
         row = self.enabled(name)
-        return row is not None and credentials in ("", row["password"])
+        if row is None:
+            return False
+        hashed, count = row["password"], row.get("disablings", 0)
+        return credentials in ("", hashed + ANY, f"{hashed}#{count}" if count else hashed)
 
     def allows(self, name: str, resource: str, actions: Collection[str]) -> bool:
         """Whether a user may do one of some actions; without actions: whether it is super."""

@@ -11,7 +11,7 @@ from duolog.wire import duolog_pb2 as wire
 
 from node.access.gate import PRINCIPAL, Principal
 from node.rights.resources import Need
-from sim.accesslog import AccessLog, Said
+from sim.accesslog import ANY, AccessLog, Said
 from sim.channels import Caller
 from sim.confirmedtables import ConfirmedTables
 from sim.node import Node
@@ -69,8 +69,11 @@ class AccessWatch:
 
     def recognised(self, node: Node, caller: Caller, principal: Principal) -> None:
         """A node took a caller for a user."""
-        wanted = self.proofs.get(caller.authorization, (caller.certificate, ""))
-        if (principal.name, principal.credentials) != wanted:
+        name, credentials = self.proofs.get(caller.authorization, (caller.certificate, ""))
+        found = principal.credentials
+        if credentials.endswith(ANY):
+            found = found.partition("#")[0] + ANY
+        if (principal.name, found) != (name, credentials):
             self.wrong(f"{node.name} takes {caller} for {principal}")
 
     def unrecognised(self, node: Node, caller: Caller, before: Said | None) -> None:

@@ -6,6 +6,7 @@ import random
 from node.access.accesstokens import AccessTokens
 from node.access.users import User
 from sim.accesshistory import SET_UP
+from sim.accesslog import ANY
 from sim.accesswatch import AccessWatch
 from sim.channels import Caller
 from sim.node import WALL_MS
@@ -49,6 +50,6 @@ class Credentials:
         password = known[-1] if chance.random() < 0.8 else chance.choice(known)
         hashed = self.hashed(name, password)
         if how < 0.25:
-            return self._caller(name, password, hashed, address)
+            return self._caller(name, password, hashed + ANY, address)
         token = self._tokens.issue(User(name, password=hashed), TOKEN_SECONDS)
         return self._caller(name, token, hashed, address)
