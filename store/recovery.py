@@ -145,7 +145,6 @@ class Recovery:
         for key in late:
             self.queues.discard(key)
         self._rebuild(dict.fromkeys(late, "it lacks entries of older records"), end)
-        self._rebuild_newer(end, floors)
         for key, floor in floors.items():
             self.queues.reach(key, floor)
         self.queues.settle()
@@ -195,26 +194,6 @@ class Recovery:
             with self.dispatcher.aside(start):
                 targets = DispatchTargets(self.queues, None, only=doubted.keys())
                 self._dispatch_to(end, self.options.check_crc_on_recover, targets)
-
-    def _rebuild_newer(self, end: int, floors: dict[QueueKey, int]) -> None:
-        """Rebuild queues all of whose entries name records from an offset on: the log is older.
-
-        floors: gets where those began of which the log has no record.
-        """
-        if self.queues.max_physical_offset <= end:
-            return
-        newer: dict[QueueKey, int] = {}
-        for key, queue in self.queues.table.items():
-            first = queue.files.min_offset // ENTRY_BYTES
-            if first and queue.next_from(first, end) <= first < queue.max_offset:
-                newer[key] = first
-        for key in newer:
-            self.queues.discard(key)
-        why = f"the log ends at {end}, before all records that the queue has"
-        self._rebuild(dict.fromkeys(newer, why), end)
-        for key, first in newer.items():
-            if key not in self.queues.table:
-                floors[key] = max(floors.get(key, 0), first)
 
     def _floors(self, noted: Noted | None) -> dict[QueueKey, int]:
         """Reserve queue offsets that were given to lost records, so that none is used again."""

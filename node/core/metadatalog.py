@@ -22,7 +22,6 @@ from node.engine.log import Log, Outcome
 from node.upkeep.threadwork import done_in_thread
 from store.accesstables import AccessTables
 from store.columns import Columns
-from store.delay import SCHEDULE_TOPIC
 from store.errors import BadMessage
 from store.kernels import decode
 from store.lightqueues import is_light
@@ -249,7 +248,7 @@ class MetadataLog:
         self._tell_quotas()
         self._apply_floors()
         if self._decided.role is not BrokerRole.SLAVE:
-            self._keep_within()
+            self._keep_births()
         for topic in {name for name, _ in self._queues.queue_keys()} - set(self._tables.topics):
             if topic in self._tables.floors:
                 self._decided.remove_topic(topic)
@@ -286,38 +285,13 @@ class MetadataLog:
         """This node became the master: rebuild the tables from its log."""
         self._tables.applied = min(self._tables.applied, self._stored)
         self._adopt()
-        self._keep_within()
+        self._keep_births()
         self._apply_floors()  # queue offsets were counted again, from the existing files
 
-    def _keep_within(self) -> None:
-        """A master's tables may come from another log, as where only config/ was restored: births
-        and offsets beyond this log would hide messages to come.
-        """
-        tables = self._tables
-        if tables.births.keep_within(self._store.max_offset):
-            tables.changes += 1
-        rows: list[tuple[str, str, dict[int, int]]] = [
-            (topic, group, row)
-            for (topic, group), row in tables.offsets.items()
-            if not is_light(topic)
-        ]
-        levels = {level - 1: offset for level, offset in tables.delay_offsets.items()}
-        for topic, group, row in [*rows, (SCHEDULE_TOPIC, "", levels)]:
-            for queue_id, offset in row.items():
-                end = self._store.next_offset(topic, queue_id)
-                if offset <= end:
-                    continue
-                log.warning(
-                    "an offset beyond the end of its queue is lowered to it",
-                    group=group,
-                    topic=topic,
-                    queue_id=queue_id,
-                    offset=offset,
-                    queue_end=end,
-                )
-                row[queue_id] = end
-                tables.changes += 1
-        tables.delay_offsets = {queue_id + 1: offset for queue_id, offset in levels.items()}
+    def _keep_births(self) -> None:
+        """A master's tables may come from another log, as where only config/ was restored."""
+        if self._tables.births.keep_within(self._store.max_offset):
+            self._tables.changes += 1
 
     @property
     def _stored(self) -> int:

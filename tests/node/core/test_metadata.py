@@ -16,9 +16,7 @@ from store.clocks import WallMs
 from store.columns import Columns
 from store.messagestore import PutBatch
 from store.metadata import SYSTEM_TOPIC, Metadata
-from store.metadatafiles import SNAPSHOT, MetadataFiles, decode
 from store.offsets import PhyOffset, QueueOffset
-from store.osdisk import OsDisk
 from store.reader import GetResult, Wanted
 from store.status import BrokerRole, PutMessageStatus
 from tests.node.conftest import StartNode
@@ -79,7 +77,7 @@ async def test_tables_that_rocketmq_wrote_are_in_the_log_from_the_first_start_on
     await fill(node)
     before = state_of(node)
     assert before["topics"]["T"]["readQueueNums"] == 8
-    assert before["offsets"]["T@G"] == {"0": 0, "1": 0}, "there are no messages any more"
+    assert before["offsets"]["T@G"] == {"0": 250, "1": 250}
     await node.stop()
     shutil.rmtree(data / "config")
     node = await start_node(data=data)
@@ -101,23 +99,6 @@ async def test_the_next_master_gives_no_offset_of_a_deleted_topic_again(
         store.recover_topic_queue_table()
         metadata.promoted()
         assert (await producer.send("T", b"y")).queue_offset == 7
-
-
-async def test_offsets_beyond_the_log_of_a_restored_directory_hide_no_message(
-    start_node: StartNode,
-) -> None:
-    node = await start_node()
-    data = Path(node.config.node.data)
-    await fill(node)  # A/0 has 20 messages, all consumed by G
-    await node.stop()
-    tables = decode(SNAPSHOT, (data / SNAPSHOT).read_bytes()).tables
-    tables.offsets["A", "G"][0] = QueueOffset(23)
-    tables.delay_offsets[1] = 5
-    MetadataFiles(OsDisk(data)).write(tables.snapshot(), -1, WallMs(1))
-    node = await start_node(data=data)
-    metadata = broker_of(node).metadata
-    assert metadata.tables.committed("G", "A", 0) == 20
-    assert metadata.tables.delay_offsets[1] == 0
 
 
 DERIVED = ("consumequeue", "queueends", "index", "checkpoint")
