@@ -242,7 +242,9 @@ def _late_registration() -> list[Patch]:
 
     def send(self: Any, kind: Any, transaction: Any, **how: Any) -> Any:
         changes = tuple(
-            replace(change, lease=max(1, change.lease - 3)) if kind.name == "REGISTER" else change
+            replace(change, lease=max(1, change.lease - 3))
+            if kind.name == "REGISTER" and isinstance(change, Put)
+            else change
             for change in transaction.changes
         )
         return original(self, kind, replace(transaction, changes=changes), **how)

@@ -87,7 +87,7 @@ class Admission:
 
         owner: the caller, empty where there are no users. queues: of a new topic; 0: the default.
         make: whether the caller asks for a new topic. Raises NoPermission, UnknownTopic,
-        BadRequest (also where it has no such queue), Busy, Throttled, and NotMaster where this
+        BadMessage, BadRequest (it has no such queue), Busy, Throttled, and NotMaster where this
         master may not know the topic as it is.
         """
         if is_closed_topic(name):
@@ -95,10 +95,7 @@ class Admission:
         topic = self._metadata.topics.get(name)
         if topic is None:
             self.check_knows()
-            try:
-                check_topic(name)
-            except BadMessage as error:
-                raise sdk.BadRequest(error.reason) from None
+            check_topic(name)
             if not (make and self._limits.auto_create_topic):
                 raise sdk.UnknownTopic(f"topic {name!r} does not exist")
             topic = self._metadata.creating(name) or self._metadata.new_topic(name, queues, 0)
