@@ -5,13 +5,15 @@ Applying a record again changes nothing. `store.metadatafiles` keeps snapshots o
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from store.accesstables import AccessTables
 from store.births import Births
+from store.delay import SCHEDULE_TOPIC
 from store.errors import BadGroup, BadMessage
+from store.lightqueues import is_light
 
 SYSTEM_PREFIX = "DUOLOG_SYS_"
 SYSTEM_TOPIC = SYSTEM_PREFIX + "METADATA"
@@ -328,6 +330,37 @@ class Metadata:
             del row[queue]
         if not row:
             del self.done[key]
+
+    def lower_consumed(
+        self, end_of: Callable[[str, int], int]
+    ) -> list[tuple[str, str, int, int, int]]:
+        """Lower what groups and delay levels have consumed to the ends of existing queues.
+
+        Group, topic, queue id, offset and end of each that was lowered; no group: a delay level.
+        """
+        found = []
+        for level, offset in self.delay_offsets.items():
+            end = end_of(SCHEDULE_TOPIC, level - 1)
+            if offset > end:
+                self.delay_offsets[level] = end
+                found.append(("", SCHEDULE_TOPIC, level - 1, offset, end))
+        for (topic, group), row in self.offsets.items():
+            if topic not in self.topics and not is_light(topic):
+                continue
+            for queue_id, offset in row.items():
+                end = end_of(topic, queue_id)
+                if offset > end:
+                    row[queue_id] = end
+                    found.append((group, topic, queue_id, offset, end))
+        for (topic, group), queues in list(self.done.items()):
+            for queue_id, ranges in list(queues.items()):
+                end = end_of(topic, queue_id)
+                if ranges and ranges[-1][1] > end:
+                    kept = [[first, min(last, end)] for first, last in ranges if first < end]
+                    self._note_done((topic, group), queue_id, kept)
+                    found.append((group, topic, queue_id, ranges[-1][1], end))
+        self.changes += bool(found)
+        return found
 
     def acknowledged(self, group: str, topic: str, queue_id: int) -> list[list[int]]:
         """Ranges [first, end) after the committed offset that a group has done."""

@@ -91,6 +91,7 @@ class Recovery:
     saved: SavedEnds = NO_ENDS  # the ends of the queues in the snapshot of the tables
     consumed: Callable[[], dict[QueueKey, int]] = dict  # see `read_consumed`
     least: dict[QueueKey, int] = field(default_factory=dict)  # ends of queues that lost files
+    begun_after: dict[QueueKey, int] = field(default_factory=dict)  # see `_of_a_longer_log`
     lend: Lend | None = None  # has a scan run in another thread
     copied: Callable[[str], None] | None = None  # told what a copy lacks; None: it is no copy
     known_end: int = 0  # records up to here had queue entries when the store was opened
@@ -141,10 +142,17 @@ class Recovery:
         self.dispatcher.allow_missing(sum(found.records_max for found in lost))
         self._remember_producers(first)
         end = self._scan(first.start, redo, noted, doubted)
-        late = self._lacking(first is files[0], known - set(doubted), set(doubted))
+        lacking = self._lacking(first is files[0], known - set(doubted), set(doubted))
+        late = dict.fromkeys(lacking, "it lacks entries of older records")
+        if noted is not None and not rebuilt and end < noted.position:
+            late |= self._of_a_longer_log(end)
         for key in late:
             self.queues.discard(key)
-        self._rebuild(dict.fromkeys(late, "it lacks entries of older records"), end)
+        self._rebuild(late, end)
+        for key, first_entry in self.begun_after.items():
+            queue = self.queues.table.get(key)
+            if queue is None or not queue.max_offset:
+                floors[key] = max(first_entry, floors.get(key, 0))
         for key, floor in floors.items():
             self.queues.reach(key, floor)
         self.queues.settle()
@@ -177,13 +185,33 @@ class Recovery:
         """Queues whose files cannot be trusted below the range that is dispatched again."""
         if noted is not None:
             return doubtful(self.queues, noted, self.log.min_offset)
-        comparison = Comparison(self.queues, dict(self.queues.doubted))
+        return faults_of_units(self.queues) | self._differing(first, self.queues.doubted)
+
+    def _differing(self, end: int, doubted: dict[QueueKey, str]) -> dict[QueueKey, str]:
+        """Queues whose entries are not those of the records below an offset, and doubted ones."""
+        comparison = Comparison(self.queues, dict(doubted))
         start = self.log.min_offset
         with self.dispatcher.aside(start):
             targets = DispatchTargets(self.queues, None, compare=comparison.compare)
-            while self.dispatcher.step(first, False, targets):
-                self.progress(self.dispatcher.reput_from - start, first - start)
-        return faults_of_units(self.queues) | comparison.differing
+            while self.dispatcher.step(end, False, targets):
+                self.progress(self.dispatcher.reput_from - start, end - start)
+        return comparison.differing
+
+    def _of_a_longer_log(self, end: int) -> dict[QueueKey, str]:
+        """Queues that lack entries, where queues and their note tell of records after the log's
+        end.
+
+        Both are newer than the log, as where an older copy of it was restored: files that it needs
+        were deleted with records that it has, or with a topic that it has. A queue that has no
+        record in the log ends where its entries of later records begin.
+        """
+        for key, queue in self.queues.table.items():
+            first = queue.next_from(queue.files.min_offset // ENTRY_BYTES, 0)
+            entry = queue.entries(first, 1)[0].tolist()
+            if entry and entry[0] >= end and not queue.begins_again:
+                self.begun_after[key] = first
+        self.queues.truncate(end)
+        return self._differing(end, {})
 
     def _rebuild(self, doubted: dict[QueueKey, str], end: int) -> None:
         """Rebuild queues from the log, up to the range that is dispatched anyway."""

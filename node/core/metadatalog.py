@@ -249,6 +249,7 @@ class MetadataLog:
         self._apply_floors()
         if self._decided.role is not BrokerRole.SLAVE:
             self._keep_births()
+            self._keep_offsets()
         for topic in {name for name, _ in self._queues.queue_keys()} - set(self._tables.topics):
             if topic in self._tables.floors:
                 self._decided.remove_topic(topic)
@@ -287,11 +288,38 @@ class MetadataLog:
         self._adopt()
         self._keep_births()
         self._apply_floors()  # queue offsets were counted again, from the existing files
+        self._keep_offsets()
 
     def _keep_births(self) -> None:
         """A master's tables may come from another log, as where only config/ was restored."""
         if self._tables.births.keep_within(self._store.max_offset):
             self._tables.changes += 1
+
+    def _keep_offsets(self) -> None:
+        """Nor was anything consumed that a master's log does not have: what takes those places is
+        still to be delivered.
+
+        The snapshot is written at once: after another start, an offset may lie within the queue.
+        """
+        lowered = self._tables.lower_consumed(self._store.next_offset)
+        for group, topic, queue_id, offset, end in lowered:
+            log.warning(
+                "a committed offset is after the end of its queue",
+                group=group,
+                topic=topic,
+                queue_id=queue_id,
+                offset=offset,
+                end=end,
+            )
+        if not lowered or self._missing_after is not None:
+            return
+        snapshot, ends = self._tables.snapshot(), SavedEnds(self._reached.dispatched_offset)
+        self._reached.ends_to_save(ends, self._reached.queue_keys())
+        place, segment = self._records().place(snapshot.applied - 1), self._reached.segment
+        try:
+            self._files.write(snapshot, place, self._log.times.wall_ms(), ends, segment)
+        except OSError as error:
+            self._not_saved(error)
 
     @property
     def _stored(self) -> int:

@@ -21,7 +21,18 @@ from store.offsets import QueueOffset
 from store.osdisk import OsDisk
 from store.retention import DiskUse
 from store.status import BrokerRole, PutMessageStatus, RunningFlags
-from tests.support import NOW, SMALL, crash, flush_log, open_store, options, put, put_ok, read_all
+from tests.support import (
+    NOW,
+    SMALL,
+    crash,
+    flush_all,
+    flush_log,
+    open_store,
+    options,
+    put,
+    put_ok,
+    read_all,
+)
 
 HOUR = 3_600_000
 
@@ -398,6 +409,48 @@ def test_a_start_that_would_give_queue_offsets_again_is_refused(tmp_path: Path) 
     assert store.next_offset("A", 0) == 0
     assert store.next_offset("B", 0) == 300
     crash(store)
+
+
+def test_an_older_log_is_served_whole_beside_newer_queues_and_their_note(tmp_path: Path) -> None:
+    """Queue files that the older log needs are deleted in the newer copy, with records or topics.
+
+    E has no record in the older log; D was deleted after it was copied.
+    """
+    store = open_store(tmp_path / "new")
+    put_ok(store, [b"e"] * 5, topic="E")
+    for n in range(300):
+        put_ok(store, [b"%d" % n * 100])
+    put_ok(store, [b"d"] * 3, topic="D")
+    flush_all(store)
+    for mapped in store.log.queue.files[:-3]:
+        os.utime(tmp_path / "new" / mapped.file.path, (NOW / 1000, NOW / 1000))
+    assert clean(store, 100, hour=4) > 0
+    first = store.queue_range("T", 0)[0]
+    assert 0 < first < 295
+    shutil.copytree(tmp_path / "new", tmp_path / "old", ignore=shutil.ignore_patterns("lock"))
+    store.remove_topic("D")
+    put_ok(store, [b"e"] * 5, topic="E")
+    for n in range(300, 500):
+        put_ok(store, [b"%d" % n * 100])
+    flush_all(store)
+    for mapped in store.log.queue.files:
+        os.utime(tmp_path / "new" / mapped.file.path, (NOW / 1000, NOW / 1000))
+    assert clean(store, 100, hour=4) > 0
+    flush_all(store)
+    assert store.queue_range("T", 0)[0] > 350
+    crash(store)
+    for name in ("consumequeue", "queueends"):
+        old, new = tmp_path / "old" / name, tmp_path / "new" / name
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+        shutil.copytree(new, old) if new.is_dir() else shutil.copy2(new, old)
+    for _ in range(2):
+        store = open_store(tmp_path / "old")
+        assert store.queue_range("T", 0) == (first, 300)
+        assert read_all(store)[-1] == b"299" * 100
+        assert store.next_offset("T", 0) == 300
+        assert read_all(store, "D") == [b"d"] * 3
+        assert store.next_offset("E", 0) == 5
+        crash(store)
 
 
 @pytest.mark.parametrize("known_by", ["commits", "delays", "older note", "whole files"])

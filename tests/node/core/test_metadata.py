@@ -77,7 +77,7 @@ async def test_tables_that_rocketmq_wrote_are_in_the_log_from_the_first_start_on
     await fill(node)
     before = state_of(node)
     assert before["topics"]["T"]["readQueueNums"] == 8
-    assert before["offsets"]["T@G"] == {"0": 250, "1": 250}
+    assert before["offsets"]["T@G"] == {"0": 0, "1": 0}  # lowered: T has no messages
     await node.stop()
     shutil.rmtree(data / "config")
     node = await start_node(data=data)
@@ -143,6 +143,33 @@ async def test_tables_and_queue_offsets_outlive_all_derived_files_and_expired_re
         async with client.consumer("G", "A", start=duolog.Start.LATEST) as consumer:
             got = [await consumer.get(10) for _ in range(5)]
     assert [message.body for message in got if message] == [b"%d" % n for n in range(5)]
+
+
+async def test_tables_that_are_newer_than_the_log_hide_no_message_that_comes(
+    start_node: StartNode,
+) -> None:
+    """As where an older copy of the log was restored beside the newer config/."""
+    node = await start_node()
+    await fill(node)  # A/0 has 20 messages, all consumed by G
+    broker = broker_of(node)
+    tables, reached = broker.metadata._tables, broker.store.next_offset
+    ahead = {"0": 23, "1": 2}
+    tables._apply_offsets({"group": "G", "offsets": {"A": ahead}, "done": {"A": {"1": [[3, 9]]}}})
+    tables._apply_delays({"offsets": {"1": 5}})
+    tables.changes += 1
+    await broker.metadata.save()
+    for again in (False, True):  # what was lowered stays so, though the queue is longer then
+        loaded = MetadataLog(broker.log, broker.limits)
+        loaded.load()
+        assert loaded.tables.offsets["A", "G"] == {0: 20, 1: 0, 2: 0}
+        assert loaded.tables.delay_offsets[1] == 0
+        assert loaded.tables.acknowledged("G", "A", 1) == []
+        if not again:
+            broker.metadata.promoted()  # as a slave that becomes the master
+            assert tables_of(broker.metadata)["offsets"] == tables_of(loaded)["offsets"]
+            async with duolog.Client(f"127.0.0.1:{node.port}") as c, c.producer() as producer:
+                await producer.send_batch("A", [b"x"] * 30, queue_id=0)
+    assert reached("A", 0) == 50
 
 
 def hidden(broker: Broker) -> MetadataLog:
