@@ -14,6 +14,7 @@ from ha.membership import LINE_BYTES, LINES, PATH, Membership
 from ha.progress import ConnectionState
 from ha.slaveevents import Adopt
 from ha.syncstate import SyncState
+from ha.registry import Put
 from sim.faults import INDEX_ON, NODES, Fault
 from sim.planted import Mutant, Patch
 from store.clocks import MonoMs, WallMs

@@ -53,6 +53,7 @@ from store.scanahead import Lend
 from store.status import BrokerRole, PutMessageStatus, RunningFlags
 from store.steps import at_once
 
+STOPPED = "stopped"  # the same file after a clean stop: a full disk may have no inode for another
 FENCED = b"fenced\n"  # what a process writes into it that is fenced
 _PAST_THE_END = (
     GetMessageStatus.OFFSET_OVERFLOW_BADLY,
@@ -166,6 +167,8 @@ class MessageStore:
             report = work.run(abnormal, queues_sound)
             self._note_indexed()
             self._settle_confirmed(abnormal)
+            if self.disk.size(STOPPED) >= 0:
+                self.disk.rename(STOPPED, ABORT)
             self.disk.write(ABORT, copied.note(self.disk))
             self.disk.sync_dir("")
             self._dispatch_all(self.confirm_offset)
@@ -259,7 +262,7 @@ class MessageStore:
         self.note_confirmed()
         self.checkpoint.flush()
         if self.flags.writeable and self.dispatcher.behind_bytes() == 0:
-            self.disk.remove(ABORT)
+            self.disk.rename(ABORT, STOPPED)
             self.disk.sync_dir("")
 
     def abandon(self) -> None:

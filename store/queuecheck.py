@@ -17,6 +17,7 @@ from store.queuenote import Noted, QueueEnd
 from store.queues import ConsumeQueues
 
 NOTHING = QueueEnd(0, -1, 0, -1)
+OLDER = "name older records"
 ENTRIES_AT_ONCE = 8184  # a table of them stays in the processor's cache
 
 
@@ -72,7 +73,7 @@ def _disorder(queue: ConsumeQueue, start: int, position: int) -> str:
         if not len(offsets):
             continue
         if before is None and int(offsets[0]) < position:
-            return f"entries from {first} on name older records"
+            return f"entries from {first} on {OLDER}"
         ends = offsets + sizes
         late = before is not None and int(offsets[0]) < before
         if late or (offsets[1:] < ends[:-1]).any():

@@ -9,6 +9,7 @@ point and started again. The checkpoint only shortens the work.
 import struct
 from bisect import bisect_right
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from store.checkpoint import StoreCheckpoint
@@ -27,7 +28,7 @@ from store.mappedfile import MappedFile
 from store.metadatafiles import NO_ENDS, SNAPSHOT, SavedEnds
 from store.openfiles import TooManyUnsynced
 from store.options import StoreOptions
-from store.queuecheck import Comparison, doubtful, faults_of_units
+from store.queuecheck import OLDER, Comparison, doubtful, faults_of_units
 from store.queueends import QueueKey
 from store.queuenote import Noted
 from store.queues import ROOT, ConsumeQueues
@@ -184,15 +185,22 @@ class Recovery:
     def _doubted(self, noted: Noted | None, first: int) -> dict[QueueKey, str]:
         """Queues whose files cannot be trusted below the range that is dispatched again."""
         if noted is not None:
-            return doubtful(self.queues, noted, self.log.min_offset)
+            found = doubtful(self.queues, noted, self.log.min_offset)
+            # A topic that was deleted may have got its queue again, by a start without room to note
+            # it: it is no damage, which nothing could repair on a full disk.
+            again = {k for k, why in found.items() if k not in noted.queues and OLDER in why}
+            differing = self._differing(max(first, noted.position), {}, again) if again else {}
+            return {k: why for k, why in found.items() if k not in again or k in differing}
         return faults_of_units(self.queues) | self._differing(first, self.queues.doubted)
 
-    def _differing(self, end: int, doubted: dict[QueueKey, str]) -> dict[QueueKey, str]:
+    def _differing(
+        self, end: int, doubted: dict[QueueKey, str], only: AbstractSet[QueueKey] | None = None
+    ) -> dict[QueueKey, str]:
         """Queues whose entries are not those of the records below an offset, and doubted ones."""
         comparison = Comparison(self.queues, dict(doubted))
         start = self.log.min_offset
         with self.dispatcher.aside(start):
-            targets = DispatchTargets(self.queues, None, compare=comparison.compare)
+            targets = DispatchTargets(self.queues, None, only=only, compare=comparison.compare)
             while self.dispatcher.step(end, False, targets):
                 self.progress(self.dispatcher.reput_from - start, end - start)
         return comparison.differing

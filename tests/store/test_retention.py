@@ -491,6 +491,46 @@ def test_a_start_that_lost_one_of_several_queues_is_refused(tmp_path: Path, know
     crash(store)
 
 
+@pytest.mark.parametrize("derived", [("consumequeue", "queueends"), ("consumequeue",)])
+def test_queues_newer_than_the_log_are_rebuilt_from_it(
+    tmp_path: Path, derived: tuple[str, ...]
+) -> None:
+    """A restored log is older than all entries that its queues still have."""
+    live, backup = tmp_path / "live", tmp_path / "backup"
+    store = open_store(live)
+    for n in range(120):
+        put_ok(store, [b"%d" % n], topic="A")
+    store.shutdown()
+    store = filled(live)
+    assert clean(store, 73, hour=4) > 0
+    begins = store.queue_range("T", 0)[0]
+    store.shutdown()
+    shutil.copytree(live, backup)
+    store = open_store(live)
+    for n in range(300, 900):
+        put_ok(store, [b"%d" % n * 100])
+        put_ok(store, [b"%d" % n], topic="A")
+    flush_log(store)
+    for mapped in store.log.queue.files:
+        os.utime(live / mapped.file.path, (NOW / 1000, NOW / 1000))
+    assert clean(store, 73, hour=4) > 0
+    assert store.queue_range("T", 0)[0] > 300
+    store.shutdown()
+    for name in derived:
+        old = backup / name
+        shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+        if (live / name).is_dir():
+            shutil.copytree(live / name, old)
+        elif (live / name).exists():
+            shutil.copy2(live / name, old)
+    store = open_store(backup)
+    assert store.queue_range("T", 0) == (begins, 300)
+    assert [int(body[:3]) for body in read_all(store)] == list(range(begins, 300))
+    assert put_ok(store, [b"new"]).queue_offset == 300
+    assert put_ok(store, [b"new"], topic="A").queue_offset >= 120
+    store.shutdown()
+
+
 def test_queue_files_of_another_configured_size_are_kept_and_an_error(tmp_path: Path) -> None:
     crash(expired(tmp_path, saved=True))
     other = options(mapped_file_size_consume_queue=20 * 70)

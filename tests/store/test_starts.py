@@ -14,7 +14,7 @@ from store.indexservice import IndexService
 from store.messagestore import MessageStore, PutBatch, StoreEvents
 from store.offsets import PhyOffset
 from store.options import StoreOptions
-from store.osdisk import OsDisk
+from store.osdisk import OsDisk, OsFile
 from store.queuenote import Noted
 from store.queues import ConsumeQueues
 from store.recovery import RecoveryReport, load_index, load_queues
@@ -46,6 +46,56 @@ def fill(store: MessageStore, count: int, topic: str = "T", queue_id: int = 0) -
             store, [b"%06d" % n + b"." * 900], topic, queue_id,
             properties=[b"KEYS\x01%s%d" % (topic.encode(), n)], now=NOW + 1000 * n,
         )  # fmt: skip
+
+
+class NoInode(OsDisk):
+    """A full disk that has no inode for another file."""
+
+    def create(self, path: str, size: int, allocated: int | None = None) -> OsFile:
+        raise OSError(errno.ENOSPC, "no inode", path)
+
+    def write(self, path: str, data: bytes) -> None:
+        if self.size(path) < 0:
+            raise OSError(errno.ENOSPC, "no inode", path)
+        super().write(path, data)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_store_starts_on_a_disk_without_an_inode_left(tmp_path: Path, clean: bool) -> None:
+    store = open_store(tmp_path)
+    fill(store, 3)
+    drain(store)
+    store.shutdown() if clean else crash(store)
+    for _ in range(2):
+        store = open_store(tmp_path, disk=NoInode(tmp_path))
+        assert len(read_all(store)) == 3
+        assert (tmp_path / "abort").exists()
+        store.shutdown()
+        assert (tmp_path / "abort").exists() is not clean  # a killed one's index is not complete
+
+
+def test_a_queue_that_a_start_made_again_without_room_for_a_note_is_no_damage(
+    tmp_path: Path,
+) -> None:
+    """Its topic was deleted, and the note has no row of it: nothing could repair it."""
+    store = open_store(tmp_path)
+    fill(store, 3)
+    fill(store, 2, "G")
+    flush_all(store)
+    shutil.copytree(tmp_path / "consumequeue" / "G", tmp_path / "made again")
+    store.remove_topic("G")
+    fill(store, 3)
+    flush_all(store)
+    crash(store)
+    (tmp_path / "made again").rename(tmp_path / "consumequeue" / "G")
+    problems: list[str] = []
+    events = StoreEvents(problem=problems.append)
+    store = MessageStore(NoInode(tmp_path), SMALL, events)
+    store.start()
+    assert not [text for text in problems if "rebuilt" in text]
+    assert len(read_all(store)) == 6
+    assert len(read_all(store, "G")) == 2
+    crash(store)
 
 
 def segments(path: Path) -> list[Path]:
