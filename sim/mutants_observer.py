@@ -12,9 +12,9 @@ from ha.groupstate import Replica
 from ha.knowngroup import KnownGroup
 from ha.membership import LINE_BYTES, LINES, PATH, Membership
 from ha.progress import ConnectionState
+from ha.registry import Put
 from ha.slaveevents import Adopt
 from ha.syncstate import SyncState
-from ha.registry import Put
 from sim.faults import INDEX_ON, NODES, Fault
 from sim.planted import Mutant, Patch
 from store.clocks import MonoMs, WallMs

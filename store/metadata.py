@@ -13,7 +13,6 @@ from store.accesstables import AccessTables
 from store.births import Births
 from store.delay import SCHEDULE_TOPIC
 from store.errors import BadGroup, BadMessage
-from store.lightqueues import is_light
 
 SYSTEM_PREFIX = "DUOLOG_SYS_"
 SYSTEM_TOPIC = SYSTEM_PREFIX + "METADATA"
@@ -345,15 +344,15 @@ class Metadata:
                 self.delay_offsets[level] = end
                 found.append(("", SCHEDULE_TOPIC, level - 1, offset, end))
         for (topic, group), row in self.offsets.items():
-            if topic not in self.topics and not is_light(topic):
-                continue
+            if topic not in self.topics:
+                continue  # or a light queue, which may be gone and goes on where it ended
             for queue_id, offset in row.items():
                 end = end_of(topic, queue_id)
                 if offset > end:
                     row[queue_id] = end
                     found.append((group, topic, queue_id, offset, end))
         for (topic, group), queues in list(self.done.items()):
-            for queue_id, ranges in list(queues.items()):
+            for queue_id, ranges in list(queues.items()) if topic in self.topics else ():
                 end = end_of(topic, queue_id)
                 if ranges and ranges[-1][1] > end:
                     kept = [[first, min(last, end)] for first, last in ranges if first < end]

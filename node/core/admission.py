@@ -9,7 +9,6 @@ from ha.epochs import Epoch
 from node.config import LimitsSection
 from node.core.metadatalog import MetadataLog
 from node.replication.roles import Replication
-from store.errors import BadMessage
 from store.messagestore import PutResult
 from store.metadata import PERM_READ, PERM_WRITE, Metadata, TopicConfig, is_closed_topic
 from store.options import StoreOptions
