@@ -145,7 +145,7 @@ class Recovery:
         end = self._scan(first.start, redo, noted, doubted)
         lacking = self._lacking(first is files[0], known - set(doubted), set(doubted))
         late = dict.fromkeys(lacking, "it lacks entries of older records")
-        if noted is not None and not rebuilt and end < noted.position:
+        if not rebuilt and end < self.known_end:
             late |= self._of_a_longer_log(end)
         for key in late:
             self.queues.discard(key)

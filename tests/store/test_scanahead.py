@@ -68,11 +68,12 @@ def recovered(directory: Path, lend: scanahead.Lend | None) -> tuple[RecoveryRep
 def test_recovery_finds_the_same_with_a_second_thread(
     tmp_path: Path, lost: tuple[str, ...]
 ) -> None:
-    one, two = killed(tmp_path / "one"), tmp_path / "two"
+    one, two, three = killed(tmp_path / "one"), tmp_path / "two", tmp_path / "three"
     for name in lost:
         path = one / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    shutil.copytree(one, two)
+    for copy in (two, three):
+        shutil.copytree(one, copy)
     threads: set[int] = set()
 
     def submit(work: Callable[[], Scanned]) -> Future[Scanned]:
@@ -84,23 +85,24 @@ def test_recovery_finds_the_same_with_a_second_thread(
 
     with ThreadPoolExecutor(1) as pool:
         beside = recovered(two, submit)
-    assert beside == recovered(one, None)
+    assert beside == recovered(three, None)
     assert threads, "it was used"
     assert threading.get_ident() not in threads
     assert beside[0].bytes_cut > 0
 
 
 def test_a_damaged_record_is_found_in_a_stretch_that_was_scanned_ahead(tmp_path: Path) -> None:
-    one, two = killed(tmp_path / "one"), tmp_path / "two"
+    one, two, three = killed(tmp_path / "one"), tmp_path / "two", tmp_path / "three"
     segment = sorted((one / "commitlog").iterdir())[0]
     data = bytearray(segment.read_bytes())
     at = data.index(b"body 333")
     data[at : at + 8] = b"BODY 333"
     segment.write_bytes(data)
-    shutil.copytree(one, two)
+    for copy in (two, three):
+        shutil.copytree(one, copy)
     with ThreadPoolExecutor(1) as pool:
         beside = recovered(two, pool.submit)
-    assert beside == recovered(one, None)
+    assert beside == recovered(three, None)
     assert beside[0].corrupt_ranges == 1
 
 
