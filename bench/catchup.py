@@ -11,7 +11,7 @@ import duolog
 
 from bench.harness import Node, PagesInHand
 from bench.usage import CpuOf
-from demo.ports import free_endpoint
+from duolog_server.demo.ports import free_endpoint
 
 POLL_SECONDS = 0.05
 WAIT_SECONDS = 300.0

@@ -13,7 +13,7 @@ import duolog
 from duolog._background import all_of
 
 from bench.harness import Figure, running
-from demo.ports import free_endpoint
+from duolog_server.demo.ports import free_endpoint
 
 TOPICS, GROUPS, QUEUES = 20_000, 10_000, 4
 AT_ONCE = 64  # topics or groups that are made

@@ -19,7 +19,7 @@ import duolog
 
 from bench import takeovers
 from bench.harness import Figure, print_table
-from cluster.chaos.processes import ProcessTarget
+from duolog_server.chaos.processes import ProcessTarget
 
 BATCH = 4000
 BODY_BYTES = 100

@@ -17,9 +17,9 @@ import duolog
 from bench.harness import Figure, Node, fresh_directory, ready, running
 from bench.queuesends import CAUGHT_UP_SECONDS, create_topics
 from bench.usage import CpuOf
-from demo import measure
-from demo.measure import Load
-from demo.ports import free_endpoint
+from duolog_server.demo import measure
+from duolog_server.demo.measure import Load
+from duolog_server.demo.ports import free_endpoint
 
 BATCH = 50_000
 ROUNDS = 3

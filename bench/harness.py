@@ -12,10 +12,10 @@ from pathlib import Path
 
 import duolog
 
-from demo.childnode import ChildNode
-from demo.ports import free_endpoint
-from store.mapping import POPULATE_WRITE
-from store.osdisk import OsDisk
+from duolog_server.demo.childnode import ChildNode
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.store.mapping import POPULATE_WRITE
+from duolog_server.store.osdisk import OsDisk
 
 
 @dataclass

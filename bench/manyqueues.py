@@ -30,7 +30,7 @@ from bench.queuesends import (
     send_all,
 )
 from bench.queuestarts import starts, starts_of_filled, stop_cleanly
-from store.osdisk import OsDisk
+from duolog_server.store.osdisk import OsDisk
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from duolog._runtime import MACHINE
 
 from bench import limits
 from bench.harness import Figure, running
-from demo import measure
-from demo.measure import Load, percentile
-from demo.ports import free_endpoint
+from duolog_server.demo import measure
+from duolog_server.demo.measure import Load, percentile
+from duolog_server.demo.ports import free_endpoint
 
 ROUNDS = 7  # in turns: the machine is shared
 SENDS = 1500

@@ -21,9 +21,9 @@ import grpc
 import grpc.aio
 
 from bench.usage import CpuOf
-from demo.measure import percentile
-from node.polling import poll_channels_in_one_thread
-from node.replication.outgoing import Outgoing
+from duolog_server.demo.measure import percentile
+from duolog_server.node.polling import poll_channels_in_one_thread
+from duolog_server.node.replication.outgoing import Outgoing
 
 METHOD = "/bare.Bare/Echo"
 BODY = b"x" * 100

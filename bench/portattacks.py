@@ -9,7 +9,7 @@ from collections.abc import Callable
 from bench import http2bytes as h2
 from bench.attackers import Counts, connect, told_to_end, under_way
 from bench.callattacks import Caller, held_open, send_halves
-from node.replication.stream import HA_METHOD
+from duolog_server.node.replication.stream import HA_METHOD
 
 CHECK = b"/grpc.health.v1.Health/Check"
 WATCH = b"/grpc.health.v1.Health/Watch"

@@ -7,8 +7,8 @@ import duolog
 from duolog._columns import pack
 
 from bench.harness import Figure, running
-from demo import measure
-from demo.measure import Load
+from duolog_server.demo import measure
+from duolog_server.demo.measure import Load
 
 POSTS = 1_000_000
 SENDS = 300_000

@@ -16,18 +16,18 @@ from pathlib import Path
 
 from duolog._machine import boot_id
 
-from node.clocks import mono_ms, wall_ms
-from node.core.metadatalog import QUEUE
-from node.openfiles import raise_limit
-from store.columns import Columns
-from store.flush import FlushSchedule, QueuesFlush
-from store.lightqueues import lite_queue
-from store.messagestore import MessageStore, PutBatch
-from store.metadata import LITE, SYSTEM_TOPIC, Metadata, TopicConfig, changes_of
-from store.options import StoreOptions
-from store.osdisk import OsDisk
-from store.status import PutMessageStatus
-from store.steps import at_once
+from duolog_server.node.clocks import mono_ms, wall_ms
+from duolog_server.node.core.metadatalog import QUEUE
+from duolog_server.node.openfiles import raise_limit
+from duolog_server.store.columns import Columns
+from duolog_server.store.flush import FlushSchedule, QueuesFlush
+from duolog_server.store.lightqueues import lite_queue
+from duolog_server.store.messagestore import MessageStore, PutBatch
+from duolog_server.store.metadata import LITE, SYSTEM_TOPIC, Metadata, TopicConfig, changes_of
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.status import PutMessageStatus
+from duolog_server.store.steps import at_once
 
 QUEUES_EACH = 4
 LITE_TOPIC = "lite"

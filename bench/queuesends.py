@@ -12,7 +12,7 @@ import duolog
 
 from bench.harness import Figure
 from bench.neighbour import BODY, Neighbour, Sends, send_at_rate
-from demo.measure import percentile
+from duolog_server.demo.measure import percentile
 
 Queue = tuple[str, int]
 

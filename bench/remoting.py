@@ -17,8 +17,8 @@ from bench.peers.peer import Facts, Peer, Work
 from bench.peers.rocketmq import CLIENT, Brokers, RocketMq
 from bench.peers.rows import Kind
 from bench.peers.serving import serving
-from demo.childnode import ChildNode
-from demo.ports import free_endpoint
+from duolog_server.demo.childnode import ChildNode
+from duolog_server.demo.ports import free_endpoint
 
 SIZE = 100  # bytes of a body
 TITLES = {

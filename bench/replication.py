@@ -15,8 +15,8 @@ from bench import catchup, limits
 from bench.harness import Figure, Node, fresh_directory, pair, running, take_pages
 from bench.pingpong import ping_pong
 from bench.usage import CpuOf
-from demo import measure
-from demo.measure import Load
+from duolog_server.demo import measure
+from duolog_server.demo.measure import Load
 
 CATCH_UP_BYTES = 2 << 30
 ROUNDS = 3

@@ -36,8 +36,8 @@ from bench import (
 )
 from bench.harness import Figure, print_table, running, take_pages
 from bench.syncconsumer import rate_in_a_process
-from demo import measure
-from demo.measure import Load
+from duolog_server.demo import measure
+from duolog_server.demo.measure import Load
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -163,10 +163,10 @@ async def group_commit() -> list[Figure]:
 async def recovery() -> list[Figure]:
     import numpy as np
 
-    from store.kernels import scan
-    from store.kernels.jit import EMPTY_I64
-    from store.osdisk import OsDisk
-    from store.scanahead import ROWS_MAX
+    from duolog_server.store.kernels import scan
+    from duolog_server.store.kernels.jit import EMPTY_I64
+    from duolog_server.store.osdisk import OsDisk
+    from duolog_server.store.scanahead import ROWS_MAX
 
     directory = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
     try:

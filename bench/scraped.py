@@ -16,13 +16,13 @@ import duolog
 
 from bench.harness import Figure, Node, running
 from bench.usage import CpuOf
-from demo import measure
-from demo.measure import Load
-from demo.ports import free_endpoint
-from node.core.traffic import Traffic
-from node.engine.log import APPEND_BOUNDS
-from node.histogram import Histogram
-from store.columns import Columns
+from duolog_server.demo import measure
+from duolog_server.demo.measure import Load
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.core.traffic import Traffic
+from duolog_server.node.engine.log import APPEND_BOUNDS
+from duolog_server.node.histogram import Histogram
+from duolog_server.store.columns import Columns
 
 ROUNDS = 6
 TOPICS = 1000

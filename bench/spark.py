@@ -20,9 +20,9 @@ import duolog.sync
 import numpy as np
 
 from bench.harness import Figure, Node
-from demo import measure
-from pipeline.segments import Piece, Segment, Stretch, segments_of, walk
-from store.kernels import scan
+from duolog_server.demo import measure
+from duolog_server.pipeline.segments import Piece, Segment, Stretch, segments_of, walk
+from duolog_server.store.kernels import scan
 
 ROUNDS = 3
 BATCH = 50_000
@@ -36,7 +36,7 @@ AUDITS = 9
 
 def session(**settings: str) -> Any:
     """A session of two cores; what a worker process needs is found."""
-    from pipeline.session import spark_session
+    from duolog_server.pipeline.session import spark_session
 
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
@@ -291,7 +291,7 @@ def _scan(segment: Segment) -> float:
 
 def _audited(spark: Any, root: Path) -> float:
     """Bytes a second of one audit."""
-    from pipeline.audit import audit as run
+    from duolog_server.pipeline.audit import audit as run
 
     began = time.perf_counter()
     found = run(spark, root)

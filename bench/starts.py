@@ -19,9 +19,9 @@ from statistics import median
 import duolog
 
 from bench.harness import Figure, Node, fresh_directory
-from demo import measure
-from demo.measure import Load
-from store.kernels.jit import LIBRARY
+from duolog_server.demo import measure
+from duolog_server.demo.measure import Load
+from duolog_server.store.kernels.jit import LIBRARY
 
 ROUNDS = 7
 KILLS = 3

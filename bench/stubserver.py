@@ -11,11 +11,11 @@ from typing import Any
 
 import grpc.aio
 
-from node.rocketmq.words import settings
-from node.rocketmq.words.codes import OK
-from node.rocketmq.words.stubs import definition, rpc, service
-from store.delay import parse_delay_levels
-from store.options import DEFAULT_DELAY_LEVELS
+from duolog_server.node.rocketmq.words import settings
+from duolog_server.node.rocketmq.words.codes import OK
+from duolog_server.node.rocketmq.words.stubs import definition, rpc, service
+from duolog_server.store.delay import parse_delay_levels
+from duolog_server.store.options import DEFAULT_DELAY_LEVELS
 
 BODY = b"." * 100
 CHECKSUM = f"{zlib.crc32(BODY):x}".upper()

@@ -20,11 +20,11 @@ from pathlib import Path
 import duolog
 
 from bench.harness import Figure
-from cluster.chaos.processes import ProcessTarget
-from demo.measure import percentile
-from ha.groupstate import Keys, view_of
-from ha.registry import Put, RegistryError, Transaction
-from node.election.etcd import EtcdRegistry
+from duolog_server.chaos.processes import ProcessTarget
+from duolog_server.demo.measure import percentile
+from duolog_server.ha.groupstate import Keys, view_of
+from duolog_server.ha.registry import Put, RegistryError, Transaction
+from duolog_server.node.election.etcd import EtcdRegistry
 
 SENDERS = 4
 WHOLE_SECONDS = 60.0

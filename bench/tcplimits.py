@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from demo.childprocess import ChildProcess
-from demo.ports import free_endpoint
+from duolog_server.demo.childprocess import ChildProcess
+from duolog_server.demo.ports import free_endpoint
 
 ROOT = Path(__file__).parent.parent
 MESSAGE_BYTES = 128

@@ -22,7 +22,7 @@ def find_packages() -> None:
 
 if __name__ == "__main__":
     find_packages()
-    from node.cli.main import run
-    from node.cli.pipeline import app
+    from duolog_server.node.cli.main import run
+    from duolog_server.node.cli.pipeline import app
 
     run(app)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import duolog
 
-from demo.childprocess import POLL_SECONDS, ChildError, ChildProcess
-from demo.ports import free_endpoint
+from duolog_server.demo.childprocess import POLL_SECONDS, ChildError, ChildProcess
+from duolog_server.demo.ports import free_endpoint
 
 __all__ = ["ChildError", "ChildNode"]
 
@@ -30,7 +30,15 @@ class ChildNode(ChildProcess):
 
     def command(self) -> list[str]:
         """What is run, with the flags of this moment."""
-        command = [sys.executable, "-m", "node.cli.main", "node", "start", "--name", self.name]
+        command = [
+            sys.executable,
+            "-m",
+            "duolog_server.node.cli.main",
+            "node",
+            "start",
+            "--name",
+            self.name,
+        ]
         return [*command, "--data", str(self.data), "--listen", self.endpoint, *self.flags]
 
     # -- readiness -----------------------------------------------------------------------------

@@ -25,14 +25,14 @@ import duolog
 import duolog.sync
 from rich.console import Console
 
-from demo.childnode import ChildNode
-from demo.ports import free_endpoint
-from demo.registryserver import RegistryServer
-from demo.topics import create_topic
-from pipeline.replay import replay
-from pipeline.replayoptions import Replay
-from pipeline.report import Source, report
-from pipeline.tier import tier
+from duolog_server.demo.childnode import ChildNode
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.demo.registryserver import RegistryServer
+from duolog_server.demo.topics import create_topic
+from duolog_server.pipeline.replay import replay
+from duolog_server.pipeline.replayoptions import Replay
+from duolog_server.pipeline.report import Source, report
+from duolog_server.pipeline.tier import tier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -168,11 +168,11 @@ def fill_store(
     directory: Path, total_bytes: int, size: int, progress: Progress = lambda done: None
 ) -> int:
     """Write a store of bodies of a size, in process, then stop it as a kill would; messages."""
-    from node.clocks import wall_ms
-    from store.columns import Columns
-    from store.messagestore import MessageStore, PutBatch
-    from store.options import StoreOptions
-    from store.osdisk import OsDisk
+    from duolog_server.node.clocks import wall_ms
+    from duolog_server.store.columns import Columns
+    from duolog_server.store.messagestore import MessageStore, PutBatch
+    from duolog_server.store.options import StoreOptions
+    from duolog_server.store.osdisk import OsDisk
 
     store = MessageStore(OsDisk(directory), StoreOptions())
     store.start()
@@ -196,9 +196,9 @@ def recover(directory: Path) -> dict[str, int | float]:
     """Recover a crashed store from its log alone: queues and index are removed first."""
     import shutil
 
-    from store.messagestore import MessageStore
-    from store.options import StoreOptions
-    from store.osdisk import OsDisk
+    from duolog_server.store.messagestore import MessageStore
+    from duolog_server.store.options import StoreOptions
+    from duolog_server.store.osdisk import OsDisk
 
     for name in ("consumequeue", "index"):
         shutil.rmtree(directory / name, ignore_errors=True)

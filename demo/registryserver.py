@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from ha.registry import Check, Delete, LeaseGone, Put, Snapshot, Transaction
-from node.election.memoryregistry import MemoryRegistry
-from node.wire import etcd_pb2 as wire
-from node.wire import etcd_pb2_grpc as stubs
+from duolog_server.ha.registry import Check, Delete, LeaseGone, Put, Snapshot, Transaction
+from duolog_server.node.election.memoryregistry import MemoryRegistry
+from duolog_server.node.wire import etcd_pb2 as wire
+from duolog_server.node.wire import etcd_pb2_grpc as stubs
 
 THREADS = 64  # each open watch holds one
 WATCH_SECONDS = 0.5

@@ -35,10 +35,10 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from demo.childnode import ChildNode
-from demo.ports import free_endpoint
-from demo.registryserver import RegistryServer
-from demo.topics import create_topic
+from duolog_server.demo.childnode import ChildNode
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.demo.registryserver import RegistryServer
+from duolog_server.demo.topics import create_topic
 
 TOPIC = "flights"
 LIVE_TOPIC = "flights-live"

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from store.clocks import MonoMs
+from duolog_server.store.clocks import MonoMs
 
 
 class Cause(enum.StrEnum):

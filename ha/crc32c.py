@@ -11,7 +11,7 @@ from collections.abc import Callable
 import crcmod.predefined
 import numpy as np
 
-from store.kernels.jit import U8
+from duolog_server.store.kernels.jit import U8
 
 SHORT_BYTES = 1024  # a call into ISA-L takes some µs, crcmod 3 to 4 ns a byte
 _ALL = 0xFFFFFFFF

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NewType
 
-from ha.beginnings import STARTED, Beginning
-from ha.crc32c import crc32c
-from store import jsontext
-from store.disk import Disk, no_room
-from store.errors import BadStoreFile, StoreError
-from store.messagestore import MessageStore
-from store.metadata import SYSTEM_PREFIX
+from duolog_server.ha.beginnings import STARTED, Beginning
+from duolog_server.ha.crc32c import crc32c
+from duolog_server.store import jsontext
+from duolog_server.store.disk import Disk, no_room
+from duolog_server.store.errors import BadStoreFile, StoreError
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.metadata import SYSTEM_PREFIX
 
 EPOCH_TOPIC = SYSTEM_PREFIX + "EPOCH"
 EPOCH_QUEUE = 0

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ha import succession
-from ha.beginnings import Cause
-from ha.epochs import NO_EPOCH, Epoch, next_epoch
-from ha.failoverevents import (
+from duolog_server.ha import succession
+from duolog_server.ha.beginnings import Cause
+from duolog_server.ha.epochs import NO_EPOCH, Epoch, next_epoch
+from duolog_server.ha.failoverevents import (
     Answer,
     AskLease,
     Changed,
@@ -48,8 +48,8 @@ from ha.failoverevents import (
     Uncertain,
     Wake,
 )
-from ha.groupchanges import GroupChanges
-from ha.groupstate import (
+from duolog_server.ha.groupchanges import GroupChanges
+from duolog_server.ha.groupstate import (
     BadState,
     Discarded,
     GroupState,
@@ -59,16 +59,16 @@ from ha.groupstate import (
     Unreached,
     View,
 )
-from ha.guarantee import Guarantee
-from ha.knowngroup import KnownGroup, NotBelieved
-from ha.mandate import Mandate, Mastership
-from ha.membership import Membership
-from ha.provenance import Provenance
-from ha.registry import Snapshot, Transaction
-from ha.starts import Claim, Start
-from ha.syncstate import Seen, SyncState
-from store.clocks import MonoMs
-from store.disk import Disk, no_room
+from duolog_server.ha.guarantee import Guarantee
+from duolog_server.ha.knowngroup import KnownGroup, NotBelieved
+from duolog_server.ha.mandate import Mandate, Mastership
+from duolog_server.ha.membership import Membership
+from duolog_server.ha.provenance import Provenance
+from duolog_server.ha.registry import Snapshot, Transaction
+from duolog_server.ha.starts import Claim, Start
+from duolog_server.ha.syncstate import Seen, SyncState
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.disk import Disk, no_room
 
 BOOTSTRAP_MS = 200  # an empty node waits so long for one that has a log to start the group
 PAUSE_MS = 1000  # after a mastership that could not begin

@@ -9,9 +9,9 @@ from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from ha.epochs import Epoch
-from ha.failover import Failover, Role
-from ha.failoverevents import (
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.failover import Failover, Role
+from duolog_server.ha.failoverevents import (
     Answer,
     AskLease,
     Commit,
@@ -29,12 +29,12 @@ from ha.failoverevents import (
     Tick,
     Wake,
 )
-from ha.mandate import Mandate, Mastership
-from ha.membership import Membership
-from ha.registry import Transaction
-from store.clocks import MonoMs
-from store.disk import no_room
-from store.errors import StoreError
+from duolog_server.ha.mandate import Mandate, Mastership
+from duolog_server.ha.membership import Membership
+from duolog_server.ha.registry import Transaction
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.disk import no_room
+from duolog_server.store.errors import StoreError
 
 
 class FailoverOwner(Protocol):

@@ -7,13 +7,13 @@ in which they were returned.
 from dataclasses import dataclass
 from typing import Any
 
-from ha.beginnings import Cause
-from ha.epochs import Epoch
-from ha.groupstate import Registration
-from ha.mandate import Mandate
-from ha.membership import Membership
-from ha.registry import Snapshot, Transaction
-from store.clocks import MonoMs
+from duolog_server.ha.beginnings import Cause
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.groupstate import Registration
+from duolog_server.ha.mandate import Mandate
+from duolog_server.ha.membership import Membership
+from duolog_server.ha.registry import Snapshot, Transaction
+from duolog_server.store.clocks import MonoMs
 
 # -- events ----------------------------------------------------------------------------------------
 

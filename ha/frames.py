@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ha.crc32c import crc32c
-from ha.epochs import EPOCHS_MAX, Epoch, EpochEntry
-from store.kernels.jit import U8
+from duolog_server.ha.crc32c import crc32c
+from duolog_server.ha.epochs import EPOCHS_MAX, Epoch, EpochEntry
+from duolog_server.store.kernels.jit import U8
 
 MAGIC = b"DLHA"
 VERSION = 1

@@ -12,10 +12,17 @@
 
 from dataclasses import dataclass
 
-from ha.groupstate import GroupState, Keys, Registration, Unreachable, View, reach_to_bytes
-from ha.guarantee import Guarantee
-from ha.registry import Check, Delete, Put, Transaction
-from ha.starts import Start
+from duolog_server.ha.groupstate import (
+    GroupState,
+    Keys,
+    Registration,
+    Unreachable,
+    View,
+    reach_to_bytes,
+)
+from duolog_server.ha.guarantee import Guarantee
+from duolog_server.ha.registry import Check, Delete, Put, Transaction
+from duolog_server.ha.starts import Start
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ha.epochs import Epoch
-from ha.guarantee import BadGuarantee, Guarantee
-from ha.registry import Row, Snapshot
-from ha.starts import Start
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.guarantee import BadGuarantee, Guarantee
+from duolog_server.ha.registry import Row, Snapshot
+from duolog_server.ha.starts import Start
 
 ROOT = "/duolog"
 

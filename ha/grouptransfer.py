@@ -8,9 +8,9 @@ them; a put whose deadline has passed gets an answer that says so, and delays no
 from dataclasses import dataclass
 from typing import Any
 
-from ha.waiters import OffsetWaiters
-from store.clocks import MonoMs
-from store.status import PutMessageStatus
+from duolog_server.ha.waiters import OffsetWaiters
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.status import PutMessageStatus
 
 
 @dataclass(frozen=True, slots=True)

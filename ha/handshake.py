@@ -17,10 +17,10 @@ history must be part of its own, and the last bytes must equal those of its own 
 import zlib
 from dataclasses import dataclass
 
-from ha.epochs import EpochEntry, common_end
-from ha.frames import Hello, Refusal, Refuse, Reset, Truncate
-from ha.localreplica import LocalReplica
-from store.commitlog import CommitLog
+from duolog_server.ha.epochs import EpochEntry, common_end
+from duolog_server.ha.frames import Hello, Refusal, Refuse, Reset, Truncate
+from duolog_server.ha.localreplica import LocalReplica
+from duolog_server.store.commitlog import CommitLog
 
 TAIL_BYTES = 4096
 

@@ -8,11 +8,11 @@ that reason the file has no backup: it would name the replica that this director
 
 from dataclasses import dataclass, replace
 
-from ha.crc32c import crc32c
-from ha.epochs import NO_EPOCH, Epoch
-from store import jsontext
-from store.disk import Disk
-from store.errors import BadStoreFile
+from duolog_server.ha.crc32c import crc32c
+from duolog_server.ha.epochs import NO_EPOCH, Epoch
+from duolog_server.store import jsontext
+from duolog_server.store.disk import Disk
+from duolog_server.store.errors import BadStoreFile
 
 PATH = "config/replica.json"
 _BACKUP = PATH + ".bak"  # of an earlier version

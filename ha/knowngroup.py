@@ -6,14 +6,14 @@ than the saved one is not trusted; no decision is based on a state before it is 
 
 from dataclasses import replace
 
-from ha import membership
-from ha.failoverevents import Effect, Note, Observe
-from ha.groupstate import BadState, GroupState, Keys, View, view_of
-from ha.membership import Membership
-from ha.registry import Snapshot
-from ha.starts import Start
-from store.clocks import MonoMs
-from store.disk import Disk
+from duolog_server.ha import membership
+from duolog_server.ha.failoverevents import Effect, Note, Observe
+from duolog_server.ha.groupstate import BadState, GroupState, Keys, View, view_of
+from duolog_server.ha.membership import Membership
+from duolog_server.ha.registry import Snapshot
+from duolog_server.ha.starts import Start
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.disk import Disk
 
 SCAN_MS = 1000  # interval at which the registry is read even without a notification
 

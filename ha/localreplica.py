@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from ha.epochs import EpochHistory
-from ha.identity import Identity
-from store.commitlog import CorruptRange
-from store.messagestore import MessageStore
+from duolog_server.ha.epochs import EpochHistory
+from duolog_server.ha.identity import Identity
+from duolog_server.store.commitlog import CorruptRange
+from duolog_server.store.messagestore import MessageStore
 
 
 @dataclass(frozen=True, slots=True)

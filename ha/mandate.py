@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ha.groupstate import Replica, SyncStateSet
-from ha.guarantee import Guarantee
-from store.clocks import MonoMs
+from duolog_server.ha.groupstate import Replica, SyncStateSet
+from duolog_server.ha.guarantee import Guarantee
+from duolog_server.store.clocks import MonoMs
 
 
 @dataclass(frozen=True, slots=True)

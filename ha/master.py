@@ -12,10 +12,10 @@ a stream can be written.
 from collections.abc import Callable
 from typing import Any
 
-from ha import frames, handshake, identity
-from ha.beginnings import STARTED, Beginning
-from ha.crc32c import QUICK
-from ha.epochs import (
+from duolog_server.ha import frames, handshake, identity
+from duolog_server.ha.beginnings import STARTED, Beginning
+from duolog_server.ha.crc32c import QUICK
+from duolog_server.ha.epochs import (
     EPOCH_QUEUE,
     EPOCH_TOPIC,
     NO_EPOCH,
@@ -24,13 +24,23 @@ from ha.epochs import (
     barrier_body,
     next_epoch,
 )
-from ha.frames import Ack, BadFrame, DamagedFrame, Hello, Refusal, Refuse, Reset, Truncate, Welcome
-from ha.groupstate import Replica
-from ha.grouptransfer import GroupTransferService
-from ha.handshake import Stream, Verdict
-from ha.localreplica import LocalReplica, was_never_synced
-from ha.mandate import Mandate, ReplicaProgress
-from ha.masterevents import (
+from duolog_server.ha.frames import (
+    Ack,
+    BadFrame,
+    DamagedFrame,
+    Hello,
+    Refusal,
+    Refuse,
+    Reset,
+    Truncate,
+    Welcome,
+)
+from duolog_server.ha.groupstate import Replica
+from duolog_server.ha.grouptransfer import GroupTransferService
+from duolog_server.ha.handshake import Stream, Verdict
+from duolog_server.ha.localreplica import LocalReplica, was_never_synced
+from duolog_server.ha.mandate import Mandate, ReplicaProgress
+from duolog_server.ha.masterevents import (
     CONFIRMED,
     Close,
     Disconnected,
@@ -42,15 +52,15 @@ from ha.masterevents import (
     Received,
     Tick,
 )
-from ha.options import HaOptions, own_guarantee
-from ha.progress import ConnectionState, RateLimit, SlaveRow, SlaveSession
-from store.clocks import MonoMs, WallMs
-from store.columns import Columns
-from store.errors import StoreError
-from store.kernels.jit import U8
-from store.messagestore import PutBatch
-from store.offsets import PhyOffset
-from store.status import BrokerRole, PutMessageStatus
+from duolog_server.ha.options import HaOptions, own_guarantee
+from duolog_server.ha.progress import ConnectionState, RateLimit, SlaveRow, SlaveSession
+from duolog_server.store.clocks import MonoMs, WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.errors import StoreError
+from duolog_server.store.kernels.jit import U8
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.status import BrokerRole, PutMessageStatus
 
 SESSIONS_MAX = 64
 REFUSALS_MAX = 64

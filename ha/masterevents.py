@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ha.grouptransfer import Release
-from ha.mandate import Mandate
-from store.status import PutMessageStatus
+from duolog_server.ha.grouptransfer import Release
+from duolog_server.ha.mandate import Mandate
+from duolog_server.store.status import PutMessageStatus
 
 # -- events ----------------------------------------------------------------------------------------
 

@@ -3,10 +3,10 @@
 import json
 from dataclasses import dataclass
 
-from ha.beginnings import Beginning
-from ha.epochs import Epoch, EpochEntry, EpochHistory
-from store.errors import StoreError
-from store.messagestore import MessageStore
+from duolog_server.ha.beginnings import Beginning
+from duolog_server.ha.epochs import Epoch, EpochEntry, EpochHistory
+from duolog_server.store.errors import StoreError
+from duolog_server.store.messagestore import MessageStore
 
 KEPT = 16
 

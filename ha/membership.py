@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ha.crc32c import crc32c
-from ha.starts import ANY_RUN, Marks, Start
-from store.disk import Disk, no_room
-from store.errors import BadStoreFile
+from duolog_server.ha.crc32c import crc32c
+from duolog_server.ha.starts import ANY_RUN, Marks, Start
+from duolog_server.store.disk import Disk, no_room
+from duolog_server.store.errors import BadStoreFile
 
 PATH = "config/membership.jsonl"
 LINE_BYTES = 512

@@ -3,8 +3,8 @@
 import enum
 from dataclasses import dataclass
 
-from ha.guarantee import Guarantee
-from store.options import StoreOptions, option
+from duolog_server.ha.guarantee import Guarantee
+from duolog_server.store.options import StoreOptions, option
 
 
 class AckMode(enum.Enum):

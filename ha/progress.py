@@ -4,7 +4,7 @@ import enum
 from collections import deque
 from dataclasses import dataclass, field
 
-from store.clocks import MonoMs
+from duolog_server.store.clocks import MonoMs
 
 
 class ConnectionState(enum.Enum):

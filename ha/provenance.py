@@ -5,10 +5,10 @@ not containing the start that the registry has recorded, or by lacking bytes tha
 master's directory is recognised by lacking confirmed bytes.
 """
 
-from ha.epochs import Epoch
-from ha.groupstate import GroupState, Replica
-from ha.knowngroup import KnownGroup
-from ha.starts import Claim, Start
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.groupstate import GroupState, Replica
+from duolog_server.ha.knowngroup import KnownGroup
+from duolog_server.ha.starts import Claim, Start
 
 
 class Provenance:

@@ -19,10 +19,17 @@ The transitions are in docs/transitions.md, which is rendered from this machine.
 
 import numpy as np
 
-from ha import frames, handshake, identity
-from ha.crc32c import QUICK
-from ha.epochs import EPOCH_TOPIC, NO_EPOCH, Epoch, EpochEntry, barrier_entry, common_end
-from ha.frames import (
+from duolog_server.ha import frames, handshake, identity
+from duolog_server.ha.crc32c import QUICK
+from duolog_server.ha.epochs import (
+    EPOCH_TOPIC,
+    NO_EPOCH,
+    Epoch,
+    EpochEntry,
+    barrier_entry,
+    common_end,
+)
+from duolog_server.ha.frames import (
     BadFrame,
     Chunk,
     DamagedFrame,
@@ -35,9 +42,9 @@ from ha.frames import (
     Truncate,
     Welcome,
 )
-from ha.localreplica import LocalReplica, was_never_synced
-from ha.progress import ConnectionState
-from ha.slaveevents import (
+from duolog_server.ha.localreplica import LocalReplica, was_never_synced
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.ha.slaveevents import (
     Adopt,
     Applied,
     CloseStream,
@@ -53,12 +60,12 @@ from ha.slaveevents import (
     Send,
     Tick,
 )
-from store.clocks import MonoMs
-from store.kernels import scan
-from store.kernels.jit import I64, U8
-from store.offsets import PhyOffset
-from store.status import BrokerRole
-from store.wholerecords import HEAD, WholeRecords, claimed_size
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64, U8
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.status import BrokerRole
+from duolog_server.store.wholerecords import HEAD, WholeRecords, claimed_size
 
 CUTS_MAX = 8  # truncations and resets of one connection
 MANY_BYTES = 256 << 10  # of a chunk: the records of fewer are scanned again as soon as kept

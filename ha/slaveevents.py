@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ha.epochs import Epoch
+from duolog_server.ha.epochs import Epoch
 
 # -- events ----------------------------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ node would have to follow and cannot reach; in an election, a node that fewer ca
 those that more can reach, but stands all the same: what nodes found may be over by then.
 """
 
-from ha.beginnings import Cause
-from ha.groupstate import GroupState, Replica, Unreachable, View
-from ha.mandate import Mastership
-from ha.syncstate import lives
+from duolog_server.ha.beginnings import Cause
+from duolog_server.ha.groupstate import GroupState, Replica, Unreachable, View
+from duolog_server.ha.mandate import Mastership
+from duolog_server.ha.syncstate import lives
 
 RANK_MS = 50  # each candidate waits so much longer than the previous one
 SUCCESSOR_MS = 1000  # the others wait so long for a preferred successor

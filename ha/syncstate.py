@@ -11,9 +11,9 @@ without it; a lagging replica joins only if fewer are connected.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ha.groupstate import Registration, Replica, SyncStateSet
-from ha.mandate import ReplicaProgress
-from store.clocks import MonoMs
+from duolog_server.ha.groupstate import Registration, Replica, SyncStateSet
+from duolog_server.ha.mandate import ReplicaProgress
+from duolog_server.store.clocks import MonoMs
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from typing import Protocol
 
 from duolog.wire import duolog_pb2 as wire
 
-from store.record import Host
-from store.status import PutMessageStatus
+from duolog_server.store.record import Host
+from duolog_server.store.status import PutMessageStatus
 
 Outcome = asyncio.Future[PutMessageStatus]
 

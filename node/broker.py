@@ -7,47 +7,47 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import Background
 
-from ha.failoverevents import Lead
-from ha.master import Master
-from node.access.frameskeys import FramesKeys, SharedKey
-from node.audit.auditlog import AuditLog
-from node.cautions import cautions, certificate_files
-from node.certificates import Expiries
-from node.clocks import Clock, SystemClock
-from node.config import Config
-from node.consuming.groups import NO_GRACE, GroupCoordinator
-from node.consuming.membertable import MemberTable
-from node.consuming.reading import Reader
-from node.core.admission import Admission
-from node.core.clientmeasures import ClientMeasures
-from node.core.connected import Connected
-from node.core.core import Core
-from node.core.metadatalog import MetadataLog
-from node.core.rocketmqslave import RocketmqSlave
-from node.core.throttle import Throttle
-from node.core.traffic import Traffic
-from node.core.untaken import Untaken
-from node.core.waitingcalls import WaitingCalls
-from node.deferred.delayservice import DelayService
-from node.deferred.transactionservice import TransactionService
-from node.election.failover import FailoverService
-from node.engine.log import Log
-from node.engine.part import Part
-from node.engine.queueremoval import QueueRemoval
-from node.filters.consumerfilters import ConsumerFilters
-from node.pop.liteservice import LiteService
-from node.pop.popservice import PopService
-from node.pop.retrytopics import RetryTopics
-from node.replication.roles import Replication
-from node.service.publishservice import PublishService
-from node.service.sends import Sends
-from node.sharedsettings import shared_settings
-from node.tls import Peers
-from node.traces.recorder import Recorder, Standing
-from store.clocks import MonoMs
-from store.errors import StoreFenced
-from store.messagestore import MessageStore
-from store.recovery import RecoveryReport
+from duolog_server.ha.failoverevents import Lead
+from duolog_server.ha.master import Master
+from duolog_server.node.access.frameskeys import FramesKeys, SharedKey
+from duolog_server.node.audit.auditlog import AuditLog
+from duolog_server.node.cautions import cautions, certificate_files
+from duolog_server.node.certificates import Expiries
+from duolog_server.node.clocks import Clock, SystemClock
+from duolog_server.node.config import Config
+from duolog_server.node.consuming.groups import NO_GRACE, GroupCoordinator
+from duolog_server.node.consuming.membertable import MemberTable
+from duolog_server.node.consuming.reading import Reader
+from duolog_server.node.core.admission import Admission
+from duolog_server.node.core.clientmeasures import ClientMeasures
+from duolog_server.node.core.connected import Connected
+from duolog_server.node.core.core import Core
+from duolog_server.node.core.metadatalog import MetadataLog
+from duolog_server.node.core.rocketmqslave import RocketmqSlave
+from duolog_server.node.core.throttle import Throttle
+from duolog_server.node.core.traffic import Traffic
+from duolog_server.node.core.untaken import Untaken
+from duolog_server.node.core.waitingcalls import WaitingCalls
+from duolog_server.node.deferred.delayservice import DelayService
+from duolog_server.node.deferred.transactionservice import TransactionService
+from duolog_server.node.election.failover import FailoverService
+from duolog_server.node.engine.log import Log
+from duolog_server.node.engine.part import Part
+from duolog_server.node.engine.queueremoval import QueueRemoval
+from duolog_server.node.filters.consumerfilters import ConsumerFilters
+from duolog_server.node.pop.liteservice import LiteService
+from duolog_server.node.pop.popservice import PopService
+from duolog_server.node.pop.retrytopics import RetryTopics
+from duolog_server.node.replication.roles import Replication
+from duolog_server.node.service.publishservice import PublishService
+from duolog_server.node.service.sends import Sends
+from duolog_server.node.sharedsettings import shared_settings
+from duolog_server.node.tls import Peers
+from duolog_server.node.traces.recorder import Recorder, Standing
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.errors import StoreFenced
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.recovery import RecoveryReport
 
 log = structlog.get_logger("duolog.node")
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from node.certificates import CertificateFiles, read
-from node.config import Config
+from duolog_server.node.certificates import CertificateFiles, read
+from duolog_server.node.config import Config
 
 _NOT_FOR_OTHERS = stat.S_IWGRP | stat.S_IRWXO  # a group may read, as of mounted secrets
 

@@ -6,9 +6,9 @@ from functools import partial
 
 import grpc
 
-from node.certificates import Pem, Renewed
-from node.config import TlsSection
-from node.tls import renewing_context, server_context, server_credentials
+from duolog_server.node.certificates import Pem, Renewed
+from duolog_server.node.config import TlsSection
+from duolog_server.node.tls import renewing_context, server_context, server_credentials
 
 _MODES = {
     "none": ssl.CERT_NONE,

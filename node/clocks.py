@@ -3,7 +3,7 @@
 import time
 from typing import Protocol
 
-from store.clocks import MonoMs, WallMs
+from duolog_server.store.clocks import MonoMs, WallMs
 
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999, as far as gRPC's Timestamp reaches
 

@@ -31,12 +31,12 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from ha.options import HaOptions
-from node.certificates import BadCertificate, CertificateFiles, read
-from node.origins import origins_of
-from node.tls import Tls
-from store.options import StoreOptions, option
-from store.status import BrokerRole
+from duolog_server.ha.options import HaOptions
+from duolog_server.node.certificates import BadCertificate, CertificateFiles, read
+from duolog_server.node.origins import origins_of
+from duolog_server.node.tls import Tls
+from duolog_server.store.options import StoreOptions, option
+from duolog_server.store.status import BrokerRole
 
 ENV_PREFIX = "DUOLOG_"
 DEFAULT_FILE = "duolog.toml"

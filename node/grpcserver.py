@@ -22,14 +22,14 @@ import structlog
 from grpc._cython import cygrpc as _cygrpc
 from grpc.aio import _server
 
-from node.clocks import mono_ms
-from node.grpcoptions import Options
-from node.methods import Handler, methods_of
-from node.resets import Resets
-from node.unfinished import calls
-from node.unfinished.ledger import Ledger
-from node.unfinished.watch import Watch
-from store.clocks import MonoMs
+from duolog_server.node.clocks import mono_ms
+from duolog_server.node.grpcoptions import Options
+from duolog_server.node.methods import Handler, methods_of
+from duolog_server.node.resets import Resets
+from duolog_server.node.unfinished import calls
+from duolog_server.node.unfinished.ledger import Ledger
+from duolog_server.node.unfinished.watch import Watch
+from duolog_server.store.clocks import MonoMs
 
 cygrpc: Any = _cygrpc
 log = structlog.get_logger("duolog.node")

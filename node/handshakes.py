@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from duolog._background import Background
 
-from node.networks import network_of
+from duolog_server.node.networks import network_of
 
 Served = asyncio.Protocol | asyncio.BufferedProtocol
 HANDSHAKES_MAX = 128

@@ -80,7 +80,9 @@ def _message_of(record: logging.LogRecord) -> str:
 
 def configure_logging(level: str, as_json: bool) -> None:
     """Structured lines on stderr. level: lowest that is written."""
-    from node.lograte import RateLimiter  # imports structlog, so only after the precautions above
+    from duolog_server.node.lograte import (
+        RateLimiter,  # imports structlog, so only after the precautions above
+    )
 
     logging.getLogger("grpc").setLevel(logging.CRITICAL)  # as above, of its Python part
     root = logging.getLogger()

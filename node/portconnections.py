@@ -7,9 +7,9 @@ from typing import Generic, Protocol, TypeVar
 
 from duolog._background import Background
 
-from node.config import LimitsSection
-from node.networks import network_of, plain_address
-from store.record import Host
+from duolog_server.node.config import LimitsSection
+from duolog_server.node.networks import network_of, plain_address
+from duolog_server.store.record import Host
 
 TICK_SECONDS = 1.0
 TICKS_AT_ONCE = 16  # connections, in a turn: each may end, with a line of log

@@ -8,8 +8,8 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from node.arriving import Arriving, Pace
-from node.readingturns import ReadingTurns
+from duolog_server.node.arriving import Arriving, Pace
+from duolog_server.node.readingturns import ReadingTurns
 
 ROOM, ANSWERS, TURN = "room", "answers", "turn"  # what reading waits for, among others
 AT_ONCE_BYTES = 512  # a request or two, which wait for no turn

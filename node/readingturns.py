@@ -10,7 +10,7 @@ Calls that wait begin a few in a turn: each goes on in the next one, where it re
 from collections import deque
 from collections.abc import Callable
 
-from node.nextturn import NextTurn
+from duolog_server.node.nextturn import NextTurn
 
 SECONDS = 0.0005  # of a turn, in which connections begin to be read; and the share of each
 CALLS = 4  # that begin in a turn

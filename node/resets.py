@@ -7,7 +7,7 @@ No IO, no clock.
 
 from dataclasses import dataclass, field
 
-from store.clocks import MonoMs
+from duolog_server.store.clocks import MonoMs
 
 QUICK_MS = 100  # from the beginning of a call to its reset: sooner than any deadline of use
 RESETS_MAX = 100  # quick ones of a method, in a period

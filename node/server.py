@@ -20,46 +20,46 @@ from duolog.wire import duolog_pb2
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from ha.registry import Registry
-from node.access.access import Access, access_of
-from node.api.doors import FramesDoor
-from node.api.guard import Guard
-from node.api.health import HealthService
-from node.api.native import appends_of, guard_of, native_methods
-from node.api.reservedport import IN_USE, ListenError, ReservedPort
-from node.api.timing import timed_methods
-from node.broker import EXIT_FENCED, Broker
-from node.cautions import cautions
-from node.clienttls import ClientTls
-from node.config import Config, ConfigError, without_login
-from node.consoleprocess import ConsoleOptions, ConsoleProcess
-from node.corethreads import keep_looking
-from node.election.failover import Candidate, FailoverService
-from node.following.state import check_served
-from node.frames.server import FramesServer
-from node.grpcoptions import client_port
-from node.grpcserver import serve as grpc_server
-from node.logs import configure_logging
-from node.methods import Methods
-from node.openfiles import connections_that_fit, raise_limit
-from node.replication.masterstream import ReplicationService
-from node.storemaking import disk_of, make_store
-from node.trimming import keep_trimmed
-from node.unfinished.ledger import Ledger
-from store.errors import StoreError
-from store.record import Host
-from store.status import BrokerRole
+from duolog_server.ha.registry import Registry
+from duolog_server.node.access.access import Access, access_of
+from duolog_server.node.api.doors import FramesDoor
+from duolog_server.node.api.guard import Guard
+from duolog_server.node.api.health import HealthService
+from duolog_server.node.api.native import appends_of, guard_of, native_methods
+from duolog_server.node.api.reservedport import IN_USE, ListenError, ReservedPort
+from duolog_server.node.api.timing import timed_methods
+from duolog_server.node.broker import EXIT_FENCED, Broker
+from duolog_server.node.cautions import cautions
+from duolog_server.node.clienttls import ClientTls
+from duolog_server.node.config import Config, ConfigError, without_login
+from duolog_server.node.consoleprocess import ConsoleOptions, ConsoleProcess
+from duolog_server.node.corethreads import keep_looking
+from duolog_server.node.election.failover import Candidate, FailoverService
+from duolog_server.node.following.state import check_served
+from duolog_server.node.frames.server import FramesServer
+from duolog_server.node.grpcoptions import client_port
+from duolog_server.node.grpcserver import serve as grpc_server
+from duolog_server.node.logs import configure_logging
+from duolog_server.node.methods import Methods
+from duolog_server.node.openfiles import connections_that_fit, raise_limit
+from duolog_server.node.replication.masterstream import ReplicationService
+from duolog_server.node.storemaking import disk_of, make_store
+from duolog_server.node.trimming import keep_trimmed
+from duolog_server.node.unfinished.ledger import Ledger
+from duolog_server.store.errors import StoreError
+from duolog_server.store.record import Host
+from duolog_server.store.status import BrokerRole
 
 if TYPE_CHECKING:
-    from node.hawire.server import SlavesServer
-    from node.metrics.remotingfacts import Ports
-    from node.metrics.server import MetricsServer
-    from node.remoting.port.server import RemotingServer
-    from node.remoting.replicas.registration import SlavesPort
-    from node.remoting.service import RemotingService
-    from node.rocketmq.service import MessagingService
-    from node.traces.exporting import SpanExport
-    from node.traces.recorder import Recorder
+    from duolog_server.node.hawire.server import SlavesServer
+    from duolog_server.node.metrics.remotingfacts import Ports
+    from duolog_server.node.metrics.server import MetricsServer
+    from duolog_server.node.remoting.port.server import RemotingServer
+    from duolog_server.node.remoting.replicas.registration import SlavesPort
+    from duolog_server.node.remoting.service import RemotingService
+    from duolog_server.node.rocketmq.service import MessagingService
+    from duolog_server.node.traces.exporting import SpanExport
+    from duolog_server.node.traces.recorder import Recorder
 
 log = structlog.get_logger("duolog.node")
 
@@ -127,10 +127,17 @@ def load_program(config: Config) -> None:
     """Load what a start would load on its way, for one that others wait for."""
     names = []
     if config.remoting.listen:
-        names += ["node.remoting.guarding.door", "node.remoting.port.server"]
-        names += ["node.remoting.service"]
+        names += [
+            "duolog_server.node.remoting.guarding.door",
+            "duolog_server.node.remoting.port.server",
+        ]
+        names += ["duolog_server.node.remoting.service"]
     if config.rocketmq.enable:
-        names += ["node.rocketmq.words.stubs", "node.rocketmq.apis", "node.rocketmq.service"]
+        names += [
+            "duolog_server.node.rocketmq.words.stubs",
+            "duolog_server.node.rocketmq.apis",
+            "duolog_server.node.rocketmq.service",
+        ]
     for name in names:
         with contextlib.suppress(ImportError):  # the start says what it lacks
             importlib.import_module(name)
@@ -339,7 +346,7 @@ class Node:
 
     async def _serve_rocketmq_slaves(self, reserved: ReservedPort) -> None:
         """Have RocketMQ's slaves copy the log. Raises ListenError."""
-        from node.hawire.server import SlavesServer  # others do not need it
+        from duolog_server.node.hawire.server import SlavesServer  # others do not need it
 
         broker = self.broker
         assert broker is not None, "recovered"
@@ -355,9 +362,9 @@ class Node:
         self, reserved: ReservedPort, fast: ReservedPort | None, tls: ClientTls | None
     ) -> None:
         """Serve RocketMQ's remoting protocol. Raises ListenError."""
-        from node.remoting.guarding.door import door_of  # others do not need it
-        from node.remoting.port.server import RemotingServer, Secured
-        from node.remoting.service import RemotingService, Surroundings
+        from duolog_server.node.remoting.guarding.door import door_of  # others do not need it
+        from duolog_server.node.remoting.port.server import RemotingServer, Secured
+        from duolog_server.node.remoting.service import RemotingService, Surroundings
 
         broker, section = self.broker, self.config.remoting
         assert broker is not None, "recovered"
@@ -399,7 +406,7 @@ class Node:
         """Where RocketMQ's slaves copy the log, for those that register here."""
         if self.rocketmq_slaves is None:
             return None
-        from node.remoting.replicas.registration import SlavesPort
+        from duolog_server.node.remoting.replicas.registration import SlavesPort
 
         section = self.config.rocketmq_slaves
         advertised: str = section.advertise or self._reached_at(self.rocketmq_slaves.port)
@@ -408,7 +415,9 @@ class Node:
     async def _serve_metrics(self, reserved: ReservedPort, tls: ClientTls | None) -> None:
         """Answer Prometheus. Raises ListenError."""
         context = tls.context() if tls is not None and self.config.metrics.tls else None
-        from node.metrics.server import MetricsServer  # others need no library of Prometheus
+        from duolog_server.node.metrics.server import (
+            MetricsServer,  # others need no library of Prometheus
+        )
 
         broker = self.broker
         assert broker is not None, "recovered"
@@ -424,8 +433,8 @@ class Node:
 
     def _counted(self) -> "Ports":
         """What the ports of clients count, for the metrics."""
-        from node.metrics.nodefacts import Connections
-        from node.metrics.remotingfacts import Ports
+        from duolog_server.node.metrics.nodefacts import Connections
+        from duolog_server.node.metrics.remotingfacts import Ports
 
         frames, remoting, service = self._frames, self.remoting, self._remoting_service
         assert frames is not None, "recovered"
@@ -470,8 +479,8 @@ class Node:
         if not section.endpoint:
             return None
         try:
-            from node.traces.exporting import SpanExport, load
-            from node.traces.spanmaker import SpanMaker
+            from duolog_server.node.traces.exporting import SpanExport, load
+            from duolog_server.node.traces.spanmaker import SpanMaker
 
             connect = load(section.protocol)
         except ImportError as error:
@@ -505,14 +514,14 @@ class Node:
         if not section.enable:
             return []
         try:
-            from node.rocketmq.words import stubs  # noqa: F401
+            from duolog_server.node.rocketmq.words import stubs  # noqa: F401
         except ImportError as error:
             log.info("RocketMQ's API is not served", reason=str(error))
             return []
-        from node.rocketmq.apis import SERVICE_NAMES, admin_methods, messaging_methods
-        from node.rocketmq.auth import Authenticator
-        from node.rocketmq.guard import guard_of as rocketmq_guard
-        from node.rocketmq.service import MessagingService
+        from duolog_server.node.rocketmq.apis import SERVICE_NAMES, admin_methods, messaging_methods
+        from duolog_server.node.rocketmq.auth import Authenticator
+        from duolog_server.node.rocketmq.guard import guard_of as rocketmq_guard
+        from duolog_server.node.rocketmq.service import MessagingService
 
         authenticator = Authenticator(section.access_key, section.secret_key)
         guard = None
@@ -524,13 +533,15 @@ class Node:
             service, self._native.by_path, authenticator, guard, self._guard
         ).generic
         if self.config.metrics.listen:
-            from node.rocketmq.timing import timed_methods
+            from duolog_server.node.rocketmq.timing import timed_methods
 
             methods.generic = timed_methods(methods, broker.core.traffic.rpcs).generic
         if broker.measures is None:
             return list(SERVICE_NAMES)
         try:
-            from node.rocketmq import clientmetrics  # others need no library of OpenTelemetry
+            from duolog_server.node.rocketmq import (
+                clientmetrics,  # others need no library of OpenTelemetry
+            )
         except ImportError as error:
             raise ConfigError(
                 f"rocketmq.client_metrics needs packages of OpenTelemetry ({error}): "
@@ -562,7 +573,9 @@ class Node:
         section = self.config.registry
         registry = self._given_registry
         if registry is None:
-            from node.election.etcd import EtcdRegistry  # others need no stubs of etcd
+            from duolog_server.node.election.etcd import (
+                EtcdRegistry,  # others need no stubs of etcd
+            )
 
             timeout = section.request_timeout_ms / 1000
             registry = EtcdRegistry(section.addresses(), timeout, self.config.registry_tls())

@@ -5,7 +5,7 @@ What a node promises, takes, keeps and asks for would otherwise change with the 
 
 from collections.abc import Mapping
 
-from node.config import Config
+from duolog_server.node.config import Config
 
 _STORE = ("flush_disk_type", "max_message_size", "message_delay_level", "file_reserved_time")
 _HA = ("in_sync_replicas", "min_in_sync_replicas", "ack", "slave_timeout")

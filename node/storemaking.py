@@ -3,11 +3,11 @@
 import structlog
 from duolog._machine import boot_id
 
-from node.config import Config
-from store.disk import Disk
-from store.messagestore import MessageStore, StoreEvents
-from store.osdisk import OsDisk
-from store.record import Host
+from duolog_server.node.config import Config
+from duolog_server.store.disk import Disk
+from duolog_server.store.messagestore import MessageStore, StoreEvents
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.record import Host
 
 log = structlog.get_logger("duolog.node")
 

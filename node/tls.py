@@ -12,7 +12,7 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 
-from node.certificates import BadCertificate, CertificateFiles, Pem, Renewed
+from duolog_server.node.certificates import BadCertificate, CertificateFiles, Pem, Renewed
 
 Options = Sequence[tuple[str, int | str]]
 

@@ -11,7 +11,7 @@ import ctypes
 
 import structlog
 
-from node.ownmemory import OwnMemory
+from duolog_server.node.ownmemory import OwnMemory
 
 log = structlog.get_logger("duolog.node")
 

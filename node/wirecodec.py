@@ -8,13 +8,13 @@ from duolog import _errors as sdk
 from duolog._columns import crc32
 from duolog.wire import duolog_pb2 as wire
 
-from store import errors
-from store.columns import offsets_to_wire
-from store.kernels import decode
-from store.queueends import QueueKey
-from store.reader import GetMessageStatus, GetResult
-from store.record import LOCAL_HOST, Host, Record
-from store.status import PutMessageStatus
+from duolog_server.store import errors
+from duolog_server.store.columns import offsets_to_wire
+from duolog_server.store.kernels import decode
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.reader import GetMessageStatus, GetResult
+from duolog_server.store.record import LOCAL_HOST, Host, Record
+from duolog_server.store.status import PutMessageStatus
 
 PUT_STATUS: dict[PutMessageStatus, wire.PutStatus] = {
     status: getattr(wire.PutStatus, status.value)

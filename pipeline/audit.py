@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from duolog._columns import crc32
 
-from pipeline.errors import BadJob
-from pipeline.segments import (
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.pipeline.segments import (
     Piece,
     Segment,
     Stop,
@@ -32,11 +32,11 @@ from pipeline.segments import (
     segments_of,
     walk,
 )
-from pipeline.session import each
-from store.commitlog import scan_reason
-from store.copied import is_copied
-from store.kernels import scan
-from store.osdisk import OsDisk
+from duolog_server.pipeline.session import each
+from duolog_server.store.commitlog import scan_reason
+from duolog_server.store.copied import is_copied
+from duolog_server.store.kernels import scan
+from duolog_server.store.osdisk import OsDisk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from duolog.spark._columns import Columns
 
-from store.columns import offsets_to_wire
-from store.kernels import decode
-from store.kernels.jit import EMPTY_I64, I64, U8
-from store.queueends import QueueKey
+from duolog_server.store.columns import offsets_to_wire
+from duolog_server.store.kernels import decode
+from duolog_server.store.kernels.jit import EMPTY_I64, I64, U8
+from duolog_server.store.queueends import QueueKey
 
 UNIT = np.dtype([("phy", ">i8"), ("size", ">i4"), ("tags", ">i8")])  # of a ConsumeQueue
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from duolog.spark._columns import Columns
 
-from pipeline.columns import UNIT, columns, gather
-from pipeline.errors import BadJob
-from pipeline.segments import Segment, segments_of
-from store.kernels.jit import U8
-from store.mappedfilequeue import NAME_DIGITS
+from duolog_server.pipeline.columns import UNIT, columns, gather
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.pipeline.segments import Segment, segments_of
+from duolog_server.store.kernels.jit import U8
+from duolog_server.store.mappedfilequeue import NAME_DIGITS
 
 BATCH_MESSAGES = 30_000
 BATCH_BYTES = 4 << 20  # of records; a larger record is a batch of its own

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import BadJob
-from pipeline.segments import Segment
-from store import jsontext
-from store.errors import BadStoreFile
-from store.kernels import scan
-from store.osdisk import OsDisk
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.pipeline.segments import Segment
+from duolog_server.store import jsontext
+from duolog_server.store.errors import BadStoreFile
+from duolog_server.store.kernels import scan
+from duolog_server.store.osdisk import OsDisk
 
 EPOCHS = "config/epochs.json"
 EPOCHS_KEPT = 16  # the oldest ones tell logs apart

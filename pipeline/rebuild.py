@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.errors import BadJob
-from pipeline.segments import (
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.pipeline.segments import (
     Piece,
     Segment,
     Stretch,
@@ -29,27 +29,27 @@ from pipeline.segments import (
     segments_of,
     walk,
 )
-from pipeline.session import each
-from store.commitlog import CommitLog
-from store.consumequeue import ENTRY_BYTES
-from store.copied import LOCK
-from store.delay import parse_delay_levels
-from store.dispatch import Dispatcher, DispatchTargets, is_directory_name
-from store.dump import segment_bytes
-from store.errors import StoreError
-from store.indexservice import DIRECTORY as INDEX
-from store.indexservice import IndexService
-from store.indexsizes import as_found
-from store.kernels import scan
-from store.kernels.jit import I64, U8
-from store.metadatafiles import SNAPSHOT, read_ends
-from store.openfiles import OpenFiles
-from store.options import StoreOptions
-from store.osdisk import REBUILDING, OsDisk
-from store.queuenote import PATH as NOTE
-from store.queuenote import parse
-from store.queues import EXT_ROOT, ROOTS, ConsumeQueues, new_queue
-from store.queues import ROOT as QUEUES
+from duolog_server.pipeline.session import each
+from duolog_server.store.commitlog import CommitLog
+from duolog_server.store.consumequeue import ENTRY_BYTES
+from duolog_server.store.copied import LOCK
+from duolog_server.store.delay import parse_delay_levels
+from duolog_server.store.dispatch import Dispatcher, DispatchTargets, is_directory_name
+from duolog_server.store.dump import segment_bytes
+from duolog_server.store.errors import StoreError
+from duolog_server.store.indexservice import DIRECTORY as INDEX
+from duolog_server.store.indexservice import IndexService
+from duolog_server.store.indexsizes import as_found
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64, U8
+from duolog_server.store.metadatafiles import SNAPSHOT, read_ends
+from duolog_server.store.openfiles import OpenFiles
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.osdisk import REBUILDING, OsDisk
+from duolog_server.store.queuenote import PATH as NOTE
+from duolog_server.store.queuenote import parse
+from duolog_server.store.queues import EXT_ROOT, ROOTS, ConsumeQueues, new_queue
+from duolog_server.store.queues import ROOT as QUEUES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import BadJob
-from pipeline.replayname import Largest, Ranges, ReplayName, Rows
-from pipeline.replayoptions import Replay
-from pipeline.sparkerrors import reason_of
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.pipeline.replayname import Largest, Ranges, ReplayName, Rows
+from duolog_server.pipeline.replayoptions import Replay
+from duolog_server.pipeline.sparkerrors import reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -15,9 +15,9 @@ from duolog import Client, NoPermission
 from duolog._sink import STAGED_BYTES_MAX, SinkState
 from duolog.spark._writer import sink_group
 
-from pipeline.errors import BadJob
-from pipeline.replayoptions import Replay
-from store.record import SENT_PROPERTIES_BYTES_MAX
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.pipeline.replayoptions import Replay
+from duolog_server.store.record import SENT_PROPERTIES_BYTES_MAX
 
 PREFIX = "replay-"
 NAME_CHARACTERS_MAX = 255 - len(PREFIX)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from duolog import sync
 from duolog._caller import NOBODY, Caller
 
-from pipeline import page
-from pipeline.errors import BadJob
+from duolog_server.pipeline import page
+from duolog_server.pipeline.errors import BadJob
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

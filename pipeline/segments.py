@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.errors import BadJob
-from store.copied import LOCK
-from store.directories import LOST_FOUND
-from store.kernels import scan
-from store.kernels.jit import EMPTY_I64, I64, U8
-from store.mappedfilequeue import NAME_DIGITS
-from store.places import Grouped, PlaceFinder
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.store.copied import LOCK
+from duolog_server.store.directories import LOST_FOUND
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import EMPTY_I64, I64, U8
+from duolog_server.store.mappedfilequeue import NAME_DIGITS
+from duolog_server.store.places import Grouped, PlaceFinder
 
 PIECE_BYTES_MIN, PIECE_BYTES_MAX = 16 << 20, 1 << 30
 PIECES_PER_CORE = 2

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from duolog._sparkworker import task_begins
 
-from pipeline.errors import BadJob
-from pipeline.taskpython import task_python
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.pipeline.taskpython import task_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,18 +20,26 @@ from duolog.spark import SCHEMA
 from duolog.spark._columns import Columns, record_batch
 from duolog.spark._tierfile import file_crc32
 
-from pipeline.columns import UNIT, columns, gather
-from pipeline.errors import BadJob
-from pipeline.logidentity import LogIdentity, identity_of
-from pipeline.segments import Piece, Segment, Stretch, is_written, queues_in, segments_of, walk
-from pipeline.session import each
-from pipeline.tierarchive import Archive
-from store.checkpoint import StoreCheckpoint
-from store.commitlog import scan_reason
-from store.kernels import scan
-from store.kernels.jit import I64, U8
-from store.metadata import is_reserved_topic
-from store.osdisk import OsDisk
+from duolog_server.pipeline.columns import UNIT, columns, gather
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.pipeline.logidentity import LogIdentity, identity_of
+from duolog_server.pipeline.segments import (
+    Piece,
+    Segment,
+    Stretch,
+    is_written,
+    queues_in,
+    segments_of,
+    walk,
+)
+from duolog_server.pipeline.session import each
+from duolog_server.pipeline.tierarchive import Archive
+from duolog_server.store.checkpoint import StoreCheckpoint
+from duolog_server.store.commitlog import scan_reason
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64, U8
+from duolog_server.store.metadata import is_reserved_topic
+from duolog_server.store.osdisk import OsDisk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,9 +26,9 @@ from typing import Any
 from duolog.spark._tier import LOG, MANIFEST, manifest_text, read_manifest
 from duolog.spark._tierfile import TierDamaged, check_size
 
-from pipeline.errors import BadJob
-from pipeline.logidentity import LogIdentity
-from pipeline.segments import Segment
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.pipeline.logidentity import LogIdentity
+from duolog_server.pipeline.segments import Segment
 
 STAGING = "_staging"
 LOCK_SECONDS = 900.0  # longest time that another job may take for a segment

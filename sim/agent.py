@@ -6,11 +6,11 @@ from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Any, Protocol
 
-from ha import failoverevents, masterevents, membership
-from ha.epochs import Epoch
-from ha.failover import PAUSE_MS, Candidacy, Facts, Failover, Role
-from ha.failoverdriver import FailoverDriver
-from ha.failoverevents import (
+from duolog_server.ha import failoverevents, masterevents, membership
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.failover import PAUSE_MS, Candidacy, Facts, Failover, Role
+from duolog_server.ha.failoverdriver import FailoverDriver
+from duolog_server.ha.failoverevents import (
     Answer,
     Changed,
     Commit,
@@ -26,15 +26,17 @@ from ha.failoverevents import (
     Tick,
     Uncertain,
 )
-from ha.groupstate import Registration, Replica
-from ha.localreplica import unfit
-from ha.mandate import Mandate
-from ha.master import Master
-from ha.membership import Membership
-from ha.options import HaOptions, own_guarantee
-from ha.registry import LeaseGone, Put, Snapshot, Transaction
-from ha.starts import Start
-from ha.succession import roomy_successor
+from duolog_server.ha.groupstate import Registration, Replica
+from duolog_server.ha.localreplica import unfit
+from duolog_server.ha.mandate import Mandate
+from duolog_server.ha.master import Master
+from duolog_server.ha.membership import Membership
+from duolog_server.ha.options import HaOptions, own_guarantee
+from duolog_server.ha.registry import LeaseGone, Put, Snapshot, Transaction
+from duolog_server.ha.starts import Start
+from duolog_server.ha.succession import roomy_successor
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.errors import StoreError
 from sim.config import Setup
 from sim.etcd import TIMEOUT_MS, SimEtcd
 from sim.ghost import Ghost
@@ -42,8 +44,6 @@ from sim.later import Later, drive
 from sim.watched import Watched
 from sim.witness import Violation
 from sim.world import World
-from store.clocks import MonoMs
-from store.errors import StoreError
 
 TTL_MS = 600
 MARGIN_MS = 90

@@ -5,11 +5,11 @@ opened, if a replica belongs to such a lost group, or if the registry was restor
 backup.
 """
 
-from ha.failoverevents import ElectUnclean
-from ha.groupstate import GroupState, Replica
+from duolog_server.ha.failoverevents import ElectUnclean
+from duolog_server.ha.groupstate import GroupState, Replica
+from duolog_server.store.status import BrokerRole
 from sim.node import Node
 from sim.stage import Stage
-from store.status import BrokerRole
 
 ROUND_MS = 70.0
 STUCK_MS = 2500.0

@@ -1,14 +1,14 @@
 """Final checks of the logs and of the history of clients."""
 
+from duolog_server.linearizable import Append, Read, log
+from duolog_server.store.kernels import decode
+from duolog_server.store.lightqueues import light_places
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.record import decode_properties
 from sim.clients import QUEUES, History, key_of, read_all
-from sim.linearizable import Append, Read, log
 from sim.node import Node
 from sim.witness import Violation
-from store.kernels import decode
-from store.lightqueues import light_places
-from store.offsets import QueueOffset
-from store.queueends import QueueKey
-from store.record import decode_properties
 
 WORTH_OK = 0.1  # a run with fewer successful sends proves little
 

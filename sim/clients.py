@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass, field
 
+from duolog_server.store.columns import Columns
+from duolog_server.store.kernels import decode
+from duolog_server.store.lightqueues import lite_queue
+from duolog_server.store.messagestore import PutBatch, PutResult
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.reader import GetMessageStatus, GetResult
+from duolog_server.store.status import PutMessageStatus
 from sim.node import WALL_MS, Node
 from sim.stage import Stage
 from sim.witness import Violation
-from store.columns import Columns
-from store.kernels import decode
-from store.lightqueues import lite_queue
-from store.messagestore import PutBatch, PutResult
-from store.offsets import QueueOffset
-from store.queueends import QueueKey
-from store.reader import GetMessageStatus, GetResult
-from store.status import PutMessageStatus
 
 LIGHT_QUEUES = 3
 QUEUES = (("T", 0), ("T", 1), ("U", 0))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from ha.groupstate import Keys
-from ha.progress import ConnectionState
+from duolog_server.ha.groupstate import Keys
+from duolog_server.ha.progress import ConnectionState
 from sim import (
     accesschecks,
     checks,

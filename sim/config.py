@@ -4,10 +4,10 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ha.options import AckMode, HaOptions
+from duolog_server.ha.options import AckMode, HaOptions
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.status import BrokerRole, FlushDiskType
 from sim import decay
-from store.options import StoreOptions
-from store.status import BrokerRole, FlushDiskType
 
 DELAY_LEVELS = "1s 2s"
 LIGHT_QUEUES_MAX = 11  # of nodes whose clients use lite topics: two less than they use

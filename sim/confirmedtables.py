@@ -8,10 +8,10 @@ goes back, in whatever order commits arrive, unless an older copy led for a whil
 import json
 from dataclasses import dataclass, field
 
+from duolog_server.store.metadata import SYSTEM_TOPIC, Metadata, is_reserved_topic
 from sim.clients import read_all
 from sim.node import Node
 from sim.witness import Violation
-from store.metadata import SYSTEM_TOPIC, Metadata, is_reserved_topic
 
 Place = tuple[str, str]  # topic, group
 Offsets = dict[Place, dict[int, int]]

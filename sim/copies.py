@@ -10,9 +10,9 @@ loses power.
 import random
 from dataclasses import dataclass
 
-from ha import membership
-from ha.groupstate import Replica
-from ha.starts import Start
+from duolog_server.ha import membership
+from duolog_server.ha.groupstate import Replica
+from duolog_server.ha.starts import Start
 from sim.disk import SimDisk
 from sim.faults import NODES, Fault
 from sim.node import Node

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from node.pop.popservice import Handle, PopRequest
+from duolog_server.node.pop.popservice import Handle, PopRequest
 from sim.witness import Violation
 
 Mastership = tuple[str, int, int]  # node, process, epoch

@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from store.directories import LOG
-from store.disk import Listing
-from store.errors import StoreLocked
-from store.kernels.jit import EMPTY_U8, U8
+from duolog_server.store.directories import LOG
+from duolog_server.store.disk import Listing
+from duolog_server.store.errors import StoreLocked
+from duolog_server.store.kernels.jit import EMPTY_U8, U8
 
 SECTOR = 512
 PAGE = 4096

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ha.epochs import NO_EPOCH, Epoch
-from ha.groupstate import GroupState, Keys
-from ha.guarantee import Guarantee
-from ha.registry import LeaseGone, Put, RegistryTable, Row, Transaction
+from duolog_server.ha.epochs import NO_EPOCH, Epoch
+from duolog_server.ha.groupstate import GroupState, Keys
+from duolog_server.ha.guarantee import Guarantee
+from duolog_server.ha.registry import LeaseGone, Put, RegistryTable, Row, Transaction
 from sim.network import Network
 from sim.witness import Violation
 from sim.world import World

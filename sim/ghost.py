@@ -8,13 +8,13 @@ test claims.
 from collections import Counter
 from collections.abc import Iterable
 
-from ha.groupstate import Replica, SyncStateSet
-from ha.master import Master
-from ha.progress import ConnectionState
+from duolog_server.ha.groupstate import Replica, SyncStateSet
+from duolog_server.ha.master import Master
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.store.status import BrokerRole
 from sim.etcd import SimEtcd
 from sim.watched import Watched
 from sim.witness import Violation, Witness
-from store.status import BrokerRole
 
 __all__ = ["Ghost", "Violation"]
 

@@ -6,7 +6,7 @@ or full disk; and it had copied what was confirmed when that began.
 
 from collections import deque
 
-from ha.progress import ConnectionState
+from duolog_server.ha.progress import ConnectionState
 from sim.network import Weather
 from sim.node import Node
 from sim.stage import Stage

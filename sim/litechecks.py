@@ -3,6 +3,11 @@
 import json
 from dataclasses import dataclass, field
 
+from duolog_server.store.lightqueues import light_places
+from duolog_server.store.metadata import SYSTEM_TOPIC
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.reader import Wanted
+from duolog_server.store.record import decode_properties
 from sim.clients import read_all
 from sim.litehistory import (
     EXCLUSIVE,
@@ -17,11 +22,6 @@ from sim.litehistory import (
 )
 from sim.node import Node
 from sim.witness import Violation
-from store.lightqueues import light_places
-from store.metadata import SYSTEM_TOPIC
-from store.offsets import QueueOffset
-from store.reader import Wanted
-from store.record import decode_properties
 
 GROUPS = (SHARED, EXCLUSIVE)
 QUEUES_OF_ALL = tuple(queue_of(name) for name in NAMES)

@@ -10,16 +10,21 @@ from functools import partial
 
 from duolog import _errors as sdk
 
-from node.broker import Broker
-from node.filters import tagfilter
-from node.pop.liteservice import EVERYTHING, bound, is_exclusive
-from node.pop.popservice import Popped, PopRequest
-from node.rocketmq.litetopics import LiteTopics
-from node.rocketmq.relay.clients import Client
-from node.rocketmq.words.messages import LITE as LITE_KIND
-from node.rocketmq.words.messages import Sent
-from node.rocketmq.words.names import LITE_TOPIC
-from node.rocketmq.words.stubs import Resource, definition, service
+from duolog_server.node.broker import Broker
+from duolog_server.node.filters import tagfilter
+from duolog_server.node.pop.liteservice import EVERYTHING, bound, is_exclusive
+from duolog_server.node.pop.popservice import Popped, PopRequest
+from duolog_server.node.rocketmq.litetopics import LiteTopics
+from duolog_server.node.rocketmq.relay.clients import Client
+from duolog_server.node.rocketmq.words.messages import LITE as LITE_KIND
+from duolog_server.node.rocketmq.words.messages import Sent
+from duolog_server.node.rocketmq.words.names import LITE_TOPIC
+from duolog_server.node.rocketmq.words.stubs import Resource, definition, service
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.lightqueues import is_light, lite_topic_of
+from duolog_server.store.metadata import LITE, TopicConfig, new_group
+from duolog_server.store.record import Host
+from duolog_server.store.status import PutMessageStatus
 from sim.litehistory import (
     EXCLUSIVE,
     NAMES,
@@ -37,11 +42,6 @@ from sim.node import Node
 from sim.servicecalls import REFUSED, Calls, Consumption, check_not_recorded, mastership
 from sim.stage import Stage
 from sim.witness import Violation
-from store.clocks import WallMs
-from store.lightqueues import is_light, lite_topic_of
-from store.metadata import LITE, TopicConfig, new_group
-from store.record import Host
-from store.status import PutMessageStatus
 
 HOST = Host("127.0.0.1", 1)
 ACTIONS = definition.LiteSubscriptionAction

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from node.pop.popservice import Popped, PopRequest, PopService
-from node.pop.subscriber import Subscriber
+from duolog_server.node.pop.popservice import Popped, PopRequest, PopService
+from duolog_server.node.pop.subscriber import Subscriber
+from duolog_server.store.lightqueues import lite_queue, lite_topic_of
 from sim.deliveries import Deliveries, Mastership, place_of
 from sim.services import Process
 from sim.witness import Violation
-from store.lightqueues import lite_queue, lite_topic_of
 
 PARENT = "L"
 SHARED, EXCLUSIVE = "ls", "lx"  # groups

@@ -6,23 +6,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from node.access import accesstokens
-from node.access.gate import Gate
-from node.access.guarding import Delivering
-from node.api import guard
-from node.api.access import AccessService
-from node.api.guard import GuardedAppends
-from node.api.native import NodeFacts
-from node.api.rules import RULES
-from node.core.metadatalog import MetadataLog
-from node.quotas.meter import Meter
-from node.quotas.quotas import Direction, _Accounts
+from duolog_server.node.access import accesstokens
+from duolog_server.node.access.gate import Gate
+from duolog_server.node.access.guarding import Delivering
+from duolog_server.node.api import guard
+from duolog_server.node.api.access import AccessService
+from duolog_server.node.api.guard import GuardedAppends
+from duolog_server.node.api.native import NodeFacts
+from duolog_server.node.api.rules import RULES
+from duolog_server.node.core.metadatalog import MetadataLog
+from duolog_server.node.quotas.meter import Meter
+from duolog_server.node.quotas.quotas import Direction, _Accounts
+from duolog_server.store.accesstables import AccessTables
+from duolog_server.store.metadata import Metadata
+from duolog_server.store.status import BrokerRole
 from sim.faults import ACCESS_ON, NODES, SERVICES_ON, Fault
 from sim.mutants_services import with_services
 from sim.planted import Bugs, Patch, left_out
-from store.accesstables import AccessTables
-from store.metadata import Metadata
-from store.status import BrokerRole
 
 
 def with_access(seed: int) -> list[Fault]:

@@ -3,10 +3,10 @@
 import random
 from typing import Any
 
+from duolog_server.store.puts import Puts
 from sim.faults import NODES, Fault
 from sim.node import Node
 from sim.planted import Mutant, Patch
-from store.puts import Puts
 
 
 def jumps(seed: int) -> list[Fault]:

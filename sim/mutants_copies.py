@@ -4,17 +4,17 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from ha import starts
-from ha.failover import Failover
-from ha.knowngroup import KnownGroup
-from ha.master import Master
-from ha.provenance import Provenance
-from ha.slave import Slave
+from duolog_server.ha import starts
+from duolog_server.ha.failover import Failover
+from duolog_server.ha.knowngroup import KnownGroup
+from duolog_server.ha.master import Master
+from duolog_server.ha.provenance import Provenance
+from duolog_server.ha.slave import Slave
+from duolog_server.store.confirmnote import ConfirmNote
+from duolog_server.store.messagestore import MessageStore
 from sim import copies
 from sim.faults import Fault
 from sim.planted import Mutant, Patch
-from store.confirmnote import ConfirmNote
-from store.messagestore import MessageStore
 
 
 def _noted_late() -> list[Patch]:

@@ -3,14 +3,14 @@
 import random
 from typing import Any
 
-from ha import epochs
+from duolog_server.ha import epochs
+from duolog_server.store import cuts, recovery
+from duolog_server.store.commitlog import CommitLog
+from duolog_server.store.mappedfile import MappedFile
+from duolog_server.store.recovery import Recovery
 from sim import lostsegments
 from sim.faults import DECAY_OFTEN, INDEX_ON, NODES, Fault
 from sim.planted import Mutant, Patch
-from store import cuts, recovery
-from store.commitlog import CommitLog
-from store.mappedfile import MappedFile
-from store.recovery import Recovery
 
 
 def _queues_trusted() -> list[Patch]:

@@ -4,21 +4,21 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from ha import identity, master, slave
-from ha.epochs import NO_EPOCH
-from ha.failover import Failover, Role
-from ha.groupchanges import GroupChanges
-from ha.knowngroup import KnownGroup
-from ha.localreplica import unfit, was_never_synced
-from ha.mandate import Mandate, ReplicaProgress
-from ha.masterevents import Instructed
-from ha.syncstate import Seen, SyncState
+from duolog_server.ha import identity, master, slave
+from duolog_server.ha.epochs import NO_EPOCH
+from duolog_server.ha.failover import Failover, Role
+from duolog_server.ha.groupchanges import GroupChanges
+from duolog_server.ha.knowngroup import KnownGroup
+from duolog_server.ha.localreplica import unfit, was_never_synced
+from duolog_server.ha.mandate import Mandate, ReplicaProgress
+from duolog_server.ha.masterevents import Instructed
+from duolog_server.ha.syncstate import Seen, SyncState
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.dispatch import DispatchTargets
+from duolog_server.store.messagestore import MessageStore
 from sim import agent
 from sim.faults import NODES, Fault
 from sim.planted import Mutant, Patch
-from store.clocks import MonoMs
-from store.dispatch import DispatchTargets
-from store.messagestore import MessageStore
 
 _MASTER, _SLAVE = master.Master, slave.Slave
 

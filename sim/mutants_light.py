@@ -3,11 +3,11 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from duolog_server.store.consumequeue import ConsumeQueue
+from duolog_server.store.lightputs import LightPuts
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.queueends import QueueEnds, QueueKey
 from sim.planted import Mutant, Patch
-from store.consumequeue import ConsumeQueue
-from store.lightputs import LightPuts
-from store.messagestore import MessageStore
-from store.queueends import QueueEnds, QueueKey
 
 
 def _from_zero() -> list[Patch]:

@@ -3,20 +3,20 @@
 from collections.abc import Iterable
 from typing import Any
 
-from node.engine.queueremoval import QueueRemoval
-from node.pop import liteservice
-from node.pop.liteservice import LiteService
-from node.pop.popservice import PopService
-from node.rocketmq.litetopics import LiteTopics
-from node.rocketmq.words.stubs import definition
+from duolog_server.node.engine.queueremoval import QueueRemoval
+from duolog_server.node.pop import liteservice
+from duolog_server.node.pop.liteservice import LiteService
+from duolog_server.node.pop.popservice import PopService
+from duolog_server.node.rocketmq.litetopics import LiteTopics
+from duolog_server.node.rocketmq.words.stubs import definition
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.lightputs import LightPuts
+from duolog_server.store.lightqueues import is_light
+from duolog_server.store.queueends import QueueEnds
 from sim.faults import LITE_ON, NODES, Fault
 from sim.litehistory import PARENT
 from sim.mutants_services import taking_turns, with_services
 from sim.planted import Bugs, Patch, left_out, left_out_later
-from store.clocks import WallMs
-from store.lightputs import LightPuts
-from store.lightqueues import is_light
-from store.queueends import QueueEnds
 
 
 def with_lite(seed: int) -> list[Fault]:

@@ -4,23 +4,23 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from ha import identity, master, membership, slave, succession
-from ha.epochs import Epoch
-from ha.failover import Failover
-from ha.groupchanges import GroupChanges
-from ha.groupstate import Replica
-from ha.knowngroup import KnownGroup
-from ha.membership import LINE_BYTES, LINES, PATH, Membership
-from ha.progress import ConnectionState
-from ha.registry import Put
-from ha.slaveevents import Adopt
-from ha.syncstate import SyncState
+from duolog_server.ha import identity, master, membership, slave, succession
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.failover import Failover
+from duolog_server.ha.groupchanges import GroupChanges
+from duolog_server.ha.groupstate import Replica
+from duolog_server.ha.knowngroup import KnownGroup
+from duolog_server.ha.membership import LINE_BYTES, LINES, PATH, Membership
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.ha.registry import Put
+from duolog_server.ha.slaveevents import Adopt
+from duolog_server.ha.syncstate import SyncState
+from duolog_server.store.clocks import MonoMs, WallMs
+from duolog_server.store.dispatch import DispatchTargets
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.recovery import Recovery
 from sim.faults import INDEX_ON, NODES, Fault
 from sim.planted import Mutant, Patch
-from store.clocks import MonoMs, WallMs
-from store.dispatch import DispatchTargets
-from store.messagestore import MessageStore
-from store.recovery import Recovery
 
 _MASTER, _SLAVE = master.Master, slave.Slave
 

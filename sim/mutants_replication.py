@@ -5,23 +5,23 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from ha import frames, handshake, identity, master, slave, slaveevents
-from ha.epochs import common_end
-from ha.frames import Truncate
-from ha.handshake import Stream
-from ha.progress import SlaveSession
+from duolog_server.ha import frames, handshake, identity, master, slave, slaveevents
+from duolog_server.ha.epochs import common_end
+from duolog_server.ha.frames import Truncate
+from duolog_server.ha.handshake import Stream
+from duolog_server.ha.progress import SlaveSession
+from duolog_server.store.arrivedrows import ArrivedRows
+from duolog_server.store.clocks import MonoMs, WallMs
+from duolog_server.store.consumequeue import ConsumeQueue
+from duolog_server.store.idempotence import IdempotenceTable
+from duolog_server.store.mappedfile import FlushJob, MappedFile
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.puts import Puts
+from duolog_server.store.status import PutMessageStatus
 from sim.disk import SimDisk
 from sim.faults import Fault
 from sim.planted import Mutant, Patch
-from store.arrivedrows import ArrivedRows
-from store.clocks import MonoMs, WallMs
-from store.consumequeue import ConsumeQueue
-from store.idempotence import IdempotenceTable
-from store.mappedfile import FlushJob, MappedFile
-from store.messagestore import MessageStore
-from store.offsets import PhyOffset
-from store.puts import Puts
-from store.status import PutMessageStatus
 
 _MASTER, _SLAVE = master.Master, slave.Slave
 
@@ -313,7 +313,7 @@ def _master_becomes_open_slave() -> list[Patch]:
 
 def _window_of_whole_records() -> list[Patch]:
     """A record larger than the window is never sent to its end: a silent stall."""
-    from store.commitlog import CommitLog
+    from duolog_server.store.commitlog import CommitLog
 
     return [(CommitLog, "record_bytes", lambda self, offset: 0)]
 

@@ -14,12 +14,13 @@ from duolog._prefetch import Prefetch
 from duolog._sending import WEAK, Sender, _Delivery
 from duolog.wire import duolog_pb2 as wire
 
-from node.api.groups import GroupsService
-from node.consuming import reading
-from node.consuming.groups import NO_GRACE, GroupCoordinator, Heartbeat
-from node.core.metadatalog import MetadataLog
-from node.service import publishservice
-from node.service.publishservice import PublishService
+from duolog_server.node.api.groups import GroupsService
+from duolog_server.node.consuming import reading
+from duolog_server.node.consuming.groups import NO_GRACE, GroupCoordinator, Heartbeat
+from duolog_server.node.core.metadatalog import MetadataLog
+from duolog_server.node.service import publishservice
+from duolog_server.node.service.publishservice import PublishService
+from duolog_server.store.metadata import Metadata
 from sim.channels import CLIENT
 from sim.faults import NODES, SDK_ON, SERVICES_ON, Fault
 from sim.mutants_services import taking_turns, with_sdk
@@ -27,7 +28,6 @@ from sim.mutants_steps import at_steps
 from sim.planted import Bugs, Patch, left_out_later
 from sim.sdkhistory import PUBLISHED, WRITTEN
 from sim.services import SimBroker
-from store.metadata import Metadata
 
 # -- the node's groups -----------------------------------------------------------------------------
 

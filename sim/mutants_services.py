@@ -6,28 +6,28 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from node.core.admission import Admission
-from node.core.metadatalog import MetadataLog
-from node.deferred import redirect
-from node.deferred.delayservice import DelayService
-from node.deferred.halfmessages import Decision, HalfMessages
-from node.deferred.pendingtimers import PendingTimers
-from node.deferred.transactionservice import TransactionService
-from node.engine.log import Log
-from node.pop import retrytopics
-from node.pop.offsetranges import OffsetRanges
-from node.pop.popqueue import PopQueue
-from node.pop.popservice import PopService
-from node.pop.retrytopics import RetryTopics, retry_topic
-from node.replication.roles import Replication
+from duolog_server.node.core.admission import Admission
+from duolog_server.node.core.metadatalog import MetadataLog
+from duolog_server.node.deferred import redirect
+from duolog_server.node.deferred.delayservice import DelayService
+from duolog_server.node.deferred.halfmessages import Decision, HalfMessages
+from duolog_server.node.deferred.pendingtimers import PendingTimers
+from duolog_server.node.deferred.transactionservice import TransactionService
+from duolog_server.node.engine.log import Log
+from duolog_server.node.pop import retrytopics
+from duolog_server.node.pop.offsetranges import OffsetRanges
+from duolog_server.node.pop.popqueue import PopQueue
+from duolog_server.node.pop.popservice import PopService
+from duolog_server.node.pop.retrytopics import RetryTopics, retry_topic
+from duolog_server.node.replication.roles import Replication
+from duolog_server.store.clocks import ForwardSteps, MonoMs
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.metadata import Metadata
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.status import BrokerRole
 from sim.faults import NODES, POISON_ON, SDK_ON, SERVICES_ON, Fault, plan, sdk
 from sim.planted import Bugs, Patch, left_out, left_out_later
 from sim.servicehistory import RETRIES_MAX
-from store.clocks import ForwardSteps, MonoMs
-from store.messagestore import MessageStore
-from store.metadata import Metadata
-from store.offsets import PhyOffset
-from store.status import BrokerRole
 
 # -- POP -------------------------------------------------------------------------------------------
 

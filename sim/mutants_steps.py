@@ -6,17 +6,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from node.deferred.delayservice import DelayService
-from node.deferred.halfmessages import Decisions
-from node.deferred.pendingtimers import PendingTimers
-from node.deferred.transactionservice import DISCARD_TOPIC, OP_TOPIC, TransactionService
-from node.engine.log import Log
-from node.service.publishservice import STAGED_TOPIC
+from duolog_server.node.deferred.delayservice import DelayService
+from duolog_server.node.deferred.halfmessages import Decisions
+from duolog_server.node.deferred.pendingtimers import PendingTimers
+from duolog_server.node.deferred.transactionservice import (
+    DISCARD_TOPIC,
+    OP_TOPIC,
+    TransactionService,
+)
+from duolog_server.node.engine.log import Log
+from duolog_server.node.service.publishservice import STAGED_TOPIC
+from duolog_server.store.status import PutMessageStatus
 from sim.faults import NODES, SDK_ON, SERVICES_ON, Fault
 from sim.planted import Mutant, Patch, left_out, left_out_later
 from sim.servicehistory import COMMITTED, DELAYED
 from sim.stepfaults import DOWN_MS, STEP
-from store.status import PutMessageStatus
 
 DELIVERED = f"after {DELAYED}"
 UNDELIVERED = f"refused {DELAYED}"

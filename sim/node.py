@@ -6,24 +6,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ha import identity, masterevents
-from ha.beginnings import beginning
-from ha.epochs import Epoch, recover_history
-from ha.failover import Failover
-from ha.failoverevents import Contradicted, FoundOlder, Lead
-from ha.frames import encode
-from ha.identity import Identity, LastRun
-from ha.localreplica import LocalReplica, Member
-from ha.master import Master
-from ha.options import HaOptions
-from ha.progress import ConnectionState
-from ha.slave import Slave
-from ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick, perform
-from node.access.gate import Gate
-from node.access.rules import Facts
-from node.api.guard import Guard
-from node.broker import Broker
-from node.deferred.transactionservice import Check
+from duolog_server.ha import identity, masterevents
+from duolog_server.ha.beginnings import beginning
+from duolog_server.ha.epochs import Epoch, recover_history
+from duolog_server.ha.failover import Failover
+from duolog_server.ha.failoverevents import Contradicted, FoundOlder, Lead
+from duolog_server.ha.frames import encode
+from duolog_server.ha.identity import Identity, LastRun
+from duolog_server.ha.localreplica import LocalReplica, Member
+from duolog_server.ha.master import Master
+from duolog_server.ha.options import HaOptions
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.ha.slave import Slave
+from duolog_server.ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick, perform
+from duolog_server.node.access.gate import Gate
+from duolog_server.node.access.rules import Facts
+from duolog_server.node.api.guard import Guard
+from duolog_server.node.broker import Broker
+from duolog_server.node.deferred.transactionservice import Check
+from duolog_server.store.clocks import MonoMs, StoreClock, WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.disk import no_room
+from duolog_server.store.errors import RepeatUnknown, StoreError
+from duolog_server.store.flush import FlushSchedule, QueuesFlush
+from duolog_server.store.mappedfile import FlushJob
+from duolog_server.store.messagestore import MessageStore, PutBatch, PutResult
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.reader import GetResult, Wanted
+from duolog_server.store.status import BrokerRole, PutMessageStatus
+from duolog_server.store.steps import at_once
 from sim.agent import Agent
 from sim.config import Setup
 from sim.decay import decay
@@ -37,17 +48,6 @@ from sim.standstill import Standstill
 from sim.stepfaults import Stopped, Trap, TrappedStore, Traps
 from sim.witness import Violation
 from sim.world import World
-from store.clocks import MonoMs, StoreClock, WallMs
-from store.columns import Columns
-from store.disk import no_room
-from store.errors import RepeatUnknown, StoreError
-from store.flush import FlushSchedule, QueuesFlush
-from store.mappedfile import FlushJob
-from store.messagestore import MessageStore, PutBatch, PutResult
-from store.offsets import QueueOffset
-from store.reader import GetResult, Wanted
-from store.status import BrokerRole, PutMessageStatus
-from store.steps import at_once
 
 WALL_MS = 1_700_000_000_000
 TICK_MS = 60.0

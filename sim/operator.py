@@ -6,10 +6,10 @@ then is our bug: where acknowledgements come from page caches it never trusts a 
 before that node has caught up.
 """
 
-from ha.epochs import EpochEntry
+from duolog_server.ha.epochs import EpochEntry
+from duolog_server.store.status import BrokerRole
 from sim.node import Node
 from sim.stage import Stage
-from store.status import BrokerRole
 
 OPERATOR_MS = 70.0
 NOT_CUT = "not cut. Make this node the master"

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import U8
 from sim.disk import Inode, SimDisk
-from store.kernels import scan
-from store.kernels.jit import U8
 
 LOG = "commitlog/"
 NAME_DIGITS = 20

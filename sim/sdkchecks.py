@@ -3,12 +3,12 @@
 import json
 from collections import Counter
 
+from duolog_server.linearizable import Append, log, progress
+from duolog_server.store.metadata import SYSTEM_TOPIC
 from sim.clients import read_all
-from sim.linearizable import Append, log, progress
 from sim.node import Node
 from sim.sdkhistory import GROUP, PUBLISHED, QUEUES, WRITTEN, Queue, SdkHistory
 from sim.witness import Violation
-from store.metadata import SYSTEM_TOPIC
 
 
 def unfinished(node: Node, history: SdkHistory) -> str:

@@ -21,9 +21,9 @@ from duolog._sink import Sink
 from duolog._start import Start
 from duolog.wire import duolog_pb2 as wire
 
+from duolog_server.linearizable import NEVER
 from sim.channels import SimChannel
 from sim.clients import read_all
-from sim.linearizable import NEVER
 from sim.loop import SimLoop
 from sim.node import WALL_MS, Node
 from sim.sdkhistory import (

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from sim.linearizable import NEVER, Commit, Read, Told
+from duolog_server.linearizable import NEVER, Commit, Read, Told
 from sim.witness import Violation
 
 WRITTEN, PUBLISHED = "W", "K"

@@ -7,14 +7,14 @@ from typing import TypeVar
 
 from duolog import _errors as sdk
 
-from node.broker import Broker
-from node.pop.popservice import Handle, Popped
+from duolog_server.node.broker import Broker
+from duolog_server.node.pop.popservice import Handle, Popped
+from duolog_server.store.errors import StoreError
 from sim.deliveries import Deliveries, Mastership
 from sim.loop import SimLoop
 from sim.node import Node
 from sim.stage import Stage
 from sim.witness import Violation
-from store.errors import StoreError
 
 T = TypeVar("T")
 

@@ -4,10 +4,14 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
-from node.deferred.transactionservice import DISCARD_TOPIC
-from node.pop.retrytopics import dead_letter_topic
+from duolog_server.linearizable import NEVER, Append, log
+from duolog_server.node.deferred.transactionservice import DISCARD_TOPIC
+from duolog_server.node.pop.retrytopics import dead_letter_topic
+from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.metadata import SYSTEM_TOPIC
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.record import Record
 from sim.clients import read_all
-from sim.linearizable import NEVER, Append, log
 from sim.node import Node
 from sim.servicehistory import (
     COMMITTED,
@@ -23,10 +27,6 @@ from sim.servicehistory import (
     retry_of,
 )
 from sim.witness import Violation
-from store.delay import SCHEDULE_TOPIC
-from store.metadata import SYSTEM_TOPIC
-from store.offsets import QueueOffset
-from store.record import Record
 
 RATE = 0.98  # a node's clocks run at most 1 % fast, against the world and against another's
 SLACK_MS = 30.0

@@ -8,12 +8,15 @@ from duolog import _errors as sdk
 from duolog._columns import crc32, pack
 from duolog.wire import duolog_pb2 as wire
 
-from node.api.native import appends_of
-from node.broker import Broker
-from node.deferred.delayservice import RecallHandle
-from node.deferred.transactionservice import Check
-from node.filters.tagfilter import EVERYTHING
-from node.pop.popservice import Popped, PopRequest
+from duolog_server.node.api.native import appends_of
+from duolog_server.node.broker import Broker
+from duolog_server.node.deferred.delayservice import RecallHandle
+from duolog_server.node.deferred.transactionservice import Check
+from duolog_server.node.filters.tagfilter import EVERYTHING
+from duolog_server.node.pop.popservice import Popped, PopRequest
+from duolog_server.store.metadata import TopicConfig, new_group
+from duolog_server.store.record import Host
+from duolog_server.store.status import PutMessageStatus
 from sim.loop import SimLoop
 from sim.node import Node
 from sim.servicecalls import REFUSED, Calls, Consumption, check_not_recorded, mastership
@@ -33,9 +36,6 @@ from sim.servicehistory import (
 )
 from sim.stage import Stage
 from sim.witness import Violation
-from store.metadata import TopicConfig, new_group
-from store.record import Host
-from store.status import PutMessageStatus
 
 HOST = Host("127.0.0.1", 1)
 POISON_SHARE = 0.1

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from node.pop.popservice import Popped, PopRequest
-from node.pop.retrytopics import retry_topic
+from duolog_server.linearizable import NEVER
+from duolog_server.node.pop.popservice import Popped, PopRequest
+from duolog_server.node.pop.retrytopics import retry_topic
 from sim.deliveries import Deliveries, Mastership, Place
-from sim.linearizable import NEVER
 from sim.witness import Violation
 
 TOPIC, DELAYED, COMMITTED = "P", "D", "X"

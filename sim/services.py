@@ -12,29 +12,29 @@ from typing import Any, Protocol, TypeVar
 
 from duolog import _errors as sdk
 
-from ha.master import Master
-from ha.slave import Slave
-from node.access.gate import Gate
-from node.access.rules import Facts
-from node.api.guard import Guard
-from node.api.native import NodeFacts, native_methods
-from node.broker import Broker
-from node.config import Config
-from node.core.turnbudget import without_budget
-from node.deferred.transactionservice import Check
-from node.engine.log import Outcome
-from node.methods import Methods
-from node.replication.roles import Replication
+from duolog_server.ha.master import Master
+from duolog_server.ha.slave import Slave
+from duolog_server.node.access.gate import Gate
+from duolog_server.node.access.rules import Facts
+from duolog_server.node.api.guard import Guard
+from duolog_server.node.api.native import NodeFacts, native_methods
+from duolog_server.node.broker import Broker
+from duolog_server.node.config import Config
+from duolog_server.node.core.turnbudget import without_budget
+from duolog_server.node.deferred.transactionservice import Check
+from duolog_server.node.engine.log import Outcome
+from duolog_server.node.methods import Methods
+from duolog_server.node.replication.roles import Replication
+from duolog_server.store.clocks import MonoMs, WallMs
+from duolog_server.store.errors import StoreError
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.offsets import PhyOffset
 from sim.channels import GUARDED, SimServer
 from sim.config import Setup
 from sim.loop import SimLoop
 from sim.nodeusers import users_of
 from sim.witness import Violation
 from sim.world import World
-from store.clocks import MonoMs, WallMs
-from store.errors import StoreError
-from store.messagestore import MessageStore
-from store.offsets import PhyOffset
 
 T = TypeVar("T")
 Answer = Callable[[Any, Exception | None], None]

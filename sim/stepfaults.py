@@ -12,18 +12,18 @@ from dataclasses import dataclass
 
 from duolog._message import RETRY_PREFIX
 
-from node.deferred.delayservice import DONE_TOPIC, TIMER_TOPIC
-from node.deferred.transactionservice import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
-from node.service.publishservice import STAGED_TOPIC
+from duolog_server.node.deferred.delayservice import DONE_TOPIC, TIMER_TOPIC
+from duolog_server.node.deferred.transactionservice import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
+from duolog_server.node.service.publishservice import STAGED_TOPIC
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.messagestore import MessageStore, PutBatch, PutResult
+from duolog_server.store.metadata import SYSTEM_TOPIC
+from duolog_server.store.status import PutMessageStatus
 from sim.faults import NODES, Fault
 from sim.litehistory import PARENT
 from sim.sdkhistory import PUBLISHED, WRITTEN
 from sim.servicehistory import COMMITTED, DELAYED
-from store.clocks import WallMs
-from store.delay import SCHEDULE_TOPIC
-from store.messagestore import MessageStore, PutBatch, PutResult
-from store.metadata import SYSTEM_TOPIC
-from store.status import PutMessageStatus
 
 STEP = "at_step"
 BEFORE, AFTER, REFUSED = "before", "after", "refused"

@@ -4,14 +4,14 @@ import builtins
 from collections.abc import Mapping
 from typing import Protocol
 
-from ha.failover import Failover
-from ha.master import Master
-from ha.slave import Slave
+from duolog_server.ha.failover import Failover
+from duolog_server.ha.master import Master
+from duolog_server.ha.slave import Slave
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.status import BrokerRole
 from sim.disk import SimDisk
 from sim.platter import LogBytes
-from store.clocks import MonoMs
-from store.messagestore import MessageStore
-from store.status import BrokerRole
 
 
 class Watched(Protocol):

@@ -6,15 +6,15 @@ from typing import Any
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from node.access.gate import Gate, Principal
-from node.access.guarding import Delivering
-from node.access.rules import Facts, Rule
-from node.api.guard import Guard
-from node.appending import Appending, AppendingFor, Outcome
-from node.rights.resources import Need
+from duolog_server.node.access.gate import Gate, Principal
+from duolog_server.node.access.guarding import Delivering
+from duolog_server.node.access.rules import Facts, Rule
+from duolog_server.node.api.guard import Guard
+from duolog_server.node.appending import Appending, AppendingFor, Outcome
+from duolog_server.node.rights.resources import Need
+from duolog_server.store.record import Host
 from sim.accesswatch import AccessWatch
 from sim.node import Node
-from store.record import Host
 
 
 class WatchedAppends:

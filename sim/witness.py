@@ -7,9 +7,9 @@ its barrier: each is harmless until much later, so each is looked for where it h
 import re
 from typing import Any
 
-from ha.epochs import EPOCH_TOPIC
-from ha.progress import ConnectionState
-from ha.slave import Slave
+from duolog_server.ha.epochs import EPOCH_TOPIC
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.ha.slave import Slave
 from sim.platter import Noted, identity_on, marks_on, membership_on, noted_on
 from sim.watched import Watched
 

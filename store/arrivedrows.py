@@ -6,9 +6,9 @@ they do not continue each other, or do not begin where dispatch is, it scans the
 
 import numpy as np
 
-from store.kernels import scan
-from store.kernels.jit import I64
-from store.scanahead import ROWS_MAX, Scanned, Stretch
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.scanahead import ROWS_MAX, Scanned, Stretch
 
 
 class ArrivedRows:

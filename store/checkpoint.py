@@ -20,8 +20,8 @@ import struct
 
 import numpy as np
 
-from store.confirmnote import ConfirmNote
-from store.disk import Disk, DiskFile, no_room
+from duolog_server.store.confirmnote import ConfirmNote
+from duolog_server.store.disk import Disk, DiskFile, no_room
 
 FILE_BYTES = 4096
 CLOCK_SLACK_MS = 3000

@@ -15,7 +15,7 @@ Pure: the readings of both clocks arrive as arguments.
 
 from typing import NewType
 
-from store.kernels.jit import I64
+from duolog_server.store.kernels.jit import I64
 
 WallMs = NewType("WallMs", int)
 MonoMs = NewType("MonoMs", int)

@@ -9,12 +9,12 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from store import lightqueues
-from store.errors import BadMessage
-from store.kernels import encode
-from store.kernels.jit import EMPTY_U8, I64, U8, U32
-from store.record import PROPERTIES_BYTES_MAX, SENT_PROPERTIES_BYTES_MAX
-from store.status import PutMessageStatus
+from duolog_server.store import lightqueues
+from duolog_server.store.errors import BadMessage
+from duolog_server.store.kernels import encode
+from duolog_server.store.kernels.jit import EMPTY_U8, I64, U8, U32
+from duolog_server.store.record import PROPERTIES_BYTES_MAX, SENT_PROPERTIES_BYTES_MAX
+from duolog_server.store.status import PutMessageStatus
 
 # Topics that the node notes in its copies of messages, which others follow.
 _NOTED = tuple(name.encode() + b"\x01" for name in ("RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"))

@@ -10,19 +10,19 @@ from functools import lru_cache
 
 import numpy as np
 
-from store.columns import Columns
-from store.directories import LOG
-from store.disk import Disk
-from store.errors import BadMessage, CorruptRecord, OffsetOutOfRange
-from store.kernels import encode, scan
-from store.kernels.jit import EMPTY_I64, EMPTY_U8, I64, U8
-from store.kernels.ordered import clear_back, copy_records
-from store.mappedfile import MappedFile
-from store.mappedfilequeue import MappedFileQueue
-from store.offsets import PhyOffset, QueueOffset
-from store.options import StoreOptions
-from store.record import Host, Record, RecordHeader, decode_properties, topic_bytes
-from store.transientpool import TransientStorePool
+from duolog_server.store.columns import Columns
+from duolog_server.store.directories import LOG
+from duolog_server.store.disk import Disk
+from duolog_server.store.errors import BadMessage, CorruptRecord, OffsetOutOfRange
+from duolog_server.store.kernels import encode, scan
+from duolog_server.store.kernels.jit import EMPTY_I64, EMPTY_U8, I64, U8
+from duolog_server.store.kernels.ordered import clear_back, copy_records
+from duolog_server.store.mappedfile import MappedFile
+from duolog_server.store.mappedfilequeue import MappedFileQueue
+from duolog_server.store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.record import Host, Record, RecordHeader, decode_properties, topic_bytes
+from duolog_server.store.transientpool import TransientStorePool
 
 BLANK_BYTES = 8
 SECTOR = 512

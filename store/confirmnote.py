@@ -20,7 +20,7 @@ import zlib
 
 import numpy as np
 
-from store.kernels.jit import EMPTY_U8, U8
+from duolog_server.store.kernels.jit import EMPTY_U8, U8
 
 SLOT_BYTES = 512
 SLOTS = 2

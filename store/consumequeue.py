@@ -14,16 +14,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from store.errors import BadStoreDirectory
-from store.kernels import queue as kernel
-from store.kernels import scan
-from store.kernels.jit import I64, U8
-from store.mappedfile import MappedFile
-from store.mappedfilequeue import MappedFileQueue
-from store.offsets import QueueOffset
-from store.openfiles import OpenFiles
-from store.queueends import QueueKey
-from store.queuelayout import QueueLayout
+from duolog_server.store.errors import BadStoreDirectory
+from duolog_server.store.kernels import queue as kernel
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64, U8
+from duolog_server.store.mappedfile import MappedFile
+from duolog_server.store.mappedfilequeue import MappedFileQueue
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.openfiles import OpenFiles
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.queuelayout import QueueLayout
 
 ENTRY_BYTES = kernel.ENTRY_BYTES
 BLANK = 0x7FFFFFFF  # size field of a blank entry

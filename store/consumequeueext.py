@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from store.errors import BadStoreDirectory
-from store.mappedfilequeue import MappedFileQueue
-from store.openfiles import OpenFiles
-from store.queueends import QueueKey
-from store.queuelayout import QueueLayout
+from duolog_server.store.errors import BadStoreDirectory
+from duolog_server.store.mappedfilequeue import MappedFileQueue
+from duolog_server.store.openfiles import OpenFiles
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.queuelayout import QueueLayout
 
 _UNIT = struct.Struct(">hqqh")
 _END = struct.pack(">h", -1)

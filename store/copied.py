@@ -5,7 +5,7 @@ has another one: then log, queues and checkpoint are of different moments. What 
 the copy is not lost, the original has it.
 """
 
-from store.disk import Disk
+from duolog_server.store.disk import Disk
 
 ABORT = "abort"  # there while a process has the directory open
 LOCK = "lock"

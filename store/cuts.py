@@ -6,13 +6,13 @@ before anything is removed; a cut that a full disk interrupted is repeated and c
 
 from dataclasses import dataclass
 
-from store.checkpoint import StoreCheckpoint
-from store.commitlog import CommitLog
-from store.dispatch import Dispatcher
-from store.indexservice import IndexService
-from store.queuefloors import drop_floors
-from store.queueflushes import QueueFlushes
-from store.queues import ConsumeQueues
+from duolog_server.store.checkpoint import StoreCheckpoint
+from duolog_server.store.commitlog import CommitLog
+from duolog_server.store.dispatch import Dispatcher
+from duolog_server.store.indexservice import IndexService
+from duolog_server.store.queuefloors import drop_floors
+from duolog_server.store.queueflushes import QueueFlushes
+from duolog_server.store.queues import ConsumeQueues
 
 
 @dataclass(frozen=True, slots=True)

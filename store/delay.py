@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from store.kernels.jit import I64
+from duolog_server.store.kernels.jit import I64
 
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"

@@ -8,7 +8,7 @@ RocketMQ.
 import os
 from pathlib import Path
 
-from store.errors import BadStoreDirectory
+from duolog_server.store.errors import BadStoreDirectory
 
 LOG = "commitlog"
 QUEUES = "consumequeue"

@@ -8,7 +8,7 @@ import errno
 from dataclasses import dataclass
 from typing import Protocol
 
-from store.kernels.jit import U8
+from duolog_server.store.kernels.jit import U8
 
 
 def no_room(error: OSError) -> bool:

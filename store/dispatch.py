@@ -14,18 +14,18 @@ from typing import Protocol
 
 import numpy as np
 
-from store.arrivedrows import ArrivedRows
-from store.commitlog import CommitLog, CorruptRange
-from store.consumequeue import ConsumeQueue
-from store.consumequeueext import ConsumeQueueExt, CqExtUnit
-from store.idempotence import IdempotenceTable, Run
-from store.indexservice import IndexService
-from store.kernels import scan
-from store.kernels.jit import I64, U8
-from store.places import Grouped, PlaceFinder
-from store.queueends import QueueKey
-from store.queues import ConsumeQueues
-from store.scanahead import ROWS_MAX, Lend, ScanAhead, Scanned, Stretch, scan_stretch
+from duolog_server.store.arrivedrows import ArrivedRows
+from duolog_server.store.commitlog import CommitLog, CorruptRange
+from duolog_server.store.consumequeue import ConsumeQueue
+from duolog_server.store.consumequeueext import ConsumeQueueExt, CqExtUnit
+from duolog_server.store.idempotence import IdempotenceTable, Run
+from duolog_server.store.indexservice import IndexService
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64, U8
+from duolog_server.store.places import Grouped, PlaceFinder
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.queues import ConsumeQueues
+from duolog_server.store.scanahead import ROWS_MAX, Lend, ScanAhead, Scanned, Stretch, scan_stretch
 
 FEW_ROWS = 504  # looked at once, while there are many queues to be made
 NEW_QUEUES_MAX = 16  # made by one step of a store that serves: a few ms

@@ -12,27 +12,27 @@ from typing import Any
 
 import numpy as np
 
-from store.checkpoint import StoreCheckpoint
-from store.commitlog import CommitLog, CorruptRange, scan_reason
-from store.consumequeue import BLANK, ENTRY_BYTES
-from store.consumequeueext import MAX_ADDR
-from store.copied import ABORT, is_copied
-from store.delay import SCHEDULE_TOPIC, parse_delay_levels
-from store.disk import Disk
-from store.dispatch import is_directory_name
-from store.errors import BadStoreDirectory
-from store.indexservice import DIRECTORY as INDEX_DIRECTORY
-from store.indexservice import IndexService, key_hash
-from store.indexsizes import found_sizes
-from store.kernels import index as index_kernel
-from store.kernels import queue as queue_kernel
-from store.kernels import scan
-from store.kernels.jit import I64, U8
-from store.mappedfile import MappedFile
-from store.metadata import SYSTEM_TOPIC, Metadata
-from store.options import StoreOptions
-from store.places import PlaceFinder
-from store.queues import ROOT as QUEUE_ROOT
+from duolog_server.store.checkpoint import StoreCheckpoint
+from duolog_server.store.commitlog import CommitLog, CorruptRange, scan_reason
+from duolog_server.store.consumequeue import BLANK, ENTRY_BYTES
+from duolog_server.store.consumequeueext import MAX_ADDR
+from duolog_server.store.copied import ABORT, is_copied
+from duolog_server.store.delay import SCHEDULE_TOPIC, parse_delay_levels
+from duolog_server.store.disk import Disk
+from duolog_server.store.dispatch import is_directory_name
+from duolog_server.store.errors import BadStoreDirectory
+from duolog_server.store.indexservice import DIRECTORY as INDEX_DIRECTORY
+from duolog_server.store.indexservice import IndexService, key_hash
+from duolog_server.store.indexsizes import found_sizes
+from duolog_server.store.kernels import index as index_kernel
+from duolog_server.store.kernels import queue as queue_kernel
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64, U8
+from duolog_server.store.mappedfile import MappedFile
+from duolog_server.store.metadata import SYSTEM_TOPIC, Metadata
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.places import PlaceFinder
+from duolog_server.store.queues import ROOT as QUEUE_ROOT
 
 ROWS = 8184  # no power of two: see `store.scanahead`
 QUERY_MAX = 32  # what RocketMQ's store answers to one key query by default

@@ -15,7 +15,7 @@ StoreError
 └── StoreClosed()
 """
 
-from store.status import PutMessageStatus
+from duolog_server.store.status import PutMessageStatus
 
 
 class StoreError(Exception):

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from store import lightqueues
-from store.directories import INDEX, LOG, QUEUES
+from duolog_server.store import lightqueues
+from duolog_server.store.directories import INDEX, LOG, QUEUES
 
 # The log first: where others lie on its file system, deleting segments makes room for them.
 _PLACES = (LOG, QUEUES, "consumequeue_ext", lightqueues.ROOT, INDEX)

@@ -16,10 +16,10 @@ the same on disk in both.
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from store.clocks import MonoMs
-from store.mappedfile import FlushJob
-from store.messagestore import MessageStore
-from store.options import StoreOptions
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.mappedfile import FlushJob
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.options import StoreOptions
 
 NOTE_SYNC_MS = 1000
 

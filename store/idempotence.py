@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from store.errors import ProducerForgotten, SequenceTooOld
+from duolog_server.store.errors import ProducerForgotten, SequenceTooOld
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from store.dispatch import Dispatcher, DispatchTargets
-from store.indexservice import IndexFile, IndexService
-from store.kernels import index as kernel
-from store.kernels import scan
-from store.kernels.jit import I64, U8
+from duolog_server.store.dispatch import Dispatcher, DispatchTargets
+from duolog_server.store.indexservice import IndexFile, IndexService
+from duolog_server.store.kernels import index as kernel
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64, U8
 
 SAMPLE = 1024
 

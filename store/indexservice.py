@@ -19,15 +19,15 @@ from datetime import datetime
 
 import numpy as np
 
-from store.clocks import WallMs
-from store.directories import INDEX
-from store.disk import Disk, DiskFile
-from store.errors import BadStoreDirectory
-from store.kernels import index as kernel
-from store.kernels import scan
-from store.kernels.jit import I64, U8
-from store.mappedfile import FlushJob, MappedFile
-from store.options import StoreOptions
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.directories import INDEX
+from duolog_server.store.disk import Disk, DiskFile
+from duolog_server.store.errors import BadStoreDirectory
+from duolog_server.store.kernels import index as kernel
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64, U8
+from duolog_server.store.mappedfile import FlushJob, MappedFile
+from duolog_server.store.options import StoreOptions
 
 NAME_DIGITS = 17
 DIRECTORY = INDEX

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from store.disk import Disk, DiskFile
-from store.errors import BadStoreDirectory
-from store.indexservice import DIRECTORY, IndexHeader
-from store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
-from store.options import StoreOptions
+from duolog_server.store.disk import Disk, DiskFile
+from duolog_server.store.errors import BadStoreDirectory
+from duolog_server.store.indexservice import DIRECTORY, IndexHeader
+from duolog_server.store.kernels.index import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from duolog_server.store.options import StoreOptions
 
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")

@@ -8,8 +8,8 @@ import json
 import re
 from typing import Any
 
-from store.disk import Disk
-from store.errors import BadStoreFile
+from duolog_server.store.disk import Disk
+from duolog_server.store.errors import BadStoreFile
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])\s*(-?\d+)\s*:', re.DOTALL)
 

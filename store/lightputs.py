@@ -6,19 +6,19 @@ queues move only once the log has the message, by `store.puts`.
 
 from collections.abc import Iterable, Sequence
 
-from store.columns import BadProperties, Columns
-from store.commitlog import CommitLog
-from store.errors import BadMessage
-from store.kernels.encode import RECORD_CRC_BYTES, UNIQ_KEY_BYTES
-from store.lightqueues import (
+from duolog_server.store.columns import BadProperties, Columns
+from duolog_server.store.commitlog import CommitLog
+from duolog_server.store.errors import BadMessage
+from duolog_server.store.kernels.encode import RECORD_CRC_BYTES, UNIQ_KEY_BYTES
+from duolog_server.store.lightqueues import (
     MULTI_DISPATCH,
     MULTI_QUEUE_OFFSET,
     NAME_BYTES_MAX,
     is_light,
 )
-from store.queueends import QueueEnds, QueueKey
-from store.record import PROPERTIES_BYTES_MAX
-from store.status import PutMessageStatus
+from duolog_server.store.queueends import QueueEnds, QueueKey
+from duolog_server.store.record import PROPERTIES_BYTES_MAX
+from duolog_server.store.status import PutMessageStatus
 
 _PAIR, _END = b"\x01", b"\x02"
 

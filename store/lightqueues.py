@@ -12,7 +12,7 @@ What lay before is dropped there.
 
 from collections.abc import Mapping
 
-from store.kernels import scan
+from duolog_server.store.kernels import scan
 
 START = scan.LIGHT_START.tobytes().decode()  # of every name; no topic has a $ in its own
 NAME_BYTES_MAX = 255

@@ -6,10 +6,10 @@ and checked.
 
 from collections.abc import Callable
 
-from store.errors import StoreError
-from store.indexservice import IndexService
-from store.offsets import PhyOffset
-from store.record import Record, keys_of, parse_message_id
+from duolog_server.store.errors import StoreError
+from duolog_server.store.indexservice import IndexService
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.record import Record, keys_of, parse_message_id
 
 
 class Lookups:

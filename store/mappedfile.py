@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from store.disk import Disk, DiskFile, no_room
-from store.kernels.jit import U8
-from store.kernels.ordered import clear_back, copy_records
+from duolog_server.store.disk import Disk, DiskFile, no_room
+from duolog_server.store.kernels.jit import U8
+from duolog_server.store.kernels.ordered import clear_back, copy_records
 
 PAGE = 4096
 CHUNK = 1 << 20

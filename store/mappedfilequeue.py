@@ -4,10 +4,10 @@ from bisect import bisect_right
 from itertools import pairwise
 from operator import attrgetter
 
-from store.disk import Disk, Listing
-from store.errors import BadStoreDirectory
-from store.mappedfile import PAGE, FlushJob, MappedFile
-from store.openfiles import LazyFile, OpenFiles
+from duolog_server.store.disk import Disk, Listing
+from duolog_server.store.errors import BadStoreDirectory
+from duolog_server.store.mappedfile import PAGE, FlushJob, MappedFile
+from duolog_server.store.openfiles import LazyFile, OpenFiles
 
 NAME_DIGITS = 20
 _START = attrgetter("start")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from store.kernels.jit import U8
+from duolog_server.store.kernels.jit import U8
 
 PAGE = mmap.PAGESIZE
 POPULATE_READ = 22

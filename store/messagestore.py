@@ -15,43 +15,43 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from store import copied, recovery
-from store.checkpoint import StoreCheckpoint
-from store.clocks import WallMs
-from store.commitlog import CommitLog
-from store.copied import ABORT, LOCK
-from store.cuts import Cuts
-from store.delay import parse_delay_levels
-from store.disk import Disk, no_room
-from store.dispatch import NEW_QUEUES_MAX, Arrival, Dispatcher, DispatchTargets
-from store.errors import CorruptRecord, OffsetOutOfRange, StoreClosed
-from store.idempotence import IdempotenceTable
-from store.indexservice import IndexService
-from store.kernels import decode
-from store.kernels.jit import I64, U8
-from store.lookups import Lookups
-from store.mappedfile import FlushJob
-from store.metadatafiles import SavedEnds, read_consumed, read_ends
-from store.offsets import PhyOffset, QueueOffset
-from store.openfiles import TooManyUnsynced
-from store.options import StoreOptions
-from store.puts import PutBatch, PutResult, Puts, Singles, SinglesResult
-from store.queueends import QueueEnds, QueueKey
-from store.queueflushes import Derived, QueueFlushes
-from store.queuenote import NOT_INDEXED
-from store.queues import ConsumeQueues
-from store.reader import ANY, ColumnReader, GetMessageStatus, GetResult, Wanted
-from store.record import (
+from duolog_server.store import copied, recovery
+from duolog_server.store.checkpoint import StoreCheckpoint
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.commitlog import CommitLog
+from duolog_server.store.copied import ABORT, LOCK
+from duolog_server.store.cuts import Cuts
+from duolog_server.store.delay import parse_delay_levels
+from duolog_server.store.disk import Disk, no_room
+from duolog_server.store.dispatch import NEW_QUEUES_MAX, Arrival, Dispatcher, DispatchTargets
+from duolog_server.store.errors import CorruptRecord, OffsetOutOfRange, StoreClosed
+from duolog_server.store.idempotence import IdempotenceTable
+from duolog_server.store.indexservice import IndexService
+from duolog_server.store.kernels import decode
+from duolog_server.store.kernels.jit import I64, U8
+from duolog_server.store.lookups import Lookups
+from duolog_server.store.mappedfile import FlushJob
+from duolog_server.store.metadatafiles import SavedEnds, read_consumed, read_ends
+from duolog_server.store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.openfiles import TooManyUnsynced
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.puts import PutBatch, PutResult, Puts, Singles, SinglesResult
+from duolog_server.store.queueends import QueueEnds, QueueKey
+from duolog_server.store.queueflushes import Derived, QueueFlushes
+from duolog_server.store.queuenote import NOT_INDEXED
+from duolog_server.store.queues import ConsumeQueues
+from duolog_server.store.reader import ANY, ColumnReader, GetMessageStatus, GetResult, Wanted
+from duolog_server.store.record import (
     BORN_HOST_V6,
     LOCAL_HOST,
     Host,
     Record,
 )
-from store.recovery import Recovery, RecoveryReport
-from store.retention import Retention
-from store.scanahead import Lend
-from store.status import BrokerRole, PutMessageStatus, RunningFlags
-from store.steps import at_once
+from duolog_server.store.recovery import Recovery, RecoveryReport
+from duolog_server.store.retention import Retention
+from duolog_server.store.scanahead import Lend
+from duolog_server.store.status import BrokerRole, PutMessageStatus, RunningFlags
+from duolog_server.store.steps import at_once
 
 STOPPED = "stopped"  # the same file after a clean stop: a full disk may have no inode for another
 FENCED = b"fenced\n"  # what a process writes into it that is fenced

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from store.accesstables import AccessTables
-from store.births import Births
-from store.delay import SCHEDULE_TOPIC
-from store.errors import BadGroup, BadMessage
+from duolog_server.store.accesstables import AccessTables
+from duolog_server.store.births import Births
+from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.errors import BadGroup, BadMessage
 
 SYSTEM_PREFIX = "DUOLOG_SYS_"
 SYSTEM_TOPIC = SYSTEM_PREFIX + "METADATA"

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from store import jsontext
-from store.clocks import WallMs
-from store.delay import SCHEDULE_TOPIC
-from store.disk import Disk
-from store.metadata import (
+from duolog_server.store import jsontext
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.disk import Disk
+from duolog_server.store.metadata import (
     NOT_THE_SHAPE,
     SYSTEM_TOPIC,
     Json,
@@ -29,7 +29,7 @@ from store.metadata import (
     offsets_of,
     topics_of,
 )
-from store.queueends import QueueKey
+from duolog_server.store.queueends import QueueKey
 
 TOPICS = "config/topics.json"
 GROUPS = "config/subscriptionGroup.json"

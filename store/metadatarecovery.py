@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from store import jsontext
-from store.disk import Disk
-from store.errors import BadStoreFile
-from store.metadata import NOT_THE_SHAPE, Json, Metadata
-from store.metadatafiles import (
+from duolog_server.store import jsontext
+from duolog_server.store.disk import Disk
+from duolog_server.store.errors import BadStoreFile
+from duolog_server.store.metadata import NOT_THE_SHAPE, Json, Metadata
+from duolog_server.store.metadatafiles import (
     BACKUP,
     DELAYS,
     EXPORTS,

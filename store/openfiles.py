@@ -9,8 +9,8 @@ import errno
 from collections import deque
 from collections.abc import Callable
 
-from store.disk import Disk, DiskFile
-from store.kernels.jit import U8
+from duolog_server.store.disk import Disk, DiskFile
+from duolog_server.store.kernels.jit import U8
 
 LOOKS = 8  # files checked for closing each time one is opened
 LOOKS_AFTER_SYNC = 256  # can be closed in a few ms

@@ -5,8 +5,8 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
-from store.directories import INDEX, LOG, QUEUES
-from store.status import BrokerRole, FlushDiskType
+from duolog_server.store.directories import INDEX, LOG, QUEUES
+from duolog_server.store.status import BrokerRole, FlushDiskType
 
 T = TypeVar("T")
 GIB = 1 << 30

@@ -12,11 +12,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from store.kernels import scan
-from store.kernels.jit import I64, U8
-from store.lightqueues import light_places
-from store.queueends import QueueKey
-from store.record import Record
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64, U8
+from duolog_server.store.lightqueues import light_places
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.record import Record
 
 TOPICS_KEPT = 100_000  # limit of cached decoded names
 

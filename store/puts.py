@@ -7,12 +7,12 @@ only once the log has the batch.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from store.clocks import WallMs
-from store.columns import Columns
-from store.commitlog import Appended, CommitLog, Part
-from store.errors import BadMessage
-from store.idempotence import IdempotenceTable, Run
-from store.kernels.encode import (
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.commitlog import Appended, CommitLog, Part
+from duolog_server.store.errors import BadMessage
+from duolog_server.store.idempotence import IdempotenceTable, Run
+from duolog_server.store.kernels.encode import (
     FIELD_QUEUE_ID,
     FIELD_QUEUE_OFFSET,
     FIELD_SYSFLAG,
@@ -22,13 +22,13 @@ from store.kernels.encode import (
     SINGLES_FIELDS,
     UNIQ_KEY_BYTES,
 )
-from store.kernels.jit import I64
-from store.lightputs import LightPuts, check_names, with_places
-from store.offsets import PhyOffset, QueueOffset
-from store.options import StoreOptions
-from store.queueends import QueueEnds
-from store.queues import ConsumeQueues
-from store.record import (
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.lightputs import LightPuts, check_names, with_places
+from duolog_server.store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.queueends import QueueEnds
+from duolog_server.store.queues import ConsumeQueues
+from duolog_server.store.record import (
     LOCAL_HOST,
     PROPERTIES_BYTES_MAX,
     TRANSACTION_MASK,
@@ -38,7 +38,7 @@ from store.record import (
     RecordHeader,
     check_topic,
 )
-from store.status import PutMessageStatus
+from duolog_server.store.status import PutMessageStatus
 
 QUEUE_ID_MAX = 65535
 MESSAGES_PER_BATCH_MAX = 1 << 20

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from store.consumequeue import BLANK, ENTRY_BYTES, ConsumeQueue
-from store.consumequeueext import ConsumeQueueExt, is_ext_address
-from store.kernels import scan
-from store.kernels.jit import I64
-from store.queueends import QueueKey
-from store.queuenote import Noted, QueueEnd
-from store.queues import ConsumeQueues
+from duolog_server.store.consumequeue import BLANK, ENTRY_BYTES, ConsumeQueue
+from duolog_server.store.consumequeueext import ConsumeQueueExt, is_ext_address
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.queuenote import Noted, QueueEnd
+from duolog_server.store.queues import ConsumeQueues
 
 NOTHING = QueueEnd(0, -1, 0, -1)
 OLDER = "name older records"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from store.lightqueues import is_light, parent_of
+from duolog_server.store.lightqueues import is_light, parent_of
 
 QueueKey = tuple[str, int]  # topic and queue id
 

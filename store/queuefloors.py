@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from store.commitlog import CorruptRange
-from store.consumequeue import BLANK, ENTRIES_AT_ONCE, ENTRY_BYTES, ConsumeQueue
-from store.queues import ConsumeQueues
+from duolog_server.store.commitlog import CorruptRange
+from duolog_server.store.consumequeue import BLANK, ENTRIES_AT_ONCE, ENTRY_BYTES, ConsumeQueue
+from duolog_server.store.queues import ConsumeQueues
 
 
 def drop_floors(queues: ConsumeQueues, corrupt: Iterable[CorruptRange], offset: int) -> None:

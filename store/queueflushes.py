@@ -7,12 +7,12 @@ outdated is written again; a step never blocks, the sync itself is a job for a t
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from store.consumequeue import ConsumeQueue
-from store.disk import Disk
-from store.mappedfile import FlushJob
-from store.queuenote import Note
-from store.queues import QUEUES_AT_ONCE, ConsumeQueues
-from store.steps import at_once
+from duolog_server.store.consumequeue import ConsumeQueue
+from duolog_server.store.disk import Disk
+from duolog_server.store.mappedfile import FlushJob
+from duolog_server.store.queuenote import Note
+from duolog_server.store.queues import QUEUES_AT_ONCE, ConsumeQueues
+from duolog_server.store.steps import at_once
 
 
 @dataclass(frozen=True, slots=True)

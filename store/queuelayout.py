@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from store.queueends import QueueKey
+from duolog_server.store.queueends import QueueKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from store.consumequeue import ConsumeQueue
-from store.disk import Disk, DiskFile, no_room
-from store.queueends import QueueKey
+from duolog_server.store.consumequeue import ConsumeQueue
+from duolog_server.store.disk import Disk, DiskFile, no_room
+from duolog_server.store.queueends import QueueKey
 
 PATH = "queueends"
 NOT_INDEXED = (1 << 63) - 1  # no index reaches so far: what is missing is looked for in the log

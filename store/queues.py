@@ -2,18 +2,18 @@
 
 from collections.abc import Generator, Iterable, Iterator
 
-from store import lightqueues
-from store.consumequeue import ENTRY_BYTES, ConsumeQueue
-from store.consumequeueext import ConsumeQueueExt
-from store.directories import QUEUES
-from store.disk import Disk
-from store.errors import BadStoreDirectory, OtherFileSize
-from store.mappedfile import FlushJob
-from store.openfiles import OpenFiles
-from store.options import StoreOptions
-from store.queueends import QueueKey
-from store.queuelayout import QueueLayout
-from store.queuenote import Note, Noted, QueueNotes, combined
+from duolog_server.store import lightqueues
+from duolog_server.store.consumequeue import ENTRY_BYTES, ConsumeQueue
+from duolog_server.store.consumequeueext import ConsumeQueueExt
+from duolog_server.store.directories import QUEUES
+from duolog_server.store.disk import Disk
+from duolog_server.store.errors import BadStoreDirectory, OtherFileSize
+from duolog_server.store.mappedfile import FlushJob
+from duolog_server.store.openfiles import OpenFiles
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.queuelayout import QueueLayout
+from duolog_server.store.queuenote import Note, Noted, QueueNotes, combined
 
 ROOT = QUEUES
 EXT_ROOT = "consumequeue_ext"

@@ -7,14 +7,14 @@ from functools import partial
 
 import numpy as np
 
-from store.commitlog import CommitLog
-from store.consumequeue import ENTRY_BYTES, ConsumeQueue, EntrySlice
-from store.consumequeueext import ConsumeQueueExt, is_ext_address
-from store.filterbits import FilterBits
-from store.kernels import decode
-from store.kernels.choose import gather
-from store.kernels.jit import EMPTY_I64, I64, U8
-from store.offsets import QueueOffset
+from duolog_server.store.commitlog import CommitLog
+from duolog_server.store.consumequeue import ENTRY_BYTES, ConsumeQueue, EntrySlice
+from duolog_server.store.consumequeueext import ConsumeQueueExt, is_ext_address
+from duolog_server.store.filterbits import FilterBits
+from duolog_server.store.kernels import decode
+from duolog_server.store.kernels.choose import gather
+from duolog_server.store.kernels.jit import EMPTY_I64, I64, U8
+from duolog_server.store.offsets import QueueOffset
 
 MESSAGES_MAX = 65536
 ENTRIES_MAX = 262_144  # examined by one read, however few match

@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from store.errors import BadMessage
-from store.kernels import scan
-from store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.errors import BadMessage
+from duolog_server.store.kernels import scan
+from duolog_server.store.offsets import PhyOffset, QueueOffset
 
 NAME_VALUE_SEPARATOR = "\x01"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

@@ -12,28 +12,28 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from store.checkpoint import StoreCheckpoint
-from store.commitlog import CommitLog
-from store.consumequeue import ENTRY_BYTES
-from store.directories import LOG
-from store.disk import no_room
-from store.dispatch import Dispatcher, DispatchTargets
-from store.errors import BadStoreDirectory, OtherFileSize
-from store.idempotence import IdempotenceTable
-from store.indexcheck import first_untrusted
-from store.indexservice import IndexService
-from store.kernels import scan
-from store.kernels.jit import I64
-from store.mappedfile import MappedFile
-from store.metadatafiles import NO_ENDS, SNAPSHOT, SavedEnds
-from store.openfiles import TooManyUnsynced
-from store.options import StoreOptions
-from store.queuecheck import OLDER, Comparison, doubtful, faults_of_units
-from store.queueends import QueueKey
-from store.queuenote import Noted
-from store.queues import ROOT, ConsumeQueues
-from store.scanahead import Lend
-from store.status import BrokerRole
+from duolog_server.store.checkpoint import StoreCheckpoint
+from duolog_server.store.commitlog import CommitLog
+from duolog_server.store.consumequeue import ENTRY_BYTES
+from duolog_server.store.directories import LOG
+from duolog_server.store.disk import no_room
+from duolog_server.store.dispatch import Dispatcher, DispatchTargets
+from duolog_server.store.errors import BadStoreDirectory, OtherFileSize
+from duolog_server.store.idempotence import IdempotenceTable
+from duolog_server.store.indexcheck import first_untrusted
+from duolog_server.store.indexservice import IndexService
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.mappedfile import MappedFile
+from duolog_server.store.metadatafiles import NO_ENDS, SNAPSHOT, SavedEnds
+from duolog_server.store.openfiles import TooManyUnsynced
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.queuecheck import OLDER, Comparison, doubtful, faults_of_units
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.queuenote import Noted
+from duolog_server.store.queues import ROOT, ConsumeQueues
+from duolog_server.store.scanahead import Lend
+from duolog_server.store.status import BrokerRole
 
 NORMAL_FILES = 3
 # How far back producers' sequences are read: longer than any client repeats a send.

@@ -15,14 +15,14 @@ are where the disk takes no puts and other nodes of the group, which have room, 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from store.clocks import WallMs
-from store.commitlog import CommitLog
-from store.directories import LOG
-from store.disk import Disk
-from store.indexservice import IndexService
-from store.options import StoreOptions
-from store.queues import ConsumeQueues
-from store.status import RunningFlags
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.commitlog import CommitLog
+from duolog_server.store.directories import LOG
+from duolog_server.store.disk import Disk
+from duolog_server.store.indexservice import IndexService
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.queues import ConsumeQueues
+from duolog_server.store.status import RunningFlags
 
 HOUR_MS = 3_600_000
 MANUAL_ROUNDS = 20

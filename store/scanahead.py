@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from store.kernels import scan
-from store.kernels.jit import I64
-from store.mappedfile import MappedFile
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.mappedfile import MappedFile
 
 # Columns of a row table lie apart by its capacity. Were that a power of two, all of a record's
 # fields would compete for the same few lines of the processor's caches: it takes a third longer.

@@ -6,7 +6,7 @@ pool is only used with asynchronous flush.
 
 import numpy as np
 
-from store.kernels.jit import U8
+from duolog_server.store.kernels.jit import U8
 
 
 class TransientStorePool:

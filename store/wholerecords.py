@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from store.commitlog import scan_reason
-from store.delay import parse_delay_levels
-from store.kernels import scan
-from store.kernels.jit import I64, U8
-from store.options import StoreOptions
-from store.scanahead import ROWS_MAX
+from duolog_server.store.commitlog import scan_reason
+from duolog_server.store.delay import parse_delay_levels
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64, U8
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.scanahead import ROWS_MAX
 
 RECORD_OVERHEAD_MAX = 128 << 10  # of a record over its body
 # Bodies up to this size are taken whatever may be sent here: the limit of another node may be

@@ -3,8 +3,8 @@
 import ssl
 from pathlib import Path
 
-from demo.certificates import Authority, Issued
-from node.tls import Tls
+from duolog_server.demo.certificates import Authority, Issued
+from duolog_server.node.tls import Tls
 
 
 def certificates(directory: Path) -> Tls:

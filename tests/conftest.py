@@ -13,7 +13,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 from duolog._runtime import TRANSPORT_VARIABLE
 from hypothesis import HealthCheck, settings
 
-from store.messagestore import MessageStore
+from duolog_server.store.messagestore import MessageStore
 from tests import order
 from tests.process.forks import nodes_are_forked
 from tests.support import crash, open_store

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from demo.childprocess import ChildProcess
+from duolog_server.demo.childprocess import ChildProcess
 from tests.process.forks import Forked, Nursery
 
 Process = subprocess.Popen[Any] | Forked

@@ -2,7 +2,7 @@
 
 import re
 
-from node.metrics.table import BY_NAME, SCOPES
+from duolog_server.node.metrics.table import BY_NAME, SCOPES
 
 OF_A_TARGET = {"job", "instance"}  # labels that Prometheus adds
 HISTOGRAM = re.compile(r"_(?:bucket|count|sum)$")

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from store.clocks import WallMs
-from store.columns import Columns
-from store.flush import QueuesFlush
-from store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
-from store.options import StoreOptions
-from store.osdisk import OsDisk, OsFile
-from store.status import PutMessageStatus
-from store.steps import at_once
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.flush import QueuesFlush
+from duolog_server.store.messagestore import MessageStore, PutBatch, PutResult, StoreEvents
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.osdisk import OsDisk, OsFile
+from duolog_server.store.status import PutMessageStatus
+from duolog_server.store.steps import at_once
 
 SMALL = StoreOptions(
     mapped_file_size_commit_log=16 << 10,

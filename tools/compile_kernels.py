@@ -33,7 +33,7 @@ def main() -> None:
     for number, module in enumerate(MODULES, 1):
         end = "\r" if sys.stderr.isatty() else "\n"
         print(f"compiling kernels {number}/{len(MODULES)}: {module:<8}", end=end, file=sys.stderr)
-        importlib.import_module(f"store.kernels.{module}")
+        importlib.import_module(f"duolog_server.store.kernels.{module}")
     print(f"kernels compiled in {time.monotonic() - began:.1f} s          ", file=sys.stderr)
 
 

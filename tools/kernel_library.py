@@ -87,13 +87,13 @@ def make() -> None:
     """
     sys.path.insert(0, str(FOLDER.parent.parent))
     # Kernels that come from an older library are functions without a source to compile.
-    sys.modules["store.kernels._compiled"] = None  # type: ignore[assignment]
+    sys.modules["duolog_server.store.kernels._compiled"] = None  # type: ignore[assignment]
     warnings.simplefilter("ignore")  # numba says that it will move this part to another package
     for module in MODULES:
-        importlib.import_module(f"store.kernels.{module}")
+        importlib.import_module(f"duolog_server.store.kernels.{module}")
     from numba.pycc import CC
 
-    from store.kernels import jit, library
+    from duolog_server.store.kernels import jit, library
 
     with tempfile.TemporaryDirectory() as scratch, without_gil():
         shim = Path(scratch) / "shim.c"

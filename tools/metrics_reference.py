@@ -1,6 +1,6 @@
 """Write docs/metrics.md from the table of metrics; with --check, compare."""
 
-from node.metrics.table import SCOPES, SECTIONS, WHERE, Metric
+from duolog_server.node.metrics.table import SCOPES, SECTIONS, WHERE, Metric
 from tools.generated import DOCS, write_or_compare
 
 TARGET = DOCS / "metrics.md"

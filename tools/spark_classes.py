@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.window import Window
 
-from pipeline.session import end_session, java_runs, spark_session
+from duolog_server.pipeline.session import end_session, java_runs, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from bench.peers.clients.program import program
 from bench.peers.peer import ClientProgram, Facts, Server, Unavailable, Work
-from demo.childprocess import ChildProcess
-from demo.ports import free_ports
+from duolog_server.demo.childprocess import ChildProcess
+from duolog_server.demo.ports import free_ports
 
 MEMBERS = 3
 NO_BATCH = {

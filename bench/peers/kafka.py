@@ -19,8 +19,8 @@ from bench.peers.peer import (
     Work,
 )
 from bench.peers.rows import Kind
-from demo.childprocess import ChildProcess
-from demo.ports import free_ports
+from duolog_server.demo.childprocess import ChildProcess
+from duolog_server.demo.ports import free_ports
 
 VERSION = "4.1.2"
 ARTIFACTS = (f"org.apache.kafka:kafka_2.13:{VERSION}", f"org.apache.kafka:kafka-tools:{VERSION}")

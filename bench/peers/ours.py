@@ -7,9 +7,9 @@ from pathlib import Path
 
 from bench.peers.clients.program import program
 from bench.peers.peer import ClientProgram, Facts, Work
-from demo.childnode import ChildNode
-from demo.childprocess import ChildProcess
-from demo.ports import free_endpoint
+from duolog_server.demo.childnode import ChildNode
+from duolog_server.demo.childprocess import ChildProcess
+from duolog_server.demo.ports import free_endpoint
 
 
 @dataclass(frozen=True)

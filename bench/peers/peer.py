@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.peers.rows import Kind
-from demo.childprocess import ChildProcess
+from duolog_server.demo.childprocess import ChildProcess
 
 
 class Unavailable(Exception):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from bench.peers.clients.program import program
 from bench.peers.peer import ClientProgram, Facts, Server, Unavailable, Work
-from demo.childprocess import ChildProcess
-from demo.ports import free_ports
+from duolog_server.demo.childprocess import ChildProcess
+from duolog_server.demo.ports import free_ports
 
 PACKAGES = ("redis", "hiredis")
 NO_REPLICAS = "a replica is asynchronous; WAIT counts acknowledgements, it does not hold them back"

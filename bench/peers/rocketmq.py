@@ -7,9 +7,9 @@ from pathlib import Path
 from bench.peers import maven
 from bench.peers.clients.program import read
 from bench.peers.peer import ClientProgram, Facts, PeerFailed, Server, Work
-from demo.childprocess import ChildProcess
-from demo.ports import free_ports
-from node.config import FAST_PORT
+from duolog_server.demo.childprocess import ChildProcess
+from duolog_server.demo.ports import free_ports
+from duolog_server.node.config import FAST_PORT
 
 MODULES = ("broker", "namesrv", "client", "tools")
 CLIENT = Path(__file__).parent / "clients" / "RocketClient.java"

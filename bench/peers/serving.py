@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.peers.peer import Began, ClientProgram, Measured, Peer, PeerFailed, Server, Servers, Work
-from demo.childprocess import ChildError, ChildProcess
+from duolog_server.demo.childprocess import ChildError, ChildProcess
 
 ROOT = Path(__file__).parent.parent.parent
 DEADLINE_SECONDS = 90.0  # beside what a client is asked to measure

@@ -16,12 +16,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from cluster.chaos import report
-from cluster.chaos.processes import ProcessTarget
-from cluster.chaos.run import Result, Run
-from cluster.chaos.target import Target, Unsupported
-from cluster.chaos.timeline import KINDS, BadTimeline, Fault, dumps, loads, plan
-from cluster.chaos.workload import Load
+from duolog_server.chaos import report
+from duolog_server.chaos.processes import ProcessTarget
+from duolog_server.chaos.run import Result, Run
+from duolog_server.chaos.target import Target, Unsupported
+from duolog_server.chaos.timeline import KINDS, BadTimeline, Fault, dumps, loads, plan
+from duolog_server.chaos.workload import Load
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
@@ -83,7 +83,7 @@ def load_of(arguments: argparse.Namespace) -> Load:
 def target_of(arguments: argparse.Namespace, scratch: Path) -> Target:
     """The target. Raises ImportError where the package docker is missing, and what it raises."""
     if arguments.target == "containers":
-        from cluster.chaos.containers import ContainerTarget
+        from duolog_server.chaos.containers import ContainerTarget
 
         return ContainerTarget()
     flags: tuple[str, ...] = ("--set", "node.log_level=warning")

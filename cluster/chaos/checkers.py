@@ -28,7 +28,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cluster.chaos.history import FAIL, History, Queue
+from duolog_server.chaos.history import FAIL, History, Queue
 
 EXAMPLES = 3
 

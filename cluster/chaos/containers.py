@@ -13,7 +13,7 @@ from typing import Any
 import docker
 import docker.errors
 
-from cluster.chaos.target import Unsupported
+from duolog_server.chaos.target import Unsupported
 
 PROJECT = "duolog"
 HELPER_IMAGE = "duolog-chaos:bookworm"

@@ -3,9 +3,9 @@
 Each of these questions is decided: there is no history that the checker gives up on.
 """
 
-from cluster.chaos.checkers import Finding, finding
-from cluster.chaos.history import FAIL, OK, Half, History, Queue
-from sim.linearizable import NEVER, NONE, Append, Commit, Read, Told, log, progress
+from duolog_server.chaos.checkers import Finding, finding
+from duolog_server.chaos.history import FAIL, OK, Half, History, Queue
+from duolog_server.linearizable import NEVER, NONE, Append, Commit, Read, Told, log, progress
 
 
 def findings(history: History) -> list[Finding]:

@@ -6,11 +6,11 @@ import subprocess
 import time
 from pathlib import Path
 
-from cluster.chaos.target import Unsupported
-from demo.ports import free_ports
-from ha.registry import RegistryError
-from node.election.etcd import EtcdRegistry
-from node.tls import Tls
+from duolog_server.chaos.target import Unsupported
+from duolog_server.demo.ports import free_ports
+from duolog_server.ha.registry import RegistryError
+from duolog_server.node.election.etcd import EtcdRegistry
+from duolog_server.node.tls import Tls
 
 READY_SECONDS = 60.0
 # etcd grants no lease below one and a half of this, in whole seconds: so it grants one of 1 s.

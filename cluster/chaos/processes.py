@@ -12,11 +12,11 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
-from cluster.chaos.localetcd import LocalEtcd
-from cluster.chaos.logdigest import digest
-from cluster.chaos.target import Unsupported
-from demo.childnode import ChildNode
-from demo.ports import free_endpoint
+from duolog_server.chaos.localetcd import LocalEtcd
+from duolog_server.chaos.logdigest import digest
+from duolog_server.chaos.target import Unsupported
+from duolog_server.demo.childnode import ChildNode
+from duolog_server.demo.ports import free_endpoint
 
 FILLER = "filler"
 ETCD_MEMBERS = 3  # of a cluster that does without one of them

@@ -4,9 +4,9 @@ import html
 from collections import Counter
 from pathlib import Path
 
-from cluster.chaos.history import FAIL, OK, UNKNOWN
-from cluster.chaos.run import Result
-from pipeline import page as pages
+from duolog_server.chaos.history import FAIL, OK, UNKNOWN
+from duolog_server.chaos.run import Result
+from duolog_server.pipeline import page as pages
 
 WIDTH, HEIGHT, LEFT, TOP = 1100, 260, 60, 30
 COLOURS = {

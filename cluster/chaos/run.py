@@ -11,12 +11,12 @@ from typing import Any
 import duolog
 from duolog._background import Background
 
-from cluster.chaos import checkers, linearizable
-from cluster.chaos.checkers import Finding
-from cluster.chaos.history import OK, History
-from cluster.chaos.target import Target
-from cluster.chaos.timeline import MASTER, SLAVE, Fault
-from cluster.chaos.workload import Load, Workload, drain
+from duolog_server.chaos import checkers, linearizable
+from duolog_server.chaos.checkers import Finding
+from duolog_server.chaos.history import OK, History
+from duolog_server.chaos.target import Target
+from duolog_server.chaos.timeline import MASTER, SLAVE, Fault
+from duolog_server.chaos.workload import Load, Workload, drain
 
 HEALTHY_SECONDS = 90.0
 SWITCH_ORDERS = 4  # a group that was healthy before each, and refuses all of them, is at fault

@@ -10,7 +10,7 @@ import duolog
 from duolog._background import Background
 from duolog.wire import duolog_pb2 as wire
 
-from cluster.chaos.history import (
+from duolog_server.chaos.history import (
     FAIL,
     OK,
     UNKNOWN,
@@ -22,7 +22,7 @@ from cluster.chaos.history import (
     Send,
     Told,
 )
-from demo.topics import create_topic
+from duolog_server.demo.topics import create_topic
 
 POLL_SECONDS = 0.5
 REPLICA_GROUP = "broker-a"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.output import Json, Timeout, fail, print_facts, run
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.node.cli.output import Json, Timeout, fail, print_facts, run
 
 if TYPE_CHECKING:
-    from demo.measure import Measured
+    from duolog_server.demo.measure import Measured
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -72,7 +72,7 @@ def produce(
     async def work(progress: Callable[[int], None]) -> "Measured":
         from duolog import TopicExists
 
-        from demo.measure import Load, produce_batches, produce_singly
+        from duolog_server.demo.measure import Load, produce_batches, produce_singly
 
         load = Load(messages, size, topic)
 
@@ -105,7 +105,7 @@ def consume(
     _positive(messages=messages)
 
     async def work(progress: Callable[[int], None]) -> "Measured":
-        from demo.measure import consume as measure
+        from duolog_server.demo.measure import consume as measure
 
         name = group or f"bench-{time.time_ns()}"
         async with (
@@ -131,8 +131,8 @@ def recover(
     import shutil
     import tempfile
 
-    from demo.measure import fill_store
-    from demo.measure import recover as measure
+    from duolog_server.demo.measure import fill_store
+    from duolog_server.demo.measure import recover as measure
 
     directory = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
     try:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from node.cli.output import Json, fail, print_facts
+from duolog_server.node.cli.output import Json, fail, print_facts
 
 app = typer.Typer()
 
@@ -15,8 +15,8 @@ def demo(as_json: Annotated[bool, Json] = False) -> None:
     from duolog import DuologError
     from rich.console import Console
 
-    from demo.childnode import ChildError
-    from demo.takeover import DemoError, run_demo
+    from duolog_server.demo.childnode import ChildError
+    from duolog_server.demo.takeover import DemoError, run_demo
 
     console = Console(stderr=as_json)
     try:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.output import Json, print_facts
-from node.cli.pipeline import Master, app, run_job
+from duolog_server.node.cli.output import Json, print_facts
+from duolog_server.node.cli.pipeline import Master, app, run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,9 +23,9 @@ def flights(
     """A year of flights through replay, stream, tier and report, while a master is killed."""
     from rich.console import Console
 
-    from demo.childnode import ChildError
-    from demo.flights import FlightsError, run_flights
-    from pipeline.errors import BadJob
+    from duolog_server.demo.childnode import ChildError
+    from duolog_server.demo.flights import FlightsError, run_flights
+    from duolog_server.pipeline.errors import BadJob
 
     def work(spark: "SparkSession") -> dict[str, str]:
         try:

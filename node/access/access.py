@@ -5,16 +5,16 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.access.accesstokens import AccessTokens
-from node.access.frameskeys import FramesKeys, UserKeys
-from node.access.gate import Gate
-from node.access.recovery import Recovery
-from node.access.secrets import BadKeyFile, Seal, hash_password, read_key
-from node.access.users import User, check_password, check_user_name
-from node.access.vouching import Vouching
-from node.config import AccessSection, ConfigError
-from store.accesstables import AccessTables
-from store.errors import BadMessage
+from duolog_server.node.access.accesstokens import AccessTokens
+from duolog_server.node.access.frameskeys import FramesKeys, UserKeys
+from duolog_server.node.access.gate import Gate
+from duolog_server.node.access.recovery import Recovery
+from duolog_server.node.access.secrets import BadKeyFile, Seal, hash_password, read_key
+from duolog_server.node.access.users import User, check_password, check_user_name
+from duolog_server.node.access.vouching import Vouching
+from duolog_server.node.config import AccessSection, ConfigError
+from duolog_server.store.accesstables import AccessTables
+from duolog_server.store.errors import BadMessage
 
 FORWARDED = b"duolog forwarded calls v1"
 REPLICATION = b"duolog replication v1"

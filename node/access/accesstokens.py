@@ -7,8 +7,8 @@ tokens of a user, as disabling it does, and a deleted or disabled user has none.
 
 from collections.abc import Callable
 
-from node.access.users import TOKEN_PREFIX, User
-from node.access.vouching import Vouching
+from duolog_server.node.access.users import TOKEN_PREFIX, User
+from duolog_server.node.access.vouching import Vouching
 
 PREFIX = TOKEN_PREFIX + "v1."
 PURPOSE = b"duolog access tokens v1"

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from duolog._frames import KEY_BYTES
 
-from node.access.gate import PRINCIPAL, Principal
+from duolog_server.node.access.gate import PRINCIPAL, Principal
 
 KEYS_MAX = 20_000  # that were handed out and not used
 KEY_SECONDS = 60.0

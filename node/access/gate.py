@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 from duolog import _errors as sdk
 
-from node.access.accesstokens import PREFIX, AccessTokens
-from node.access.secrets import Seal, is_password, nobody
-from node.access.users import User
-from node.rights.decision import Decision, decide
-from node.rights.policies import Acl, BadAcl
-from node.rights.resources import Need
-from store.accesstables import AccessTables
+from duolog_server.node.access.accesstokens import PREFIX, AccessTokens
+from duolog_server.node.access.secrets import Seal, is_password, nobody
+from duolog_server.node.access.users import User
+from duolog_server.node.rights.decision import Decision, decide
+from duolog_server.node.rights.policies import Acl, BadAcl
+from duolog_server.node.rights.resources import Need
+from duolog_server.store.accesstables import AccessTables
 
 REMEMBERED_MAX = 10_000  # passwords that were right, and decisions
 NAMED_MAX = 1000  # characters of a remembered decision: requests may name anything

@@ -5,7 +5,7 @@ from typing import Any, Protocol, cast
 
 import grpc
 
-from node.methods import Handler, Methods
+from duolog_server.node.methods import Handler, Methods
 
 
 class Wraps(Protocol):

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from duolog import _errors as sdk
 
-from node.access.secrets import KEY_BYTES, hash_password, is_hash
-from node.access.users import check_password, check_user_name
-from node.access.vouching import Vouching
+from duolog_server.node.access.secrets import KEY_BYTES, hash_password, is_hash
+from duolog_server.node.access.users import check_password, check_user_name
+from duolog_server.node.access.vouching import Vouching
 
 PURPOSE = b"duolog recovery v1"
 CHALLENGES = b"duolog recovery challenges v1"

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from duolog._message import RETRY_PREFIX
 
-from node.rights.resources import FOR_SUPERS, Action, Need, Resource, group, topic
-from store.metadata import TRACE_TOPIC, is_reserved_topic
+from duolog_server.node.rights.resources import FOR_SUPERS, Action, Need, Resource, group, topic
+from duolog_server.store.metadata import TRACE_TOPIC, is_reserved_topic
 
 # What is answered for every id that names nothing, and nothing that the caller may read: otherwise
 # ids would tell where the messages of others begin, and how many there are.

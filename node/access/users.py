@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from node.rights.policies import NAME_MAX, NOT_IN_USERS, USER_NAMES
-from store.accesstables import DISABLED, ENABLED, NORMAL, SUPER, Row
-from store.errors import BadMessage
+from duolog_server.node.rights.policies import NAME_MAX, NOT_IN_USERS, USER_NAMES
+from duolog_server.store.accesstables import DISABLED, ENABLED, NORMAL, SUPER, Row
+from duolog_server.store.errors import BadMessage
 
 USERS_MAX = 10_000  # of a cluster
 PASSWORD_MAX = 1024

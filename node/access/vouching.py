@@ -8,7 +8,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 
-from node.access.secrets import derived
+from duolog_server.node.access.secrets import derived
 
 
 class Vouching:

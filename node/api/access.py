@@ -12,22 +12,22 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from node.access.access import Access
-from node.access.accesstokens import SECONDS_MAX
-from node.access.gate import PRINCIPAL, Principal
-from node.access.rules import need, of_topic
-from node.access.secrets import SALT_BYTES, is_password, salt_of
-from node.access.users import USERS_MAX, User, check_password, check_user_name
-from node.api.calls import Caller, unary
-from node.api.pages import page_of
-from node.api.whomay import WhoMay
-from node.core.core import Core
-from node.core.ports import Answers
-from node.core.slices import Slices
-from node.rights.decision import Decision
-from node.rights.policies import RIGHTS_TEXT_MAX, Acl, BadAcl
-from node.rights.resources import FOR_SUPERS, Action, Kind, Need, counts_as
-from store.accesstables import SUBJECT
+from duolog_server.node.access.access import Access
+from duolog_server.node.access.accesstokens import SECONDS_MAX
+from duolog_server.node.access.gate import PRINCIPAL, Principal
+from duolog_server.node.access.rules import need, of_topic
+from duolog_server.node.access.secrets import SALT_BYTES, is_password, salt_of
+from duolog_server.node.access.users import USERS_MAX, User, check_password, check_user_name
+from duolog_server.node.api.calls import Caller, unary
+from duolog_server.node.api.pages import page_of
+from duolog_server.node.api.whomay import WhoMay
+from duolog_server.node.core.core import Core
+from duolog_server.node.core.ports import Answers
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.rights.decision import Decision
+from duolog_server.node.rights.policies import RIGHTS_TEXT_MAX, Acl, BadAcl
+from duolog_server.node.rights.resources import FOR_SUPERS, Action, Kind, Need, counts_as
+from duolog_server.store.accesstables import SUBJECT
 
 log = structlog.get_logger("duolog.node")
 

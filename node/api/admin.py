@@ -13,33 +13,33 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from grpc.aio import ServicerContext
 
-from ha.epochs import EPOCH_TOPIC, Epoch
-from ha.progress import ConnectionState
-from node.access.gate import name_of_caller
-from node.api.calls import Caller, Reply, Request, is_encrypted, unary
-from node.api.pages import page_of
-from node.api.readership import read_pairs
-from node.api.replicationstatus import (
+from duolog_server.ha.epochs import EPOCH_TOPIC, Epoch
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.node.access.gate import name_of_caller
+from duolog_server.node.api.calls import Caller, Reply, Request, is_encrypted, unary
+from duolog_server.node.api.pages import page_of
+from duolog_server.node.api.readership import read_pairs
+from duolog_server.node.api.replicationstatus import (
     add_routed,
     group_route,
     node_of,
     replication_status,
 )
-from node.api.sight import Sight
-from node.api.tracking import Tracking
-from node.api.waiting.delayed import Delayed
-from node.api.waiting.halves import Halves
-from node.broker import Broker
-from node.consuming.offsets import offset_at
-from node.core.connected import Consumer
-from node.core.logbytes import ENTRIES_MAX, Allowance, LogBytes
-from node.core.slices import Slices
-from node.election.failover import FailoverService
-from node.pop.liteservice import bound, bound_topic, is_exclusive
-from node.pop.retrytopics import RETRY_TIMES
-from node.quotas.quota import BURST_MS, BadQuota, Limit, Quota, Subject
-from store.lightqueues import is_light
-from store.metadata import (
+from duolog_server.node.api.sight import Sight
+from duolog_server.node.api.tracking import Tracking
+from duolog_server.node.api.waiting.delayed import Delayed
+from duolog_server.node.api.waiting.halves import Halves
+from duolog_server.node.broker import Broker
+from duolog_server.node.consuming.offsets import offset_at
+from duolog_server.node.core.connected import Consumer
+from duolog_server.node.core.logbytes import ENTRIES_MAX, Allowance, LogBytes
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.election.failover import FailoverService
+from duolog_server.node.pop.liteservice import bound, bound_topic, is_exclusive
+from duolog_server.node.pop.retrytopics import RETRY_TIMES
+from duolog_server.node.quotas.quota import BURST_MS, BadQuota, Limit, Quota, Subject
+from duolog_server.store.lightqueues import is_light
+from duolog_server.store.metadata import (
     LITE,
     SYSTEM_TOPIC,
     Json,
@@ -54,7 +54,7 @@ from store.metadata import (
     is_system_topic,
     new_group,
 )
-from store.offsets import PhyOffset
+from duolog_server.store.offsets import PhyOffset
 
 log = structlog.get_logger("duolog.node")
 

@@ -4,16 +4,16 @@ import structlog
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from node.core.admission import Admission
-from node.engine.log import Outcome
-from node.replication.roles import Replication
-from node.service.requests import is_whole, send_of
-from node.service.sends import Sends, status_of
-from node.wirecodec import PUT_STATUS
-from store.errors import BadMessage, RepeatUnknown
-from store.messagestore import PutResult
-from store.record import Host
-from store.status import PutMessageStatus
+from duolog_server.node.core.admission import Admission
+from duolog_server.node.engine.log import Outcome
+from duolog_server.node.replication.roles import Replication
+from duolog_server.node.service.requests import is_whole, send_of
+from duolog_server.node.service.sends import Sends, status_of
+from duolog_server.node.wirecodec import PUT_STATUS
+from duolog_server.store.errors import BadMessage, RepeatUnknown
+from duolog_server.store.messagestore import PutResult
+from duolog_server.store.record import Host
+from duolog_server.store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
 

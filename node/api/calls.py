@@ -9,8 +9,8 @@ import structlog
 from duolog._errors import DuologError, NotMaster, Throttled, status_of, trailing_of
 from grpc.aio import ServicerContext
 
-from node.wirecodec import error_to_sdk
-from store.errors import StoreError
+from duolog_server.node.wirecodec import error_to_sdk
+from duolog_server.store.errors import StoreError
 
 log = structlog.get_logger("duolog.node")
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from duolog import _errors as sdk
 
-from node.access.frameskeys import FramesKeys
-from node.access.gate import PRINCIPAL, Principal
-from node.api.guard import Guard
-from node.appending import Appending, AppendingFor
-from node.core.throttle import Throttle
-from node.quotas.quotas import Who
-from store.record import Host
+from duolog_server.node.access.frameskeys import FramesKeys
+from duolog_server.node.access.gate import PRINCIPAL, Principal
+from duolog_server.node.api.guard import Guard
+from duolog_server.node.appending import Appending, AppendingFor
+from duolog_server.node.core.throttle import Throttle
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.store.record import Host
 
 
 def appends_of_call(appends: AppendingFor, guard: Guard | None) -> Callable[[], Appending]:

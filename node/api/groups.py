@@ -7,18 +7,18 @@ from duolog._start import end_of, start_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from node.api.calls import Caller, unary
-from node.consuming.allocation import Queue, Wish, check_strategy
-from node.consuming.groups import GroupCoordinator, Heartbeat
-from node.consuming.longpoll import check_place
-from node.consuming.offsets import begin, offset_at
-from node.core.core import Core
-from node.core.ports import Answers
-from node.filters.consumerfilters import ConsumerFilters
-from node.filters.messagefilter import wanted
-from node.pop.retrytopics import RetryTopics, group_retry_topic
-from store.metadata import check_group
-from store.offsets import QueueOffset
+from duolog_server.node.api.calls import Caller, unary
+from duolog_server.node.consuming.allocation import Queue, Wish, check_strategy
+from duolog_server.node.consuming.groups import GroupCoordinator, Heartbeat
+from duolog_server.node.consuming.longpoll import check_place
+from duolog_server.node.consuming.offsets import begin, offset_at
+from duolog_server.node.core.core import Core
+from duolog_server.node.core.ports import Answers
+from duolog_server.node.filters.consumerfilters import ConsumerFilters
+from duolog_server.node.filters.messagefilter import wanted
+from duolog_server.node.pop.retrytopics import RetryTopics, group_retry_topic
+from duolog_server.store.metadata import check_group
+from duolog_server.store.offsets import QueueOffset
 
 QUEUES_MAX = 10_000
 ROOMS_MAX, ROOM_CHARACTERS_MAX = 16, 255

@@ -15,20 +15,20 @@ from typing import Any
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from node.access.gate import PRINCIPAL, Gate, Principal
-from node.access.guarding import Delivering, with_method
-from node.access.rules import Facts, May, Rule
-from node.api.calls import certificate_name, reporting
-from node.api.rules import RULES, SEES_CLUSTER, append_needs
-from node.appending import Appending, AppendingFor, Outcome
-from node.audit.auditlog import AuditLog
-from node.core.slices import Slices
-from node.methods import Handler
-from node.quotas.quotas import Who
-from node.rights.resources import Need
-from node.wirecodec import peer_host
-from store.record import Host
-from store.status import PutMessageStatus
+from duolog_server.node.access.gate import PRINCIPAL, Gate, Principal
+from duolog_server.node.access.guarding import Delivering, with_method
+from duolog_server.node.access.rules import Facts, May, Rule
+from duolog_server.node.api.calls import certificate_name, reporting
+from duolog_server.node.api.rules import RULES, SEES_CLUSTER, append_needs
+from duolog_server.node.appending import Appending, AppendingFor, Outcome
+from duolog_server.node.audit.auditlog import AuditLog
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.methods import Handler
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.rights.resources import Need
+from duolog_server.node.wirecodec import peer_host
+from duolog_server.store.record import Host
+from duolog_server.store.status import PutMessageStatus
 
 NEEDS_AT_ONCE = 50  # that are decided in one step
 BEGINS_SECONDS = 2.0  # that a stream which is refused may take for its first request

@@ -12,14 +12,14 @@ from typing import Any, cast
 import grpc
 from google.protobuf.message import Message
 
-from node.api.calls import reporting
-from node.core.calltimes import timed
-from node.core.serializing import serialized
-from node.core.slices import Slices
-from node.core.untaken import Untaken
-from node.methods import Handler, Methods
-from node.quotas.quotas import Who
-from node.wirecodec import peer_host
+from duolog_server.node.api.calls import reporting
+from duolog_server.node.core.calltimes import timed
+from duolog_server.node.core.serializing import serialized
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.core.untaken import Untaken
+from duolog_server.node.methods import Handler, Methods
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.wirecodec import peer_host
 
 KEPT_BYTES = 1 << 20  # for an answer whose size is not known yet: few are made at a time
 READS = frozenset(

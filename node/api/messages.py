@@ -12,28 +12,28 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from grpc.aio import ServicerContext
 
-from node.access.gate import name_of_caller
-from node.access.rules import NO_SUCH_ID
-from node.api.calls import Caller, Replies, reporting, unary
-from node.appending import Appending
-from node.config import LimitsSection
-from node.consuming.longpoll import NOTHING_NEW, check_place, poll, within_room
-from node.consuming.reading import Reader, Selection
-from node.core.core import Core
-from node.core.ports import Answers
-from node.core.throttle import LOOK_AGAIN_SECONDS
-from node.deferred.transactionservice import HALF_WORDS, Check, TransactionService
-from node.engine.log import Outcome
-from node.filters.messagefilter import wanted
-from node.filters.tagfilter import EVERYTHING, MessageFilter
-from node.quotas.quotas import Who
-from node.service.publishservice import PublishService
-from node.wirecodec import batch_to_wire, peer_host, record_to_wire
-from store.errors import CorruptRecord, OffsetOutOfRange, StoreError
-from store.kernels import decode
-from store.metadata import check_group, is_reserved_topic
-from store.queueends import QueueKey
-from store.reader import GetResult
+from duolog_server.node.access.gate import name_of_caller
+from duolog_server.node.access.rules import NO_SUCH_ID
+from duolog_server.node.api.calls import Caller, Replies, reporting, unary
+from duolog_server.node.appending import Appending
+from duolog_server.node.config import LimitsSection
+from duolog_server.node.consuming.longpoll import NOTHING_NEW, check_place, poll, within_room
+from duolog_server.node.consuming.reading import Reader, Selection
+from duolog_server.node.core.core import Core
+from duolog_server.node.core.ports import Answers
+from duolog_server.node.core.throttle import LOOK_AGAIN_SECONDS
+from duolog_server.node.deferred.transactionservice import HALF_WORDS, Check, TransactionService
+from duolog_server.node.engine.log import Outcome
+from duolog_server.node.filters.messagefilter import wanted
+from duolog_server.node.filters.tagfilter import EVERYTHING, MessageFilter
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.service.publishservice import PublishService
+from duolog_server.node.wirecodec import batch_to_wire, peer_host, record_to_wire
+from duolog_server.store.errors import CorruptRecord, OffsetOutOfRange, StoreError
+from duolog_server.store.kernels import decode
+from duolog_server.store.metadata import check_group, is_reserved_topic
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.reader import GetResult
 
 log = structlog.get_logger("duolog.node")
 

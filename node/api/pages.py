@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from node.core.slices import Slices
+from duolog_server.node.core.slices import Slices
 
 NAMES_AT_ONCE = 25  # that are looked at in one step: a decision takes up to 0.3 ms by 1000 entries
 

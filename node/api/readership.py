@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncIterator
 
-from node.broker import Broker
-from node.core.slices import Slices
+from duolog_server.node.broker import Broker
+from duolog_server.node.core.slices import Slices
 
 OFFSETS_AT_ONCE = 4096  # rows of committed offsets that are looked at in one step
 

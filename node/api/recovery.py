@@ -5,12 +5,12 @@ No user is asked for: the proof of the key takes its place. It is served over gR
 
 from collections.abc import Callable, Mapping, Sequence
 
-from node.access.recovery import Claim, Place, Recovery
-from node.api.access import AccessService
-from node.api.calls import Caller, unary
-from node.wire import recovery_pb2 as wire
-from node.wire import recovery_pb2_grpc as stubs
-from node.wirecodec import peer_host
+from duolog_server.node.access.recovery import Claim, Place, Recovery
+from duolog_server.node.api.access import AccessService
+from duolog_server.node.api.calls import Caller, unary
+from duolog_server.node.wire import recovery_pb2 as wire
+from duolog_server.node.wire import recovery_pb2_grpc as stubs
+from duolog_server.node.wirecodec import peer_host
 
 Groups = Mapping[str, Sequence[str]]  # endpoints of their nodes, by name
 

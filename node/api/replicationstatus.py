@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from duolog.wire import duolog_pb2 as wire
 
-from ha.failover import Failover, Role
-from ha.groupstate import View
-from node.broker import Broker
+from duolog_server.ha.failover import Failover, Role
+from duolog_server.ha.groupstate import View
+from duolog_server.node.broker import Broker
 
 LOG_EPOCHS_MAX = 16  # reported of a log
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from duolog._message import RETRY_PREFIX
 
-from node.access.gate import PRINCIPAL, Principal
-from node.access.rules import May, sees_group, sees_topic
-from node.api.guard import Guard
+from duolog_server.node.access.gate import PRINCIPAL, Principal
+from duolog_server.node.access.rules import May, sees_group, sees_topic
+from duolog_server.node.api.guard import Guard
 
 CALLERS_MAX = 8  # users, each at one address, whose answers are remembered
 NAMES_MAX = 50_000  # that are remembered of topics, and of groups; some 50 bytes each

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from duolog.wire import duolog_pb2 as wire
 
-from node.core.core import Core
+from duolog_server.node.core.core import Core
 
 
 @dataclass(frozen=True, slots=True)

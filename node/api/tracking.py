@@ -10,16 +10,16 @@ from duolog import _errors as sdk
 from duolog._tracecontext import TRACEPARENT
 from duolog.wire import duolog_pb2 as wire
 
-from node.api.readership import read_pairs
-from node.broker import Broker
-from node.core.slices import Slices
-from node.deferred.delayservice import TIMER_TOPIC
-from node.deferred.transactionservice import HALF_TOPIC
-from node.pop.retrytopics import dead_letter_topic, group_retry_topic, retry_topic
-from store.delay import SCHEDULE_TOPIC
-from store.offsets import QueueOffset
-from store.places import places_of
-from store.record import Record
+from duolog_server.node.api.readership import read_pairs
+from duolog_server.node.broker import Broker
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.deferred.delayservice import TIMER_TOPIC
+from duolog_server.node.deferred.transactionservice import HALF_TOPIC
+from duolog_server.node.pop.retrytopics import dead_letter_topic, group_retry_topic, retry_topic
+from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.places import places_of
+from duolog_server.store.record import Record
 
 MESSAGES_MAX = 32
 TIME_DIGITS_MAX = 18  # of a time in ms that fits the answer

@@ -9,12 +9,12 @@ have them.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from node.access.gate import settled_for
-from node.access.users import User
-from node.rights.decision import Decision, decide
-from node.rights.policies import Acl, BadAcl, Pattern
-from node.rights.resources import Need
-from store.accesstables import AccessTables
+from duolog_server.node.access.gate import settled_for
+from duolog_server.node.access.users import User
+from duolog_server.node.rights.decision import Decision, decide
+from duolog_server.node.rights.policies import Acl, BadAcl, Pattern
+from duolog_server.node.rights.resources import Need
+from duolog_server.store.accesstables import AccessTables
 
 
 class WhoMay:

@@ -11,14 +11,14 @@ from typing import Any
 from duolog import _errors as sdk
 from duolog._errors import ERROR_KEY
 
-from node.access.gate import name_of_caller
-from node.access.guarding import Wraps, with_method
-from node.audit.auditlog import AuditLog
-from node.audit.entry import Decision, Entry
-from node.audit.subjects import CHANGES, resource_of, shown_of
-from node.methods import Handler
-from node.quotas.quotas import Who
-from node.wirecodec import peer_host
+from duolog_server.node.access.gate import name_of_caller
+from duolog_server.node.access.guarding import Wraps, with_method
+from duolog_server.node.audit.auditlog import AuditLog
+from duolog_server.node.audit.entry import Decision, Entry
+from duolog_server.node.audit.subjects import CHANGES, resource_of, shown_of
+from duolog_server.node.methods import Handler
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.wirecodec import peer_host
 
 DENIED = (sdk.Unauthenticated.__name__, sdk.NoPermission.__name__)
 ELSEWHERE = sdk.NotMaster.__name__

@@ -15,18 +15,18 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import together
 
-from node.audit.auditfile import AuditFile
-from node.audit.entry import Decision, Entry, Repeats
-from node.config import AuditSection
-from node.core.core import Core
-from node.quotas.quotas import Who
-from node.upkeep.threadwork import DaemonThreads, done_in_thread
-from store.columns import Columns
-from store.errors import StoreError
-from store.messagestore import PutBatch
-from store.metadata import AUDIT_TOPIC
-from store.record import encode_properties
-from store.status import PutMessageStatus
+from duolog_server.node.audit.auditfile import AuditFile
+from duolog_server.node.audit.entry import Decision, Entry, Repeats
+from duolog_server.node.config import AuditSection
+from duolog_server.node.core.core import Core
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.upkeep.threadwork import DaemonThreads, done_in_thread
+from duolog_server.store.columns import Columns
+from duolog_server.store.errors import StoreError
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.metadata import AUDIT_TOPIC
+from duolog_server.store.record import encode_properties
+from duolog_server.store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
 

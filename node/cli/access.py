@@ -84,7 +84,7 @@ def _resolve(ctx: typer.Context, param: typer.CallbackParam, value: str) -> str:
     if ctx.resilient_parsing:  # for completion
         return value
     way = resolved(ctx.meta.get(FLAGS, {}), ctx.meta.get(ENVIRONMENT, {}))
-    from node.cli.output import context_in_use
+    from duolog_server.node.cli.output import context_in_use
 
     token, told = _current.set(way), context_in_use.set(way.context)
     ctx.call_on_close(lambda: _current.reset(token))
@@ -172,7 +172,7 @@ _NAMES = frozenset(_shared.__annotations__) - {"return"}
 
 
 def _refuse(text: str, hint: str = "") -> NoReturn:
-    from node.cli.output import USAGE, fail
+    from duolog_server.node.cli.output import USAGE, fail
 
     fail(text, hint, USAGE)
 
@@ -239,7 +239,7 @@ def _context(
     flags: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> tuple[str, dict[str, str]]:
     """The context in use, and what it says."""
-    from node.cli.contexts import ContextError, load_contexts
+    from duolog_server.node.cli.contexts import ContextError, load_contexts
 
     named = flags.get("context", environment.get("context"))
     if named == "":
@@ -312,7 +312,7 @@ def tls_of_settings(settings: Mapping[str, str]) -> "Tls | None":
     from duolog import BadRequest
     from duolog._tls import TLS_SETTINGS, tls_in
 
-    from node.cli.output import help_of
+    from duolog_server.node.cli.output import help_of
 
     spelled = {name: f"--{name.replace('_', '-')}" for name in TLS_SETTINGS}
     try:

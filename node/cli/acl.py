@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.output import (
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.node.cli.output import (
     After,
     Json,
     Limit,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from duolog import Decision, Page, UserDecision
 
-    from node.rights.plainacl import Imported
-    from node.rights.policies import Acl, Entry
+    from duolog_server.node.rights.plainacl import Imported
+    from duolog_server.node.rights.policies import Acl, Entry
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -55,7 +55,7 @@ def _rows(acl: "Acl") -> list[dict[str, object]]:
 
 
 def _read(user: str, text: str) -> "Acl":
-    from node.rights.policies import Acl
+    from duolog_server.node.rights.policies import Acl
 
     return Acl.from_json(json.loads(text)) if text else Acl(user)
 
@@ -125,7 +125,7 @@ def _with(acl: "Acl", entries: "tuple[Entry, ...]", default: bool) -> "Acl":
 
 
 def _entry(resource: str, actions: str, sources: list[str], allow: bool) -> "Entry":
-    from node.rights.policies import BadAcl, Entry
+    from duolog_server.node.rights.policies import BadAcl, Entry
 
     row: dict[str, Any] = {
         "resource": resource,
@@ -282,7 +282,7 @@ def import_(
     A user that exists gets that secret and those rights. An import that fails is taken back as far
     as it can be, and says what is left. May be repeated.
     """
-    from node.cli.aclimport import import_all
+    from duolog_server.node.cli.aclimport import import_all
 
     imported = _imported(file, kind)
     for warning in imported.warnings:
@@ -301,11 +301,11 @@ def import_(
 
 
 def _imported(file: Path, kind: str) -> "Imported":
-    from node.access.users import check_password, check_user_name
-    from node.rights.mqadmin import read_acls, read_users
-    from node.rights.plainacl import read_plain_acl
-    from node.rights.policies import BadAcl
-    from store.errors import BadMessage
+    from duolog_server.node.access.users import check_password, check_user_name
+    from duolog_server.node.rights.mqadmin import read_acls, read_users
+    from duolog_server.node.rights.plainacl import read_plain_acl
+    from duolog_server.node.rights.policies import BadAcl
+    from duolog_server.store.errors import BadMessage
 
     readers = {"plain_acl": read_plain_acl, "users": read_users, "acls": read_acls}
     if kind not in readers:

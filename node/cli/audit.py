@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.output import INT_MAX, Json, Timeout, fail, print_rows, run, say
-from node.inspection.times import BadTime, iso, time_of
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.node.cli.output import INT_MAX, Json, Timeout, fail, print_rows, run, say
+from duolog_server.node.inspection.times import BadTime, iso, time_of
 
 if TYPE_CHECKING:
-    from node.inspection.auditlog import AuditPage, AuditSearch
+    from duolog_server.node.inspection.auditlog import AuditPage, AuditSearch
 
 app = typer.Typer(add_completion=False)
 
@@ -35,7 +35,7 @@ def audit(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """List what the audit log says, the newest first. The nodes need audit.topic for it."""
-    from node.inspection.auditlog import DECISIONS, AuditSearch
+    from duolog_server.node.inspection.auditlog import DECISIONS, AuditSearch
 
     if decision and decision not in DECISIONS:
         fail(f"--decision {decision}: it is not one of {', '.join(DECISIONS)}")
@@ -56,7 +56,7 @@ def audit(
 
 
 async def _ask(search: "AuditSearch", limit: int, endpoints: str, timeout: float) -> "AuditPage":
-    from node.inspection.auditlog import audit_page
+    from duolog_server.node.inspection.auditlog import audit_page
 
     async with client_of(endpoints, timeout) as client:
         return await audit_page(client, search, limit)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
-from node.cli.output import USAGE, fail, help_of
+from duolog_server.node.cli.output import USAGE, fail, help_of
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
     from duolog._tls import Tls
 
-    from node.remoting.calling import Access
+    from duolog_server.node.remoting.calling import Access
 
 PANEL = "Brokers of RocketMQ"
 SECRET_KEY = "DUOLOG_BROKER_SECRET_KEY"
@@ -97,7 +97,7 @@ class CallsBrokers(TyperCommand):
 
 def broker_access(ctx: typer.Context) -> "Access":
     """What the options of a command come to; it fails the command where they do not fit."""
-    from node.remoting.calling import Access, signing
+    from duolog_server.node.remoting.calling import Access, signing
 
     given: Mapping[str, Any] = ctx.meta.get(_KEPT, {})
     key, secret = given.get("access_key", ""), _secret_key(given.get("secret_key_file", ""))
@@ -118,7 +118,7 @@ def broker_access(ctx: typer.Context) -> "Access":
 
 def hint_for(error: Exception, usual: str = "") -> str:
     """What to try after an error of a call. usual: where it was not denied."""
-    from node.remoting.calling import CallRefused
+    from duolog_server.node.remoting.calling import CallRefused
 
     return _HINT if isinstance(error, CallRefused) and error.is_denial else usual
 
@@ -156,8 +156,8 @@ def _tls(given: Mapping[str, Any], *, asked: bool) -> "Tls | None":
 
 def _contexts(tls: "Tls", *, verify: bool) -> "Callable[[], SSLContext]":
     """Makes the context of each connection, of the newest files."""
-    from node.certificates import BadCertificate, CertificateFiles, Renewed
-    from node.tls import broker_context
+    from duolog_server.node.certificates import BadCertificate, CertificateFiles, Renewed
+    from duolog_server.node.tls import broker_context
 
     files = [Path(file) if file is not None else None for file in (tls.ca, tls.cert, tls.key)]
     try:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.output import (
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.node.cli.output import (
     LONG_MAX,
     Json,
     Timeout,
@@ -16,13 +16,13 @@ from node.cli.output import (
     print_rows,
     run,
 )
-from node.inspection.masterships import led
-from node.inspection.times import iso
+from duolog_server.node.inspection.masterships import led
+from duolog_server.node.inspection.times import iso
 
 if TYPE_CHECKING:
     from duolog import Admin, ClusterStatus, Mastership, NodeStatus, RocketmqSlaveStatus
 
-    from node.inspection.masterships import Led
+    from duolog_server.node.inspection.masterships import Led
 
 app = typer.Typer(no_args_is_help=True)
 

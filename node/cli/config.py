@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from node.cli.output import Json, fail, print_json, print_rows
+from duolog_server.node.cli.output import Json, fail, print_json, print_rows
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -24,7 +24,7 @@ def show(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show every key with its value."""
-    from node.config import ConfigError, load, rows
+    from duolog_server.node.config import ConfigError, load, rows
 
     try:
         loaded, origins = load(config)
@@ -48,10 +48,10 @@ def check(
     """
     from datetime import UTC, datetime
 
-    from node.access.secrets import BadKeyFile, read_key
-    from node.cautions import cautions, untimely
-    from node.config import ConfigError, load
-    from node.inspection.messages.protobodies import ProtoTypes
+    from duolog_server.node.access.secrets import BadKeyFile, read_key
+    from duolog_server.node.cautions import cautions, untimely
+    from duolog_server.node.config import ConfigError, load
+    from duolog_server.node.inspection.messages.protobodies import ProtoTypes
 
     try:
         loaded, _ = load(config)

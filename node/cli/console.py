@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, current_way
-from node.cli.output import fail, help_of, say
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, current_way
+from duolog_server.node.cli.output import fail, help_of, say
 
 app = typer.Typer(add_completion=False)
 
@@ -47,12 +47,12 @@ def console(
     from duolog import BadRequest
     from duolog._client import parse_endpoints
 
-    from node.certificates import BadCertificate
-    from node.console.program import context_of, is_loopback, run, seeing_of
-    from node.console.seeing.masks import BadMask
-    from node.consoleprocess import ConsoleOptions
-    from node.inspection.messages.protobodies import BadDescriptors
-    from node.origins import BadOrigin, origins_of
+    from duolog_server.node.certificates import BadCertificate
+    from duolog_server.node.console.program import context_of, is_loopback, run, seeing_of
+    from duolog_server.node.console.seeing.masks import BadMask
+    from duolog_server.node.consoleprocess import ConsoleOptions
+    from duolog_server.node.inspection.messages.protobodies import BadDescriptors
+    from duolog_server.node.origins import BadOrigin, origins_of
 
     host, separator, port = listen.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > 65535:

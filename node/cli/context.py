@@ -6,9 +6,15 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, asked_password, tls_of_settings
-from node.cli.contexts import Context, ContextError, Contexts, load_contexts, save_contexts
-from node.cli.output import USAGE, Json, fail, print_facts, print_rows, say
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, asked_password, tls_of_settings
+from duolog_server.node.cli.contexts import (
+    Context,
+    ContextError,
+    Contexts,
+    load_contexts,
+    save_contexts,
+)
+from duolog_server.node.cli.output import USAGE, Json, fail, print_facts, print_rows, say
 
 app = typer.Typer(no_args_is_help=True)
 Name = typer.Argument(help="Name of the context.", metavar="NAME")

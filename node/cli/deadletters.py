@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.output import (
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.node.cli.output import (
     EXIT_ERROR,
     Json,
     Timeout,
@@ -18,14 +18,14 @@ from node.cli.output import (
     run,
     say,
 )
-from node.cli.places import PLACE, read_place
+from duolog_server.node.cli.places import PLACE, read_place
 
 if TYPE_CHECKING:
     from duolog import Message
 
-    from node.inspection.deadletters.places import LettersPage
-    from node.inspection.deadletters.redelivery import Redelivery
-    from node.inspection.messages.places import Place
+    from duolog_server.node.inspection.deadletters.places import LettersPage
+    from duolog_server.node.inspection.deadletters.redelivery import Redelivery
+    from duolog_server.node.inspection.messages.places import Place
 
 REDELIVERY_SECONDS = 600.0
 _HINTS = {"UnknownTopic": "duolog group list"}
@@ -41,7 +41,7 @@ def _read(text: str) -> "Place":
 
 
 def _row(letter: "Message") -> dict[str, object]:
-    from node.inspection.messages.places import Place
+    from duolog_server.node.inspection.messages.places import Place
 
     properties = letter.properties
     return {
@@ -66,7 +66,7 @@ def dead(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show the dead letters of a group: messages whose last attempt failed."""
-    from node.inspection.deadletters.places import letters_page
+    from duolog_server.node.inspection.deadletters.places import letters_page
 
     begin = _read(at) if at else None
 
@@ -89,7 +89,7 @@ def export(
     timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
     """Print dead letters whole, as JSON lines, the oldest of each queue first."""
-    from node.inspection.deadletters.export import lines, selected
+    from duolog_server.node.inspection.deadletters.export import lines, selected
 
     places, begin = list(map(_read, letter or [])), _read(at) if at else None
     last = ""
@@ -119,8 +119,8 @@ def redeliver(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Send a group's dead letters to their original topics again: each once, or those named."""
-    from node.inspection.deadletters.redelivery import Bounds, redeliver_at
-    from node.inspection.deadletters.redelivery import redeliver as send_again
+    from duolog_server.node.inspection.deadletters.redelivery import Bounds, redeliver_at
+    from duolog_server.node.inspection.deadletters.redelivery import redeliver as send_again
 
     places = list(map(_read, letter or []))
     what = f"{len(places)}" if places else f"up to {limit}"

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.output import Json, Timeout, print_json, run, show_findings
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.node.cli.output import Json, Timeout, print_json, run, show_findings
 
 if TYPE_CHECKING:
-    from node.inspection.doctor.findings import Finding
+    from duolog_server.node.inspection.doctor.findings import Finding
 
 app = typer.Typer(add_completion=False)
 
@@ -27,7 +27,7 @@ def doctor(
     Asks every node, and changes nothing. Name all nodes: one that is gone may be known to no other.
     Exit status 0: nothing is wrong; 1: no node answers; 2: there are errors or warnings.
     """
-    from node.inspection.doctor.findings import NOTE
+    from duolog_server.node.inspection.doctor.findings import NOTE
 
     findings = run(_examine(endpoints, timeout))
     if as_json:
@@ -41,7 +41,7 @@ def doctor(
 async def _examine(endpoints: str, timeout: float) -> "list[Finding]":
     from duolog._client import parse_endpoints
 
-    from node.inspection.survey import examine
+    from duolog_server.node.inspection.survey import examine
 
     async with client_of(endpoints, timeout) as client:
         return await examine(client, parse_endpoints(endpoints), timeout)

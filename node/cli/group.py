@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli import deadletters
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.output import (
+from duolog_server.node.cli import deadletters
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.node.cli.output import (
     INT_MAX,
     After,
     Contains,
@@ -106,7 +106,7 @@ def explain(
     """Say how a group is doing, what is wrong with it, and what to do."""
     from duolog._message import DEAD_LETTER_PREFIX
 
-    from node.inspection.doctor.consumers import diagnose_groups
+    from duolog_server.node.inspection.doctor.consumers import diagnose_groups
 
     async def ask() -> "tuple[GroupDescription, list[TopicDescription]]":
         async with client_of(endpoints, timeout) as client:
@@ -207,7 +207,7 @@ def reset(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Set the offsets of a group that has no members now."""
-    from node.inspection.resets import BadResumePoint, resume_point_of
+    from duolog_server.node.inspection.resets import BadResumePoint, resume_point_of
 
     try:
         point = resume_point_of(to)

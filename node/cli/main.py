@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from node.cli.access import add_options
+from duolog_server.node.cli.access import add_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,36 +23,46 @@ class _Noun:
 
 
 _NOUNS = {
-    "node": _Noun("Start a node, or check one.", "node.cli.node"),
-    "topic": _Noun("List, create, alter, delete topics.", "node.cli.topic"),
+    "node": _Noun("Start a node, or check one.", "duolog_server.node.cli.node"),
+    "topic": _Noun("List, create, alter, delete topics.", "duolog_server.node.cli.topic"),
     "msg": _Noun(
         "Send, get, find, search and tail messages.",
-        "node.cli.msg",
-        more=("node.cli.msgsearch", "node.cli.msgresend"),
+        "duolog_server.node.cli.msg",
+        more=("duolog_server.node.cli.msgsearch", "duolog_server.node.cli.msgresend"),
     ),
-    "group": _Noun("List, show, explain, set, reset consumer groups.", "node.cli.group"),
-    "user": _Noun("List, create, alter, delete users.", "node.cli.user"),
-    "acl": _Noun("Show, grant, revoke, test the rights of users.", "node.cli.acl"),
-    "audit": _Noun("List who did what, and what was denied.", "node.cli.audit"),
-    "quota": _Noun("Set, list, delete the quotas of users, clients, topics.", "node.cli.quota"),
-    "cluster": _Noun("Show the cluster, switch and drain nodes.", "node.cli.cluster"),
-    "doctor": _Noun("Say what is wrong with a cluster, and what to do.", "node.cli.doctor"),
-    "console": _Noun("Serve the console: the cluster in a browser.", "node.cli.console"),
+    "group": _Noun(
+        "List, show, explain, set, reset consumer groups.", "duolog_server.node.cli.group"
+    ),
+    "user": _Noun("List, create, alter, delete users.", "duolog_server.node.cli.user"),
+    "acl": _Noun("Show, grant, revoke, test the rights of users.", "duolog_server.node.cli.acl"),
+    "audit": _Noun("List who did what, and what was denied.", "duolog_server.node.cli.audit"),
+    "quota": _Noun(
+        "Set, list, delete the quotas of users, clients, topics.", "duolog_server.node.cli.quota"
+    ),
+    "cluster": _Noun("Show the cluster, switch and drain nodes.", "duolog_server.node.cli.cluster"),
+    "doctor": _Noun(
+        "Say what is wrong with a cluster, and what to do.", "duolog_server.node.cli.doctor"
+    ),
+    "console": _Noun(
+        "Serve the console: the cluster in a browser.", "duolog_server.node.cli.console"
+    ),
     "migrate": _Noun(
         "Move a broker of RocketMQ here while it works.",
-        "node.cli.migrate",
-        more=("node.cli.migrateafter",),
+        "duolog_server.node.cli.migrate",
+        more=("duolog_server.node.cli.migrateafter",),
     ),
-    "store": _Noun("Inspect a store directory offline.", "node.cli.store"),
-    "bench": _Noun("Measure produce, consume and recovery.", "demo.commands.bench"),
+    "store": _Noun("Inspect a store directory offline.", "duolog_server.node.cli.store"),
+    "bench": _Noun("Measure produce, consume and recovery.", "duolog_server.demo.commands.bench"),
     "pipeline": _Noun(
         "Jobs on Spark: audit, rebuild, tier, replay, report.",
-        "node.cli.pipeline",
-        more=("demo.commands.flights",),
+        "duolog_server.node.cli.pipeline",
+        more=("duolog_server.demo.commands.flights",),
     ),
-    "context": _Noun("Name ways to reach nodes, and choose one.", "node.cli.context"),
-    "config": _Noun("Show the configuration and where it comes from.", "node.cli.config"),
-    "demo": _Noun("Store, crash and recover a real data set.", "demo.commands.demo"),
+    "context": _Noun("Name ways to reach nodes, and choose one.", "duolog_server.node.cli.context"),
+    "config": _Noun(
+        "Show the configuration and where it comes from.", "duolog_server.node.cli.config"
+    ),
+    "demo": _Noun("Store, crash and recover a real data set.", "duolog_server.demo.commands.demo"),
 }
 
 

@@ -8,15 +8,24 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from node.cli.brokeraccess import CallsBrokers, broker_access, hint_for
-from node.cli.output import Json, Yes, confirm, fail, plain, print_facts, print_json, say
-from node.cli.settings import Setting, settings_of
-from node.inspection.times import iso
+from duolog_server.node.cli.brokeraccess import CallsBrokers, broker_access, hint_for
+from duolog_server.node.cli.output import (
+    Json,
+    Yes,
+    confirm,
+    fail,
+    plain,
+    print_facts,
+    print_json,
+    say,
+)
+from duolog_server.node.cli.settings import Setting, settings_of
+from duolog_server.node.inspection.times import iso
 
 if TYPE_CHECKING:
-    from node.config import Config
-    from node.following.broker.survey import BrokerFacts
-    from node.following.plan import Remark
+    from duolog_server.node.config import Config
+    from duolog_server.node.following.broker.survey import BrokerFacts
+    from duolog_server.node.following.plan import Remark
 
 app = typer.Typer(no_args_is_help=True)
 T = TypeVar("T")
@@ -28,7 +37,7 @@ CANNOT_FOLLOW = 2
 
 
 def _config(data: Path | None, file: Path | None, set_: list[str] | None) -> "Config":
-    from node.config import ConfigError, load
+    from duolog_server.node.config import ConfigError, load
 
     flags = settings_of(set_ or [])
     if data is not None:
@@ -41,11 +50,11 @@ def _config(data: Path | None, file: Path | None, set_: list[str] | None) -> "Co
 
 def _run(work: Coroutine[object, None, T], hint: str = "duolog migrate status --data DIR") -> T:
     """Run what follows; its errors become messages. hint: what to try then."""
-    from node.following.copying import CannotFollow
-    from node.following.cutover import CutoverFailed
-    from node.following.program import WrongSource
-    from node.remoting.calling import CallRefused
-    from store.errors import StoreError
+    from duolog_server.node.following.copying import CannotFollow
+    from duolog_server.node.following.cutover import CutoverFailed
+    from duolog_server.node.following.program import WrongSource
+    from duolog_server.node.remoting.calling import CallRefused
+    from duolog_server.store.errors import StoreError
 
     try:
         return asyncio.run(work)
@@ -71,8 +80,8 @@ def plan(
 
     Exit status 2 if something must be changed first.
     """
-    from node.following.broker.survey import brokers_of, facts_of
-    from node.following.plan import remarks
+    from duolog_server.node.following.broker.survey import brokers_of, facts_of
+    from duolog_server.node.following.plan import remarks
 
     chosen, access = _config(data, config, set_), broker_access(ctx)
 
@@ -94,7 +103,7 @@ def plan(
 
 
 def _planned(facts: "BrokerFacts", said: "list[Remark]") -> dict[str, object]:
-    from node.following.plan import user_topics
+    from duolog_server.node.following.plan import user_topics
 
     return {
         "broker": facts.name,
@@ -152,9 +161,9 @@ def follow(
 
     --broker is needed the first time. Exit status 2 where it cannot go on by itself.
     """
-    import node.logs as logs
-    from node.following.program import Source
-    from node.following.program import follow as follow_broker
+    import duolog_server.node.logs as logs
+    from duolog_server.node.following.program import Source
+    from duolog_server.node.following.program import follow as follow_broker
 
     chosen = _config(data, config, set_)
     logs.configure_logging(chosen.node.log_level, chosen.node.log_json)
@@ -172,11 +181,11 @@ def status(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Say how a directory stands that follows. Exit status 2 where it does not follow now."""
-    from node.following import state as states
-    from node.following import status as live
-    from node.following.checksums import checksums_of
-    from store.errors import StoreError
-    from store.osdisk import OsDisk
+    from duolog_server.node.following import state as states
+    from duolog_server.node.following import status as live
+    from duolog_server.node.following.checksums import checksums_of
+    from duolog_server.store.errors import StoreError
+    from duolog_server.store.osdisk import OsDisk
 
     directory = _config(data, config, None).node.data
     try:
@@ -254,9 +263,9 @@ def cutover(
 
     Stop `duolog migrate follow` first. If a step fails, the broker stores messages again.
     """
-    import node.logs as logs
-    from node.following.cutover import Patience
-    from node.following.program import PromotedAndStopped, Source, cut_over
+    import duolog_server.node.logs as logs
+    from duolog_server.node.following.cutover import Patience
+    from duolog_server.node.following.program import PromotedAndStopped, Source, cut_over
 
     chosen, source = _config(data, config, set_), Source(access=broker_access(ctx))
     confirm("Producers cannot send until the new node is started. Go on?", yes or join is not None)
@@ -284,9 +293,9 @@ def abort(
 
     After --join, the broker stays as the other copy's cut-over left it.
     """
-    import node.logs as logs
-    from node.following.program import Source
-    from node.following.program import abort as abort_cutover
+    import duolog_server.node.logs as logs
+    from duolog_server.node.following.program import Source
+    from duolog_server.node.following.program import abort as abort_cutover
 
     chosen, source = _config(data, config, set_), Source(access=broker_access(ctx))
     logs.configure_logging("warning", chosen.node.log_json)

@@ -5,24 +5,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.brokeraccess import CallsBrokers, broker_access, hint_for
-from node.cli.migrate import CANNOT_FOLLOW, Broker, app
-from node.cli.output import Json, Timeout, fail, print_facts, print_rows, run, say
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.node.cli.brokeraccess import CallsBrokers, broker_access, hint_for
+from duolog_server.node.cli.migrate import CANNOT_FOLLOW, Broker, app
+from duolog_server.node.cli.output import Json, Timeout, fail, print_facts, print_rows, run, say
 
 if TYPE_CHECKING:
     from duolog import NodeStatus
 
-    from node.following.broker.calls import Runtime
-    from node.remoting.calling import Access
-    from store.metadata import Metadata
+    from duolog_server.node.following.broker.calls import Runtime
+    from duolog_server.node.remoting.calling import Access
+    from duolog_server.store.metadata import Metadata
 
 
 async def _offsets_of(broker: str, file: Path | None, access: "Access") -> "Metadata":
     """The old broker's offsets, from its file or from itself. Raises OSError, CallRefused."""
-    from node.following.broker.calls import OldBroker
-    from node.following.broker.tables import parsed, read_tables
-    from store.metadatafiles import OFFSETS
+    from duolog_server.node.following.broker.calls import OldBroker
+    from duolog_server.node.following.broker.tables import parsed, read_tables
+    from duolog_server.store.metadatafiles import OFFSETS
 
     if file is not None:
         return parsed({OFFSETS: file.read_bytes()})
@@ -51,8 +51,8 @@ def offsets(
     """
     from duolog import Fatal
 
-    from node.following.late import Late, late_offsets
-    from node.remoting.calling import CallRefused
+    from duolog_server.node.following.late import Late, late_offsets
+    from duolog_server.node.remoting.calling import CallRefused
 
     if bool(broker) == (file is not None):
         fail("give one of --broker and --file", "duolog migrate offsets --help", CANNOT_FOLLOW)
@@ -110,8 +110,8 @@ def rollback(
 
     Changes nothing. Exit status 2 where the old broker lacks something.
     """
-    from node.following.broker.calls import OldBroker
-    from node.remoting.calling import CallRefused
+    from duolog_server.node.following.broker.calls import OldBroker
+    from duolog_server.node.remoting.calling import CallRefused
 
     access = broker_access(ctx)
 

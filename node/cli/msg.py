@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from duolog._columns import split_keys
 
-from node.cli import waiting
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.msgprinter import Format, Printer, Proto
-from node.cli.output import (
+from duolog_server.node.cli import waiting
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.node.cli.msgprinter import Format, Printer, Proto
+from duolog_server.node.cli.output import (
     INT_MAX,
     Json,
     Timeout,
@@ -26,9 +26,9 @@ from node.cli.output import (
     say,
     when,
 )
-from node.cli.places import PLACE, read_place
-from node.inspection.messages import way
-from node.inspection.messages.tracerecords import TraceRecord
+from duolog_server.node.cli.places import PLACE, read_place
+from duolog_server.node.inspection.messages import way
+from duolog_server.node.inspection.messages.tracerecords import TraceRecord
 
 if TYPE_CHECKING:
     from duolog import Client, FoundMessage, Message, TrackedMessage
@@ -254,7 +254,7 @@ def find(
     begin = when(since) if since else 0
     end = when(until) if until else 0
 
-    from node.inspection.messages.finding import by_time
+    from duolog_server.node.inspection.messages.finding import by_time
 
     async def work() -> "Sequence[Shown]":
         async with client_of(endpoints, timeout) as client:
@@ -290,7 +290,7 @@ def track(
     if not (key or unique_key):
         fail("give --key or --unique-key", "duolog msg track TOPIC --key KEY | --unique-key K")
 
-    from node.inspection.messages.finding import client_records
+    from duolog_server.node.inspection.messages.finding import client_records
 
     async def work() -> "list[tuple[TrackedMessage, list[TraceRecord]]]":
         async with client_of(endpoints, timeout) as client:

@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
-from node.cli.output import fail, plain, print_json
-from node.inspection.messages.protobodies import BadBody, BadDescriptors, ProtoType, as_json
-from node.inspection.times import iso
+from duolog_server.node.cli.output import fail, plain, print_json
+from duolog_server.node.inspection.messages.protobodies import (
+    BadBody,
+    BadDescriptors,
+    ProtoType,
+    as_json,
+)
+from duolog_server.node.inspection.times import iso
 
 if TYPE_CHECKING:
     from duolog import FoundMessage, Message

@@ -4,10 +4,19 @@ from typing import Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.msg import app
-from node.cli.output import INT_MAX, LONG_MAX, Json, Timeout, fail, print_json, run, say
-from node.inspection.messages.way import place_text
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.node.cli.msg import app
+from duolog_server.node.cli.output import (
+    INT_MAX,
+    LONG_MAX,
+    Json,
+    Timeout,
+    fail,
+    print_json,
+    run,
+    say,
+)
+from duolog_server.node.inspection.messages.way import place_text
 
 
 @app.command()
@@ -36,7 +45,7 @@ def resend(
 
     from duolog import Receipt
 
-    from node.inspection.messages.sending import (
+    from duolog_server.node.inspection.messages.sending import (
         NOT_SENT_AGAIN,
         copy_of,
         is_users,

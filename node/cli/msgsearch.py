@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.msg import app
-from node.cli.msgprinter import Fields, Format, Printer, Proto
-from node.cli.output import Json, Timeout, run, say, when
-from node.inspection.times import iso
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.node.cli.msg import app
+from duolog_server.node.cli.msgprinter import Fields, Format, Printer, Proto
+from duolog_server.node.cli.output import Json, Timeout, run, say, when
+from duolog_server.node.inspection.times import iso
 
 if TYPE_CHECKING:
-    from node.inspection.searching.search import Search
+    from duolog_server.node.inspection.searching.search import Search
 
 INTERRUPTED = 130  # the exit status after Ctrl-C
 
@@ -52,8 +52,8 @@ def search(
     Messages are printed as they are found, in the order of time; Ctrl-C stops the search. It reads
     no faster than 32 MB a second, and rests between reads as long as they take.
     """
-    from node.inspection.searching.search import Search
-    from node.inspection.searching.terms import End, Terms
+    from duolog_server.node.inspection.searching.search import Search
+    from duolog_server.node.inspection.searching.terms import End, Terms
 
     begin = when(since) if since else 0
     end = when(until) if until else 0

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.brokeraccess import CallsBrokers, broker_access
-from node.cli.output import (
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.node.cli.brokeraccess import CallsBrokers, broker_access
+from duolog_server.node.cli.output import (
     Json,
     Timeout,
     fail,
     print_facts,
     run,
 )
-from node.cli.settings import Setting, settings_of
-from node.inspection.times import iso
+from duolog_server.node.cli.settings import Setting, settings_of
+from duolog_server.node.inspection.times import iso
 
 if TYPE_CHECKING:
     from duolog import Client, NodeStatus
 
-    from node.config import Config
-    from node.remoting.calling import Access
+    from duolog_server.node.config import Config
+    from duolog_server.node.remoting.calling import Access
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -67,11 +67,11 @@ def start(
 ) -> None:
     """Run a node in the foreground until SIGTERM or SIGINT."""
     gc.disable()  # a start makes hundreds of thousands of objects that stay; serve() enables it
-    import node.logs  # noqa: F401 - before others import structlog
-    from node.polling import poll_channels_in_one_thread
+    import duolog_server.node.logs  # noqa: F401 - before others import structlog
+    from duolog_server.node.polling import poll_channels_in_one_thread
 
     poll_channels_in_one_thread()
-    from node.config import ConfigError, load
+    from duolog_server.node.config import ConfigError, load
 
     flags = settings_of(set_ or [])
     if data is not None:
@@ -94,7 +94,7 @@ def start(
         loaded, _ = load(config, flags)
     except ConfigError as error:
         fail(str(error), "duolog config show --origin", 2)
-    from node.server import load_program, serve
+    from duolog_server.node.server import load_program, serve
 
     if after_cutover is not None:
         load_program(loaded)
@@ -104,11 +104,11 @@ def start(
 
 def _await_cutover(config: "Config", access: "Access", seconds: float) -> None:
     """access: as whom the broker is called, where a cut-over that was killed is to be ended."""
-    from node import logs
-    from node.following.program import CutoverStopped, PromotedAndStopped
-    from node.following.promotion import wait_promoted
-    from node.following.rescue import finish
-    from store.errors import StoreError
+    from duolog_server.node import logs
+    from duolog_server.node.following.program import CutoverStopped, PromotedAndStopped
+    from duolog_server.node.following.promotion import wait_promoted
+    from duolog_server.node.following.rescue import finish
+    from duolog_server.store.errors import StoreError
 
     logs.configure_logging(config.node.log_level, config.node.log_json)
     directory = config.node.data
@@ -172,7 +172,7 @@ async def probe(client: "Client", status: "NodeStatus", timeout: float) -> str:
 
 def problems_of(status: "NodeStatus") -> list[str]:
     """Problems that a node reports about itself."""
-    from node.inspection.doctor.nodes import OTHERS_FILL, others_fill
+    from duolog_server.node.inspection.doctor.nodes import OTHERS_FILL, others_fill
 
     problems = [*status.flags]
     if status.fence_reason:

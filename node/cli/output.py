@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import typer
 
-from node.inspection.times import BadTime, time_of
+from duolog_server.node.inspection.times import BadTime, time_of
 
 if TYPE_CHECKING:
     from duolog import Page
 
-    from node.inspection.doctor.findings import Finding
+    from duolog_server.node.inspection.doctor.findings import Finding
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, caller
-from node.cli.output import (
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, caller
+from duolog_server.node.cli.output import (
     Json,
     fail,
     print_facts,
@@ -17,12 +17,12 @@ from node.cli.output import (
     print_rows,
     say,
 )
-from node.cli.store import Entries, Slots, index_options
+from duolog_server.node.cli.store import Entries, Slots, index_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.audit import Audit, Difference
+    from duolog_server.pipeline.audit import Audit, Difference
 
 app = typer.Typer(no_args_is_help=True)
 T = TypeVar("T")
@@ -47,10 +47,10 @@ def run_job(
     """
     from duolog import DuologError
 
-    from pipeline.errors import BadJob
-    from pipeline.session import end_session, spark_session
-    from pipeline.sparkerrors import reason_of
-    from store.errors import StoreError
+    from duolog_server.pipeline.errors import BadJob
+    from duolog_server.pipeline.session import end_session, spark_session
+    from duolog_server.pipeline.sparkerrors import reason_of
+    from duolog_server.store.errors import StoreError
 
     refused = (BadJob, DuologError, StoreError, OSError)
     try:
@@ -96,9 +96,9 @@ def audit(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Verify every record; with --against, print the first record in which two replicas differ."""
-    from pipeline.audit import audit as work
-    from pipeline.audit import compare
-    from pipeline.segments import segments_of
+    from duolog_server.pipeline.audit import audit as work
+    from duolog_server.pipeline.audit import compare
+    from duolog_server.pipeline.segments import segments_of
 
     directories = [one for one in (directory, against) if one is not None]
 
@@ -149,8 +149,8 @@ def rebuild(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Rebuild consume queues and index from the commit log; the node must be stopped."""
-    from pipeline.rebuild import rebuild as work
-    from pipeline.segments import segments_of
+    from duolog_server.pipeline.rebuild import rebuild as work
+    from duolog_server.pipeline.segments import segments_of
 
     given = index_slots is not None or index_entries is not None
     options = index_options(index_slots, index_entries) if given else None
@@ -176,8 +176,8 @@ def tier(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Write sealed segments as Parquet by topic and day, each segment once."""
-    from pipeline.tier import check
-    from pipeline.tier import tier as work
+    from duolog_server.pipeline.tier import check
+    from duolog_server.pipeline.tier import tier as work
 
     if compression not in ("zstd", "snappy", "gzip", "none"):
         fail(
@@ -220,9 +220,9 @@ def replay(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Send files, or a topic's messages, into a topic."""
-    from pipeline.replay import check
-    from pipeline.replay import replay as work
-    from pipeline.replayoptions import Replay
+    from duolog_server.pipeline.replay import check
+    from duolog_server.pipeline.replay import replay as work
+    from duolog_server.pipeline.replayoptions import Replay
 
     what = Replay(
         endpoints,
@@ -259,8 +259,8 @@ def report(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Report traffic, sizes, delays and lag, as tables and one HTML page."""
-    from pipeline.report import Source, check
-    from pipeline.report import report as work
+    from duolog_server.pipeline.report import Source, check
+    from duolog_server.pipeline.report import report as work
 
     source = Source(endpoints, topics or (), parquet, caller())
     made = run_job(

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from node.cli.output import fail
+from duolog_server.node.cli.output import fail
 
 if TYPE_CHECKING:
-    from node.inspection.messages.places import Place
+    from duolog_server.node.inspection.messages.places import Place
 
 PLACE = "REPLICA-GROUP/QUEUE/OFFSET"
 
@@ -14,7 +14,7 @@ def read_place(text: str, hint: str) -> "Place":
     """Read a place; it fails the command where the text is none. hint: a command that has some."""
     from duolog import BadRequest
 
-    from node.inspection.messages.places import place_of
+    from duolog_server.node.inspection.messages.places import place_of
 
     try:
         return place_of(text)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import typer
 
-from node.cli.output import fail
+from duolog_server.node.cli.output import fail
 
 Setting = typer.Option("--set", help="SECTION.KEY=VALUE: set a config key (repeatable).")
 

@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from node.cli.output import Json, fail, help_of, print_facts, print_json, print_rows, say
-from node.inspection.times import iso
+from duolog_server.node.cli.output import (
+    Json,
+    fail,
+    help_of,
+    print_facts,
+    print_json,
+    print_rows,
+    say,
+)
+from duolog_server.node.inspection.times import iso
 
 if TYPE_CHECKING:
-    from store.options import StoreOptions
-    from store.osdisk import OsDisk
+    from duolog_server.store.options import StoreOptions
+    from duolog_server.store.osdisk import OsDisk
 
 app = typer.Typer(no_args_is_help=True)
 T = TypeVar("T")
@@ -28,7 +36,7 @@ Directory = typer.Argument(help="Store directory.", metavar="DIR")
 
 def index_options(slots: int | None, entries: int | None) -> "StoreOptions":
     """Options with the sizes of an index that a command names, if any."""
-    from store.options import StoreOptions
+    from duolog_server.store.options import StoreOptions
 
     default = StoreOptions()
     try:
@@ -43,8 +51,8 @@ def index_options(slots: int | None, entries: int | None) -> "StoreOptions":
 def _open(
     directory: Path, slots: int | None = None, entries: int | None = None
 ) -> "tuple[OsDisk, StoreOptions]":
-    from store.errors import StoreError
-    from store.osdisk import OsDisk
+    from duolog_server.store.errors import StoreError
+    from duolog_server.store.osdisk import OsDisk
 
     options = index_options(slots, entries)
     try:
@@ -62,7 +70,7 @@ def _open(
 
 
 def _guarded(work: Callable[[], T]) -> T:
-    from store.errors import StoreError
+    from duolog_server.store.errors import StoreError
 
     try:
         return work()
@@ -81,7 +89,7 @@ def dump(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Print ranges, queue entries and key queries; changes nothing in the directory."""
-    from store.dump import dump as dump_store
+    from duolog_server.store.dump import dump as dump_store
 
     queries = []
     for text in query or []:
@@ -118,7 +126,7 @@ def check(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Verify every record and compare queues with the log. Exit status 2 if anything is wrong."""
-    from store.dump import check as check_store
+    from duolog_server.store.dump import check as check_store
 
     disk, options = _open(directory, index_slots, index_entries)
     found = _guarded(lambda: check_store(disk, options))
@@ -135,7 +143,7 @@ def stats(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show messages and bytes by topic."""
-    from store.dump import stats as store_stats
+    from duolog_server.store.dump import stats as store_stats
 
     disk, options = _open(directory)
     found = _guarded(lambda: store_stats(disk, options))
@@ -160,11 +168,11 @@ def recover(
     """Open the directory as a node would, recover it and close it cleanly. Stop its node first."""
     import dataclasses
 
-    from store.dump import segment_bytes
-    from store.errors import StoreError
-    from store.indexsizes import as_found
-    from store.messagestore import MessageStore, StoreEvents
-    from store.osdisk import OsDisk
+    from duolog_server.store.dump import segment_bytes
+    from duolog_server.store.errors import StoreError
+    from duolog_server.store.indexsizes import as_found
+    from duolog_server.store.messagestore import MessageStore, StoreEvents
+    from duolog_server.store.osdisk import OsDisk
 
     disk, options = _open(directory, index_slots, index_entries)
     given = index_slots is not None or index_entries is not None

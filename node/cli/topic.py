@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.output import (
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.node.cli.output import (
     INT_MAX,
     After,
     Contains,
@@ -21,7 +21,7 @@ from node.cli.output import (
     say,
     say_next,
 )
-from node.inspection.times import iso
+from duolog_server.node.inspection.times import iso
 
 if TYPE_CHECKING:
     from duolog import Page, TopicDescription

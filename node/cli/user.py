@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.access import (
+from duolog_server.node.cli.access import (
     DEFAULT_ENDPOINTS,
     Endpoints,
     asked_password,
     client_of,
     read_password,
 )
-from node.cli.output import (
+from duolog_server.node.cli.output import (
     After,
     Contains,
     Json,
@@ -29,12 +29,12 @@ from node.cli.output import (
     say,
     say_next,
 )
-from node.inspection.times import iso
+from duolog_server.node.inspection.times import iso
 
 if TYPE_CHECKING:
     from duolog import Page, User
 
-    from node.cli.recovery import Recovered
+    from duolog_server.node.cli.recovery import Recovered
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -201,10 +201,10 @@ def recover(
     """Make a super user by the key file, where the passwords of all super users are lost."""
     from duolog._client import parse_endpoints, runtime_of
 
-    from node.access.recovery import Claims
-    from node.access.secrets import BadKeyFile, read_key
-    from node.cli.recovery import recover_everywhere
-    from store.errors import BadMessage
+    from duolog_server.node.access.recovery import Claims
+    from duolog_server.node.access.secrets import BadKeyFile, read_key
+    from duolog_server.node.cli.recovery import recover_everywhere
+    from duolog_server.store.errors import BadMessage
 
     password = _new_password(new_password_file)
     try:
@@ -234,7 +234,7 @@ def recover(
 @app.command()
 def key(file: Path) -> None:
     """Write a new key for `access.key_file`. All nodes of a cluster need the same one."""
-    from node.access.secrets import new_key
+    from duolog_server.node.access.secrets import new_key
 
     try:
         opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

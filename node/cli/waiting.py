@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from node.cli.output import (
+from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.node.cli.output import (
     Json,
     Timeout,
     Yes,
@@ -18,13 +18,13 @@ from node.cli.output import (
     run,
     say,
 )
-from node.cli.places import PLACE, read_place
-from node.inspection.times import iso
+from duolog_server.node.cli.places import PLACE, read_place
+from duolog_server.node.inspection.times import iso
 
 if TYPE_CHECKING:
     from duolog import DelayedMessage, DelayedPage, HalfMessage, HalvesPage
 
-    from node.inspection.messages.places import Place
+    from duolog_server.node.inspection.messages.places import Place
 
 Of = typer.Argument(help="Only those that were sent to this topic.")
 After = typer.Option("--after", help="Begin where the page before this one ended.")

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 
-from node.consoleprocess import ConsoleOptions
+from duolog_server.node.consoleprocess import ConsoleOptions
 
 NICE = 5  # the node goes first
 
@@ -22,7 +22,7 @@ def main() -> None:
     options, numbers = sys.stdin.readline(), sys.stdin.readline()
     # Before the rest of the start: a node that ends meanwhile needs its port, too.
     threading.Thread(target=_end_with_the_node, daemon=True).start()
-    from node.console.program import run  # most of a start, and behind the node, too
+    from duolog_server.node.console.program import run  # most of a start, and behind the node, too
 
     sockets = [socket.socket(fileno=int(word)) for word in numbers.split()]
     run(ConsoleOptions.of_line(options), sockets)

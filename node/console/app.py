@@ -14,35 +14,35 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from node.console.actions import groups as group_actions
-from node.console.actions import messages as message_actions
-from node.console.actions import nodes as node_actions
-from node.console.actions import searches as search_actions
-from node.console.actions import topics as topic_actions
-from node.console.actions.deferred import halves, recalls, redelivery
-from node.console.http.security import App, Protected
-from node.console.pages.audit import audit
-from node.console.pages.cluster import cluster, doctor
-from node.console.pages.deferred.dead import dead, dead_export
-from node.console.pages.deferred.delayed import delayed
-from node.console.pages.deferred.half import half
-from node.console.pages.deferred.way import way
-from node.console.pages.groups import group, groups
-from node.console.pages.messages.finding import messages
-from node.console.pages.messages.message import message
-from node.console.pages.rights import rights
-from node.console.pages.tail import tail
-from node.console.pages.topics import topic, topics
-from node.console.requests.changes import Changes
-from node.console.requests.downloads import Downloads
-from node.console.requests.logins import Logins
-from node.console.requests.looks import Looks
-from node.console.sessions import clock
-from node.console.sessions.sessions import MakeClient, Sessions
-from node.console.sessions.viewers import Viewers
-from node.console.settings import Settings
-from node.console.view import addresses as at
-from node.console.view.visits import Action, Download, Page
+from duolog_server.node.console.actions import groups as group_actions
+from duolog_server.node.console.actions import messages as message_actions
+from duolog_server.node.console.actions import nodes as node_actions
+from duolog_server.node.console.actions import searches as search_actions
+from duolog_server.node.console.actions import topics as topic_actions
+from duolog_server.node.console.actions.deferred import halves, recalls, redelivery
+from duolog_server.node.console.http.security import App, Protected
+from duolog_server.node.console.pages.audit import audit
+from duolog_server.node.console.pages.cluster import cluster, doctor
+from duolog_server.node.console.pages.deferred.dead import dead, dead_export
+from duolog_server.node.console.pages.deferred.delayed import delayed
+from duolog_server.node.console.pages.deferred.half import half
+from duolog_server.node.console.pages.deferred.way import way
+from duolog_server.node.console.pages.groups import group, groups
+from duolog_server.node.console.pages.messages.finding import messages
+from duolog_server.node.console.pages.messages.message import message
+from duolog_server.node.console.pages.rights import rights
+from duolog_server.node.console.pages.tail import tail
+from duolog_server.node.console.pages.topics import topic, topics
+from duolog_server.node.console.requests.changes import Changes
+from duolog_server.node.console.requests.downloads import Downloads
+from duolog_server.node.console.requests.logins import Logins
+from duolog_server.node.console.requests.looks import Looks
+from duolog_server.node.console.sessions import clock
+from duolog_server.node.console.sessions.sessions import MakeClient, Sessions
+from duolog_server.node.console.sessions.viewers import Viewers
+from duolog_server.node.console.settings import Settings
+from duolog_server.node.console.view import addresses as at
+from duolog_server.node.console.view.visits import Action, Download, Page
 
 EXPIRE_SECONDS = 30.0
 NOWHERE = (404, 405)  # also addresses that forms are sent to, and that have no page

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
-from node.consuming.allocation import DEFAULT, Deal, Queue, Wish, allocate
-from store.clocks import MonoMs
+from duolog_server.node.consuming.allocation import DEFAULT, Deal, Queue, Wish, allocate
+from duolog_server.store.clocks import MonoMs
 
 SESSION_MS_MIN = 1000
 SESSION_MS_MAX = 300_000

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from duolog import _errors as sdk
 
-from node.consuming.reading import Reader, Selection
-from node.consuming.waiting import Waiting
-from store.queueends import QueueKey
-from store.reader import GetMessageStatus, GetResult
+from duolog_server.node.consuming.reading import Reader, Selection
+from duolog_server.node.consuming.waiting import Waiting
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.reader import GetMessageStatus, GetResult
 
 NOTHING_NEW = (
     GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterator
 
-from node.consuming.groups import GroupCoordinator
-from node.core.connected import Consumer, Read
-from node.engine.storetimes import StoreTimes
+from duolog_server.node.consuming.groups import GroupCoordinator
+from duolog_server.node.core.connected import Consumer, Read
+from duolog_server.node.engine.storetimes import StoreTimes
 
 
 class MemberTable:

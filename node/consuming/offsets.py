@@ -6,8 +6,8 @@ from functools import partial
 from duolog import Start, UnknownTopic
 from duolog._message import RETRY_PREFIX
 
-from node.core.core import Core
-from store.offsets import PhyOffset, QueueOffset
+from duolog_server.node.core.core import Core
+from duolog_server.store.offsets import PhyOffset, QueueOffset
 
 
 def offset_at(core: Core, topic: str, queue_id: int, at: Start | int) -> int:

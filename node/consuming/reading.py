@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
-from node.consuming.waiting import Turns
-from node.core.births import own
-from node.core.core import Core
-from node.core.throttle import throttled
-from node.core.untaken import Untaken
-from node.core.waitingcalls import WaitingCalls
-from node.filters.consumerfilters import ConsumerFilters
-from node.filters.tagfilter import MessageFilter
-from node.quotas.quotas import Who
-from node.replication.roles import Replication
-from store.offsets import QueueOffset
-from store.queueends import QueueKey
-from store.reader import GetMessageStatus, GetResult, Wanted
+from duolog_server.node.consuming.waiting import Turns
+from duolog_server.node.core.births import own
+from duolog_server.node.core.core import Core
+from duolog_server.node.core.throttle import throttled
+from duolog_server.node.core.untaken import Untaken
+from duolog_server.node.core.waitingcalls import WaitingCalls
+from duolog_server.node.filters.consumerfilters import ConsumerFilters
+from duolog_server.node.filters.tagfilter import MessageFilter
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.replication.roles import Replication
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.reader import GetMessageStatus, GetResult, Wanted
 
 
 @dataclass(frozen=True, slots=True)

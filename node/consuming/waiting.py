@@ -8,9 +8,9 @@ import asyncio
 from collections import deque
 from contextvars import Context
 
-from node.engine.arrivals import ArrivalBoard
-from node.nextturn import NextTurn
-from store.queueends import QueueKey
+from duolog_server.node.engine.arrivals import ArrivalBoard
+from duolog_server.node.nextturn import NextTurn
+from duolog_server.store.queueends import QueueKey
 
 AT_ONCE = 32  # polls in a turn: each reads its queue, and answers
 

@@ -5,15 +5,21 @@ from typing import Protocol
 
 from duolog import _errors as sdk
 
-from ha.epochs import Epoch
-from node.config import LimitsSection
-from node.core.metadatalog import MetadataLog
-from node.replication.roles import Replication
-from store.messagestore import PutResult
-from store.metadata import PERM_READ, PERM_WRITE, Metadata, TopicConfig, is_closed_topic
-from store.options import StoreOptions
-from store.record import check_topic
-from store.status import PutMessageStatus
+from duolog_server.ha.epochs import Epoch
+from duolog_server.node.config import LimitsSection
+from duolog_server.node.core.metadatalog import MetadataLog
+from duolog_server.node.replication.roles import Replication
+from duolog_server.store.messagestore import PutResult
+from duolog_server.store.metadata import (
+    PERM_READ,
+    PERM_WRITE,
+    Metadata,
+    TopicConfig,
+    is_closed_topic,
+)
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.record import check_topic
+from duolog_server.store.status import PutMessageStatus
 
 CHANGE_PATIENCE_MS = 1000  # less than a client waits for an answer
 

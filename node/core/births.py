@@ -3,10 +3,10 @@
 import numpy as np
 from duolog._message import RETRY_PREFIX
 
-from store.births import Births
-from store.kernels import decode
-from store.lightqueues import is_light, parent_of
-from store.reader import GetResult
+from duolog_server.store.births import Births
+from duolog_server.store.kernels import decode
+from duolog_server.store.lightqueues import is_light, parent_of
+from duolog_server.store.reader import GetResult
 
 ORIGIN = "RETRY_TOPIC"  # of a copy in a retry topic: where its message was sent to
 _ORIGIN = ORIGIN.encode() + b"\x01"

@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar, cast
 
 import grpc
 
-from node.histogram import Histogram
-from node.methods import Handler, Methods, methods_of
+from duolog_server.node.histogram import Histogram
+from duolog_server.node.methods import Handler, Methods, methods_of
 
 K = TypeVar("K")
 Wrap = Callable[[str, Handler], Handler]  # of a path

@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from node.histogram import Histogram
-from store.clocks import MonoMs
+from duolog_server.node.histogram import Histogram
+from duolog_server.store.clocks import MonoMs
 
 SERIES_MAX = 1000  # of all clients together
 TOLD_MAX = 10_000  # series of single clients

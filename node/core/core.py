@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from node.core.admission import Admission
-from node.core.metadatalog import MetadataLog
-from node.core.ports import KnownQueues, Log, Positions, Reads
-from node.core.throttle import Throttle
-from node.core.traffic import Traffic
-from node.engine.arrivals import ArrivalBoard
-from node.engine.storetimes import StoreTimes
-from node.traces.recorder import Recorder
-from store.options import StoreOptions
+from duolog_server.node.core.admission import Admission
+from duolog_server.node.core.metadatalog import MetadataLog
+from duolog_server.node.core.ports import KnownQueues, Log, Positions, Reads
+from duolog_server.node.core.throttle import Throttle
+from duolog_server.node.core.traffic import Traffic
+from duolog_server.node.engine.arrivals import ArrivalBoard
+from duolog_server.node.engine.storetimes import StoreTimes
+from duolog_server.node.traces.recorder import Recorder
+from duolog_server.store.options import StoreOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from node.core.slices import Slices
-from store.consumequeue import BLANK
-from store.kernels.jit import I64
-from store.offsets import QueueOffset
-from store.queueends import QueueKey
+from duolog_server.node.core.slices import Slices
+from duolog_server.store.consumequeue import BLANK
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.queueends import QueueKey
 
 CHUNK = 65_536  # entries whose sum is kept
 AT_ONCE = 8192  # entries that are read in one step

@@ -15,18 +15,18 @@ from typing import Protocol
 import structlog
 from duolog import _errors as sdk
 
-from node.config import LimitsSection
-from node.core.ports import KnownQueues, Reads
-from node.core.slices import Slices
-from node.engine.log import Log, Outcome
-from node.upkeep.threadwork import done_in_thread
-from store.accesstables import AccessTables
-from store.columns import Columns
-from store.errors import BadMessage
-from store.kernels import decode
-from store.lightqueues import is_light
-from store.messagestore import PutBatch
-from store.metadata import (
+from duolog_server.node.config import LimitsSection
+from duolog_server.node.core.ports import KnownQueues, Reads
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.engine.log import Log, Outcome
+from duolog_server.node.upkeep.threadwork import done_in_thread
+from duolog_server.store.accesstables import AccessTables
+from duolog_server.store.columns import Columns
+from duolog_server.store.errors import BadMessage
+from duolog_server.store.kernels import decode
+from duolog_server.store.lightqueues import is_light
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.metadata import (
     PERM_READ,
     PERM_WRITE,
     SYSTEM_TOPIC,
@@ -41,13 +41,13 @@ from store.metadata import (
     is_system_topic,
     new_group,
 )
-from store.metadatafiles import MetadataFiles, SavedEnds
-from store.metadatarecovery import Doubt, MetadataRecovery, Recovered
-from store.offsets import QueueOffset
-from store.queueends import QueueKey
-from store.reader import Wanted
-from store.record import check_topic
-from store.status import BrokerRole, PutMessageStatus
+from duolog_server.store.metadatafiles import MetadataFiles, SavedEnds
+from duolog_server.store.metadatarecovery import Doubt, MetadataRecovery, Recovered
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.reader import Wanted
+from duolog_server.store.record import check_topic
+from duolog_server.store.status import BrokerRole, PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
 

@@ -6,14 +6,14 @@ changes goes through the log.
 
 from typing import Protocol
 
-from node.engine.log import Outcome
-from store.kernels.jit import I64
-from store.lookups import Lookups
-from store.messagestore import PutBatch, PutResult, Singles, SinglesResult
-from store.offsets import PhyOffset, QueueOffset
-from store.queueends import QueueKey
-from store.reader import ANY, GetResult, Wanted
-from store.record import Host, Record
+from duolog_server.node.engine.log import Outcome
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.lookups import Lookups
+from duolog_server.store.messagestore import PutBatch, PutResult, Singles, SinglesResult
+from duolog_server.store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.reader import ANY, GetResult, Wanted
+from duolog_server.store.record import Host, Record
 
 
 class Log(Protocol):

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ha.progress import ConnectionState
-from store.clocks import WallMs
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.store.clocks import WallMs
 
 
 @dataclass(frozen=True, slots=True)

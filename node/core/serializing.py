@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from node.core.slices import Slices
+from duolog_server.node.core.slices import Slices
 
 ROWS_MAX = 1000  # of a field; fewer are serialized at once
 AT_ONCE = 100

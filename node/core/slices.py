@@ -11,7 +11,7 @@ from math import inf
 from time import monotonic
 from typing import TypeVar
 
-from node.core.turnbudget import TurnBudget, budget_of_loop
+from duolog_server.node.core.turnbudget import TurnBudget, budget_of_loop
 
 T = TypeVar("T")
 

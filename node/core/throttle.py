@@ -12,12 +12,12 @@ from contextlib import contextmanager
 import structlog
 from duolog import _errors as sdk
 
-from node.core.metadatalog import MetadataLog
-from node.engine.storetimes import StoreTimes
-from node.quotas.connections import Connections
-from node.quotas.quota import BadQuota, Kind, Limit, Quota, Subject
-from node.quotas.quotas import Quotas, Wait, Who
-from store.metadata import Json, TopicConfig
+from duolog_server.node.core.metadatalog import MetadataLog
+from duolog_server.node.engine.storetimes import StoreTimes
+from duolog_server.node.quotas.connections import Connections
+from duolog_server.node.quotas.quota import BadQuota, Kind, Limit, Quota, Subject
+from duolog_server.node.quotas.quotas import Quotas, Wait, Who
+from duolog_server.store.metadata import Json, TopicConfig
 
 log = structlog.get_logger("duolog.node")
 

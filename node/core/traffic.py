@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 import numpy as np
 from duolog._message import RETRY_PREFIX
 
-from node.core.calltimes import CALL_BOUNDS, RPC_BOUNDS, CallTimes
-from node.histogram import Histogram
-from store.columns import Columns
+from duolog_server.node.core.calltimes import CALL_BOUNDS, RPC_BOUNDS, CallTimes
+from duolog_server.node.histogram import Histogram
+from duolog_server.store.columns import Columns
 
 K = TypeVar("K")
 

@@ -13,7 +13,7 @@ from collections import deque
 import structlog
 from duolog import _errors as sdk
 
-from node.core.waitingcalls import WaitingCalls
+from duolog_server.node.core.waitingcalls import WaitingCalls
 
 log = structlog.get_logger("duolog.node")
 

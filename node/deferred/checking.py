@@ -9,8 +9,8 @@ for a moment.
 from collections import deque
 from collections.abc import Callable
 
-from node.deferred.halfmessages import Half
-from store.clocks import MonoMs
+from duolog_server.node.deferred.halfmessages import Half
+from duolog_server.store.clocks import MonoMs
 
 IN_FLIGHT_MAX = 32  # of a group
 PATIENCE_MS = 30_000  # for an answer, at most, unless the interval of checks is longer

@@ -19,23 +19,23 @@ import numpy as np
 import structlog
 from duolog import _errors as sdk
 
-from node import tokens
-from node.core.births import ORIGIN, origin_in, since
-from node.core.core import Core
-from node.deferred.pendingtimers import PendingTimers
-from node.deferred.redirect import Waiting, redirected, restored, stored_again
-from store.clocks import ForwardSteps, MonoMs, WallMs
-from store.columns import Columns
-from store.delay import SCHEDULE_TOPIC
-from store.errors import StoreError
-from store.kernels import decode
-from store.kernels.jit import I64
-from store.messagestore import PutBatch
-from store.metadata import SYSTEM_PREFIX
-from store.offsets import QueueOffset
-from store.reader import EMPTY_TABLE, GetResult, Wanted
-from store.record import Record, decode_properties
-from store.status import PutMessageStatus
+from duolog_server.node import tokens
+from duolog_server.node.core.births import ORIGIN, origin_in, since
+from duolog_server.node.core.core import Core
+from duolog_server.node.deferred.pendingtimers import PendingTimers
+from duolog_server.node.deferred.redirect import Waiting, redirected, restored, stored_again
+from duolog_server.store.clocks import ForwardSteps, MonoMs, WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.errors import StoreError
+from duolog_server.store.kernels import decode
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.metadata import SYSTEM_PREFIX
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.reader import EMPTY_TABLE, GetResult, Wanted
+from duolog_server.store.record import Record, decode_properties
+from duolog_server.store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
 

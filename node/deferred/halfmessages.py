@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from store.clocks import MonoMs
+from duolog_server.store.clocks import MonoMs
 
 DECISIONS_MAX = 20_000
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from store.kernels.jit import EMPTY_I64, I64, U8
+from duolog_server.store.kernels.jit import EMPTY_I64, I64, U8
 
 HEAP_MAX = 20_000
 RUNS_MAX = 64

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from duolog._columns import COPY_MARK
 
-from store import lightqueues
-from store.columns import Columns
-from store.kernels import decode, encode
-from store.kernels.jit import I64
-from store.messagestore import PutBatch
-from store.offsets import PhyOffset
-from store.reader import GetResult
-from store.record import (
+from duolog_server.store import lightqueues
+from duolog_server.store.columns import Columns
+from duolog_server.store.kernels import decode, encode
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.reader import GetResult
+from duolog_server.store.record import (
     PROPERTIES_BYTES_MAX,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,

@@ -19,20 +19,20 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import together
 
-from node.config import TransactionsSection
-from node.core.core import Core
-from node.deferred.checking import Turns
-from node.deferred.halfmessages import Decision, Decisions, Half, HalfMessages
-from node.deferred.redirect import Waiting, redirected, restored, stored_again
-from store.clocks import MonoMs
-from store.columns import Columns
-from store.errors import StoreError
-from store.kernels import decode, encode
-from store.messagestore import PutBatch, PutResult
-from store.offsets import PhyOffset, QueueOffset
-from store.reader import GetResult, Wanted
-from store.record import PROPERTIES_BYTES_MAX, Record, decode_properties, room_for
-from store.status import PutMessageStatus
+from duolog_server.node.config import TransactionsSection
+from duolog_server.node.core.core import Core
+from duolog_server.node.deferred.checking import Turns
+from duolog_server.node.deferred.halfmessages import Decision, Decisions, Half, HalfMessages
+from duolog_server.node.deferred.redirect import Waiting, redirected, restored, stored_again
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.errors import StoreError
+from duolog_server.store.kernels import decode, encode
+from duolog_server.store.messagestore import PutBatch, PutResult
+from duolog_server.store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.reader import GetResult, Wanted
+from duolog_server.store.record import PROPERTIES_BYTES_MAX, Record, decode_properties, room_for
+from duolog_server.store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
 

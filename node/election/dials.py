@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from ha.groupstate import Unreachable, Unreached
+from duolog_server.ha.groupstate import Unreachable, Unreached
 
 log = structlog.get_logger("duolog.ha")
 

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import grpc
 
-from ha.registry import (
+from duolog_server.ha.registry import (
     Delete,
     Grant,
     LeaseGone,
@@ -24,9 +24,9 @@ from ha.registry import (
     Snapshot,
     Transaction,
 )
-from node.tls import Tls
-from node.wire import etcd_pb2 as wire
-from node.wire import etcd_pb2_grpc as stubs
+from duolog_server.node.tls import Tls
+from duolog_server.node.wire import etcd_pb2 as wire
+from duolog_server.node.wire import etcd_pb2_grpc as stubs
 
 T = TypeVar("T")
 _OPTIONS = (

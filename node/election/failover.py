@@ -20,11 +20,11 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import Background
 
-from ha import failoverevents, membership
-from ha.epochs import NO_EPOCH, Epoch
-from ha.failover import Candidacy, Facts, Failover, Role
-from ha.failoverdriver import FailoverDriver
-from ha.failoverevents import (
+from duolog_server.ha import failoverevents, membership
+from duolog_server.ha.epochs import NO_EPOCH, Epoch
+from duolog_server.ha.failover import Candidacy, Facts, Failover, Role
+from duolog_server.ha.failoverdriver import FailoverDriver
+from duolog_server.ha.failoverevents import (
     Answer,
     Changed,
     Committed,
@@ -40,15 +40,23 @@ from ha.failoverevents import (
     Tick,
     Uncertain,
 )
-from ha.groupstate import GroupState, Keys, Registration, Replica, View, cluster_prefix, groups_of
-from ha.guarantee import OPTIONS, REPLICAS, BadGuarantee, Guarantee
-from ha.localreplica import unfit
-from ha.mandate import Mandate
-from ha.master import Master
-from ha.masterevents import Instructed
-from ha.membership import Membership
-from ha.options import own_guarantee
-from ha.registry import (
+from duolog_server.ha.groupstate import (
+    GroupState,
+    Keys,
+    Registration,
+    Replica,
+    View,
+    cluster_prefix,
+    groups_of,
+)
+from duolog_server.ha.guarantee import OPTIONS, REPLICAS, BadGuarantee, Guarantee
+from duolog_server.ha.localreplica import unfit
+from duolog_server.ha.mandate import Mandate
+from duolog_server.ha.master import Master
+from duolog_server.ha.masterevents import Instructed
+from duolog_server.ha.membership import Membership
+from duolog_server.ha.options import own_guarantee
+from duolog_server.ha.registry import (
     Delete,
     LeaseGone,
     Put,
@@ -58,14 +66,14 @@ from ha.registry import (
     Snapshot,
     Transaction,
 )
-from node.config import NodeSection
-from node.election.dials import Dials
-from node.election.directorywrites import DirectoryWrites
-from node.election.leasekeeper import LeaseKeeper
-from node.engine.log import Log
-from node.replication.roles import Replication
-from store.clocks import MonoMs
-from store.errors import StoreError
+from duolog_server.node.config import NodeSection
+from duolog_server.node.election.dials import Dials
+from duolog_server.node.election.directorywrites import DirectoryWrites
+from duolog_server.node.election.leasekeeper import LeaseKeeper
+from duolog_server.node.engine.log import Log
+from duolog_server.node.replication.roles import Replication
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.errors import StoreError
 
 log = structlog.get_logger("duolog.ha")
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import structlog
 
-from ha.registry import LeaseGone, Registry, RegistryError
-from store.clocks import MonoMs
+from duolog_server.ha.registry import LeaseGone, Registry, RegistryError
+from duolog_server.store.clocks import MonoMs
 
 log = structlog.get_logger("duolog.ha")
 

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from ha.registry import Grant, RegistryTable, Snapshot, Transaction
+from duolog_server.ha.registry import Grant, RegistryTable, Snapshot, Transaction
 
 POLL_SECONDS = 0.05
 

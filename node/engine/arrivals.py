@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from store.queueends import QueueKey
+from duolog_server.store.queueends import QueueKey
 
 
 class Watcher(Protocol):

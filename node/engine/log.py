@@ -15,25 +15,31 @@ from typing import Protocol
 
 import structlog
 
-from node.clocks import Clock
-from node.engine.arrivals import ArrivalBoard
-from node.engine.part import Work
-from node.engine.storestatus import StoreStatus
-from node.engine.storetimes import StoreTimes
-from node.histogram import Histogram
-from node.traces.recorder import Recorder
-from node.upkeep.allocating import Allocator
-from node.upkeep.cleaning import Cleaner
-from node.upkeep.filework import FileWork
-from node.upkeep.flushing import TICK_SECONDS, Flusher
-from node.upkeep.groupcommit import GroupCommitService
-from store.clocks import MonoMs
-from store.errors import StoreClosed, StoreError, StoreFenced
-from store.messagestore import MessageStore, PutBatch, PutResult, Singles, SinglesResult
-from store.offsets import PhyOffset
-from store.queueends import QueueKey
-from store.recovery import RecoveryReport
-from store.status import PutMessageStatus
+from duolog_server.node.clocks import Clock
+from duolog_server.node.engine.arrivals import ArrivalBoard
+from duolog_server.node.engine.part import Work
+from duolog_server.node.engine.storestatus import StoreStatus
+from duolog_server.node.engine.storetimes import StoreTimes
+from duolog_server.node.histogram import Histogram
+from duolog_server.node.traces.recorder import Recorder
+from duolog_server.node.upkeep.allocating import Allocator
+from duolog_server.node.upkeep.cleaning import Cleaner
+from duolog_server.node.upkeep.filework import FileWork
+from duolog_server.node.upkeep.flushing import TICK_SECONDS, Flusher
+from duolog_server.node.upkeep.groupcommit import GroupCommitService
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.errors import StoreClosed, StoreError, StoreFenced
+from duolog_server.store.messagestore import (
+    MessageStore,
+    PutBatch,
+    PutResult,
+    Singles,
+    SinglesResult,
+)
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.recovery import RecoveryReport
+from duolog_server.store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
 

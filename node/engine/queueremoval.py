@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import structlog
 
-from node.engine.part import Start
-from node.upkeep.filework import FileWork
+from duolog_server.node.engine.part import Start
+from duolog_server.node.upkeep.filework import FileWork
 
 log = structlog.get_logger("duolog.node")
 

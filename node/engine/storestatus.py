@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from store.directories import LOG, QUEUES
-from store.messagestore import MessageStore
-from store.status import BrokerRole
+from duolog_server.store.directories import LOG, QUEUES
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.status import BrokerRole
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 import structlog
 
-from node.clocks import Clock
-from store.clocks import AgeClock, MonoMs, StoreClock, WallMs, WallSteps
-from store.messagestore import MessageStore
+from duolog_server.node.clocks import Clock
+from duolog_server.store.clocks import AgeClock, MonoMs, StoreClock, WallMs, WallSteps
+from duolog_server.store.messagestore import MessageStore
 
 log = structlog.get_logger("duolog.node")
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import structlog
 
-from node.core.core import Core
-from node.filters.bloomfilter import BloomFilter
-from node.filters.sqlfilter import Expression, SqlFilter, evaluated
-from node.filters.tagfilter import BadFilter, MessageFilter
-from store.filterbits import FilterBits
-from store.metadata import Json
-from store.record import decode_properties
+from duolog_server.node.core.core import Core
+from duolog_server.node.filters.bloomfilter import BloomFilter
+from duolog_server.node.filters.sqlfilter import Expression, SqlFilter, evaluated
+from duolog_server.node.filters.tagfilter import BadFilter, MessageFilter
+from duolog_server.store.filterbits import FilterBits
+from duolog_server.store.metadata import Json
+from duolog_server.store.record import decode_properties
 
 log = structlog.get_logger("duolog.node")
 

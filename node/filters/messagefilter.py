@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from duolog import _errors as sdk
 
-from node.filters.sqlfilter import SqlFilter
-from node.filters.tagfilter import EVERYTHING, BadFilter, MessageFilter, TagFilter
+from duolog_server.node.filters.sqlfilter import SqlFilter
+from duolog_server.node.filters.tagfilter import EVERYTHING, BadFilter, MessageFilter, TagFilter
 
 
 def wanted(tags: Sequence[str], sql: str) -> MessageFilter:

@@ -16,10 +16,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from node.filters.tagfilter import BadFilter
-from store.kernels.jit import EMPTY_I64, I64
-from store.reader import GetResult
-from store.record import decode_properties
+from duolog_server.node.filters.tagfilter import BadFilter
+from duolog_server.store.kernels.jit import EMPTY_I64, I64
+from duolog_server.store.reader import GetResult
+from duolog_server.store.record import decode_properties
 
 LENGTH_MAX = 8192
 DEPTH_MAX = 100

@@ -6,11 +6,11 @@ from typing import Protocol
 
 import numpy as np
 
-from store.kernels import decode
-from store.kernels.choose import tagged
-from store.kernels.jit import EMPTY_I64, I64, U8
-from store.kernels.text import java_hash
-from store.reader import MESSAGES_MAX, GetResult
+from duolog_server.store.kernels import decode
+from duolog_server.store.kernels.choose import tagged
+from duolog_server.store.kernels.jit import EMPTY_I64, I64, U8
+from duolog_server.store.kernels.text import java_hash
+from duolog_server.store.reader import MESSAGES_MAX, GetResult
 
 TAGS_MAX = 100
 

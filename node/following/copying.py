@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from node.hawire.frames import Frame
-from store.kernels import scan
-from store.kernels.jit import I64
-from store.messagestore import MessageStore
-from store.offsets import PhyOffset
-from store.wholerecords import WholeRecords, Wrong
+from duolog_server.node.hawire.frames import Frame
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.wholerecords import WholeRecords, Wrong
 
 OVERLAP_BYTES = 4096  # of what is here already, compared at the beginning of a connection
 _BATCHES = 0xC0  # system flags of RocketMQ 5's batch consume queues

@@ -19,12 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from node.following.broker.calls import OldBroker, Runtime
-from node.following.copying import CannotFollow
-from node.following.follower import Follower
-from node.following.state import UNENDED, Following, State
-from node.following.terms import check_master, check_same
-from node.remoting.calling import CallRefused
+from duolog_server.node.following.broker.calls import OldBroker, Runtime
+from duolog_server.node.following.copying import CannotFollow
+from duolog_server.node.following.follower import Follower
+from duolog_server.node.following.state import UNENDED, Following, State
+from duolog_server.node.following.terms import check_master, check_same
+from duolog_server.node.remoting.calling import CallRefused
 
 PERMISSION = {"brokerPermission": "4"}  # to read
 FROZEN = {"brokerRole": "SLAVE", "slaveReadEnable": "true", **PERMISSION}

@@ -15,27 +15,27 @@ from typing import NoReturn
 import structlog
 from duolog._background import Background
 
-from node.clocks import SystemClock
-from node.config import Config
-from node.engine.log import Log, Outcome
-from node.following import state as states
-from node.following.broker.calls import OldBroker, Runtime
-from node.following.broker.tables import parsed, read_tables, save_tables
-from node.following.copying import CannotFollow, LogCopy
-from node.following.link import MasterLink, connect
-from node.following.state import Following, State
-from node.following.terms import check_same, check_settings
-from node.hawire.frames import BadStream, Frame
-from node.remoting.calling import CallRefused
-from node.storemaking import make_store
-from node.upkeep.threadwork import done_in_thread
-from store.disk import Disk
-from store.messagestore import MessageStore, PutResult
-from store.metadata import Metadata
-from store.metadatafiles import SavedEnds, consumed_of
-from store.offsets import PhyOffset
-from store.record import LOCAL_HOST
-from store.status import BrokerRole, FlushDiskType, PutMessageStatus
+from duolog_server.node.clocks import SystemClock
+from duolog_server.node.config import Config
+from duolog_server.node.engine.log import Log, Outcome
+from duolog_server.node.following import state as states
+from duolog_server.node.following.broker.calls import OldBroker, Runtime
+from duolog_server.node.following.broker.tables import parsed, read_tables, save_tables
+from duolog_server.node.following.copying import CannotFollow, LogCopy
+from duolog_server.node.following.link import MasterLink, connect
+from duolog_server.node.following.state import Following, State
+from duolog_server.node.following.terms import check_same, check_settings
+from duolog_server.node.hawire.frames import BadStream, Frame
+from duolog_server.node.remoting.calling import CallRefused
+from duolog_server.node.storemaking import make_store
+from duolog_server.node.upkeep.threadwork import done_in_thread
+from duolog_server.store.disk import Disk
+from duolog_server.store.messagestore import MessageStore, PutResult
+from duolog_server.store.metadata import Metadata
+from duolog_server.store.metadatafiles import SavedEnds, consumed_of
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.record import LOCAL_HOST
+from duolog_server.store.status import BrokerRole, FlushDiskType, PutMessageStatus
 
 log = structlog.get_logger("duolog.following")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from duolog import GroupDescription
 
-from store.metadata import Metadata, is_reserved_topic
+from duolog_server.store.metadata import Metadata, is_reserved_topic
 
 Offsets = dict[tuple[str, str, int], int]  # by topic, replica group and queue id
 

@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from node.following.copying import CannotFollow
-from node.hawire.frames import REPORT, BadStream, Frame, MasterReader
-from node.remoting.calling import opened
+from duolog_server.node.following.copying import CannotFollow
+from duolog_server.node.hawire.frames import REPORT, BadStream, Frame, MasterReader
+from duolog_server.node.remoting.calling import opened
 
 REPORT_SECONDS = 5.0
 SILENCE_SECONDS = 20.0

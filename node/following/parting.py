@@ -11,12 +11,12 @@ from contextlib import suppress
 
 import numpy as np
 
-from node.following.broker.calls import Runtime
-from node.following.copying import CannotFollow, OutOfOrder
-from node.following.link import SILENCE_SECONDS, connect
-from node.hawire.frames import BadStream, Frame
-from store.messagestore import MessageStore
-from store.offsets import PhyOffset
+from duolog_server.node.following.broker.calls import Runtime
+from duolog_server.node.following.copying import CannotFollow, OutOfOrder
+from duolog_server.node.following.link import SILENCE_SECONDS, connect
+from duolog_server.node.hawire.frames import BadStream, Frame
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.offsets import PhyOffset
 
 
 class _Compared(ConnectionError):

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from node.following.broker.survey import BrokerFacts
-from node.following.copying import CannotFollow
-from node.following.terms import check_name, check_settings
-from store.metadata import is_reserved_topic
-from store.options import StoreOptions
+from duolog_server.node.following.broker.survey import BrokerFacts
+from duolog_server.node.following.copying import CannotFollow
+from duolog_server.node.following.terms import check_name, check_settings
+from duolog_server.store.metadata import is_reserved_topic
+from duolog_server.store.options import StoreOptions
 
 TOPIC_BYTES_MAX = 127
 RETRY, DEAD = "%RETRY%", "%DLQ%"

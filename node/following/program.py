@@ -10,17 +10,23 @@ from types import FrameType
 import structlog
 from duolog._background import Background
 
-from node.config import Config
-from node.following import state as states
-from node.following import status
-from node.following.broker.calls import OldBroker
-from node.following.cutover import GIVEN_UP, Cutover, CutoverFailed, Patience, give_back
-from node.following.follower import Follower, store_of
-from node.following.parting import cut_to_master
-from node.following.state import UNENDED, Following, State
-from node.following.terms import check_name, check_same, check_settings, following_of
-from node.remoting.calling import ANYBODY, Access, place_of
-from node.storemaking import disk_of
+from duolog_server.node.config import Config
+from duolog_server.node.following import state as states
+from duolog_server.node.following import status
+from duolog_server.node.following.broker.calls import OldBroker
+from duolog_server.node.following.cutover import (
+    GIVEN_UP,
+    Cutover,
+    CutoverFailed,
+    Patience,
+    give_back,
+)
+from duolog_server.node.following.follower import Follower, store_of
+from duolog_server.node.following.parting import cut_to_master
+from duolog_server.node.following.state import UNENDED, Following, State
+from duolog_server.node.following.terms import check_name, check_same, check_settings, following_of
+from duolog_server.node.remoting.calling import ANYBODY, Access, place_of
+from duolog_server.node.storemaking import disk_of
 
 log = structlog.get_logger("duolog.following")
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import structlog
 
-from node.following import state as states
-from node.following.state import UNENDED, Following, State
-from store.copied import LOCK
-from store.errors import StoreLocked
-from store.osdisk import OsDisk
+from duolog_server.node.following import state as states
+from duolog_server.node.following.state import UNENDED, Following, State
+from duolog_server.store.copied import LOCK
+from duolog_server.store.errors import StoreLocked
+from duolog_server.store.osdisk import OsDisk
 
 log = structlog.get_logger("duolog.following")
 

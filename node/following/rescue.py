@@ -8,13 +8,13 @@ import asyncio
 
 import structlog
 
-from node.config import Config
-from node.following.copying import CannotFollow
-from node.following.cutover import CutoverFailed, Patience
-from node.following.program import CutoverStopped, Source, WrongSource, cut_over
-from node.following.state import Following
-from node.remoting.calling import Access, CallRefused
-from store.errors import StoreError
+from duolog_server.node.config import Config
+from duolog_server.node.following.copying import CannotFollow
+from duolog_server.node.following.cutover import CutoverFailed, Patience
+from duolog_server.node.following.program import CutoverStopped, Source, WrongSource, cut_over
+from duolog_server.node.following.state import Following
+from duolog_server.node.remoting.calling import Access, CallRefused
+from duolog_server.store.errors import StoreError
 
 log = structlog.get_logger("duolog.following")
 

@@ -16,9 +16,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
-from store import jsontext
-from store.disk import Disk
-from store.errors import BadStoreDirectory, BadStoreFile
+from duolog_server.store import jsontext
+from duolog_server.store.disk import Disk
+from duolog_server.store.errors import BadStoreDirectory, BadStoreFile
 
 PATH = "config/following.json"
 STATUS_PATH = "config/followingStatus.json"  # see `status`

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from node.following.copying import CannotFollow
-from node.following.state import Following
-from store.options import StoreOptions
+from duolog_server.node.following.copying import CannotFollow
+from duolog_server.node.following.state import Following
+from duolog_server.store.options import StoreOptions
 
 _SEGMENT = "mappedFileSizeCommitLog"
 _MASTER = "0"

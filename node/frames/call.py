@@ -11,7 +11,7 @@ import structlog
 from duolog._frames import LAST, STREAM_AHEAD, FrameError, split
 from google.protobuf.message import DecodeError
 
-from node.methods import Handler
+from duolog_server.node.methods import Handler
 
 log = structlog.get_logger("duolog.node")
 

@@ -23,18 +23,18 @@ from duolog._frames import Frame, FrameError, FrameReader, Kind
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
-from node import readingturns
-from node.appending import Appending, Outcome
-from node.arriving import Arriving
-from node.frames.call import Call, Trailing
-from node.frames.door import Door
-from node.methods import Handler
-from node.networks import plain_address
-from node.portreading import ANSWERS, PortReading
-from node.readingturns import ReadingTurns
-from node.tls import common_name
-from node.wirecodec import peer_host
-from store.record import Host
+from duolog_server.node import readingturns
+from duolog_server.node.appending import Appending, Outcome
+from duolog_server.node.arriving import Arriving
+from duolog_server.node.frames.call import Call, Trailing
+from duolog_server.node.frames.door import Door
+from duolog_server.node.methods import Handler
+from duolog_server.node.networks import plain_address
+from duolog_server.node.portreading import ANSWERS, PortReading
+from duolog_server.node.readingturns import ReadingTurns
+from duolog_server.node.tls import common_name
+from duolog_server.node.wirecodec import peer_host
+from duolog_server.store.record import Host
 
 log = structlog.get_logger("duolog.node")
 

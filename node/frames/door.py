@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from node.appending import Appending
-from store.record import Host
+from duolog_server.node.appending import Appending
+from duolog_server.store.record import Host
 
 
 class Door(Protocol):

@@ -10,14 +10,14 @@ from duolog._background import Background
 from duolog._busypoll import busy_poll
 from duolog._frames import NUMBERS
 
-from node.accepting import Listening, listen
-from node.arriving import Arriving
-from node.config import LimitsSection
-from node.frames.connection import Connection, Terms
-from node.frames.door import Door
-from node.handshakes import Handshakes
-from node.methods import Handler
-from node.portconnections import PortConnections
+from duolog_server.node.accepting import Listening, listen
+from duolog_server.node.arriving import Arriving
+from duolog_server.node.config import LimitsSection
+from duolog_server.node.frames.connection import Connection, Terms
+from duolog_server.node.frames.door import Door
+from duolog_server.node.handshakes import Handshakes
+from duolog_server.node.methods import Handler
+from duolog_server.node.portconnections import PortConnections
 
 log = structlog.get_logger("duolog.node")
 

@@ -13,14 +13,14 @@ from typing import Protocol, cast
 
 import structlog
 
-from ha.progress import ConnectionState
-from node.core.rocketmqslave import RocketmqSlave
-from node.hawire.follower import HOUSEKEEPING_MS, Follower
-from node.hawire.frames import BadStream, SlaveReader
-from node.hawire.source import CannotFollow, Source
-from node.portconnections import host_of
-from node.replication.coldloader import ColdLoader
-from store.clocks import MonoMs, WallMs
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.node.core.rocketmqslave import RocketmqSlave
+from duolog_server.node.hawire.follower import HOUSEKEEPING_MS, Follower
+from duolog_server.node.hawire.frames import BadStream, SlaveReader
+from duolog_server.node.hawire.source import CannotFollow, Source
+from duolog_server.node.portconnections import host_of
+from duolog_server.node.replication.coldloader import ColdLoader
+from duolog_server.store.clocks import MonoMs, WallMs
 
 log = structlog.get_logger("duolog.ha")
 

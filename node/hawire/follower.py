@@ -6,10 +6,10 @@ goes out after 5 s without another one; 20 s without a word end the connection. 
 never waits; bytes and times are its owner's.
 """
 
-from ha.progress import ConnectionState, RateLimit, SlaveSession
-from node.hawire.frames import HEAD
-from node.hawire.source import CannotFollow, Source
-from store.clocks import MonoMs
+from duolog_server.ha.progress import ConnectionState, RateLimit, SlaveSession
+from duolog_server.node.hawire.frames import HEAD
+from duolog_server.node.hawire.source import CannotFollow, Source
+from duolog_server.store.clocks import MonoMs
 
 # RocketMQ's haSendHeartbeatInterval and haHousekeepingInterval.
 HEARTBEAT_MS = 5000

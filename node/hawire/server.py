@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import structlog
 from duolog._background import Background
 
-from node.accepting import Listening, listen
-from node.broker import Broker
-from node.config import RocketmqSlavesSection
-from node.core.rocketmqslave import RocketmqSlave
-from node.hawire.connection import Connection, Terms
-from node.hawire.source import Source
-from store.clocks import MonoMs
-from store.queueends import QueueKey
+from duolog_server.node.accepting import Listening, listen
+from duolog_server.node.broker import Broker
+from duolog_server.node.config import RocketmqSlavesSection
+from duolog_server.node.core.rocketmqslave import RocketmqSlave
+from duolog_server.node.hawire.connection import Connection, Terms
+from duolog_server.node.hawire.source import Source
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.queueends import QueueKey
 
 log = structlog.get_logger("duolog.ha")
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from node.hawire.frames import FRAME_BYTES_MAX
-from store.commitlog import CommitLog, scan_reason
-from store.kernels import scan
-from store.kernels.jit import EMPTY_I64, EMPTY_U8, I64, U8
-from store.messagestore import MessageStore
+from duolog_server.node.hawire.frames import FRAME_BYTES_MAX
+from duolog_server.store.commitlog import CommitLog, scan_reason
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import EMPTY_I64, EMPTY_U8, I64, U8
+from duolog_server.store.messagestore import MessageStore
 
 PIECE_BYTES = 1 << 20  # of records that are smaller
 PIECE_RECORDS = 4096

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from duolog import BadRequest, Client, Message
 
-from node.inspection.messages.places import OFFSET_MAX
-from node.numerals import number_of
-from store.metadata import AUDIT_TOPIC
+from duolog_server.node.inspection.messages.places import OFFSET_MAX
+from duolog_server.node.numerals import number_of
+from duolog_server.store.metadata import AUDIT_TOPIC
 
 ENTRIES_SCANNED = 5_000  # of all replica groups together
 ENTRIES_AT_ONCE = 500

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from duolog import Client, GroupQueue, Start
 from duolog._background import all_of
 
-from node.inspection.messages.places import OFFSET_MAX
-from node.inspection.times import BadTime, time_of
-from node.numerals import number_of
+from duolog_server.node.inspection.messages.places import OFFSET_MAX
+from duolog_server.node.inspection.times import BadTime, time_of
+from duolog_server.node.numerals import number_of
 
 AT_ONCE = 16  # queues that the nodes are asked for
 OFFSET = "offset:"

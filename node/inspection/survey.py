@@ -11,8 +11,8 @@ from duolog._admin import status_or_refusal
 from duolog._client import runtime_of
 from duolog._runtime import Runtime
 
-from node.inspection.doctor.diagnosis import diagnose, second_look
-from node.inspection.doctor.findings import NOTE, Clock, Finding, Seen, replica_of
+from duolog_server.node.inspection.doctor.diagnosis import diagnose, second_look
+from duolog_server.node.inspection.doctor.findings import NOTE, Clock, Finding, Seen, replica_of
 
 NODE_SECONDS = 3.0  # that one node has to answer
 AGAIN_SECONDS = 2.0  # until the second look, where the first one found something

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
-from node.broker import Broker
-from node.metrics.rates import Rates
-from node.metrics.samples import Samples
-from node.metrics.words import is_system_group, truth
-from store.errors import StoreError
+from duolog_server.node.broker import Broker
+from duolog_server.node.metrics.rates import Rates
+from duolog_server.node.metrics.samples import Samples
+from duolog_server.node.metrics.words import is_system_group, truth
+from duolog_server.store.errors import StoreError
 
 Place = tuple[str, str, int]  # group, topic, queue id
 

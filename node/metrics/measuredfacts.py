@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from node.broker import Broker
-from node.metrics.samples import Samples
+from duolog_server.node.broker import Broker
+from duolog_server.node.metrics.samples import Samples
 
 
 class MeasuredFacts:

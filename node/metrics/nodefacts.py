@@ -6,16 +6,16 @@ from pathlib import Path
 
 from duolog import __version__
 
-from ha.failover import Role
-from ha.progress import ConnectionState
-from ha.slave import Slave
-from node.api.replicationstatus import replication_status
-from node.broker import Broker
-from node.core.rocketmqslave import RocketmqSlave
-from node.metrics.samples import Bundle, Samples
-from node.quotas.quota import LIMITS_OF
-from store.directories import LOG
-from store.filesystems import file_system_of, fullest
+from duolog_server.ha.failover import Role
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.ha.slave import Slave
+from duolog_server.node.api.replicationstatus import replication_status
+from duolog_server.node.broker import Broker
+from duolog_server.node.core.rocketmqslave import RocketmqSlave
+from duolog_server.node.metrics.samples import Bundle, Samples
+from duolog_server.node.quotas.quota import LIMITS_OF
+from duolog_server.store.directories import LOG
+from duolog_server.store.filesystems import file_system_of, fullest
 
 ROLES = ("master", "slave", "standing")
 STOPS = ("clean", "fenced", "killed")

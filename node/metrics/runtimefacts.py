@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from node.broker import Broker
-from node.metrics.rates import Rates
-from node.metrics.samples import Bundle, Samples
-from node.metrics.table import PUT_TIMES
+from duolog_server.node.broker import Broker
+from duolog_server.node.metrics.rates import Rates
+from duolog_server.node.metrics.samples import Bundle, Samples
+from duolog_server.node.metrics.table import PUT_TIMES
 
 RUNTIME = "rocketmq_brokeruntime_"
 

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from node.metrics.exposition import Exposition, Overdue
-from node.metrics.samples import Samples
+from duolog_server.node.metrics.exposition import Exposition, Overdue
+from duolog_server.node.metrics.samples import Samples
 
 STEP_SECONDS = 0.001  # longest time that the loop reads without a pause
 RESTS = 4  # times what a scrape took

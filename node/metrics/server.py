@@ -6,22 +6,29 @@ from time import monotonic
 
 from duolog import __version__
 
-from node.broker import Broker
-from node.config import MetricsSection
-from node.metrics.clientfacts import ClientFacts, Clients
-from node.metrics.endpoint import Admit, Endpoint
-from node.metrics.exposition import CONTENT_TYPE, Exposition
-from node.metrics.groupfacts import GroupFacts
-from node.metrics.measuredfacts import MeasuredFacts
-from node.metrics.nodefacts import NodeFacts
-from node.metrics.rates import Rates
-from node.metrics.remotingfacts import Ports, RemotingFacts
-from node.metrics.runtimefacts import RuntimeFacts
-from node.metrics.samples import Samples
-from node.metrics.scrapes import Scrapes
-from node.metrics.table import EXPORTED, EXPORTED_BROKER, EXPORTED_RUNTIME, NATIVE, OWN, PROCESS
-from node.metrics.topicfacts import TopicFacts
-from node.metrics.trafficfacts import TrafficFacts
+from duolog_server.node.broker import Broker
+from duolog_server.node.config import MetricsSection
+from duolog_server.node.metrics.clientfacts import ClientFacts, Clients
+from duolog_server.node.metrics.endpoint import Admit, Endpoint
+from duolog_server.node.metrics.exposition import CONTENT_TYPE, Exposition
+from duolog_server.node.metrics.groupfacts import GroupFacts
+from duolog_server.node.metrics.measuredfacts import MeasuredFacts
+from duolog_server.node.metrics.nodefacts import NodeFacts
+from duolog_server.node.metrics.rates import Rates
+from duolog_server.node.metrics.remotingfacts import Ports, RemotingFacts
+from duolog_server.node.metrics.runtimefacts import RuntimeFacts
+from duolog_server.node.metrics.samples import Samples
+from duolog_server.node.metrics.scrapes import Scrapes
+from duolog_server.node.metrics.table import (
+    EXPORTED,
+    EXPORTED_BROKER,
+    EXPORTED_RUNTIME,
+    NATIVE,
+    OWN,
+    PROCESS,
+)
+from duolog_server.node.metrics.topicfacts import TopicFacts
+from duolog_server.node.metrics.trafficfacts import TrafficFacts
 
 
 class MetricsServer:

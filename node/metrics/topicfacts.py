@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-from node.broker import Broker
-from node.metrics.rates import Rates
-from node.metrics.samples import Samples
+from duolog_server.node.broker import Broker
+from duolog_server.node.metrics.rates import Rates
+from duolog_server.node.metrics.samples import Samples
 
 
 class TopicFacts:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from node.broker import Broker
-from node.core.traffic import SIZE_BOUNDS
-from node.histogram import Histogram
-from node.metrics.nodefacts import STORAGE
-from node.metrics.samples import Samples
-from node.metrics.words import is_system_group, truth
-from store.metadata import is_reserved_topic
+from duolog_server.node.broker import Broker
+from duolog_server.node.core.traffic import SIZE_BOUNDS
+from duolog_server.node.histogram import Histogram
+from duolog_server.node.metrics.nodefacts import STORAGE
+from duolog_server.node.metrics.samples import Samples
+from duolog_server.node.metrics.words import is_system_group, truth
+from duolog_server.store.metadata import is_reserved_topic
 
 AT_ONCE = 1000
 BOUNDS_SECONDS = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)  # of RocketMQ's snapshot of timers

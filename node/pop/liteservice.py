@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable
 import structlog
 from duolog import _errors as sdk
 
-from node.core.core import Core
-from node.engine.queueremoval import QueueRemoval
-from node.pop.popservice import PopService
-from node.pop.subscriber import Subscriber
-from store.clocks import WallMs
-from store.lightqueues import is_light, lite_topic_of, parent_of
-from store.metadata import Json
-from store.queueends import QueueKey
+from duolog_server.node.core.core import Core
+from duolog_server.node.engine.queueremoval import QueueRemoval
+from duolog_server.node.pop.popservice import PopService
+from duolog_server.node.pop.subscriber import Subscriber
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.lightqueues import is_light, lite_topic_of, parent_of
+from duolog_server.store.metadata import Json
+from duolog_server.store.queueends import QueueKey
 
 log = structlog.get_logger("duolog.node")
 

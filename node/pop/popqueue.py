@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from node.pop.offsetranges import OffsetRanges
-from store.clocks import MonoMs
+from duolog_server.node.pop.offsetranges import OffsetRanges
+from duolog_server.store.clocks import MonoMs
 
 IN_FLIGHT_MAX = 10_000  # popInflightMessageThreshold
 

@@ -18,24 +18,24 @@ from duolog import _errors as sdk
 from duolog._background import together
 from duolog._message import RETRY_PREFIX
 
-from node.consuming.offsets import first_retry
-from node.core.births import own
-from node.core.core import Core
-from node.core.waitingcalls import WaitingCalls
-from node.filters.consumerfilters import ConsumerFilters
-from node.filters.tagfilter import MessageFilter
-from node.pop.popline import Line
-from node.pop.popqueue import Lease, PopQueue
-from node.pop.retrytopics import RetryTopics, copies_from, retry_topic
-from node.pop.subscriber import Subscriber
-from node.traces.recorder import Delivery
-from store.clocks import MonoMs
-from store.errors import StoreError
-from store.lightqueues import is_light, parent_of
-from store.metadata import Json
-from store.offsets import PhyOffset, QueueOffset
-from store.reader import GetResult, Wanted
-from store.record import Record, decode_properties
+from duolog_server.node.consuming.offsets import first_retry
+from duolog_server.node.core.births import own
+from duolog_server.node.core.core import Core
+from duolog_server.node.core.waitingcalls import WaitingCalls
+from duolog_server.node.filters.consumerfilters import ConsumerFilters
+from duolog_server.node.filters.tagfilter import MessageFilter
+from duolog_server.node.pop.popline import Line
+from duolog_server.node.pop.popqueue import Lease, PopQueue
+from duolog_server.node.pop.retrytopics import RetryTopics, copies_from, retry_topic
+from duolog_server.node.pop.subscriber import Subscriber
+from duolog_server.node.traces.recorder import Delivery
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.errors import StoreError
+from duolog_server.store.lightqueues import is_light, parent_of
+from duolog_server.store.metadata import Json
+from duolog_server.store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.reader import GetResult, Wanted
+from duolog_server.store.record import Record, decode_properties
 
 log = structlog.get_logger("duolog.node")
 

@@ -15,19 +15,19 @@ import numpy as np
 from duolog import _errors as sdk
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-from node.core.births import ORIGIN, since
-from node.core.core import Core
-from node.deferred.delayservice import DelayService
-from node.deferred.redirect import stored_again
-from store.reader import GetResult
-from store.record import (
+from duolog_server.node.core.births import ORIGIN, since
+from duolog_server.node.core.core import Core
+from duolog_server.node.deferred.delayservice import DelayService
+from duolog_server.node.deferred.redirect import stored_again
+from duolog_server.store.reader import GetResult
+from duolog_server.store.record import (
     PROPERTIES_BYTES_MAX,
     TOPIC_BYTES_MAX,
     Record,
     decode_properties,
     room_for,
 )
-from store.status import WEAK, PutMessageStatus
+from duolog_server.store.status import WEAK, PutMessageStatus
 
 RETRY_TIMES = 16  # retryMaxTimes
 RECONSUME_TIMES_MAX = (1 << 31) - 1  # that a record has room for

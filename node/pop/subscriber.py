@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from node.pop.popline import Line
+from duolog_server.node.pop.popline import Line
 
 
 @dataclass(slots=True, eq=False)

@@ -6,7 +6,7 @@ it: the connection itself over frames, and each stream on it over gRPC.
 
 from collections import defaultdict
 
-from node.quotas.quotas import Who
+from duolog_server.node.quotas.quotas import Who
 
 
 class Connections:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from node.rights.sources import address_of
+from duolog_server.node.rights.sources import address_of
 
 Row = dict[str, Any]
 

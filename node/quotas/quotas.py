@@ -8,8 +8,8 @@ same.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from node.quotas.meter import Meter
-from node.quotas.quota import EVERY, RATES, Kind, Limit, Quota, Subject
+from duolog_server.node.quotas.meter import Meter
+from duolog_server.node.quotas.quota import EVERY, RATES, Kind, Limit, Quota, Subject
 
 ACCOUNTS_MAX = 20_000
 WAIT_MS_MAX = 24 * 3_600_000  # that a caller is told

@@ -6,7 +6,7 @@ Rules: every wait has a deadline, and ends with the connection; only so many wai
 import asyncio
 from collections.abc import Callable
 
-from node.remoting.codec.command import NUMBER_MAX, Command
+from duolog_server.node.remoting.codec.command import NUMBER_MAX, Command
 
 WAITING_MAX = 4096
 

@@ -7,11 +7,11 @@ from itertools import accumulate
 
 import numpy as np
 
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.messages import LATER
-from store.columns import Columns
-from store.kernels import batch
-from store.kernels.jit import I64, U8, U32
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.messages import LATER
+from duolog_server.store.columns import Columns
+from duolog_server.store.kernels import batch
+from duolog_server.store.kernels.jit import I64, U8, U32
 
 BATCH_MESSAGES_MAX = 1 << 16
 _FIXED = struct.Struct(">iiiii")  # length, magic code, CRC, flag, length of the body

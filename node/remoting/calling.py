@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
-from node.remoting.answers import Answers
-from node.remoting.codec.codes import ResponseCode
-from node.remoting.codec.command import ONEWAY, Command
-from node.remoting.codec.errors import BadFrame
-from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
-from node.remoting.codec.signatures import signed
+from duolog_server.node.remoting.answers import Answers
+from duolog_server.node.remoting.codec.codes import ResponseCode
+from duolog_server.node.remoting.codec.command import ONEWAY, Command
+from duolog_server.node.remoting.codec.errors import BadFrame
+from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
+from duolog_server.node.remoting.codec.signatures import signed
 
 CONNECT_SECONDS = 3.0
 CALL_SECONDS = 5.0

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from duolog import _errors as sdk
 
-from node.access.gate import Principal
-from node.remoting.codec.heartbeats import ConsumerData, Heartbeat, Subscription
-from node.remoting.port.desk import Peer
-from store.clocks import MonoMs
+from duolog_server.node.access.gate import Principal
+from duolog_server.node.remoting.codec.heartbeats import ConsumerData, Heartbeat, Subscription
+from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.store.clocks import MonoMs
 
 SILENT_MS = 120_000  # RocketMQ's: then a client is gone
 MEMBERS_MAX = 10_000  # of one group

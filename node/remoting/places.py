@@ -5,14 +5,14 @@ import zlib
 
 from duolog import _errors as sdk
 
-from node.access.rules import NO_SUCH_ID
-from node.broker import Broker
-from node.remoting.guarding.sight import Sight
-from store.errors import StoreError
-from store.kernels.encode import RECORD_CRC_BYTES, RECORD_CRC_NAME
-from store.metadata import is_reserved_topic
-from store.offsets import PhyOffset
-from store.record import BORN_HOST_V6, STORE_HOST_V6, Host, Record
+from duolog_server.node.access.rules import NO_SUCH_ID
+from duolog_server.node.broker import Broker
+from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.store.errors import StoreError
+from duolog_server.store.kernels.encode import RECORD_CRC_BYTES, RECORD_CRC_NAME
+from duolog_server.store.metadata import is_reserved_topic
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.record import BORN_HOST_V6, STORE_HOST_V6, Host, Record
 
 _SYSFLAG_AT, _BORN_HOST_AT = 36, 48
 _SEAL = RECORD_CRC_NAME.tobytes()

@@ -1,17 +1,17 @@
 """Queries: single messages by their ids and keys, as records."""
 
-from node.broker import Broker
-from node.quotas.quotas import Who
-from node.remoting.codec.codes import ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.fields import read_header, write_header
-from node.remoting.codec.headers import QueryRequest, QueryResponse, ViewRequest
-from node.remoting.guarding.sight import Sight
-from node.remoting.places import led_to, message_for
-from node.remoting.port.desk import Peer
-from node.remoting.refusals import Refused
-from store.record import Host, Record
+from duolog_server.node.broker import Broker
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.remoting.codec.codes import ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.fields import read_header, write_header
+from duolog_server.node.remoting.codec.headers import QueryRequest, QueryResponse, ViewRequest
+from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.places import led_to, message_for
+from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.refusals import Refused
+from duolog_server.store.record import Host, Record
 
 MESSAGES_MAX = 64
 BYTES_MAX = 4 << 20  # of the records in one answer, which has one at least

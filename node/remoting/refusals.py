@@ -2,10 +2,10 @@
 
 from duolog import _errors as sdk
 
-from node.remoting.codec.codes import ResponseCode
-from node.remoting.codec.errors import BadRequest
-from store import errors
-from store.status import PutMessageStatus
+from duolog_server.node.remoting.codec.codes import ResponseCode
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.store import errors
+from duolog_server.store.status import PutMessageStatus
 
 REMARK_CHARACTERS_MAX = 1000
 

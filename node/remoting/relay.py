@@ -17,16 +17,21 @@ from dataclasses import replace
 from duolog import _errors as sdk
 from duolog._background import Joint
 
-from node.core.throttle import Throttle, throttled
-from node.quotas.quotas import Who
-from node.remoting.batches import count_of
-from node.remoting.calling import Calling, connect
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import HEADER_BYTES_MAX, LENGTHS_BYTES, NUMBER_MAX, Command
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.frames import FRAME_BYTES_MAX
-from node.remoting.held import Held
-from node.remoting.port.desk import Peer
+from duolog_server.node.core.throttle import Throttle, throttled
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.remoting.batches import count_of
+from duolog_server.node.remoting.calling import Calling, connect
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.command import (
+    HEADER_BYTES_MAX,
+    LENGTHS_BYTES,
+    NUMBER_MAX,
+    Command,
+)
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX
+from duolog_server.node.remoting.held import Held
+from duolog_server.node.remoting.port.desk import Peer
 
 RELAYED = 0x100  # a bit of a command's flag, beside RocketMQ's two
 SECONDS = 3.0  # as long as clients wait; with the time that it takes to connect

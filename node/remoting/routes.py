@@ -5,12 +5,12 @@ import asyncio
 from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
-from node.broker import Broker
-from node.engine.log import Outcome
-from node.remoting.codec.command import Command
-from node.remoting.codec.fields import read_header
-from node.remoting.codec.headers import RouteRequest
-from node.remoting.codec.routes import (
+from duolog_server.node.broker import Broker
+from duolog_server.node.engine.log import Outcome
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.fields import read_header
+from duolog_server.node.remoting.codec.headers import RouteRequest
+from duolog_server.node.remoting.codec.routes import (
     MASTER_ID,
     STANDARD_JSON_VERSION,
     BrokerAddresses,
@@ -18,8 +18,8 @@ from node.remoting.codec.routes import (
     cluster_info,
     topic_route,
 )
-from node.remoting.port.desk import Begun
-from store.metadata import PERM_READ, PERM_WRITE
+from duolog_server.node.remoting.port.desk import Begun
+from duolog_server.store.metadata import PERM_READ, PERM_WRITE
 
 DEFAULT_TOPIC = "TBW102"  # whose route a producer takes for a topic that its first send creates
 PERM_INHERIT = 1

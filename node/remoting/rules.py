@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from duolog._message import RETRY_PREFIX
 
-from node.access.rules import (
+from duolog_server.node.access.rules import (
     Facts,
     Needs,
     Rule,
@@ -21,21 +21,21 @@ from node.access.rules import (
     sees_group,
     sees_topic,
 )
-from node.remoting.codec.adminbodies import (
+from duolog_server.node.remoting.codec.adminbodies import (
     group_name,
     read_group,
     read_groups,
     read_topics,
     topic_name,
 )
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.headers import sent_fields
-from node.remoting.codec.heartbeats import read_check, read_heartbeat
-from node.remoting.codec.locks import read_locks
-from node.remoting.routes import DEFAULT_TOPIC, reply_topic
-from node.rights.resources import FOR_SUPERS, Action, Need, cluster, group
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.headers import sent_fields
+from duolog_server.node.remoting.codec.heartbeats import read_check, read_heartbeat
+from duolog_server.node.remoting.codec.locks import read_locks
+from duolog_server.node.remoting.routes import DEFAULT_TOPIC, reply_topic
+from duolog_server.node.rights.resources import FOR_SUPERS, Action, Need, cluster, group
 
 NeedsOf = Callable[[Command, Facts], Needs]
 

@@ -12,34 +12,34 @@ from typing import Any
 from duolog import _errors as sdk
 from duolog._background import Background
 
-from node.broker import Broker
-from node.config import RemotingSection
-from node.core.calltimes import RPC_BOUNDS, CallTimes
-from node.methods import Handler as MethodHandler
-from node.quotas.quotas import Who
-from node.remoting.administration.consumers.membertable import MemberTable
-from node.remoting.administration.refused import unsupported
-from node.remoting.administration.table import Administration
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.consuming.clients import Clients
-from node.remoting.consuming.offsets import Commits, Offsets
-from node.remoting.consuming.pulling import Pulling
-from node.remoting.guarding.door import Door
-from node.remoting.guarding.sight import Sight
-from node.remoting.members import Members
-from node.remoting.naming.registrar import Registrar
-from node.remoting.places import reached_at
-from node.remoting.port.desk import Begun, Handler, Peer, tried
-from node.remoting.producing.replies import Replies
-from node.remoting.producing.sending import Sending
-from node.remoting.producing.transactions import Transactions
-from node.remoting.queries import Queries
-from node.remoting.refusals import refusal
-from node.remoting.relay import Relay
-from node.remoting.replicas.registration import Registration, SlavesPort
-from node.remoting.replicas.tables import TABLES, Tables
-from node.remoting.routes import Routes
+from duolog_server.node.broker import Broker
+from duolog_server.node.config import RemotingSection
+from duolog_server.node.core.calltimes import RPC_BOUNDS, CallTimes
+from duolog_server.node.methods import Handler as MethodHandler
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.remoting.administration.consumers.membertable import MemberTable
+from duolog_server.node.remoting.administration.refused import unsupported
+from duolog_server.node.remoting.administration.table import Administration
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.consuming.clients import Clients
+from duolog_server.node.remoting.consuming.offsets import Commits, Offsets
+from duolog_server.node.remoting.consuming.pulling import Pulling
+from duolog_server.node.remoting.guarding.door import Door
+from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.members import Members
+from duolog_server.node.remoting.naming.registrar import Registrar
+from duolog_server.node.remoting.places import reached_at
+from duolog_server.node.remoting.port.desk import Begun, Handler, Peer, tried
+from duolog_server.node.remoting.producing.replies import Replies
+from duolog_server.node.remoting.producing.sending import Sending
+from duolog_server.node.remoting.producing.transactions import Transactions
+from duolog_server.node.remoting.queries import Queries
+from duolog_server.node.remoting.refusals import refusal
+from duolog_server.node.remoting.relay import Relay
+from duolog_server.node.remoting.replicas.registration import Registration, SlavesPort
+from duolog_server.node.remoting.replicas.tables import TABLES, Tables
+from duolog_server.node.remoting.routes import Routes
 
 EXPIRE_SECONDS = 10.0
 TICK_SECONDS = 1.0

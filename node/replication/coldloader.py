@@ -6,8 +6,8 @@ So the event loop never waits for the disk. While one stretch is sent, the next 
 import asyncio
 from concurrent.futures import Executor
 
-from store.commitlog import CommitLog
-from store.mappedfile import MappedFile
+from duolog_server.store.commitlog import CommitLog
+from duolog_server.store.mappedfile import MappedFile
 
 COLD_BYTES = 32 << 20  # slaves further behind may need pages that are not in memory
 LOAD_BYTES = 8 << 20

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import quote, unquote
 
-from ha.localreplica import Member
+from duolog_server.ha.localreplica import Member
 
 CHALLENGE_BYTES = 32
 NODE = "x-duolog-node"  # quoted as in URLs

@@ -12,19 +12,19 @@ import grpc.aio
 import structlog
 from duolog._background import Background, report
 
-from ha import masterevents
-from ha.frames import BODY_BYTES_MAX, KIND_AT, BadFrame, Hello, Kind, decode
-from node.grpcoptions import replication_port
-from node.grpcserver import serve
-from node.openfiles import slaves_that_fit
-from node.replication.coldloader import ColdLoader
-from node.replication.keyproof import Answer, Unproven
-from node.replication.outgoing import Outgoing
-from node.replication.roles import Connection, Replication
-from node.replication.stream import HA_METHOD, PROOF_SECONDS
-from node.tls import Tls
-from node.unfinished.ledger import Ledger
-from store.clocks import MonoMs
+from duolog_server.ha import masterevents
+from duolog_server.ha.frames import BODY_BYTES_MAX, KIND_AT, BadFrame, Hello, Kind, decode
+from duolog_server.node.grpcoptions import replication_port
+from duolog_server.node.grpcserver import serve
+from duolog_server.node.openfiles import slaves_that_fit
+from duolog_server.node.replication.coldloader import ColdLoader
+from duolog_server.node.replication.keyproof import Answer, Unproven
+from duolog_server.node.replication.outgoing import Outgoing
+from duolog_server.node.replication.roles import Connection, Replication
+from duolog_server.node.replication.stream import HA_METHOD, PROOF_SECONDS
+from duolog_server.node.tls import Tls
+from duolog_server.node.unfinished.ledger import Ledger
+from duolog_server.store.clocks import MonoMs
 
 Frames = AsyncIterator[bytes]
 Context = grpc.aio.ServicerContext[bytes, bytes]

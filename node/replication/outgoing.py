@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ha.frames import KIND_AT, Kind
+from duolog_server.ha.frames import KIND_AT, Kind
 
 
 class Outgoing:

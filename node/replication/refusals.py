@@ -11,7 +11,7 @@ PATIENCE_MS; it does not wait where this node knows better already; only so many
 import asyncio
 from collections.abc import Callable
 
-from store.status import PutMessageStatus
+from duolog_server.store.status import PutMessageStatus
 
 PATIENCE_MS = 2000
 WAITING_MAX = 4096

@@ -12,27 +12,27 @@ from typing import Protocol
 import structlog
 from duolog._machine import boot_id
 
-from ha import identity, masterevents
-from ha.beginnings import beginning
-from ha.epochs import NO_EPOCH, Epoch, EpochHistory, recover_history
-from ha.failoverevents import Lead
-from ha.identity import Identity, LastRun
-from ha.localreplica import LocalReplica, Member
-from ha.master import Master
-from ha.masterevents import Effect
-from ha.masterships import Mastership, Masterships
-from ha.slave import Slave
-from node.config import Config
-from node.engine.log import Log, Outcome
-from node.replication.keyproof import KeyProof, Marks
-from node.replication.refusals import Refusals
-from node.replication.slavestream import Listener, ReplicationClient, Upstream
-from store.clocks import MonoMs, WallMs
-from store.disk import no_room
-from store.errors import StoreError
-from store.offsets import PhyOffset
-from store.recovery import RecoveryReport
-from store.status import BrokerRole, PutMessageStatus
+from duolog_server.ha import identity, masterevents
+from duolog_server.ha.beginnings import beginning
+from duolog_server.ha.epochs import NO_EPOCH, Epoch, EpochHistory, recover_history
+from duolog_server.ha.failoverevents import Lead
+from duolog_server.ha.identity import Identity, LastRun
+from duolog_server.ha.localreplica import LocalReplica, Member
+from duolog_server.ha.master import Master
+from duolog_server.ha.masterevents import Effect
+from duolog_server.ha.masterships import Mastership, Masterships
+from duolog_server.ha.slave import Slave
+from duolog_server.node.config import Config
+from duolog_server.node.engine.log import Log, Outcome
+from duolog_server.node.replication.keyproof import KeyProof, Marks
+from duolog_server.node.replication.refusals import Refusals
+from duolog_server.node.replication.slavestream import Listener, ReplicationClient, Upstream
+from duolog_server.store.clocks import MonoMs, WallMs
+from duolog_server.store.disk import no_room
+from duolog_server.store.errors import StoreError
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.recovery import RecoveryReport
+from duolog_server.store.status import BrokerRole, PutMessageStatus
 
 log = structlog.get_logger("duolog.ha")
 

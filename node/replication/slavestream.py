@@ -13,18 +13,18 @@ import structlog
 from duolog._errors import Unavailable
 from duolog._nodechannel import uncancelled
 
-from ha import slaveevents
-from ha.crc32c import QUICK
-from ha.epochs import Epoch
-from ha.frames import KIND_AT, Kind
-from ha.progress import ConnectionState
-from ha.slave import Slave
-from ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick
-from node.engine.log import Log
-from node.replication.keyproof import KeyProof, Opening, Unproven
-from node.replication.outgoing import Outgoing, Unsent
-from node.replication.stream import HA_METHOD, PROOF_SECONDS, STREAM_OPTIONS
-from store.errors import StoreError
+from duolog_server.ha import slaveevents
+from duolog_server.ha.crc32c import QUICK
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.frames import KIND_AT, Kind
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.ha.slave import Slave
+from duolog_server.ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick
+from duolog_server.node.engine.log import Log
+from duolog_server.node.replication.keyproof import KeyProof, Opening, Unproven
+from duolog_server.node.replication.outgoing import Outgoing, Unsent
+from duolog_server.node.replication.stream import HA_METHOD, PROOF_SECONDS, STREAM_OPTIONS
+from duolog_server.store.errors import StoreError
 
 log = structlog.get_logger("duolog.ha")
 

@@ -1,6 +1,6 @@
 """What both ends of a replication stream agree on."""
 
-from ha.frames import BODY_BYTES_MAX
+from duolog_server.ha.frames import BODY_BYTES_MAX
 
 HA_METHOD = "/duolog.ha.v1.Replication/Stream"
 STREAM_OPTIONS = (

@@ -16,9 +16,9 @@ a topic's route, although he may not subscribe.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from node.rights.policies import Acl, Entry
-from node.rights.resources import Action, Need
-from node.rights.sources import Address, address_of, within
+from duolog_server.node.rights.policies import Acl, Entry
+from duolog_server.node.rights.resources import Action, Need
+from duolog_server.node.rights.sources import Address, address_of, within
 
 SHOWN_MAX = 300  # characters of what a call names: more than a name may have
 

@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from node.rights.plainacl import ACCOUNTS_MAX, TEXT_MAX, Imported, ImportedUser
-from node.rights.policies import Acl, BadAcl, check_user_name
-from node.rights.resources import Kind, counts_as
-from store.accesstables import DISABLED, ENABLED, NORMAL, SUPER
+from duolog_server.node.rights.plainacl import ACCOUNTS_MAX, TEXT_MAX, Imported, ImportedUser
+from duolog_server.node.rights.policies import Acl, BadAcl, check_user_name
+from duolog_server.node.rights.resources import Kind, counts_as
+from duolog_server.store.accesstables import DISABLED, ENABLED, NORMAL, SUPER
 
 _USER_HEADER = ("#UserName", "#Password", "#UserType", "#UserStatus")
 _ACL_HEADER = ("#Subject", "#PolicyType", "#Resource", "#Actions", "#SourceIp", "#Decision")

@@ -7,7 +7,7 @@ that share a beginning with the name are compared with it.
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from node.rights.resources import Kind, Resource
+from duolog_server.node.rights.resources import Kind, Resource
 
 T = TypeVar("T")
 

@@ -19,9 +19,17 @@ from typing import Any
 
 import yaml
 
-from node.rights import sources
-from node.rights.policies import Acl, BadAcl, Entry, Match, Pattern, check_count, check_user_name
-from node.rights.resources import Action, Kind, counts_as
+from duolog_server.node.rights import sources
+from duolog_server.node.rights.policies import (
+    Acl,
+    BadAcl,
+    Entry,
+    Match,
+    Pattern,
+    check_count,
+    check_user_name,
+)
+from duolog_server.node.rights.resources import Action, Kind, counts_as
 
 TEXT_MAX = 1 << 20  # characters
 ACCOUNTS_MAX = 10_000

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from node.rights.nameindex import NameIndex
-from node.rights.resources import Action, Kind, Resource, counts_as
-from node.rights.sources import ADDRESSES, Network, networks, shown
-from store.accesstables import SUBJECT
+from duolog_server.node.rights.nameindex import NameIndex
+from duolog_server.node.rights.resources import Action, Kind, Resource, counts_as
+from duolog_server.node.rights.sources import ADDRESSES, Network, networks, shown
+from duolog_server.store.accesstables import SUBJECT
 
 ENTRIES_MAX = 1000  # of a user
 RIGHTS_TEXT_MAX = 1 << 20  # characters of all of them, as JSON

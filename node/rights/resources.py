@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-from store import lightqueues
+from duolog_server.store import lightqueues
 
 _GROUP_TOPICS = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 

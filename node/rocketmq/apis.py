@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping
 
-from node.api.guard import Guard
-from node.api.sight import Sights
-from node.api.verbs import Verbs
-from node.methods import Handler, Methods
-from node.rocketmq.administration.rules import RULES as ADMIN_RULES
-from node.rocketmq.administration.service import AdminParts, AdminService
-from node.rocketmq.auth import Authenticator
-from node.rocketmq.guard import RocketmqGuard
-from node.rocketmq.guarded import Api, Wrapping, guarded_methods
-from node.rocketmq.rules import RULES
-from node.rocketmq.service import MessagingService
-from node.rocketmq.words import adminstubs, stubs
+from duolog_server.node.api.guard import Guard
+from duolog_server.node.api.sight import Sights
+from duolog_server.node.api.verbs import Verbs
+from duolog_server.node.methods import Handler, Methods
+from duolog_server.node.rocketmq.administration.rules import RULES as ADMIN_RULES
+from duolog_server.node.rocketmq.administration.service import AdminParts, AdminService
+from duolog_server.node.rocketmq.auth import Authenticator
+from duolog_server.node.rocketmq.guard import RocketmqGuard
+from duolog_server.node.rocketmq.guarded import Api, Wrapping, guarded_methods
+from duolog_server.node.rocketmq.rules import RULES
+from duolog_server.node.rocketmq.service import MessagingService
+from duolog_server.node.rocketmq.words import adminstubs, stubs
 
 MESSAGING = Api(stubs.SERVICE_NAME, "MessagingService", stubs.METHODS, RULES)
 ADMIN = Api(adminstubs.SERVICE_NAME, adminstubs.SERVICE_NAME, adminstubs.METHODS, ADMIN_RULES)

@@ -15,13 +15,13 @@ from typing import Any
 
 from duolog import _errors as sdk
 
-from node.access.gate import UNKNOWN, Gate, Principal
-from node.audit.auditlog import AuditLog
-from node.quotas.quotas import Who
-from node.rocketmq.relay.calls import Call, headers_of
-from node.rocketmq.words.codes import Refused
-from node.rocketmq.words.stubs import Code
-from node.wirecodec import peer_host
+from duolog_server.node.access.gate import UNKNOWN, Gate, Principal
+from duolog_server.node.audit.auditlog import AuditLog
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.rocketmq.relay.calls import Call, headers_of
+from duolog_server.node.rocketmq.words.codes import Refused
+from duolog_server.node.rocketmq.words.stubs import Code
+from duolog_server.node.wirecodec import peer_host
 
 SCHEME = "MQv2-HMAC-SHA1"
 SESSION_TOKEN = "x-mq-session-token"

@@ -16,18 +16,18 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as metrics
 
-from node.access.rules import Facts, Needs, group_sub, pub, reads
-from node.audit.auditlog import AuditLog
-from node.core.clientmeasures import (
+from duolog_server.node.access.rules import Facts, Needs, group_sub, pub, reads
+from duolog_server.node.audit.auditlog import AuditLog
+from duolog_server.node.core.clientmeasures import (
     GAUGES,
     HISTOGRAMS,
     ClientMeasures,
     Distribution,
     Series,
 )
-from node.methods import Methods
-from node.rocketmq.auth import Authenticator, note_denied
-from node.rocketmq.words.codes import Refused
+from duolog_server.node.methods import Methods
+from duolog_server.node.rocketmq.auth import Authenticator, note_denied
+from duolog_server.node.rocketmq.words.codes import Refused
 
 SERVICE_NAME: str = otlp.DESCRIPTOR.services_by_name["MetricsService"].full_name
 PUSH_BYTES_MAX = 256 << 10  # of one call: the event loop reads it at once

@@ -16,17 +16,17 @@ from urllib.parse import quote, unquote
 
 from duolog import _errors as sdk
 
-from node.access.access import Access
-from node.access.gate import Gate, Principal
-from node.access.rules import Facts, Needs
-from node.api.native import NodeFacts
-from node.broker import Broker
-from node.config import AccessSection
-from node.rights.resources import Need
-from node.rocketmq.auth import Dates, Signatures
-from node.rocketmq.relay.calls import CLIENT_ID, OWN, PEER, PROOF, USER, Header
-from node.rocketmq.relay.marks import Marks
-from node.wirecodec import peer_host
+from duolog_server.node.access.access import Access
+from duolog_server.node.access.gate import Gate, Principal
+from duolog_server.node.access.rules import Facts, Needs
+from duolog_server.node.api.native import NodeFacts
+from duolog_server.node.broker import Broker
+from duolog_server.node.config import AccessSection
+from duolog_server.node.rights.resources import Need
+from duolog_server.node.rocketmq.auth import Dates, Signatures
+from duolog_server.node.rocketmq.relay.calls import CLIENT_ID, OWN, PEER, PROOF, USER, Header
+from duolog_server.node.rocketmq.relay.marks import Marks
+from duolog_server.node.wirecodec import peer_host
 
 WATCH_SECONDS = 1.0
 Headers = dict[str, str | bytes]

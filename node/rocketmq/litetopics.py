@@ -2,24 +2,24 @@
 
 from collections.abc import Collection
 
-from node.core.core import Core
-from node.pop.liteservice import (
+from duolog_server.node.core.core import Core
+from duolog_server.node.pop.liteservice import (
     EVERYTHING,
     SUBSCRIPTIONS_MAX,
     LiteService,
     bound,
     bound_topic,
 )
-from node.pop.popservice import PopService
-from node.pop.subscriber import Subscriber
-from node.rocketmq.relay.clients import Client
-from node.rocketmq.words.codes import Refused
-from node.rocketmq.words.names import check_lite_topic, group_of, topic_of
-from node.rocketmq.words.settings import LITE_KINDS, LITE_QUOTA
-from node.rocketmq.words.stubs import Code, definition, service
-from store.lightqueues import lite_queue
-from store.metadata import LITE, new_group
-from store.offsets import QueueOffset
+from duolog_server.node.pop.popservice import PopService
+from duolog_server.node.pop.subscriber import Subscriber
+from duolog_server.node.rocketmq.relay.clients import Client
+from duolog_server.node.rocketmq.words.codes import Refused
+from duolog_server.node.rocketmq.words.names import check_lite_topic, group_of, topic_of
+from duolog_server.node.rocketmq.words.settings import LITE_KINDS, LITE_QUOTA
+from duolog_server.node.rocketmq.words.stubs import Code, definition, service
+from duolog_server.store.lightqueues import lite_queue
+from duolog_server.store.metadata import LITE, new_group
+from duolog_server.store.offsets import QueueOffset
 
 _ACTIONS = definition.LiteSubscriptionAction
 _POLICIES = definition.OffsetOption.Policy

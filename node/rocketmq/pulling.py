@@ -5,21 +5,21 @@ import asyncio
 from duolog import Start
 from duolog import _errors as sdk
 
-from node.consuming.longpoll import check_place, poll, within_room
-from node.consuming.offsets import offset_at
-from node.consuming.reading import Reader, Selection
-from node.core.core import Core
-from node.quotas.quotas import Who
-from node.rocketmq.receiving import filter_of
-from node.rocketmq.words.codes import OK, Refused, status
-from node.rocketmq.words.messages import pulled
-from node.rocketmq.words.names import group_of, topic_of
-from node.rocketmq.words.settings import RECEIVE_BATCH
-from node.rocketmq.words.stubs import Code, MessageQueue, definition, service
-from node.rocketmq.words.times import ms_of
-from store.offsets import PhyOffset
-from store.queueends import QueueKey
-from store.reader import GetMessageStatus, GetResult
+from duolog_server.node.consuming.longpoll import check_place, poll, within_room
+from duolog_server.node.consuming.offsets import offset_at
+from duolog_server.node.consuming.reading import Reader, Selection
+from duolog_server.node.core.core import Core
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.rocketmq.receiving import filter_of
+from duolog_server.node.rocketmq.words.codes import OK, Refused, status
+from duolog_server.node.rocketmq.words.messages import pulled
+from duolog_server.node.rocketmq.words.names import group_of, topic_of
+from duolog_server.node.rocketmq.words.settings import RECEIVE_BATCH
+from duolog_server.node.rocketmq.words.stubs import Code, MessageQueue, definition, service
+from duolog_server.node.rocketmq.words.times import ms_of
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.reader import GetMessageStatus, GetResult
 
 BYTES_MAX = 4 << 20
 WAIT_SECONDS_MAX = 20.0

@@ -6,21 +6,21 @@ from dataclasses import replace
 
 from duolog import _errors as sdk
 
-from node.core.core import Core
-from node.filters.sqlfilter import SqlFilter
-from node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
-from node.pop.liteservice import bound_topic
-from node.pop.popservice import Handle, Popped, PopRequest, PopService
-from node.quotas.quotas import Who
-from node.rocketmq.litetopics import LiteTopics
-from node.rocketmq.relay.clients import Client
-from node.rocketmq.words import handles
-from node.rocketmq.words.codes import OK, Refused, status_of
-from node.rocketmq.words.messages import delivered, size_of
-from node.rocketmq.words.names import group_of, topic_of
-from node.rocketmq.words.settings import RECEIVE_BATCH
-from node.rocketmq.words.stubs import Code, Status, definition, service
-from store.errors import StoreError
+from duolog_server.node.core.core import Core
+from duolog_server.node.filters.sqlfilter import SqlFilter
+from duolog_server.node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
+from duolog_server.node.pop.liteservice import bound_topic
+from duolog_server.node.pop.popservice import Handle, Popped, PopRequest, PopService
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.rocketmq.litetopics import LiteTopics
+from duolog_server.node.rocketmq.relay.clients import Client
+from duolog_server.node.rocketmq.words import handles
+from duolog_server.node.rocketmq.words.codes import OK, Refused, status_of
+from duolog_server.node.rocketmq.words.messages import delivered, size_of
+from duolog_server.node.rocketmq.words.names import group_of, topic_of
+from duolog_server.node.rocketmq.words.settings import RECEIVE_BATCH
+from duolog_server.node.rocketmq.words.stubs import Code, Status, definition, service
+from duolog_server.store.errors import StoreError
 
 INVISIBLE_MS_MIN = 10_000
 INVISIBLE_MS_MAX = 12 * 3600 * 1000

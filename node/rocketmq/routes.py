@@ -5,11 +5,11 @@ from collections.abc import Mapping
 
 from duolog import _errors as sdk
 
-from node.access.gate import name_of_caller
-from node.broker import Broker
-from node.rocketmq.sending import accepted_types
-from node.rocketmq.words.stubs import Endpoints, MessageQueue, Resource, definition
-from store.metadata import PERM_READ, PERM_WRITE, TopicConfig
+from duolog_server.node.access.gate import name_of_caller
+from duolog_server.node.broker import Broker
+from duolog_server.node.rocketmq.sending import accepted_types
+from duolog_server.node.rocketmq.words.stubs import Endpoints, MessageQueue, Resource, definition
+from duolog_server.store.metadata import PERM_READ, PERM_WRITE, TopicConfig
 
 _PERMISSIONS = {
     PERM_READ: definition.Permission.READ,

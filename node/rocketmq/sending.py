@@ -16,15 +16,15 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import Background, report
 
-from node.access.gate import name_of_caller
-from node.broker import Broker
-from node.deferred.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
-from node.deferred.transactionservice import HALF_TOPIC
-from node.engine.log import Outcome
-from node.quotas.quotas import Who
-from node.rocketmq.words.codes import Refused, put_status
-from node.rocketmq.words.handles import TransactionId
-from node.rocketmq.words.messages import (
+from duolog_server.node.access.gate import name_of_caller
+from duolog_server.node.broker import Broker
+from duolog_server.node.deferred.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
+from duolog_server.node.deferred.transactionservice import HALF_TOPIC
+from duolog_server.node.engine.log import Outcome
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.rocketmq.words.codes import Refused, put_status
+from duolog_server.node.rocketmq.words.handles import TransactionId
+from duolog_server.node.rocketmq.words.messages import (
     DELAY,
     FIFO,
     LITE,
@@ -35,14 +35,14 @@ from node.rocketmq.words.messages import (
     sent,
     size_of,
 )
-from node.rocketmq.words.stubs import Code, Message, MessageType, service
-from node.service.sends import Placed, Send
-from store.errors import StoreError
-from store.messagestore import PutResult
-from store.metadata import TopicConfig
-from store.offsets import PhyOffset, QueueOffset
-from store.record import Host
-from store.status import PutMessageStatus
+from duolog_server.node.rocketmq.words.stubs import Code, Message, MessageType, service
+from duolog_server.node.service.sends import Placed, Send
+from duolog_server.store.errors import StoreError
+from duolog_server.store.messagestore import PutResult
+from duolog_server.store.metadata import TopicConfig
+from duolog_server.store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.record import Host
+from duolog_server.store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.rocketmq")
 

@@ -18,18 +18,18 @@ from duolog._nodechannel import uncancelled
 from google.protobuf import message as protobuf
 from grpc.aio import ServicerContext
 
-from node import tokens
-from node.access.gate import name_of_caller
-from node.broker import Broker, report
-from node.core.connected import Read
-from node.deferred.delayservice import RecallHandle
-from node.deferred.transactionservice import Check
-from node.quotas.quotas import Who
-from node.rocketmq.auth import Authenticator, check_keys
-from node.rocketmq.litetopics import LiteTopics
-from node.rocketmq.pulling import Puller
-from node.rocketmq.receiving import INVISIBLE_MS_MAX, Receiver, filter_of, stale
-from node.rocketmq.relay.calls import (
+from duolog_server.node import tokens
+from duolog_server.node.access.gate import name_of_caller
+from duolog_server.node.broker import Broker, report
+from duolog_server.node.core.connected import Read
+from duolog_server.node.deferred.delayservice import RecallHandle
+from duolog_server.node.deferred.transactionservice import Check
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.rocketmq.auth import Authenticator, check_keys
+from duolog_server.node.rocketmq.litetopics import LiteTopics
+from duolog_server.node.rocketmq.pulling import Puller
+from duolog_server.node.rocketmq.receiving import INVISIBLE_MS_MAX, Receiver, filter_of, stale
+from duolog_server.node.rocketmq.relay.calls import (
     Call,
     Header,
     HeadersOnce,
@@ -43,22 +43,22 @@ from node.rocketmq.relay.calls import (
     time_left,
     via_of,
 )
-from node.rocketmq.relay.clients import CLIENT_ID_MAX, Client, Clients, Stream
-from node.rocketmq.relay.clusterroutes import ClusterRoutes
-from node.rocketmq.relay.forward import Answer, Delivery, Forwarder, Polled, Streamed
-from node.rocketmq.relay.neighbours import Neighbours
-from node.rocketmq.relay.questions import ANSWERS, Questions
-from node.rocketmq.relay.telemetryrelay import TelemetryRelays
-from node.rocketmq.routes import Routes, spelled_for
-from node.rocketmq.sending import Sender
-from node.rocketmq.words import handles, settings
-from node.rocketmq.words.codes import OK, Refused, overall, refusal, status, status_of
-from node.rocketmq.words.messages import orphaned
-from node.rocketmq.words.names import group_of, resource_of, topic_of
-from node.rocketmq.words.stubs import Code, Endpoints, definition, rpc, service
-from node.wirecodec import peer_host
-from store.errors import StoreError
-from store.metadata import Json, new_group
+from duolog_server.node.rocketmq.relay.clients import CLIENT_ID_MAX, Client, Clients, Stream
+from duolog_server.node.rocketmq.relay.clusterroutes import ClusterRoutes
+from duolog_server.node.rocketmq.relay.forward import Answer, Delivery, Forwarder, Polled, Streamed
+from duolog_server.node.rocketmq.relay.neighbours import Neighbours
+from duolog_server.node.rocketmq.relay.questions import ANSWERS, Questions
+from duolog_server.node.rocketmq.relay.telemetryrelay import TelemetryRelays
+from duolog_server.node.rocketmq.routes import Routes, spelled_for
+from duolog_server.node.rocketmq.sending import Sender
+from duolog_server.node.rocketmq.words import handles, settings
+from duolog_server.node.rocketmq.words.codes import OK, Refused, overall, refusal, status, status_of
+from duolog_server.node.rocketmq.words.messages import orphaned
+from duolog_server.node.rocketmq.words.names import group_of, resource_of, topic_of
+from duolog_server.node.rocketmq.words.stubs import Code, Endpoints, definition, rpc, service
+from duolog_server.node.wirecodec import peer_host
+from duolog_server.store.errors import StoreError
+from duolog_server.store.metadata import Json, new_group
 
 log = structlog.get_logger("duolog.rocketmq")
 

@@ -8,10 +8,10 @@ import re
 from time import perf_counter
 from typing import Any
 
-from node.access.guarding import Delivering, with_method
-from node.core.calltimes import CallTimes, timed
-from node.methods import Handler, Methods
-from node.rocketmq.words.stubs import SERVICE_NAME, Code
+from duolog_server.node.access.guarding import Delivering, with_method
+from duolog_server.node.core.calltimes import CallTimes, timed
+from duolog_server.node.methods import Handler, Methods
+from duolog_server.node.rocketmq.words.stubs import SERVICE_NAME, Code
 
 Key = tuple[str, str, bool, str]  # request code, response code, long polling, result
 WAITING = ("ReceiveMessage", "PullMessage")

@@ -19,20 +19,20 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
-from node.core.core import Core
-from node.engine.log import Outcome
-from node.quotas.quotas import Who
-from node.replication.roles import Replication
-from node.service.requests import is_whole, send_of, without_first
-from node.service.sends import Sends
-from store.columns import BadProperties, BodyTooLarge, Columns
-from store.errors import BadMessage, CorruptRecord, RepeatUnknown, StoreError
-from store.messagestore import PutBatch
-from store.metadata import SYSTEM_PREFIX, Json
-from store.offsets import PhyOffset, QueueOffset
-from store.reader import Wanted
-from store.record import Host, Record, decode_properties
-from store.status import PutMessageStatus
+from duolog_server.node.core.core import Core
+from duolog_server.node.engine.log import Outcome
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.replication.roles import Replication
+from duolog_server.node.service.requests import is_whole, send_of, without_first
+from duolog_server.node.service.sends import Sends
+from duolog_server.store.columns import BadProperties, BodyTooLarge, Columns
+from duolog_server.store.errors import BadMessage, CorruptRecord, RepeatUnknown, StoreError
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.metadata import SYSTEM_PREFIX, Json
+from duolog_server.store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.reader import Wanted
+from duolog_server.store.record import Host, Record, decode_properties
+from duolog_server.store.status import PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
 

@@ -4,12 +4,12 @@ import numpy as np
 from duolog._columns import crc32
 from duolog.wire import duolog_pb2 as wire
 
-from node.service.sends import Send
-from store.columns import Columns
-from store.errors import BadMessage
-from store.messagestore import PutBatch
-from store.offsets import QueueOffset
-from store.record import Host
+from duolog_server.node.service.sends import Send
+from duolog_server.store.columns import Columns
+from duolog_server.store.errors import BadMessage
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.record import Host
 
 
 def is_whole(request: wire.AppendRequest, bodies: bytes | memoryview) -> bool:

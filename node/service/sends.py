@@ -11,19 +11,19 @@ from typing import NamedTuple
 
 from duolog import _errors as sdk
 
-from node.core.core import Core
-from node.core.throttle import throttled
-from node.core.traffic import DELAY, NORMAL, TRANSACTION
-from node.deferred.delayservice import DelayService
-from node.deferred.redirect import is_copy
-from node.deferred.transactionservice import TransactionService
-from node.engine.log import Outcome
-from node.quotas.quotas import Who
-from store.errors import BadMessage, RepeatUnknown, StoreError
-from store.messagestore import PutBatch, PutResult, Singles, SinglesResult
-from store.offsets import QueueOffset
-from store.record import KEPT_FLAGS
-from store.status import PutMessageStatus
+from duolog_server.node.core.core import Core
+from duolog_server.node.core.throttle import throttled
+from duolog_server.node.core.traffic import DELAY, NORMAL, TRANSACTION
+from duolog_server.node.deferred.delayservice import DelayService
+from duolog_server.node.deferred.redirect import is_copy
+from duolog_server.node.deferred.transactionservice import TransactionService
+from duolog_server.node.engine.log import Outcome
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.store.errors import BadMessage, RepeatUnknown, StoreError
+from duolog_server.store.messagestore import PutBatch, PutResult, Singles, SinglesResult
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.record import KEPT_FLAGS
+from duolog_server.store.status import PutMessageStatus
 
 UNAVAILABLE = PutMessageStatus.SERVICE_NOT_AVAILABLE.value
 

@@ -15,8 +15,8 @@ import structlog
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from node.traces.recorder import Confirmed, Recorder, Sighting
-from node.traces.spanmaker import SpanMaker
+from duolog_server.node.traces.recorder import Confirmed, Recorder, Sighting
+from duolog_server.node.traces.spanmaker import SpanMaker
 
 log = structlog.get_logger("duolog.node")
 

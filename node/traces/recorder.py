@@ -14,11 +14,11 @@ from typing import Concatenate, ParamSpec
 
 import numpy as np
 
-from store.kernels import decode
-from store.messagestore import PutBatch, PutResult
-from store.offsets import PhyOffset
-from store.reader import GetResult
-from store.status import PutMessageStatus
+from duolog_server.store.kernels import decode
+from duolog_server.store.messagestore import PutBatch, PutResult
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.reader import GetResult
+from duolog_server.store.status import PutMessageStatus
 
 P = ParamSpec("P")
 MARK = b"traceparent\x01"  # in the properties of a message that carries a context

@@ -24,8 +24,8 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from node.traces.recorder import Confirmed, Sighting
-from store.status import PutMessageStatus
+from duolog_server.node.traces.recorder import Confirmed, Sighting
+from duolog_server.store.status import PutMessageStatus
 
 # The texts of a batch follow one another without anything in between.
 _SAMPLED = re.compile(

@@ -10,9 +10,9 @@ from typing import Any, Protocol, cast
 
 import grpc
 
-from node.methods import Handler
-from node.unfinished.ledger import CALL_BYTES, Name, name_of, size_of
-from node.wirecodec import peer_host
+from duolog_server.node.methods import Handler
+from duolog_server.node.unfinished.ledger import CALL_BYTES, Name, name_of, size_of
+from duolog_server.node.wirecodec import peer_host
 
 _BYTES_OF_FIELD = 8  # of HPACK, at most, for a header of up to some KiB
 

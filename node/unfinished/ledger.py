@@ -11,8 +11,8 @@ Addresses of which connections ended again and again get less patience. No IO, n
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
-from node.unfinished.offenders import Offenders
-from store.clocks import MonoMs
+from duolog_server.node.unfinished.offenders import Offenders
+from duolog_server.store.clocks import MonoMs
 
 Name = tuple[str, int]  # address and port of a client
 OWN_BYTES = 256 << 10  # of each connection: windows of HTTP/2, pings, what TLS adds

@@ -8,8 +8,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
 
-from node.networks import network_of
-from store.clocks import MonoMs
+from duolog_server.node.networks import network_of
+from duolog_server.store.clocks import MonoMs
 
 OFFENCES = 3  # connections that were ended, within OFFENCE_MS
 OFFENCE_MS = 10_000  # and so long after the last of them

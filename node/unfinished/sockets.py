@@ -17,8 +17,8 @@ import termios
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from node.unfinished import segments
-from node.unfinished.ledger import Name, name_of
+from duolog_server.node.unfinished import segments
+from duolog_server.node.unfinished.ledger import Name, name_of
 
 DESCRIPTORS = "/proc/self/fd"
 AT_ONCE = 16  # in a step: up to a ms where all are new

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import structlog
 
-from node.clocks import mono_ms
-from node.ownmemory import OwnMemory
-from node.unfinished.ledger import Ledger, Name
-from node.unfinished.sockets import Sockets, are_told
+from duolog_server.node.clocks import mono_ms
+from duolog_server.node.ownmemory import OwnMemory
+from duolog_server.node.unfinished.ledger import Ledger, Name
+from duolog_server.node.unfinished.sockets import Sockets, are_told
 
 log = structlog.get_logger("duolog.node")
 T = TypeVar("T")

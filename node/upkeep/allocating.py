@@ -5,9 +5,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import structlog
 
-from node.upkeep.threadwork import done_in_thread
-from store.mappedfile import MappedFile
-from store.messagestore import MessageStore
+from duolog_server.node.upkeep.threadwork import done_in_thread
+from duolog_server.store.mappedfile import MappedFile
+from duolog_server.store.messagestore import MessageStore
 
 log = structlog.get_logger("duolog.node")
 

@@ -7,9 +7,9 @@ from datetime import datetime
 
 import structlog
 
-from node.upkeep.filework import FileWork
-from store.clocks import WallMs
-from store.retention import Cleaned, DiskUse
+from duolog_server.node.upkeep.filework import FileWork
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.retention import Cleaned, DiskUse
 
 log = structlog.get_logger("duolog.node")
 

@@ -6,8 +6,8 @@ from concurrent.futures import Executor
 
 import structlog
 
-from node.upkeep.threadwork import done_in_thread
-from store.messagestore import MessageStore
+from duolog_server.node.upkeep.threadwork import done_in_thread
+from duolog_server.store.messagestore import MessageStore
 
 log = structlog.get_logger("duolog.node")
 

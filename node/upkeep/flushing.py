@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from node.upkeep.filework import FileWork
-from node.upkeep.groupcommit import GroupCommitService
-from store.clocks import MonoMs
-from store.flush import FlushSchedule, QueuesFlush
+from duolog_server.node.upkeep.filework import FileWork
+from duolog_server.node.upkeep.groupcommit import GroupCommitService
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.flush import FlushSchedule, QueuesFlush
 
 TICK_SECONDS = 0.1
 

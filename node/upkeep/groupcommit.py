@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from ha.waiters import OffsetWaiters
-from node.histogram import Histogram
-from node.upkeep.threadwork import done_in_thread
-from store.mappedfile import FlushJob
-from store.messagestore import MessageStore
-from store.offsets import PhyOffset
-from store.status import PutMessageStatus
+from duolog_server.ha.waiters import OffsetWaiters
+from duolog_server.node.histogram import Histogram
+from duolog_server.node.upkeep.threadwork import done_in_thread
+from duolog_server.store.mappedfile import FlushJob
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.status import PutMessageStatus
 
 SYNC_BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from node.wire import etcd_pb2 as node_dot_wire_dot_etcd__pb2
+from duolog_server.node.wire import etcd_pb2 as node_dot_wire_dot_etcd__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 import grpc
 import grpc.aio
 
-from node.wire import etcd_pb2 as wire
+from duolog_server.node.wire import etcd_pb2 as wire
 
 class KVStub:
     def __init__(self, channel: grpc.Channel) -> None: ...

@@ -28,7 +28,7 @@ DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18node/wire/reco
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'node.wire.recovery_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'duolog_server.node.wire.recovery_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_BEGINREQUEST']._serialized_start=48

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 import grpc
 import grpc.aio
 
-from node.wire import recovery_pb2 as wire
+from duolog_server.node.wire import recovery_pb2 as wire
 
 class RecoveryStub:
     def __init__(self, channel: grpc.aio.Channel) -> None: ...

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from node.wire import rocketmqadmin_pb2 as node_dot_wire_dot_rocketmqadmin__pb2
+from duolog_server.node.wire import rocketmqadmin_pb2 as node_dot_wire_dot_rocketmqadmin__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

@@ -13,10 +13,22 @@ Source: Apache RocketMQ 4.9.8, MessageDecoder.encodeMessage.
 
 import numpy as np
 
-from store.kernels.bigendian import get16, get32s
-from store.kernels.jit import I64, U8, U32, i64, i64s, inlined, kernel, ro_i64s, ro_u8s, u8s, u32s
-from store.kernels.memory import copy_bytes
-from store.kernels.text import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from duolog_server.store.kernels.bigendian import get16, get32s
+from duolog_server.store.kernels.jit import (
+    I64,
+    U8,
+    U32,
+    i64,
+    i64s,
+    inlined,
+    kernel,
+    ro_i64s,
+    ro_u8s,
+    u8s,
+    u32s,
+)
+from duolog_server.store.kernels.memory import copy_bytes
+from duolog_server.store.kernels.text import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
 FLAG_AT, BODY_SIZE_AT, BODY_AT = 12, 16, 20
 LEAST_BYTES = 22

@@ -6,7 +6,7 @@ end, and the test for that at every byte keeps LLVM from merging the bytes into 
 
 import numpy as np
 
-from store.kernels.jit import U8, inlined
+from duolog_server.store.kernels.jit import U8, inlined
 
 ONE, TWO, THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 

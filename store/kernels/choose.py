@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from store.kernels.jit import I64, U8, i64, kernel, ro_i64s, ro_u8s, u8s
-from store.kernels.text import FOUND, find_well_known
+from duolog_server.store.kernels.jit import I64, U8, i64, kernel, ro_i64s, ro_u8s, u8s
+from duolog_server.store.kernels.text import FOUND, find_well_known
 
 
 @kernel(i64, ro_u8s, ro_i64s, ro_u8s, ro_i64s, u8s)

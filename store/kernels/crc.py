@@ -12,7 +12,7 @@ import zlib
 
 import numpy as np
 
-from store.kernels.jit import COMPILES, LIBRARY, U8, i64, inlined, kernel, ro_u8s
+from duolog_server.store.kernels.jit import COMPILES, LIBRARY, U8, i64, inlined, kernel, ro_u8s
 
 SYMBOL = "duolog_crc32"
 
@@ -44,7 +44,7 @@ def zlib_address() -> int:
 
 def portable_address() -> int:
     """Address of the function that is compiled here."""
-    from store.kernels import slicing
+    from duolog_server.store.kernels import slicing
 
     return slicing.portable_address()
 

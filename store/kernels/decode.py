@@ -2,11 +2,22 @@
 
 import numpy as np
 
-from store.kernels.bigendian import get32s, get64
-from store.kernels.jit import I64, U8, boolean, i64, i64_table, i64s, kernel, ro_i64s, ro_u8s, u8s
-from store.kernels.memory import copy_bytes
-from store.kernels.queue import ENTRY_BYTES
-from store.kernels.scan import (
+from duolog_server.store.kernels.bigendian import get32s, get64
+from duolog_server.store.kernels.jit import (
+    I64,
+    U8,
+    boolean,
+    i64,
+    i64_table,
+    i64s,
+    kernel,
+    ro_i64s,
+    ro_u8s,
+    u8s,
+)
+from duolog_server.store.kernels.memory import copy_bytes
+from duolog_server.store.kernels.queue import ENTRY_BYTES
+from duolog_server.store.kernels.scan import (
     BODY_AT,
     BODY_BYTES,
     BORN_TIME,
@@ -20,7 +31,7 @@ from store.kernels.scan import (
     SYSFLAG,
     read_record,
 )
-from store.kernels.text import FOUND
+from duolog_server.store.kernels.text import FOUND
 
 # Columns of the table that a read fills, one row per message.
 OUT_QUEUE_OFFSET = 0

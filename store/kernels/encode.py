@@ -8,9 +8,9 @@ is stored last, so a half-written record of a killed process is never taken for 
 
 import numpy as np
 
-from store.kernels.bigendian import put16, put32, put64
-from store.kernels.crc import crc32_range
-from store.kernels.jit import (
+from duolog_server.store.kernels.bigendian import put16, put32, put64
+from duolog_server.store.kernels.crc import crc32_range
+from duolog_server.store.kernels.jit import (
     I64,
     U8,
     U32,
@@ -24,8 +24,8 @@ from store.kernels.jit import (
     ro_u32s,
     u8s,
 )
-from store.kernels.memory import copy_bytes
-from store.kernels.text import PROPERTY_SEPARATOR, properties_are_clean
+from duolog_server.store.kernels.memory import copy_bytes
+from duolog_server.store.kernels.text import PROPERTY_SEPARATOR, properties_are_clean
 
 BLANK_MIN = 8
 RECORD_CRC_BYTES = 20  # "__CRC32#" 0x01 ten digits 0x02

@@ -6,9 +6,19 @@ beginTimestamp 4, previous entry of the slot 4). Entry 0 is unused.
 
 import numpy as np
 
-from store.kernels.bigendian import get32, get32s, get64, put32, put64
-from store.kernels.jit import I64, U8, i64, i64_table, i64s, inlined, kernel, ro_u8s, u8s
-from store.kernels.scan import (
+from duolog_server.store.kernels.bigendian import get32, get32s, get64, put32, put64
+from duolog_server.store.kernels.jit import (
+    I64,
+    U8,
+    i64,
+    i64_table,
+    i64s,
+    inlined,
+    kernel,
+    ro_u8s,
+    u8s,
+)
+from duolog_server.store.kernels.scan import (
     KEYS_AT,
     KEYS_BYTES,
     PHY,
@@ -21,7 +31,7 @@ from store.kernels.scan import (
     UNIQ_KEY_AT,
     UNIQ_KEY_BYTES,
 )
-from store.kernels.text import java_hash_from, signed32
+from duolog_server.store.kernels.text import java_hash_from, signed32
 
 HEADER_BYTES = 40
 SLOT_BYTES = 4

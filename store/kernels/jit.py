@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from store.kernels import library
+from duolog_server.store.kernels import library
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -56,7 +56,7 @@ def load() -> KernelLibrary | None:
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return None
     try:
-        library = KernelLibrary(importlib.import_module(f"store.kernels.{NAME}"))
+        library = KernelLibrary(importlib.import_module(f"duolog_server.store.kernels.{NAME}"))
     except (ImportError, RuntimeError):  # RuntimeError: it was compiled for another NumPy
         return None
     return library if library.digest == sources_digest() else None

@@ -4,7 +4,7 @@ A loop over bytes takes ten times as long: it is not vectorised, because the com
 that the arrays do not overlap.
 """
 
-from store.kernels.jit import COMPILES, U8, inlined
+from duolog_server.store.kernels.jit import COMPILES, U8, inlined
 
 SYMBOL = "duolog_memcpy"
 

@@ -7,9 +7,9 @@ cannot tell from damage. Calls of it follow each other.
 
 import numpy as np
 
-from store.kernels.bigendian import get32, put32
-from store.kernels.jit import U8, i64, kernel, ro_u8s, u8s
-from store.kernels.memory import copy_bytes
+from duolog_server.store.kernels.bigendian import get32, put32
+from duolog_server.store.kernels.jit import U8, i64, kernel, ro_u8s, u8s
+from duolog_server.store.kernels.memory import copy_bytes
 
 HEAD_BYTES = 8  # size and magic
 STEP_BYTES = 64  # less than a record has

@@ -2,9 +2,19 @@
 
 import numpy as np
 
-from store.kernels.bigendian import get32s, get64, put32, put64
-from store.kernels.jit import I64, U8, i64, i64_table, i64s, kernel, ro_i64s, ro_u8s, u8s
-from store.kernels.scan import PHY, QUEUE_OFFSET, SIZE, TAGS_CODE
+from duolog_server.store.kernels.bigendian import get32s, get64, put32, put64
+from duolog_server.store.kernels.jit import (
+    I64,
+    U8,
+    i64,
+    i64_table,
+    i64s,
+    kernel,
+    ro_i64s,
+    ro_u8s,
+    u8s,
+)
+from duolog_server.store.kernels.scan import PHY, QUEUE_OFFSET, SIZE, TAGS_CODE
 
 ENTRY_BYTES = 20
 

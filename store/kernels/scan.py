@@ -5,10 +5,10 @@ A row table is an int64 array [COLUMNS, capacity]; its positions are relative to
 
 import numpy as np
 
-from store.kernels.bigendian import get16, get32, get32s, get64
-from store.kernels.crc import crc32_range
-from store.kernels.encode import RECORD_CRC_BYTES, RECORD_CRC_NAME
-from store.kernels.jit import (
+from duolog_server.store.kernels.bigendian import get16, get32, get32s, get64
+from duolog_server.store.kernels.crc import crc32_range
+from duolog_server.store.kernels.encode import RECORD_CRC_BYTES, RECORD_CRC_NAME
+from duolog_server.store.kernels.jit import (
     I64,
     U8,
     boolean,
@@ -20,7 +20,13 @@ from store.kernels.jit import (
     ro_i64s,
     ro_u8s,
 )
-from store.kernels.text import FOUND, begins, find_well_known, java_hash_from, signed32
+from duolog_server.store.kernels.text import (
+    FOUND,
+    begins,
+    find_well_known,
+    java_hash_from,
+    signed32,
+)
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB

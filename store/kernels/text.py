@@ -6,8 +6,8 @@ counts if name and value are both non-empty; of two pairs with the same name the
 
 import numpy as np
 
-from store.kernels.bigendian import ONE, THREE, TWO
-from store.kernels.jit import I64, U8, boolean, i64, inlined, kernel, ro_u8s
+from duolog_server.store.kernels.bigendian import ONE, THREE, TWO
+from duolog_server.store.kernels.jit import I64, U8, boolean, i64, inlined, kernel, ro_u8s
 
 NAME_VALUE_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2

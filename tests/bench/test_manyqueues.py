@@ -13,9 +13,9 @@ from bench.manyqueues import Size, disk_figure, disk_used, many_queues, portions
 from bench.neighbour import send_at_rate
 from bench.queuefiller import LITE_TOPIC, NoRoom, check_room, fill
 from bench.queuesends import Turns
-from store.lightqueues import is_light
-from store.options import StoreOptions
-from store.osdisk import OsDisk
+from duolog_server.store.lightqueues import is_light
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.osdisk import OsDisk
 
 SMALL = StoreOptions(
     mapped_file_size_commit_log=1 << 20,

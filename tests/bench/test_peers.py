@@ -36,8 +36,8 @@ from bench.peers.peer import (
 from bench.peers.plots import PLOTS, drawing
 from bench.peers.rounds import TIME_OVER, Outcome, Rounds
 from bench.peers.rows import BY_NAME, FULL, ROWS, Kind, Scale
-from demo.childprocess import ChildProcess
-from demo.ports import free_endpoint
+from duolog_server.demo.childprocess import ChildProcess
+from duolog_server.demo.ports import free_endpoint
 
 SERVER = "import time; time.sleep(600)"
 ANSWER = "print('began', flush=True); print('ended 1000 0.5 250 900', flush=True)"

@@ -3,7 +3,7 @@
 import pytest
 
 from bench import scraped
-from demo.measure import Load
+from duolog_server.demo.measure import Load
 
 
 def test_the_time_to_store_a_batch_is_that_between_two_scrapes() -> None:

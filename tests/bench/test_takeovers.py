@@ -3,7 +3,7 @@
 import pytest
 
 from bench.takeovers import Acks
-from demo.measure import percentile
+from duolog_server.demo.measure import percentile
 
 
 def test_the_first_put_of_the_next_master_ends_a_failover() -> None:

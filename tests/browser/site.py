@@ -8,8 +8,8 @@ from urllib.parse import urlencode
 
 import duolog.sync
 
-from demo.ports import free_endpoint
-from demo.registryserver import RegistryServer
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.demo.registryserver import RegistryServer
 from tests.keyfiles import access_files
 from tests.process.support import NodeProcess
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import duolog.sync
 import pytest
 
-from demo.childprocess import ChildProcess
-from demo.ports import free_endpoint
-from demo.registryserver import RegistryServer
+from duolog_server.demo.childprocess import ChildProcess
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.demo.registryserver import RegistryServer
 from tests.browser.conftest import Open
 from tests.browser.test_pages import NARROW, WIDE, violations
 from tests.browser.window import Window
@@ -71,7 +71,7 @@ def console(nodes: dict[str, NodeProcess], tmp_path: Path) -> Iterator[str]:
     """The URL of `duolog console` beside the nodes."""
     listen = free_endpoint()
     endpoints = ",".join(node.endpoint for node in nodes.values())
-    command = [sys.executable, "-m", "node.cli.main", "console", "--listen", listen]
+    command = [sys.executable, "-m", "duolog_server.node.cli.main", "console", "--listen", listen]
     process = ChildProcess(
         "console",
         [*command, "--endpoints", endpoints],

@@ -14,8 +14,8 @@ from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.api.pages import page_of
-from node.core.slices import Slices
+from duolog_server.node.api.pages import page_of
+from duolog_server.node.core.slices import Slices
 
 NAMES = st.sets(st.text("abAB%", min_size=1, max_size=3), max_size=12)
 ANY = st.text("abAB", max_size=2)

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode
 
-from node.server import Node
+from duolog_server.node.server import Node
 from tests.client.postbench import Bench
 from tests.client.test_sdk import CLIENT
 from tests.node.conftest import client as client

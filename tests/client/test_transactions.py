@@ -13,15 +13,20 @@ from duolog._runtime import MACHINE
 from duolog._transactions import CHECKS_AT_ONCE, ProducerGroup, Transactions
 from duolog.wire import duolog_pb2 as wire
 
-from node.deferred.checking import IN_FLIGHT_MAX, Turns
-from node.deferred.halfmessages import Half
-from node.deferred.redirect import stored_again
-from node.deferred.transactionservice import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, Check
-from node.engine.log import Log
-from node.server import Node
-from store.clocks import MonoMs
-from store.messagestore import PutBatch, PutResult
-from store.status import PutMessageStatus
+from duolog_server.node.deferred.checking import IN_FLIGHT_MAX, Turns
+from duolog_server.node.deferred.halfmessages import Half
+from duolog_server.node.deferred.redirect import stored_again
+from duolog_server.node.deferred.transactionservice import (
+    DISCARD_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    Check,
+)
+from duolog_server.node.engine.log import Log
+from duolog_server.node.server import Node
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.messagestore import PutBatch, PutResult
+from duolog_server.store.status import PutMessageStatus
 from tests.node.conftest import StartNode, start_node
 from tests.node.replicas import broker_of, take_checks
 from tests.until import until

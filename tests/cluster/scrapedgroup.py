@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 
-from node.metrics.table import BY_NAME, SCOPES
+from duolog_server.node.metrics.table import BY_NAME, SCOPES
 
 INTERVAL_SECONDS = 15
 NODES = ("a", "b", "c")

@@ -4,10 +4,10 @@ import copy
 
 import pytest
 
-from cluster.chaos import checkers, linearizable, report
-from cluster.chaos.history import FAIL, OK, UNKNOWN, Commit, Half, History, Poll, Send, Told
-from cluster.chaos.run import Failover, Result
-from cluster.chaos.timeline import BadTimeline, Fault, dumps, loads, plan
+from duolog_server.chaos import checkers, linearizable, report
+from duolog_server.chaos.history import FAIL, OK, UNKNOWN, Commit, Half, History, Poll, Send, Told
+from duolog_server.chaos.run import Failover, Result
+from duolog_server.chaos.timeline import BadTimeline, Fault, dumps, loads, plan
 
 KEY = ("t", 0)
 

@@ -16,9 +16,9 @@ from typing import Any
 import duolog
 import pytest
 
-from cluster.chaos.run import Result, Run
-from cluster.chaos.timeline import Fault
-from cluster.chaos.workload import Load
+from duolog_server.chaos.run import Result, Run
+from duolog_server.chaos.timeline import Fault
+from duolog_server.chaos.workload import Load
 from tests.cluster.documented import console_lines
 
 ROOT = Path(__file__).parent.parent.parent
@@ -65,7 +65,7 @@ def up() -> Iterator[None]:
 
 @pytest.fixture
 def target(up: None) -> Iterator[Any]:
-    from cluster.chaos.containers import ContainerTarget
+    from duolog_server.chaos.containers import ContainerTarget
 
     made = ContainerTarget()
     made.prepare(KINDS)
@@ -164,7 +164,7 @@ def test_the_documented_commands_work(up: None, tmp_path: Path) -> None:
         if line.startswith("make chaos"):  # hours
             continue
         command = re.sub(r"(--(?:kill|pause|disconnect|cut-one-way)) [0-9]+", r"\1 1", line)
-        if "cluster.chaos" in command:
+        if "duolog_server.chaos" in command:
             command += f" --lasts 0.5 --out {tmp_path} --name documented --least-ok 50"
             command = command.replace("chaos-results/NAME", f"{tmp_path}/documented")
         done = subprocess.run(

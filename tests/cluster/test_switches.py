@@ -3,7 +3,7 @@
 import duolog
 import pytest
 
-from cluster.chaos.run import SWITCH_ORDERS, Invalid, ordered
+from duolog_server.chaos.run import SWITCH_ORDERS, Invalid, ordered
 
 
 class Group:

@@ -6,8 +6,8 @@ from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
 
-from node.remoting.calling import ANYBODY, Access, Calling, CallRefused, connect
-from node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.calling import ANYBODY, Access, Calling, CallRefused, connect
+from duolog_server.node.remoting.codec.codes import RequestCode
 from tests.node.remoting.client import LETTERS, records
 
 TOPIC, GROUP, QUEUES = "T", "g", 4

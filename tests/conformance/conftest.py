@@ -11,7 +11,7 @@ from typing import Any
 import duolog.sync
 import pytest
 
-from cluster.chaos.processes import ProcessTarget
+from duolog_server.chaos.processes import ProcessTarget
 from tests.process.support import SMALL_FILES, NodeProcess
 
 SMALL = (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.peers.peer import Server
-from demo.childprocess import ChildProcess
+from duolog_server.demo.childprocess import ChildProcess
 from tests.conformance.classic import Producer
 from tests.process.support import environment
 
@@ -92,7 +92,7 @@ class Cutting:
         self, data: Path, flags: Sequence[str], node: ChildProcess, broker: Server
     ) -> None:
         """flags: of the command."""
-        self._command = [sys.executable, "-m", "node.cli.main", "migrate"]
+        self._command = [sys.executable, "-m", "duolog_server.node.cli.main", "migrate"]
         self._flags = ["--data", str(data), *flags]
         self._node = node
         self._broker = broker

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.childprocess import ChildProcess
-from demo.ports import free_endpoint
-from node.remoting.calling import connect
+from duolog_server.demo.childprocess import ChildProcess
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.remoting.calling import connect
 from tests.conformance.brokers import Cluster, cluster, end_server
 from tests.conformance.classic import AWAY, QUEUES, Consumer, Producer, create_topic, send
 from tests.conformance.cutting import NO_KILL, Cutting, Kill
@@ -75,7 +75,15 @@ def queues_of(directory: Path, end: int) -> dict[str, bytes]:
 
 def program(data: Path, *words: str) -> ChildProcess:
     """`duolog migrate ...` as a process."""
-    command = [sys.executable, "-m", "node.cli.main", "migrate", *words, "--data", str(data)]
+    command = [
+        sys.executable,
+        "-m",
+        "duolog_server.node.cli.main",
+        "migrate",
+        *words,
+        "--data",
+        str(data),
+    ]
     log = data.parent / f"{words[0]}.log"
     return ChildProcess(words[0], [*command, *SIZES], log, environment=environment())
 

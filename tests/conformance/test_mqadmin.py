@@ -18,7 +18,7 @@ import pytest
 
 from bench.peers.peer import Server, Unavailable
 from bench.peers.rocketmq import RocketMq
-from demo.ports import free_endpoint
+from duolog_server.demo.ports import free_endpoint
 from tests.conformance.brokers import end_server
 from tests.conformance.conftest import SMALL
 from tests.conformance.differential.sides import Side, registered

@@ -11,9 +11,9 @@ from typing import Any
 import duolog.sync
 import pytest
 
-from cluster.chaos.processes import ProcessTarget
-from demo.childnode import ChildNode
-from demo.ports import free_endpoint
+from duolog_server.chaos.processes import ProcessTarget
+from duolog_server.demo.childnode import ChildNode
+from duolog_server.demo.ports import free_endpoint
 from tests.certificates import certificates
 from tests.conformance.conftest import (
     LEASE_SECONDS,

@@ -7,8 +7,8 @@ from typing import Any
 
 import duolog.sync
 
-from demo.childnode import ChildNode
-from node.tls import Tls
+from duolog_server.demo.childnode import ChildNode
+from duolog_server.node.tls import Tls
 from tests.certificates import certificates
 from tests.conformance.conftest import SMALL, rights_of
 from tests.keyfiles import access_files

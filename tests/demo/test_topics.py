@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import duolog
 import pytest
 
-from demo import topics
+from duolog_server.demo import topics
 
 
 class Admin:

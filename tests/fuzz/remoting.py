@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import duolog
 
-from node.remoting.codec.command import ONEWAY, Command, Serialization
-from node.remoting.codec.signatures import signed
-from node.remoting.relay import RELAYED
+from duolog_server.node.remoting.codec.command import ONEWAY, Command, Serialization
+from duolog_server.node.remoting.codec.signatures import signed
+from duolog_server.node.remoting.relay import RELAYED
 from tests.node.remoting.guarding.asked import TABLE, Places
 
 USER, SECRET = "signer", "of a user who signs"

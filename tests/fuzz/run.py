@@ -20,7 +20,13 @@ def fuzz(name: str, seconds: str) -> None:
     import atheris
 
     with atheris.instrument_imports(
-        include=["store", "ha", "duolog", "node.frames", "node.metrics.endpoint"],
+        include=[
+            "store",
+            "ha",
+            "duolog",
+            "duolog_server.node.frames",
+            "duolog_server.node.metrics.endpoint",
+        ],
         enable_loader_override=False,
     ):
         from tests.fuzz.targets import TARGETS

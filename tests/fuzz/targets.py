@@ -20,28 +20,28 @@ from duolog._columns import crc32, parse_properties
 from duolog._message import Batch
 from duolog.wire import duolog_pb2 as wire
 
-from ha import frames, masterevents
-from ha.epochs import Epoch
-from ha.master import Master
-from ha.progress import ConnectionState
-from ha.slave import Slave
-from ha.slaveevents import Connected, Received
-from node.metrics.endpoint import REQUEST_BYTES_MAX, Endpoint
-from store import jsontext
-from store.checkpoint import StoreCheckpoint
-from store.clocks import MonoMs
-from store.columns import Columns
-from store.commitlog import read_record
-from store.consumequeue import ConsumeQueue
-from store.consumequeueext import ConsumeQueueExt
-from store.errors import BadMessage, CorruptRecord
-from store.kernels import decode, index, queue, scan, text
-from store.kernels.jit import EMPTY_I64
-from store.metadata import Metadata
-from store.openfiles import OpenFiles
-from store.osdisk import OsDisk
-from store.queuelayout import QueueLayout
-from store.record import parse_message_id
+from duolog_server.ha import frames, masterevents
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.master import Master
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.ha.slave import Slave
+from duolog_server.ha.slaveevents import Connected, Received
+from duolog_server.node.metrics.endpoint import REQUEST_BYTES_MAX, Endpoint
+from duolog_server.store import jsontext
+from duolog_server.store.checkpoint import StoreCheckpoint
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.commitlog import read_record
+from duolog_server.store.consumequeue import ConsumeQueue
+from duolog_server.store.consumequeueext import ConsumeQueueExt
+from duolog_server.store.errors import BadMessage, CorruptRecord
+from duolog_server.store.kernels import decode, index, queue, scan, text
+from duolog_server.store.kernels.jit import EMPTY_I64
+from duolog_server.store.metadata import Metadata
+from duolog_server.store.openfiles import OpenFiles
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.queuelayout import QueueLayout
+from duolog_server.store.record import parse_message_id
 from tests.ha.pair import Link, open_master, open_slave, put
 from tests.node.frames.test_connection import KEY, Side, send
 

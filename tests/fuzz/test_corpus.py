@@ -8,7 +8,7 @@ from duolog import _frames as client_frames
 from duolog._columns import crc32, pack
 from duolog.wire import duolog_pb2 as wire
 
-from ha import frames
+from duolog_server.ha import frames
 from tests import oracle
 from tests.fuzz.targets import TARGETS
 from tests.ha.test_frames import EXAMPLES

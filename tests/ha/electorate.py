@@ -5,12 +5,12 @@ import itertools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from ha import identity, masterevents
-from ha.beginnings import Beginning, beginning
-from ha.epochs import Epoch, recover_history
-from ha.failover import Candidacy, Facts, Failover
-from ha.failoverdriver import FailoverDriver
-from ha.failoverevents import (
+from duolog_server.ha import identity, masterevents
+from duolog_server.ha.beginnings import Beginning, beginning
+from duolog_server.ha.epochs import Epoch, recover_history
+from duolog_server.ha.failover import Candidacy, Facts, Failover
+from duolog_server.ha.failoverdriver import FailoverDriver
+from duolog_server.ha.failoverevents import (
     Answer,
     Changed,
     Commit,
@@ -28,23 +28,23 @@ from ha.failoverevents import (
     Tick,
     Uncertain,
 )
-from ha.groupstate import GroupState, Keys, Registration, Replica, Unreached
-from ha.grouptransfer import Release
-from ha.guarantee import Guarantee
-from ha.identity import Identity, LastRun
-from ha.localreplica import LocalReplica, Member, unfit
-from ha.mandate import Mandate
-from ha.master import Master
-from ha.membership import Membership, note
-from ha.options import HaOptions
-from ha.registry import LeaseGone, Put, RegistryTable, Transaction
-from ha.slave import Slave
-from ha.slaveevents import Contradicts, OlderCopy
+from duolog_server.ha.groupstate import GroupState, Keys, Registration, Replica, Unreached
+from duolog_server.ha.grouptransfer import Release
+from duolog_server.ha.guarantee import Guarantee
+from duolog_server.ha.identity import Identity, LastRun
+from duolog_server.ha.localreplica import LocalReplica, Member, unfit
+from duolog_server.ha.mandate import Mandate
+from duolog_server.ha.master import Master
+from duolog_server.ha.membership import Membership, note
+from duolog_server.ha.options import HaOptions
+from duolog_server.ha.registry import LeaseGone, Put, RegistryTable, Transaction
+from duolog_server.ha.slave import Slave
+from duolog_server.ha.slaveevents import Contradicts, OlderCopy
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.errors import StoreError
+from duolog_server.store.status import BrokerRole, PutMessageStatus
 from sim.disk import SimDisk
 from sim.later import Later, drive
-from store.clocks import MonoMs
-from store.errors import StoreError
-from store.status import BrokerRole, PutMessageStatus
 from tests.ha.pair import NOW, Link, new_disk, open_store
 
 TTL_MS = 3000

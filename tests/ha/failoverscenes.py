@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ha.epochs import Epoch
-from ha.failover import Failover
-from ha.failoverevents import (
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.failover import Failover
+from duolog_server.ha.failoverevents import (
     Changed,
     Commit,
     Committed,
@@ -22,10 +22,10 @@ from ha.failoverevents import (
     Tick,
     Uncertain,
 )
-from ha.groupstate import GroupState
-from ha.registry import Delete, Put, RegistryTable, Transaction
-from ha.starts import Start
-from store.clocks import MonoMs
+from duolog_server.ha.groupstate import GroupState
+from duolog_server.ha.registry import Delete, Put, RegistryTable, Transaction
+from duolog_server.ha.starts import Start
+from duolog_server.store.clocks import MonoMs
 from tests.ha.electorate import KEYS, Electorate, Voter
 from tests.ha.pair import put
 from tests.ha.scenes import Scene

@@ -4,21 +4,21 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from ha import frames, identity, masterevents
-from ha.epochs import Epoch, recover_history
-from ha.frames import Ack, Hello
-from ha.groupstate import Replica
-from ha.grouptransfer import Release
-from ha.handshake import tail_of
-from ha.identity import Identity, LastRun
-from ha.localreplica import LocalReplica, Member
-from ha.mandate import Mandate
-from ha.master import Master
-from ha.masterevents import Close, Effect
-from ha.options import HaOptions
-from ha.progress import ConnectionState
-from ha.slave import Slave
-from ha.slaveevents import (
+from duolog_server.ha import frames, identity, masterevents
+from duolog_server.ha.epochs import Epoch, recover_history
+from duolog_server.ha.frames import Ack, Hello
+from duolog_server.ha.groupstate import Replica
+from duolog_server.ha.grouptransfer import Release
+from duolog_server.ha.handshake import tail_of
+from duolog_server.ha.identity import Identity, LastRun
+from duolog_server.ha.localreplica import LocalReplica, Member
+from duolog_server.ha.mandate import Mandate
+from duolog_server.ha.master import Master
+from duolog_server.ha.masterevents import Close, Effect
+from duolog_server.ha.options import HaOptions
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.ha.slave import Slave
+from duolog_server.ha.slaveevents import (
     CloseStream,
     Connected,
     Contradicts,
@@ -28,12 +28,12 @@ from ha.slaveevents import (
     Received,
     Send,
 )
+from duolog_server.store.clocks import MonoMs, WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.messagestore import MessageStore, PutBatch, PutResult
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.status import BrokerRole, PutMessageStatus
 from sim.disk import SimDisk
-from store.clocks import MonoMs, WallMs
-from store.columns import Columns
-from store.messagestore import MessageStore, PutBatch, PutResult
-from store.options import StoreOptions
-from store.status import BrokerRole, PutMessageStatus
 from tests.support import flush_log, options
 
 NOW = WallMs(1_700_000_000_000)

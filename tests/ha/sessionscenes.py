@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ha import frames, masterevents
-from ha.epochs import Epoch
-from ha.frames import Ack, Frame, Heartbeat
-from ha.groupstate import Replica
-from ha.master import Master
-from ha.masterevents import Effect
-from ha.slave import Slave
-from store.clocks import MonoMs
+from duolog_server.ha import frames, masterevents
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.frames import Ack, Frame, Heartbeat
+from duolog_server.ha.groupstate import Replica
+from duolog_server.ha.master import Master
+from duolog_server.ha.masterevents import Effect
+from duolog_server.ha.slave import Slave
+from duolog_server.store.clocks import MonoMs
 from tests.ha.pair import Link, close, hello_of, mandate_of, open_master, open_slave, put
 from tests.ha.scenes import Scene, names
 from tests.support import drain

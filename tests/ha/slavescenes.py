@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ha import frames
-from ha.epochs import Epoch
-from ha.frames import (
+from duolog_server.ha import frames
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.frames import (
     Ack,
     Chunk,
     Frame,
@@ -19,11 +19,11 @@ from ha.frames import (
     Truncate,
     Welcome,
 )
-from ha.master import Master
-from ha.slave import Slave
-from ha.slaveevents import Connected, Event, Flushed, Lost, Received, Tick
-from store.clocks import MonoMs
-from store.status import BrokerRole
+from duolog_server.ha.master import Master
+from duolog_server.ha.slave import Slave
+from duolog_server.ha.slaveevents import Connected, Event, Flushed, Lost, Received, Tick
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.status import BrokerRole
 from tests.ha.pair import Link, close, flush, open_master, open_slave, put
 from tests.ha.scenes import Scene, names
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha.beginnings import Beginning, Cause, beginning
-from ha.epochs import Epoch
-from ha.failoverevents import Contradicted, ElectUnclean, HandOver
-from store.clocks import MonoMs
+from duolog_server.ha.beginnings import Beginning, Cause, beginning
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.failoverevents import Contradicted, ElectUnclean, HandOver
+from duolog_server.store.clocks import MonoMs
 from tests.ha.electorate import KEYS, TTL_MS, Electorate
 from tests.ha.pair import new_disk
 

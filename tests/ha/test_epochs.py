@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha.epochs import (
+from duolog_server.ha.epochs import (
     EPOCH_TOPIC,
     NO_EPOCH,
     PATH,
@@ -19,10 +19,10 @@ from ha.epochs import (
     next_epoch,
     recover_history,
 )
-from ha.progress import ConnectionState
-from store.errors import BadStoreFile
-from store.osdisk import OsDisk
-from store.status import BrokerRole
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.store.errors import BadStoreFile
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.status import BrokerRole
 from tests.ha.pair import (
     Link,
     close,

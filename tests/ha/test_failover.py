@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from ha import failover, masterevents
-from ha.epochs import Epoch
-from ha.failover import HAND_OVER_MS, PAUSE_MS, Role
-from ha.failoverevents import (
+from duolog_server.ha import failover, masterevents
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.failover import HAND_OVER_MS, PAUSE_MS, Role
+from duolog_server.ha.failoverevents import (
     Answer,
     AskLease,
     Changed,
@@ -29,16 +29,16 @@ from ha.failoverevents import (
     Uncertain,
     Wake,
 )
-from ha.groupstate import GroupState, View
-from ha.guarantee import Guarantee
-from ha.membership import PATH, Membership, load, note, save
-from ha.registry import Check, Delete, Put, RegistryTable, Transaction
-from ha.succession import RANK_MS, SUCCESSOR_MS, UNREACHED_MS
+from duolog_server.ha.groupstate import GroupState, View
+from duolog_server.ha.guarantee import Guarantee
+from duolog_server.ha.membership import PATH, Membership, load, note, save
+from duolog_server.ha.registry import Check, Delete, Put, RegistryTable, Transaction
+from duolog_server.ha.succession import RANK_MS, SUCCESSOR_MS, UNREACHED_MS
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.errors import BadStoreFile
+from duolog_server.store.status import PutMessageStatus
 from sim.later import Later
 from sim.platter import membership_on
-from store.clocks import MonoMs
-from store.errors import BadStoreFile
-from store.status import PutMessageStatus
 from tests.ha.electorate import KEYS, Electorate, Voter, names, written
 from tests.ha.pair import log_bytes, new_disk, put
 

@@ -8,17 +8,17 @@ from typing import Any, cast
 
 import pytest
 
-from ha import failoverevents as said
-from ha.epochs import Epoch
-from ha.failover import Failover, Role
-from ha.failoverdriver import FailoverDriver
-from ha.groupstate import Registration, Replica
-from ha.mandate import Mandate, Mastership
-from ha.membership import Membership
-from ha.registry import Transaction
+from duolog_server.ha import failoverevents as said
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.failover import Failover, Role
+from duolog_server.ha.failoverdriver import FailoverDriver
+from duolog_server.ha.groupstate import Registration, Replica
+from duolog_server.ha.mandate import Mandate, Mastership
+from duolog_server.ha.membership import Membership
+from duolog_server.ha.registry import Transaction
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.errors import StoreError
 from sim.later import Later, drive
-from store.clocks import MonoMs
-from store.errors import StoreError
 
 A, B = Replica("a", 1), Replica("b", 2)
 MANDATE = Mandate(A, frozenset((A,)), frozenset((A,)), MonoMs(100))

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha import frames
-from ha.crc32c import QUICK, SHORT_BYTES, crc32c
-from ha.epochs import EPOCHS_MAX, Epoch, EpochEntry
-from ha.frames import (
+from duolog_server.ha import frames
+from duolog_server.ha.crc32c import QUICK, SHORT_BYTES, crc32c
+from duolog_server.ha.epochs import EPOCHS_MAX, Epoch, EpochEntry
+from duolog_server.ha.frames import (
     Ack,
     BadFrame,
     Chunk,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha.epochs import Epoch
-from ha.groupstate import (
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.groupstate import (
     BadState,
     Discarded,
     GroupState,
@@ -15,8 +15,8 @@ from ha.groupstate import (
     groups_of,
     view_of,
 )
-from ha.registry import Row, Snapshot
-from ha.starts import Start
+from duolog_server.ha.registry import Row, Snapshot
+from duolog_server.ha.starts import Start
 
 A, B = Replica("a", 1), Replica("b", (1 << 64) - 1)
 KEYS = Keys("c", "g")

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from ha import frames, masterevents
-from ha.epochs import Epoch, EpochEntry, EpochHistory
-from ha.frames import Refusal, Refuse, Reset, Truncate, Welcome
-from ha.handshake import TAIL_BYTES, tail_crc, tail_of
-from ha.master import Master
-from ha.progress import ConnectionState
-from ha.slave import Slave
-from ha.slaveevents import CloseStream, Connected, Received
-from store.clocks import MonoMs
-from store.offsets import PhyOffset
+from duolog_server.ha import frames, masterevents
+from duolog_server.ha.epochs import Epoch, EpochEntry, EpochHistory
+from duolog_server.ha.frames import Refusal, Refuse, Reset, Truncate, Welcome
+from duolog_server.ha.handshake import TAIL_BYTES, tail_crc, tail_of
+from duolog_server.ha.master import Master
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.ha.slave import Slave
+from duolog_server.ha.slaveevents import CloseStream, Connected, Received
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.offsets import PhyOffset
 from tests.ha.pair import Link, close, hello_of, log_bytes, open_master, open_slave, put
 from tests.support import drain
 

@@ -4,13 +4,13 @@ from unittest import mock
 
 import pytest
 
-from ha import identity
-from ha.epochs import Epoch
-from ha.identity import Identity, LastRun
+from duolog_server.ha import identity
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.identity import Identity, LastRun
+from duolog_server.store.disk import Disk
+from duolog_server.store.errors import BadStoreFile
+from duolog_server.store.osdisk import OsDisk
 from sim.disk import SimDisk
-from store.disk import Disk
-from store.errors import BadStoreFile
-from store.osdisk import OsDisk
 
 
 def settle(disk: Disk, fresh: int, boot: str = "b1", **how: bool) -> Identity:

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from ha.epochs import Epoch
-from ha.failoverevents import Note, Observe
-from ha.groupstate import GroupState, Keys, Replica
-from ha.knowngroup import KnownGroup, NotBelieved
-from ha.membership import load
-from ha.registry import Row, Snapshot
-from store.clocks import MonoMs
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.failoverevents import Note, Observe
+from duolog_server.ha.groupstate import GroupState, Keys, Replica
+from duolog_server.ha.knowngroup import KnownGroup, NotBelieved
+from duolog_server.ha.membership import load
+from duolog_server.ha.registry import Row, Snapshot
+from duolog_server.store.clocks import MonoMs
 from tests.ha.pair import new_disk
 
 KEYS = Keys("c", "g")

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha import frames, identity, masterevents
-from ha.epochs import Epoch, EpochHistory
-from ha.frames import Ack, Refusal, Refuse
-from ha.groupstate import Replica
-from ha.grouptransfer import Release
-from ha.master import Master
-from ha.masterevents import Close
-from ha.options import AckMode, HaOptions
-from ha.progress import ConnectionState
-from ha.slave import Slave
-from ha.slaveevents import Lost
+from duolog_server.ha import frames, identity, masterevents
+from duolog_server.ha.epochs import Epoch, EpochHistory
+from duolog_server.ha.frames import Ack, Refusal, Refuse
+from duolog_server.ha.groupstate import Replica
+from duolog_server.ha.grouptransfer import Release
+from duolog_server.ha.master import Master
+from duolog_server.ha.masterevents import Close
+from duolog_server.ha.options import AckMode, HaOptions
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.ha.slave import Slave
+from duolog_server.ha.slaveevents import Lost
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.errors import StoreError
+from duolog_server.store.status import BrokerRole, FlushDiskType, PutMessageStatus, RunningFlags
 from sim.disk import SimDisk
-from store.clocks import MonoMs
-from store.errors import StoreError
-from store.status import BrokerRole, FlushDiskType, PutMessageStatus, RunningFlags
 from tests.ha.pair import (
     NOW,
     Link,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from ha.beginnings import STARTED
-from ha.epochs import Epoch, EpochHistory
-from ha.masterships import KEPT, Mastership, Masterships
-from store.clocks import WallMs
+from duolog_server.ha.beginnings import STARTED
+from duolog_server.ha.epochs import Epoch, EpochHistory
+from duolog_server.ha.masterships import KEPT, Mastership, Masterships
+from duolog_server.store.clocks import WallMs
 from tests.ha.pair import close, open_master
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ha import membership
-from ha.crc32c import crc32c
-from ha.membership import LINE_BYTES, LINES, PATH, Membership
-from ha.starts import ANY_RUN, Marks, Start
-from store.errors import BadStoreFile
-from store.osdisk import OsDisk
+from duolog_server.ha import membership
+from duolog_server.ha.crc32c import crc32c
+from duolog_server.ha.membership import LINE_BYTES, LINES, PATH, Membership
+from duolog_server.ha.starts import ANY_RUN, Marks, Start
+from duolog_server.store.errors import BadStoreFile
+from duolog_server.store.osdisk import OsDisk
 from tests.ha.pair import new_disk
 from tests.support import Fault, FaultDisk
 

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from ha import masterevents
-from ha.failover import Role
-from ha.failoverevents import Changed, Commit, FoundOlder, Noted
-from ha.frames import Refusal, Refuse, decode
-from ha.groupstate import Replica
-from ha.localreplica import unfit
-from ha.membership import note
-from ha.registry import Put, Transaction
-from ha.slaveevents import Connected, Send
-from ha.starts import ANY_RUN, MARKS_MAX, Claim, Marks, Start
-from store.clocks import MonoMs
-from store.offsets import PhyOffset
+from duolog_server.ha import masterevents
+from duolog_server.ha.failover import Role
+from duolog_server.ha.failoverevents import Changed, Commit, FoundOlder, Noted
+from duolog_server.ha.frames import Refusal, Refuse, decode
+from duolog_server.ha.groupstate import Replica
+from duolog_server.ha.localreplica import unfit
+from duolog_server.ha.membership import note
+from duolog_server.ha.registry import Put, Transaction
+from duolog_server.ha.slaveevents import Connected, Send
+from duolog_server.ha.starts import ANY_RUN, MARKS_MAX, Claim, Marks, Start
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.offsets import PhyOffset
 from tests.ha.electorate import KEYS, Electorate, Voter, names
 from tests.ha.pair import log_bytes, new_disk, put
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ha.options import HaOptions
+from duolog_server.ha.options import HaOptions
 
 TIMES = (
     "slave_timeout",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ha.progress import ConnectionState, RateLimit, SlaveSession
-from store.clocks import MonoMs
+from duolog_server.ha.progress import ConnectionState, RateLimit, SlaveSession
+from duolog_server.store.clocks import MonoMs
 
 
 def session(received: int) -> SlaveSession:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ha.registry import Check, Delete, LeaseGone, Put, RegistryTable, Transaction
+from duolog_server.ha.registry import Check, Delete, LeaseGone, Put, RegistryTable, Transaction
 
 
 def put(key: str, value: bytes = b"v", lease: int = 0) -> Transaction:

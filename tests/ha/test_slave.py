@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ha import frames, masterevents
-from ha.epochs import EPOCH_TOPIC, Epoch, EpochHistory, barrier_body
-from ha.frames import (
+from duolog_server.ha import frames, masterevents
+from duolog_server.ha.epochs import EPOCH_TOPIC, Epoch, EpochHistory, barrier_body
+from duolog_server.ha.frames import (
     Ack,
     Chunk,
     Frame,
@@ -25,11 +25,11 @@ from ha.frames import (
     Truncate,
     Welcome,
 )
-from ha.master import Master
-from ha.masterevents import Close
-from ha.progress import ConnectionState
-from ha.slave import CUTS_MAX, Slave
-from ha.slaveevents import (
+from duolog_server.ha.master import Master
+from duolog_server.ha.masterevents import Close
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.ha.slave import CUTS_MAX, Slave
+from duolog_server.ha.slaveevents import (
     Adopt,
     Applied,
     CloseStream,
@@ -43,15 +43,15 @@ from ha.slaveevents import (
     Send,
     Tick,
 )
+from duolog_server.store.clocks import MonoMs, WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.commitlog import CorruptRange
+from duolog_server.store.kernels import scan
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.status import BrokerRole, FlushDiskType
+from duolog_server.store.wholerecords import record_bytes_max
 from sim.disk import SimDisk
-from store.clocks import MonoMs, WallMs
-from store.columns import Columns
-from store.commitlog import CorruptRange
-from store.kernels import scan
-from store.messagestore import PutBatch
-from store.offsets import QueueOffset
-from store.status import BrokerRole, FlushDiskType
-from store.wholerecords import record_bytes_max
 from tests.ha.pair import (
     NOW,
     Link,
@@ -401,7 +401,7 @@ def test_a_record_is_waited_for_as_long_as_its_size_may_be_true(segment: int) ->
 def test_a_chunk_of_more_records_than_are_described_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("store.wholerecords.ROWS_MAX", 2)
+    monkeypatch.setattr("duolog_server.store.wholerecords.ROWS_MAX", 2)
     disk = close(several(3))
     master = open_master(disk, nonce=8)
     put(master, b"last")

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from ha.groupstate import Registration, Replica
-from ha.mandate import Mandate, ReplicaProgress
-from ha.syncstate import Seen, SyncState
-from store.clocks import MonoMs
+from duolog_server.ha.groupstate import Registration, Replica
+from duolog_server.ha.mandate import Mandate, ReplicaProgress
+from duolog_server.ha.syncstate import Seen, SyncState
+from duolog_server.store.clocks import MonoMs
 
 A, B, C = Replica("a", 1), Replica("b", 2), Replica("c", 3)
 ALL = {r.node: Registration(r, "", "") for r in (A, B, C)}

@@ -5,11 +5,11 @@ from typing import Any, get_args
 
 import pytest
 
-from ha import failoverevents, frames, masterevents, slaveevents
-from ha.failover import Failover
-from ha.frames import BadFrame
-from ha.slave import Slave
-from ha.slaveevents import Received
+from duolog_server.ha import failoverevents, frames, masterevents, slaveevents
+from duolog_server.ha.failover import Failover
+from duolog_server.ha.frames import BadFrame
+from duolog_server.ha.slave import Slave
+from duolog_server.ha.slaveevents import Received
 from sim.cluster import run
 from tests.ha.scenes import names
 from tools.transitions import FAILOVER, SESSION, SLAVE, TARGET, Machine, played, render

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha.waiters import OffsetWaiters
+from duolog_server.ha.waiters import OffsetWaiters
 
 
 def test_ready_waiters_are_released_past_those_that_are_not() -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from bench.peers import maven
-from store import dump
-from store.delay import SCHEDULE_TOPIC
-from store.osdisk import OsDisk
+from duolog_server.store import dump
+from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.osdisk import OsDisk
 from tests.interop.writer import OPTIONS
 from tests.support import crash, open_noisily, put_ok, read_all
 

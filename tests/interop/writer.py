@@ -4,11 +4,11 @@ import sys
 import time
 from pathlib import Path
 
-from store.clocks import WallMs
-from store.columns import Columns
-from store.messagestore import MessageStore, PutBatch
-from store.options import StoreOptions
-from store.osdisk import OsDisk
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.messagestore import MessageStore, PutBatch
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.osdisk import OsDisk
 
 OPTIONS = StoreOptions(
     mapped_file_size_commit_log=262_144,

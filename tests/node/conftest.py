@@ -8,11 +8,11 @@ from typing import Any
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
-from ha.registry import Registry
-from node.access.secrets import HASH_BYTES
-from node.config import Config
-from node.server import Node
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.ha.registry import Registry
+from duolog_server.node.access.secrets import HASH_BYTES
+from duolog_server.node.config import Config
+from duolog_server.node.server import Node
 
 SMALL_STORE = {
     "mapped_file_size_commit_log": 1 << 20,
@@ -92,7 +92,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
 @pytest.fixture(autouse=True)
 def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """RocketMQ's clients may wait for messages for less than the least time that they get."""
-    monkeypatch.setattr("node.rocketmq.receiving.POLL_SECONDS_MIN", 0.0)
+    monkeypatch.setattr("duolog_server.node.rocketmq.receiving.POLL_SECONDS_MIN", 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -102,14 +102,14 @@ def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     def scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
         return hashlib.scrypt(password.encode(), salt=salt, n=2, r=r, p=p, dklen=HASH_BYTES)
 
-    monkeypatch.setattr("node.access.secrets._scrypt", scrypt)
+    monkeypatch.setattr("duolog_server.node.access.secrets._scrypt", scrypt)
 
 
 @pytest.fixture
 def nothing_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that has nothing to do stores nothing, however long the test takes."""
-    monkeypatch.setattr("node.deferred.delayservice.NOTE_SECONDS", 3600.0)
-    monkeypatch.setattr("node.deferred.transactionservice.SAVE_SECONDS", 3600.0)
+    monkeypatch.setattr("duolog_server.node.deferred.delayservice.NOTE_SECONDS", 3600.0)
+    monkeypatch.setattr("duolog_server.node.deferred.transactionservice.SAVE_SECONDS", 3600.0)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def quick_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     For tests in which no other member could be overtaken: a machine may stand still for longer.
     """
     monkeypatch.setattr("duolog._groupreader.HEARTBEAT_SECONDS", 0.3)
-    monkeypatch.setattr("node.broker.Broker.group_grace_ms", 400)
+    monkeypatch.setattr("duolog_server.node.broker.Broker.group_grace_ms", 400)
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from structlog.testing import capture_logs
 
 from bench import http2bytes as h2
-from demo.ports import free_endpoint
-from node import grpcoptions, resets, server
-from node.core import untaken as untaken_module
-from node.resets import Resets
-from node.server import Node
-from store.clocks import MonoMs
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node import grpcoptions, resets, server
+from duolog_server.node.core import untaken as untaken_module
+from duolog_server.node.resets import Resets
+from duolog_server.node.server import Node
+from duolog_server.store.clocks import MonoMs
 from tests.node.conftest import StartNode
 from tests.until import until
 

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from node import accepting
-from node.accepting import ACCEPTED_AT_ONCE, BURST, PAUSE_SECONDS, Pace, listen
+from duolog_server.node import accepting
+from duolog_server.node.accepting import ACCEPTED_AT_ONCE, BURST, PAUSE_SECONDS, Pace, listen
 from tests.turns import turns_of
 from tests.until import until
 

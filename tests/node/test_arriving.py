@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from node import arriving as module
-from node.arriving import Arriving, Pace
+from duolog_server.node import arriving as module
+from duolog_server.node.arriving import Arriving, Pace
 
 MOST = 10_000_000
 

@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from ha.waiters import OffsetWaiters
-from node.broker import Broker
-from node.consuming.groups import Heartbeat
-from node.deferred.halfmessages import Decision, Half, HalfMessages
-from node.deferred.pendingtimers import PendingTimers
-from node.pop.popline import Line
-from node.pop.popqueue import Lease, PopQueue
-from node.server import Node
-from node.service.publishservice import _Turn
-from store.clocks import MonoMs
-from store.metadata import TopicConfig
+from duolog_server.ha.waiters import OffsetWaiters
+from duolog_server.node.broker import Broker
+from duolog_server.node.consuming.groups import Heartbeat
+from duolog_server.node.deferred.halfmessages import Decision, Half, HalfMessages
+from duolog_server.node.deferred.pendingtimers import PendingTimers
+from duolog_server.node.pop.popline import Line
+from duolog_server.node.pop.popqueue import Lease, PopQueue
+from duolog_server.node.server import Node
+from duolog_server.node.service.publishservice import _Turn
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.metadata import TopicConfig
 from tests.node.replicas import broker_of
 
 Damage = Callable[[Broker, pytest.MonkeyPatch], None]

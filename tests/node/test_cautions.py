@@ -8,11 +8,11 @@ import duolog
 import pytest
 from typer.testing import CliRunner
 
-from demo.certificates import Authority
-from node.cautions import cautions
-from node.cli.config import app
-from node.cli.node import problems_of
-from node.config import Config
+from duolog_server.demo.certificates import Authority
+from duolog_server.node.cautions import cautions
+from duolog_server.node.cli.config import app
+from duolog_server.node.cli.node import problems_of
+from duolog_server.node.config import Config
 from tests.keyfiles import key_file
 from tests.node.conftest import StartNode
 

@@ -14,8 +14,15 @@ import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from demo.certificates import Authority, Issued
-from node.certificates import BadCertificate, CertificateFiles, Expiries, Pem, Renewed, read
+from duolog_server.demo.certificates import Authority, Issued
+from duolog_server.node.certificates import (
+    BadCertificate,
+    CertificateFiles,
+    Expiries,
+    Pem,
+    Renewed,
+    read,
+)
 
 Logs = list[Any]
 

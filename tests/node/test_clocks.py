@@ -9,13 +9,13 @@ import pytest
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from node.clocks import SystemClock
-from node.deferred.transactionservice import Check
-from node.server import Node
-from store.clocks import MonoMs, WallMs
-from store.columns import Columns
-from store.delay import SCHEDULE_TOPIC
-from store.messagestore import PutBatch
+from duolog_server.node.clocks import SystemClock
+from duolog_server.node.deferred.transactionservice import Check
+from duolog_server.node.server import Node
+from duolog_server.store.clocks import MonoMs, WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.messagestore import PutBatch
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 from tests.until import until

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ha.options import AckMode, HaOptions
-from node.config import AccessSection, ConfigError, load, rows
-from store.options import StoreOptions
+from duolog_server.ha.options import AckMode, HaOptions
+from duolog_server.node.config import AccessSection, ConfigError, load, rows
+from duolog_server.store.options import StoreOptions
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from node.cautions import cautions
-from node.config import Config, ConfigError, load
+from duolog_server.node.cautions import cautions
+from duolog_server.node.config import Config, ConfigError, load
 
 ALLOW = ("10.0.0.7", "10.0.1.0/24", "fd00::/8")
 

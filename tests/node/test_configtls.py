@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from demo.certificates import Authority
-from node.config import ConfigError, load
+from duolog_server.demo.certificates import Authority
+from duolog_server.node.config import ConfigError, load
 
 
 @pytest.fixture

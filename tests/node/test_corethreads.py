@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from demo.ports import free_endpoint
-from node import corethreads as module
-from node.corethreads import (
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node import corethreads as module
+from duolog_server.node.corethreads import (
     AGAIN_SECONDS,
     BUSY_PART,
     FIND_SECONDS,
@@ -21,7 +21,7 @@ from node.corethreads import (
     SHORT_SECONDS,
     CoreThreads,
 )
-from node.server import Node
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.until import wait_until
 

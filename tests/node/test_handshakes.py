@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 
-from node.handshakes import Handshakes
+from duolog_server.node.handshakes import Handshakes
 
 
 class Wire(asyncio.Transport):

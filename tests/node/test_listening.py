@@ -9,15 +9,15 @@ from pathlib import Path
 import duolog
 import pytest
 
-from demo.ports import free_endpoint, free_ports
-from node.accepting import listen
-from node.api.reservedport import ListenError, ReservedPort
-from node.portconnections import host_of
-from node.server import Node
-from store.errors import StoreLocked
-from store.messagestore import MessageStore
-from store.record import Host
-from store.recovery import RecoveryReport
+from duolog_server.demo.ports import free_endpoint, free_ports
+from duolog_server.node.accepting import listen
+from duolog_server.node.api.reservedport import ListenError, ReservedPort
+from duolog_server.node.portconnections import host_of
+from duolog_server.node.server import Node
+from duolog_server.store.errors import StoreLocked
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.record import Host
+from duolog_server.store.recovery import RecoveryReport
 from tests.node.conftest import StartNode
 from tests.until import until
 

@@ -8,8 +8,8 @@ import pytest
 import structlog
 from structlog.typing import EventDict
 
-from node.lograte import EVENTS_MAX, LINES_MAX, SPAN_SECONDS, RateLimiter
-from node.logs import configure_logging
+from duolog_server.node.lograte import EVENTS_MAX, LINES_MAX, SPAN_SECONDS, RateLimiter
+from duolog_server.node.logs import configure_logging
 
 
 class Lines:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from node.lograte import LINES_MAX
-from node.logs import configure_logging
+from duolog_server.node.lograte import LINES_MAX
+from duolog_server.node.logs import configure_logging
 
 HOSTILE = (
     "\x1b[31mred",

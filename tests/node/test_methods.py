@@ -10,9 +10,9 @@ import pytest
 from duolog.wire import duolog_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from node.api.groups import GroupsService
-from node.methods import Methods
-from node.server import Node
+from duolog_server.node.api.groups import GroupsService
+from duolog_server.node.methods import Methods
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 
 

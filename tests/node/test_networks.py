@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.networks import network_of, plain_address
+from duolog_server.node.networks import network_of, plain_address
 
 
 @pytest.mark.parametrize(

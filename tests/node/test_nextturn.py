@@ -2,7 +2,7 @@
 
 import asyncio
 
-from node.nextturn import NextTurn
+from duolog_server.node.nextturn import NextTurn
 
 
 async def test_it_is_called_once_in_a_turn_however_often_it_is_asked_for() -> None:

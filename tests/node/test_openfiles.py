@@ -6,8 +6,8 @@ import resource
 import pytest
 from structlog.testing import capture_logs
 
-from node import openfiles, server
-from node.config import Config
+from duolog_server.node import openfiles, server
+from duolog_server.node.config import Config
 from tests.node.conftest import StartNode
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.origins import BadOrigin, origins_of
+from duolog_server.node.origins import BadOrigin, origins_of
 
 
 @pytest.mark.parametrize(

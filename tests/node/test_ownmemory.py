@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from node.ownmemory import OwnMemory
+from duolog_server.node.ownmemory import OwnMemory
 from tests.until import wait_until
 
 BYTES = 64 << 20

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pytest
 from duolog._background import Background
 
-from node import portconnections as module
-from node.config import LimitsSection
-from node.portconnections import PortConnections
+from duolog_server.node import portconnections as module
+from duolog_server.node.config import LimitsSection
+from duolog_server.node.portconnections import PortConnections
 from tests.turns import turns_of
 
 

@@ -14,9 +14,9 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from bench import http2bytes as h2
-from node.replication.stream import HA_METHOD
-from node.rocketmq.words.stubs import METHODS, SERVICE_NAME
-from node.server import Node
+from duolog_server.node.replication.stream import HA_METHOD
+from duolog_server.node.rocketmq.words.stubs import METHODS, SERVICE_NAME
+from duolog_server.node.server import Node
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of

@@ -5,13 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from demo.ports import free_endpoint
+from duolog_server.demo.ports import free_endpoint
 
 ROOT = Path(__file__).parents[2]
 STARTS = """
 import asyncio, sys
-from node.config import load
-from node.server import Node, load_program
+from duolog_server.node.config import load
+from duolog_server.node.server import Node, load_program
 
 async def main():
     where, remoting = sys.argv[1:]

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from node.readingturns import CALLS, SECONDS, ReadingTurns
+from duolog_server.node.readingturns import CALLS, SECONDS, ReadingTurns
 
 
 async def test_what_arrives_and_what_goes_on_have_their_turns_alternately() -> None:

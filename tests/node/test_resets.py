@@ -1,7 +1,14 @@
 """When calls of a method wait before they are taken."""
 
-from node.resets import PAUSE_SECONDS, PERIOD_MS, QUICK_MS, RESETS_MAX, RESETS_PART, Resets
-from store.clocks import MonoMs
+from duolog_server.node.resets import (
+    PAUSE_SECONDS,
+    PERIOD_MS,
+    QUICK_MS,
+    RESETS_MAX,
+    RESETS_PART,
+    Resets,
+)
+from duolog_server.store.clocks import MonoMs
 
 
 def noted(count: int, method: str = "/a", lasted_ms: int = 0, at_ms: int = 0) -> Resets:

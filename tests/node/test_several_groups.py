@@ -9,7 +9,7 @@ import duolog
 import pytest
 from duolog._groupreader import GroupReader
 
-from node.server import Node
+from duolog_server.node.server import Node
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of, start_groups

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from node import trimming
-from node.ownmemory import OwnMemory
+from duolog_server.node import trimming
+from duolog_server.node.ownmemory import OwnMemory
 
 
 def test_memory_can_be_given_back() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.wirecodec import peer_host
-from store.record import LOCAL_HOST, Host
+from duolog_server.node.wirecodec import peer_host
+from duolog_server.store.record import LOCAL_HOST, Host
 
 
 @pytest.mark.parametrize(

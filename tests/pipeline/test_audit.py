@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline import audit as audits
-from pipeline.audit import Audit, audit, compare
-from pipeline.errors import BadJob
-from pipeline.segments import Piece, Stretch, pieces, segments_of, walk
-from store.kernels import scan
-from store.messagestore import MessageStore
-from store.osdisk import OsDisk
+from duolog_server.pipeline import audit as audits
+from duolog_server.pipeline.audit import Audit, audit, compare
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.pipeline.segments import Piece, Stretch, pieces, segments_of, walk
+from duolog_server.store.kernels import scan
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.osdisk import OsDisk
 from tests.support import NOW, options, put_ok
 
 pytestmark = [pytest.mark.spark]
@@ -198,7 +198,7 @@ def test_a_directory_that_a_node_holds_is_read_and_reported(
     spark: SparkSession, directory: Path
 ) -> None:
     code = (
-        "import sys; from store.osdisk import OsDisk\n"
+        "import sys; from duolog_server.store.osdisk import OsDisk\n"
         f"disk = OsDisk({str(directory)!r}); disk.lock('lock'); print('held', flush=True)\n"
         "sys.stdin.read()"
     )

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from node.wirecodec import batch_to_wire
-from pipeline import localreads
-from pipeline.localreads import open_queue
-from store.kernels.jit import EMPTY_I64
-from store.messagestore import MessageStore
-from store.offsets import QueueOffset
-from store.reader import Wanted
+from duolog_server.node.wirecodec import batch_to_wire
+from duolog_server.pipeline import localreads
+from duolog_server.pipeline.localreads import open_queue
+from duolog_server.store.kernels.jit import EMPTY_I64
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.reader import Wanted
 from tests.conformance.conftest import SMALL
 from tests.process.support import NodeProcess
 from tests.sparkfixtures import read

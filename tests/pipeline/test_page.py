@@ -2,8 +2,8 @@
 
 import re
 
-from pipeline import page
-from pipeline.report import with_empty
+from duolog_server.pipeline import page
+from duolog_server.pipeline.report import with_empty
 
 
 def texts(svg: str) -> list[str]:

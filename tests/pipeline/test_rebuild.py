@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline import rebuild as rebuilds
-from pipeline.errors import BadJob
-from pipeline.rebuild import rebuild
-from store.messagestore import MessageStore
-from store.offsets import QueueOffset
-from store.options import StoreOptions
-from store.osdisk import OsDisk
-from store.reader import Wanted
-from store.record import TRANSACTION_PREPARED
+from duolog_server.pipeline import rebuild as rebuilds
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.pipeline.rebuild import rebuild
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.reader import Wanted
+from duolog_server.store.record import TRANSACTION_PREPARED
 from tests.interop.test_interop import ask, ours, rocketmq, same, writer
 from tests.interop.writer import OPTIONS
 from tests.otherfilesystem import other_file_system
@@ -155,8 +155,8 @@ def test_a_directory_that_is_held_is_left_alone(spark: SparkSession, tmp_path: P
     holder.start()
     before = {name: path.read_bytes() for name, path in files(tmp_path / "a").items()}
     code = (
-        "from pathlib import Path\nfrom pipeline.errors import BadJob\n"
-        "from pipeline.rebuild import rebuild\n"
+        "from pathlib import Path\nfrom duolog_server.pipeline.errors import BadJob\n"
+        "from duolog_server.pipeline.rebuild import rebuild\n"
         f"try:\n    rebuild(None, Path({str(tmp_path / 'a')!r}))\n"
         "except BadJob as error:\n    print(error)\n"
     )

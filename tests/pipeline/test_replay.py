@@ -13,10 +13,10 @@ import duolog.sync
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.errors import BadJob
-from pipeline.replay import Replayed, replay
-from pipeline.replayname import ReplayDiffers, ReplayName
-from pipeline.replayoptions import Replay
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.pipeline.replay import Replayed, replay
+from duolog_server.pipeline.replayname import ReplayDiffers, ReplayName
+from duolog_server.pipeline.replayoptions import Replay
 from tests.process.support import NodeProcess
 from tests.sparkfixtures import read
 

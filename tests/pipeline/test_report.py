@@ -11,8 +11,8 @@ import duolog.sync
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.errors import BadJob
-from pipeline.report import Source, report
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.pipeline.report import Source, report
 from tests.process.support import NodeProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]

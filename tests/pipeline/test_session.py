@@ -8,8 +8,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from pipeline import session, taskpython
-from pipeline.errors import BadJob
+from duolog_server.pipeline import session, taskpython
+from duolog_server.pipeline.errors import BadJob
 
 
 def java(folder: Path, script: str) -> None:

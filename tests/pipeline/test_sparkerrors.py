@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.sparkerrors import CHARACTERS_MAX, reason_of
+from duolog_server.pipeline.sparkerrors import CHARACTERS_MAX, reason_of
 
 JVM = """An error occurred while calling o77.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 3 \

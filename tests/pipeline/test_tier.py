@@ -22,16 +22,16 @@ from duolog.spark._tierfile import TierDamaged, file_crc32, read_tier
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline import tierarchive
-from pipeline.errors import BadJob
-from pipeline.logidentity import identity_of
-from pipeline.segments import segments_of
-from pipeline.tier import TierJob, tier, tier_segment
-from pipeline.tierarchive import Archive
-from store.messagestore import MessageStore
-from store.offsets import QueueOffset
-from store.osdisk import OsDisk
-from store.reader import Wanted
+from duolog_server.pipeline import tierarchive
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.pipeline.logidentity import identity_of
+from duolog_server.pipeline.segments import segments_of
+from duolog_server.pipeline.tier import TierJob, tier, tier_segment
+from duolog_server.pipeline.tierarchive import Archive
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.reader import Wanted
 from tests.pipeline.test_audit import flip, records
 from tests.process.support import NodeProcess
 from tests.sparkfixtures import read

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from duolog.spark._tier import MANIFEST, manifest_text
 
-from pipeline.errors import BadJob
-from pipeline.logidentity import LogIdentity
-from pipeline.tierarchive import Archive
+from duolog_server.pipeline.errors import BadJob
+from duolog_server.pipeline.logidentity import LogIdentity
+from duolog_server.pipeline.tierarchive import Archive
 
 FIRST, SECOND = {1: (0, "a" * 8)}, {1: (0, "b" * 8)}  # epochs of two logs
 

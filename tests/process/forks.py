@@ -22,24 +22,24 @@ from typing import cast
 
 import pytest
 
-from demo.childnode import ChildNode
+from duolog_server.demo.childnode import ChildNode
 
 ROOT = Path(__file__).parent.parent.parent
 START_SECONDS = 120.0  # on a slow machine the first fork waits for the imports
-PROGRAM = [sys.executable, "-m", "node.cli.main"]
+PROGRAM = [sys.executable, "-m", "duolog_server.node.cli.main"]
 ABORT_SECONDS = 10.0  # until a process has told its stack, and ended
 OF_THE_TEST = "PYTEST_CURRENT_TEST"  # a variable that changes, and that no program of ours reads
 OF_SPARK = ("SPARK_", "PYSPARK_")  # a session sets some, and only jobs read them
 # What nodes load before they serve, and on their way where they are told to.
 NODE_MODULES = (
-    "node.cli.node",
-    "node.logs",
-    "node.server",
-    "node.election.etcd",
-    "node.metrics.server",
-    "node.remoting.guarding.door",
-    "node.remoting.port.server",
-    "node.remoting.service",
+    "duolog_server.node.cli.node",
+    "duolog_server.node.logs",
+    "duolog_server.node.server",
+    "duolog_server.node.election.etcd",
+    "duolog_server.node.metrics.server",
+    "duolog_server.node.remoting.guarding.door",
+    "duolog_server.node.remoting.port.server",
+    "duolog_server.node.remoting.service",
 )
 
 
@@ -220,7 +220,7 @@ NODES = Forks(*NODE_MODULES)
 # What most commands load beside their own modules, which each of them still loads itself.
 # gRPC's own lines are off: that is settled when it is loaded.
 COMMANDS = Forks(
-    "duolog.sync", "node.cli.output", "pydantic.type_adapter", "typer.rich_utils",
+    "duolog.sync", "duolog_server.node.cli.output", "pydantic.type_adapter", "typer.rich_utils",
     GRPC_VERBOSITY="NONE",
 )  # fmt: skip
 

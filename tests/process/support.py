@@ -5,7 +5,7 @@ from pathlib import Path
 
 import duolog.sync
 
-from demo.childnode import ChildNode
+from duolog_server.demo.childnode import ChildNode
 from tests.late import told_where_late
 from tests.process.forks import COMMANDS, PROGRAM, ROOT, environment
 

@@ -15,8 +15,8 @@ import duolog.sync
 import grpc.aio
 import pytest
 
-from demo.ports import free_endpoint
-from node.rocketmq.words.stubs import Resource, definition, rpc, service
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.rocketmq.words.stubs import Resource, definition, rpc, service
 from tests.process.support import (
     INDEX_ENTRIES,
     INDEX_SLOTS,
@@ -255,7 +255,15 @@ def test_help_starts_fast_and_knows_every_noun() -> None:
 
 def test_the_config_comes_from_file_environment_and_flags(tmp_path: Path) -> None:
     (tmp_path / "duolog.toml").write_text('[node]\nname = "n1"\n[store]\nfile_reserved_time = 48\n')
-    command = [sys.executable, "-m", "node.cli.main", "config", "show", "--origin", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "duolog_server.node.cli.main",
+        "config",
+        "show",
+        "--origin",
+        "--json",
+    ]
     extra = {"DUOLOG_STORE__FLUSH_DISK_TYPE": "SYNC_FLUSH", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=tmp_path, env=environment() | extra, check=True
@@ -298,7 +306,7 @@ def test_unknown_flags_and_variables_are_errors(tmp_path: Path) -> None:
     assert "unknown key" in run_cli("node", "start", *data, "--set", "store.nope=1").stderr
     assert "SECTION.KEY" in run_cli("node", "start", *data, "--set", "nope").stderr
     done = subprocess.run(
-        [sys.executable, "-m", "node.cli.main", "config", "show"],
+        [sys.executable, "-m", "duolog_server.node.cli.main", "config", "show"],
         capture_output=True, text=True, cwd=ROOT,
         env=environment() | {"DUOLOG_NODE__NOPE": "1"}, check=False,
     )  # fmt: skip

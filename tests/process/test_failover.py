@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cluster.chaos.__main__ import main
-from cluster.chaos.history import OK
-from cluster.chaos.processes import ProcessTarget
-from cluster.chaos.run import Result, Run
-from cluster.chaos.timeline import Fault
-from cluster.chaos.workload import Load
+from duolog_server.chaos.__main__ import main
+from duolog_server.chaos.history import OK
+from duolog_server.chaos.processes import ProcessTarget
+from duolog_server.chaos.run import Result, Run
+from duolog_server.chaos.timeline import Fault
+from duolog_server.chaos.workload import Load
 from tests.etcd import need_etcd
 from tests.process.support import SMALL_FILES
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import duolog
 import pytest
 
-from demo.childnode import ChildNode
-from demo.childprocess import ChildProcess
-from node.following import state as states
-from node.following.cutover import Patience
-from node.following.program import Source, cut_over
-from node.following.state import State
-from store.osdisk import OsDisk
+from duolog_server.demo.childnode import ChildNode
+from duolog_server.demo.childprocess import ChildProcess
+from duolog_server.node.following import state as states
+from duolog_server.node.following.cutover import Patience
+from duolog_server.node.following.program import Source, cut_over
+from duolog_server.node.following.state import State
+from duolog_server.store.osdisk import OsDisk
 from tests.node.following.conftest import config_of
 from tests.node.following.master import HandMaster, copied, serving, written
 from tests.process.support import environment
@@ -35,7 +35,15 @@ SIZES = (
 
 def _migrate(data: Path, *words: str) -> ChildProcess:
     sizes = [word for name in SIZES for word in ("--set", f"store.{name}={getattr(SMALL, name)}")]
-    command = [sys.executable, "-m", "node.cli.main", "migrate", *words, "--data", str(data)]
+    command = [
+        sys.executable,
+        "-m",
+        "duolog_server.node.cli.main",
+        "migrate",
+        *words,
+        "--data",
+        str(data),
+    ]
     log = data.parent / f"{words[0]}.log"
     return ChildProcess(words[0], [*command, *sizes], log, environment=environment())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.childnode import ChildNode
+from duolog_server.demo.childnode import ChildNode
 from tests.process.forks import NODES, Forked, Forks, _write
 from tests.process.support import ROOT, SMALL_FILES, NodeProcess, environment, run_cli
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture
 def forks() -> Iterator[Forks]:
     """With a nursery of their own."""
-    made = Forks("node.cli.output")
+    made = Forks("duolog_server.node.cli.output")
     assert made.suit(environment())
     yield made
     made.close()

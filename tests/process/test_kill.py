@@ -10,9 +10,9 @@ from pathlib import Path
 import duolog
 import pytest
 
-from store import dump
-from store.options import StoreOptions
-from store.osdisk import OsDisk
+from duolog_server.store import dump
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.osdisk import OsDisk
 from tests.process.support import INDEX_ENTRIES, INDEX_SLOTS, NodeProcess
 from tests.until import until
 

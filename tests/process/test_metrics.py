@@ -12,9 +12,9 @@ import duolog.sync
 import grpc
 import pytest
 
-from demo.ports import free_endpoint
-from node.broker import EXIT_FENCED
-from node.metrics.table import (
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.broker import EXIT_FENCED
+from duolog_server.node.metrics.table import (
     AUDITED,
     AUTO,
     CERTIFIED,
@@ -26,7 +26,7 @@ from node.metrics.table import (
     SLAVES,
     TRACED,
 )
-from node.rocketmq.words.stubs import rpc
+from duolog_server.node.rocketmq.words.stubs import rpc
 from tests.process.measured import Measured, official, send_timed
 from tests.process.support import run_cli
 
@@ -39,8 +39,8 @@ ELSEWHERE = (AUTO, SLAVES, COPIED, TRACED, MEASURED, AUDITED, CERTIFIED, REGISTE
 # A node that is fenced as soon as it answers.
 FENCED = """
 import asyncio, sys
-from node import server
-from node.config import Config
+from duolog_server.node import server
+from duolog_server.node.config import Config
 
 class Node(server.Node):
     async def start(self):

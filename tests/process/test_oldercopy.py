@@ -12,8 +12,8 @@ from pathlib import Path
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
-from demo.registryserver import RegistryServer
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.demo.registryserver import RegistryServer
 from tests.process.support import NodeProcess
 from tests.until import until
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import duolog
 import pytest
 
-from cluster.chaos.history import OK
-from cluster.chaos.processes import ProcessTarget
-from cluster.chaos.run import Run, ordered
-from cluster.chaos.timeline import Fault
-from cluster.chaos.workload import Load
+from duolog_server.chaos.history import OK
+from duolog_server.chaos.processes import ProcessTarget
+from duolog_server.chaos.run import Run, ordered
+from duolog_server.chaos.timeline import Fault
+from duolog_server.chaos.workload import Load
 from tests.etcd import need_etcd
 from tests.process.support import SMALL_FILES
 from tests.releases import RELEASES, environment_of

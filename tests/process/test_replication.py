@@ -12,7 +12,7 @@ from pathlib import Path
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
+from duolog_server.demo.ports import free_endpoint
 from tests.process.support import NodeProcess
 from tests.until import until
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import duolog
 import pytest
 
-from cluster.chaos.processes import ProcessTarget
-from demo.topics import create_topic
+from duolog_server.chaos.processes import ProcessTarget
+from duolog_server.demo.topics import create_topic
 from tests.etcd import need_etcd
 from tests.process.test_failover import SMALL
 from tests.until import until

@@ -7,8 +7,8 @@ from pathlib import Path
 import duolog.sync
 import pytest
 
-from demo.childnode import ChildNode
-from store.kernels.jit import LIBRARY
+from duolog_server.demo.childnode import ChildNode
+from duolog_server.store.kernels.jit import LIBRARY
 from tests.process.support import ROOT, environment
 
 pytestmark = pytest.mark.process
@@ -19,17 +19,17 @@ UNUSED = (
     "demo",
     "docker",
     "hypothesis",
-    "node.cli.cluster",
-    "node.cli.config",
-    "node.cli.group",
-    "node.cli.msg",
-    "node.cli.pipeline",
-    "node.cli.store",
-    "node.cli.topic",
-    "node.election.etcd",
-    "node.metrics",
-    "node.wire.etcd_pb2",
-    "node.wire.recovery_pb2",
+    "duolog_server.node.cli.cluster",
+    "duolog_server.node.cli.config",
+    "duolog_server.node.cli.group",
+    "duolog_server.node.cli.msg",
+    "duolog_server.node.cli.pipeline",
+    "duolog_server.node.cli.store",
+    "duolog_server.node.cli.topic",
+    "duolog_server.node.election.etcd",
+    "duolog_server.node.metrics",
+    "duolog_server.node.wire.etcd_pb2",
+    "duolog_server.node.wire.recovery_pb2",
     "opentelemetry",
     "pandas",
     "pipeline",
@@ -41,7 +41,7 @@ UNUSED = (
     "rich",
     "rocketmq.v5",
     "sim",
-    "store.dump",
+    "duolog_server.store.dump",
     "unittest",
 )
 COMPILER = ("numba", "llvmlite")  # where kernels come from a library
@@ -53,7 +53,7 @@ import atexit, pathlib, sys
 target = pathlib.Path(sys.argv.pop(1))
 names = lambda: [name for name, module in sys.modules.items() if module is not None]
 atexit.register(lambda: target.write_text("\\n".join(names())))
-from node.cli.main import main
+from duolog_server.node.cli.main import main
 main()
 """
 
@@ -86,7 +86,12 @@ def test_an_idle_node_imports_only_what_it_needs(tmp_path: Path) -> None:
     finally:
         assert node.stop() == 0
     imported = node.trace.read_text().splitlines()
-    assert {"grpc.aio", "node.server", "store.recovery", "structlog"} <= set(imported)
+    assert {
+        "grpc.aio",
+        "duolog_server.node.server",
+        "duolog_server.store.recovery",
+        "structlog",
+    } <= set(imported)
     unused = (*UNUSED, *(COMPILER if LIBRARY is not None else ()))
     found = [one for one in imported if any(f"{one}.".startswith(f"{name}.") for name in unused)]
     assert found == []

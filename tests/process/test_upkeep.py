@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.ports import free_endpoint
+from duolog_server.demo.ports import free_endpoint
 from tests.process.support import ROOT, environment
 
 pytestmark = pytest.mark.process
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.process
 # A node that is stopped once all of it has begun; each piece tells when it begins and ends.
 TOLD = """
 import asyncio, os, signal, sys
-from node import server
-from node.config import Config
+from duolog_server.node import server
+from duolog_server.node.config import Config
 
 begun = []
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.childnode import ChildNode
+from duolog_server.demo.childnode import ChildNode
 from tests.process.support import PATIENT, SMALL_FILES, run_cli
 from tests.until import wait_until
 

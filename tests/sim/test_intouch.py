@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from ha.progress import ConnectionState
+from duolog_server.ha.progress import ConnectionState
 from sim.intouch import LOOK_MS, SOON_MS, InTouch
 from sim.network import Network
 from sim.stage import Stage

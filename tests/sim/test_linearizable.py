@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.chaos import linearizable as chaos
-from sim.linearizable import NEVER, NONE, Append, Commit, Read, Told, log, progress
+from duolog_server.chaos import linearizable as chaos
+from duolog_server.linearizable import NEVER, NONE, Append, Commit, Read, Told, log, progress
 from tests.cluster.test_checkers import a_history
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from duolog_server.store.messagestore import MessageStore
 from sim import hunting
 from sim.cluster import Outcome
 from sim.hunting import MUTANTS_IN, Catch, hunt, read_notes, stale, write_notes
 from sim.mutants import MUTANTS
 from sim.planted import Mutant
-from store.messagestore import MessageStore
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

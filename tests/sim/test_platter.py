@@ -2,12 +2,12 @@
 
 import random
 
-from ha import membership
-from ha.membership import Membership
-from ha.starts import Start
+from duolog_server.ha import membership
+from duolog_server.ha.membership import Membership
+from duolog_server.ha.starts import Start
+from duolog_server.store.checkpoint import StoreCheckpoint
 from sim.disk import SimDisk
 from sim.platter import Noted, marks_on, membership_on, noted_on
-from store.checkpoint import StoreCheckpoint
 
 
 def new_disk() -> SimDisk:

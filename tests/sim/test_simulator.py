@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ha.epochs import Epoch
+from duolog_server.ha.epochs import Epoch
 from sim import checks, faults
 from sim.__main__ import REGRESSIONS
 from sim.clients import History, Read, Send

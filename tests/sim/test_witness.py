@@ -1,6 +1,6 @@
 """What the observer looks for in the bytes of logs is what masters write there."""
 
-from ha.epochs import Epoch, barrier_body
+from duolog_server.ha.epochs import Epoch, barrier_body
 from sim.witness import BARRIER
 
 

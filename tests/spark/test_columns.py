@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from store.record import decode_properties, keys_of
+from duolog_server.store.record import decode_properties, keys_of
 
 ARROW = to_arrow_schema(SCHEMA, timezone="UTC")
 TEXT = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=8)

@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cluster.chaos.processes import ProcessTarget
+from duolog_server.chaos.processes import ProcessTarget
 from tests.etcd import need_etcd
 from tests.process.support import NodeProcess
 from tests.process.test_failover import SMALL
@@ -315,7 +315,7 @@ def test_streams_read_and_write_while_the_master_is_killed(
 
 COPY = """
 import sys
-from pipeline.session import spark_session
+from duolog_server.pipeline.session import spark_session
 endpoints, source, target, checkpoint = sys.argv[1:]
 spark = spark_session("copy", "local[2]")
 frame = spark.readStream.format("duolog").option("endpoints", endpoints).option("topic", source)

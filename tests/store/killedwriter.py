@@ -10,11 +10,11 @@ import random
 import sys
 from pathlib import Path
 
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.status import BrokerRole
 from sim.disk import SimDisk
-from store.messagestore import MessageStore
-from store.offsets import PhyOffset
-from store.osdisk import OsDisk
-from store.status import BrokerRole
 from tests.support import NOW, options, put_ok
 
 PAGE_AT = 16 << 10  # in the segment

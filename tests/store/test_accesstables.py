@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.accesstables import AccessTables
-from store.metadata import Metadata
+from duolog_server.store.accesstables import AccessTables
+from duolog_server.store.metadata import Metadata
 
 NAMES = st.sampled_from(["alice", "bob", "User:eve"])
 CHANGES = st.one_of(

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.arrivedrows import ArrivedRows
-from store.kernels import scan
-from store.kernels.jit import I64
-from store.messagestore import MessageStore
-from store.offsets import PhyOffset
-from store.scanahead import Stretch, scan_stretch
-from store.status import BrokerRole
-from store.wholerecords import WholeRecords
+from duolog_server.store.arrivedrows import ArrivedRows
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.scanahead import Stretch, scan_stretch
+from duolog_server.store.status import BrokerRole
+from duolog_server.store.wholerecords import WholeRecords
 from tests.support import crash, open_store, options, put_ok, queue_entries, read_all
 
 SLAVE = options(broker_role=BrokerRole.SLAVE)
@@ -120,7 +120,7 @@ def test_known_records_are_not_scanned(tmp_path: Path, monkeypatch: pytest.Monke
     master = _master(tmp_path / "master", 6)
     slave = open_store(tmp_path / "slave", SLAVE)
     _arrive(slave, WholeRecords(SLAVE), _bytes_of(master, 0))
-    monkeypatch.setattr("store.dispatch.scan_stretch", None)
+    monkeypatch.setattr("duolog_server.store.dispatch.scan_stretch", None)
     slave.dispatch()
     assert slave.dispatched_offset == master.log.max_offset
     assert queue_entries(slave) == queue_entries(master)
@@ -252,7 +252,7 @@ def test_only_rows_that_continue_the_others_are_kept(described: _Described) -> N
 def test_a_full_table_keeps_what_it_has(
     described: _Described, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.arrivedrows.ROWS_MAX", 5)
+    monkeypatch.setattr("duolog_server.store.arrivedrows.ROWS_MAX", 5)
     arrived = ArrivedRows()
     for first, end in ((0, 3), (3, 6), (3, 5), (5, 6)):
         arrived.add(described.offset(first), 0, described.as_arrived(first, end))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duolog_server.store.checkpoint import FILE_BYTES, NOTE_AT, PATH, StoreCheckpoint
+from duolog_server.store.osdisk import OsDisk
 from sim.disk import SimDisk
-from store.checkpoint import FILE_BYTES, NOTE_AT, PATH, StoreCheckpoint
-from store.osdisk import OsDisk
 
 
 def new_checkpoint(path: Path) -> StoreCheckpoint:

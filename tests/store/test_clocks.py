@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.clocks import (
+from duolog_server.store.clocks import (
     FORWARD_STEP_MS,
     AgeClock,
     ForwardSteps,

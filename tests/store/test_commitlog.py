@@ -6,13 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store.columns import Columns
-from store.commitlog import BLANK_BYTES, CommitLog
-from store.errors import BadMessage, BadStoreDirectory, CorruptRecord, OffsetOutOfRange
-from store.kernels import scan
-from store.mappedfilequeue import MappedFileQueue
-from store.osdisk import OsDisk
-from store.record import RecordHeader
+from duolog_server.store.columns import Columns
+from duolog_server.store.commitlog import BLANK_BYTES, CommitLog
+from duolog_server.store.errors import (
+    BadMessage,
+    BadStoreDirectory,
+    CorruptRecord,
+    OffsetOutOfRange,
+)
+from duolog_server.store.kernels import scan
+from duolog_server.store.mappedfilequeue import MappedFileQueue
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.record import RecordHeader
 from tests.support import Fault, FaultDisk, options
 
 SEGMENT = 16 << 10

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from duolog_server.store.confirmnote import SLOT_BYTES, ConfirmNote
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.status import BrokerRole
 from sim.disk import SimDisk
-from store.confirmnote import SLOT_BYTES, ConfirmNote
-from store.messagestore import MessageStore
-from store.offsets import PhyOffset
-from store.status import BrokerRole
 from tests.ha.pair import new_disk
 from tests.support import flush_log, options, put_ok
 

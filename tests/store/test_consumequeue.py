@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.consumequeue import ENTRY_BYTES, ConsumeQueue
-from store.consumequeueext import LONG_MIN, ConsumeQueueExt, CqExtUnit, is_ext_address
-from store.kernels import scan
-from store.kernels.jit import I64
-from store.offsets import QueueOffset
-from store.openfiles import OpenFiles
-from store.osdisk import OsDisk
-from store.queuelayout import QueueLayout
-from store.reader import Wanted
+from duolog_server.store.consumequeue import ENTRY_BYTES, ConsumeQueue
+from duolog_server.store.consumequeueext import LONG_MIN, ConsumeQueueExt, CqExtUnit, is_ext_address
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.openfiles import OpenFiles
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.queuelayout import QueueLayout
+from duolog_server.store.reader import Wanted
 from tests.support import (
     NOW,
     crash,

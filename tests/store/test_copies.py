@@ -3,10 +3,10 @@
 import shutil
 from pathlib import Path
 
-from store import dump
-from store.copied import is_copied
-from store.messagestore import MessageStore, StoreEvents
-from store.osdisk import OsDisk
+from duolog_server.store import dump
+from duolog_server.store.copied import is_copied
+from duolog_server.store.messagestore import MessageStore, StoreEvents
+from duolog_server.store.osdisk import OsDisk
 from tests.support import SMALL, open_store, put_ok
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from store import dump, queuenote
-from store.consumequeue import BLANK
-from store.messagestore import MessageStore
-from store.offsets import QueueOffset
-from store.osdisk import OsDisk, OsFile
+from duolog_server.store import dump, queuenote
+from duolog_server.store.consumequeue import BLANK
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.osdisk import OsDisk, OsFile
 from tests.support import (
     NOW,
     SMALL,

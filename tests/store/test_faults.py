@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from store.messagestore import MessageStore
-from store.osdisk import OsDisk
-from store.status import FlushDiskType, PutMessageStatus
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.status import FlushDiskType, PutMessageStatus
 from tests.support import (
     NOW,
     SMALL,

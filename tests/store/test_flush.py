@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from store.clocks import MonoMs
-from store.delay import parse_delay_levels
-from store.flush import FlushSchedule, Interval
-from store.options import StoreOptions
-from store.osdisk import OsDisk
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.delay import parse_delay_levels
+from duolog_server.store.flush import FlushSchedule, Interval
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.osdisk import OsDisk
 from tests.support import NOW, crash, drain, flush_log, open_store, options, put_ok, read_all
 
 

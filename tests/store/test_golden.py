@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import dump
-from store.options import StoreOptions
-from store.osdisk import OsDisk
+from duolog_server.store import dump
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.osdisk import OsDisk
 from tests.support import crash, open_noisily, put_ok, read_all
 
 ARCHIVE = Path(__file__).parent.parent / "data" / "golden.tar.xz"

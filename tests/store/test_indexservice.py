@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from store.clocks import WallMs
-from store.columns import Columns
-from store.errors import BadStoreDirectory
-from store.indexservice import IndexHeader, IndexService
-from store.messagestore import PutBatch
-from store.osdisk import OsDisk
-from store.record import TRANSACTION_ROLLBACK
-from store.status import PutMessageStatus
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.errors import BadStoreDirectory
+from duolog_server.store.indexservice import IndexHeader, IndexService
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.record import TRANSACTION_ROLLBACK
+from duolog_server.store.status import PutMessageStatus
 from tests import oracle
 from tests.support import NOW, crash, drain, open_store, options, put_ok
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from store.dump import check, segment_bytes
-from store.errors import BadStoreDirectory
-from store.indexsizes import IndexSizes, as_found, found_sizes
-from store.messagestore import MessageStore
-from store.options import StoreOptions
-from store.osdisk import OsDisk
+from duolog_server.store.dump import check, segment_bytes
+from duolog_server.store.errors import BadStoreDirectory
+from duolog_server.store.indexsizes import IndexSizes, as_found, found_sizes
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.osdisk import OsDisk
 from tests.support import options, put_ok
 
 

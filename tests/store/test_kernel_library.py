@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from store.kernels import library
+from duolog_server.store.kernels import library
 
 
 class OfDigest:
@@ -23,7 +23,7 @@ class OfDigest:
 
 @pytest.fixture(autouse=True)
 def _found(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = f"store.kernels.{library.NAME}"
+    name = f"duolog_server.store.kernels.{library.NAME}"
     monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.delenv("NUMBA_DISABLE_JIT", raising=False)
 
@@ -40,7 +40,7 @@ def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_kernels_are_compiled_if_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, f"store.kernels.{library.NAME}", None)
+    monkeypatch.setitem(sys.modules, f"duolog_server.store.kernels.{library.NAME}", None)
     assert library.load() is None
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.columns import Columns
-from store.errors import BadMessage
-from store.kernels import crc, index, scan, text
-from store.kernels.jit import EMPTY_I64, U8
+from duolog_server.store.columns import Columns
+from duolog_server.store.errors import BadMessage
+from duolog_server.store.kernels import crc, index, scan, text
+from duolog_server.store.kernels.jit import EMPTY_I64, U8
 from tests import oracle
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.columns import Columns
-from store.messagestore import MessageStore, PutBatch
-from store.offsets import QueueOffset
-from store.reader import Wanted
-from store.record import decode_properties
-from store.status import PutMessageStatus
+from duolog_server.store.columns import Columns
+from duolog_server.store.messagestore import MessageStore, PutBatch
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.reader import Wanted
+from duolog_server.store.record import decode_properties
+from duolog_server.store.status import PutMessageStatus
 from tests.oracle import java_hash
 from tests.support import (
     NOW,

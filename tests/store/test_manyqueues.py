@@ -14,19 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duolog_server.store import osdisk, queueflushes, queuenote, queues
+from duolog_server.store.columns import Columns
+from duolog_server.store.dispatch import NEW_QUEUES_MAX
+from duolog_server.store.flush import QueuesFlush
+from duolog_server.store.mappedfile import CHUNK, PAGE
+from duolog_server.store.messagestore import MessageStore, PutBatch
+from duolog_server.store.openfiles import LazyFile, OpenFiles
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.queuenote import Noted, parse
+from duolog_server.store.status import PutMessageStatus, RunningFlags
+from duolog_server.store.steps import at_once
 from sim.disk import SimDisk
-from store import osdisk, queueflushes, queuenote, queues
-from store.columns import Columns
-from store.dispatch import NEW_QUEUES_MAX
-from store.flush import QueuesFlush
-from store.mappedfile import CHUNK, PAGE
-from store.messagestore import MessageStore, PutBatch
-from store.openfiles import LazyFile, OpenFiles
-from store.options import StoreOptions
-from store.osdisk import OsDisk
-from store.queuenote import Noted, parse
-from store.status import PutMessageStatus, RunningFlags
-from store.steps import at_once
 from tests.support import (
     NOW,
     SMALL,

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from store.metadata import Metadata
+from duolog_server.store.metadata import Metadata
 
 
 def changed(*changes: dict[str, Any]) -> Metadata:

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import jsontext
-from store.errors import BadStoreFile
-from store.metadata import Json, Metadata, TopicConfig, changes_of, new_group
-from store.metadatafiles import (
+from duolog_server.store import jsontext
+from duolog_server.store.errors import BadStoreFile
+from duolog_server.store.metadata import Json, Metadata, TopicConfig, changes_of, new_group
+from duolog_server.store.metadatafiles import (
     BACKUP,
     DELAYS,
     EXPORTS,
@@ -28,8 +28,8 @@ from store.metadatafiles import (
     NotASnapshot,
     decode,
 )
-from store.metadatarecovery import PERSISTED, Doubt, MetadataRecovery, Recovered
-from store.osdisk import OsDisk
+from duolog_server.store.metadatarecovery import PERSISTED, Doubt, MetadataRecovery, Recovered
+from duolog_server.store.osdisk import OsDisk
 from tests.support import NOW, FaultDisk
 
 FILES = [SNAPSHOT, BACKUP, *(export.path for export in EXPORTS)]

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from store.clocks import WallMs
-from store.directories import LOG, LOST_FOUND, QUEUES
-from store.errors import BadStoreDirectory, StoreLocked
-from store.osdisk import STAGING, OsDisk
-from store.queues import wipe_tree
-from store.status import PutMessageStatus
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.directories import LOG, LOST_FOUND, QUEUES
+from duolog_server.store.errors import BadStoreDirectory, StoreLocked
+from duolog_server.store.osdisk import STAGING, OsDisk
+from duolog_server.store.queues import wipe_tree
+from duolog_server.store.status import PutMessageStatus
 from tests.otherfilesystem import other_file_system
 from tests.support import NOW, flush_log, open_store, put, put_ok
 

@@ -5,14 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.columns import Columns
-from store.kernels import scan
-from store.kernels.jit import EMPTY_I64, I64
-from store.messagestore import PutBatch
-from store.offsets import PhyOffset
-from store.places import PlaceFinder, places_of
-from store.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from store.status import PutMessageStatus
+from duolog_server.store.columns import Columns
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import EMPTY_I64, I64
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.places import PlaceFinder, places_of
+from duolog_server.store.record import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from duolog_server.store.status import PutMessageStatus
 from tests.support import NOW, crash, open_store
 
 Places = dict[tuple[str, int], list[tuple[int, int]]]  # queue offsets and physical ones, by queue

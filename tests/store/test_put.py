@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store import recovery
-from store.columns import Columns
-from store.errors import (
+from duolog_server.store import recovery
+from duolog_server.store.columns import Columns
+from duolog_server.store.errors import (
     BadMessage,
     CorruptRecord,
     OffsetOutOfRange,
@@ -22,12 +22,16 @@ from store.errors import (
     RepeatUnknown,
     SequenceTooOld,
 )
-from store.idempotence import IdempotenceTable, Run
-from store.messagestore import MessageStore, PutBatch, PutResult
-from store.offsets import PhyOffset, QueueOffset
-from store.reader import GetMessageStatus, Wanted
-from store.record import SENT_PROPERTIES_BYTES_MAX, TRANSACTION_COMMIT, TRANSACTION_PREPARED
-from store.status import BrokerRole, FlushDiskType, PutMessageStatus, RunningFlags
+from duolog_server.store.idempotence import IdempotenceTable, Run
+from duolog_server.store.messagestore import MessageStore, PutBatch, PutResult
+from duolog_server.store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.reader import GetMessageStatus, Wanted
+from duolog_server.store.record import (
+    SENT_PROPERTIES_BYTES_MAX,
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+)
+from duolog_server.store.status import BrokerRole, FlushDiskType, PutMessageStatus, RunningFlags
 from tests.support import (
     NOW,
     FaultDisk,

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from duolog_server.store.consumequeue import ENTRY_BYTES
+from duolog_server.store.consumequeueext import LONG_MIN, CqExtUnit
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.queuecheck import Comparison, doubtful, faults_of_units
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.queuenote import Noted, QueueEnd
+from duolog_server.store.queues import ConsumeQueues
 from sim.disk import SimDisk
-from store.consumequeue import ENTRY_BYTES
-from store.consumequeueext import LONG_MIN, CqExtUnit
-from store.kernels import scan
-from store.kernels.jit import I64
-from store.options import StoreOptions
-from store.queuecheck import Comparison, doubtful, faults_of_units
-from store.queueends import QueueKey
-from store.queuenote import Noted, QueueEnd
-from store.queues import ConsumeQueues
 from tests.support import SMALL, options
 
 KEY = ("T", 0)

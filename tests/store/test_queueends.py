@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.columns import Columns
-from store.lightqueues import is_light
-from store.messagestore import PutBatch
-from store.queueends import QueueEnds
-from store.status import PutMessageStatus
+from duolog_server.store.columns import Columns
+from duolog_server.store.lightqueues import is_light
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.queueends import QueueEnds
+from duolog_server.store.status import PutMessageStatus
 from tests.support import NOW, crash, open_store, options
 
 NAMES = st.sampled_from(["T", "U", "%LMQ%$T$a", "%LMQ%$T$b", "%LMQ%$U$a", "%LMQ%$$", "%LMQ%"])

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.disk import SimDisk, SimFile
-from store import queuenote
-from store.consumequeue import ENTRY_BYTES, ConsumeQueue
-from store.kernels import scan
-from store.kernels.jit import I64
-from store.queueends import QueueKey
-from store.queuenote import (
+from duolog_server.store import queuenote
+from duolog_server.store.consumequeue import ENTRY_BYTES, ConsumeQueue
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.queuenote import (
     MAGIC,
     PATH,
     ROOM_BYTES,
@@ -27,7 +26,8 @@ from store.queuenote import (
     put_block,
     row_of,
 )
-from store.queues import ConsumeQueues
+from duolog_server.store.queues import ConsumeQueues
+from sim.disk import SimDisk, SimFile
 from tests.support import SMALL
 
 END = QueueEnd(0, -1, 60, 300, 20, 100, (1 << 64) - 1)

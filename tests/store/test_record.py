@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.columns import Columns
-from store.commitlog import WHOLE, CommitLog, Part, read_record
-from store.errors import BadMessage, CorruptRecord
-from store.kernels import scan
-from store.kernels.jit import EMPTY_I64
-from store.offsets import PhyOffset
-from store.osdisk import OsDisk
-from store.record import (
+from duolog_server.store.columns import Columns
+from duolog_server.store.commitlog import WHOLE, CommitLog, Part, read_record
+from duolog_server.store.errors import BadMessage, CorruptRecord
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import EMPTY_I64
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.record import (
     Host,
     RecordHeader,
     check_topic,

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duolog_server.store.checkpoint import StoreCheckpoint
+from duolog_server.store.dispatch import Dispatcher
+from duolog_server.store.errors import BadStoreDirectory, StoreLocked
+from duolog_server.store.mappedfile import MappedFile
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.recovery import is_mapped_file_matched_recover
+from duolog_server.store.status import PutMessageStatus
 from sim.disk import SimDisk
-from store.checkpoint import StoreCheckpoint
-from store.dispatch import Dispatcher
-from store.errors import BadStoreDirectory, StoreLocked
-from store.mappedfile import MappedFile
-from store.messagestore import MessageStore
-from store.osdisk import OsDisk
-from store.recovery import is_mapped_file_matched_recover
-from store.status import PutMessageStatus
 from tests import oracle
 from tests.support import (
     NOW,
@@ -146,7 +146,7 @@ def test_a_second_process_is_locked_out(tmp_path: Path) -> None:
 
     store = open_store(tmp_path)
     code = (
-        "import sys; from tests.support import open_store; from store.errors import StoreLocked\n"
+        "import sys; from tests.support import open_store; from duolog_server.store.errors import StoreLocked\n"
         "from pathlib import Path\n"
         "try: open_store(Path(sys.argv[1]))\n"
         "except StoreLocked as error: print('locked', error)"

@@ -9,18 +9,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from store import osdisk
-from store.clocks import WallMs
-from store.columns import Columns
-from store.delay import SCHEDULE_TOPIC
-from store.errors import BadStoreDirectory, OtherFileSize
-from store.messagestore import MessageStore, PutBatch
-from store.metadata import SYSTEM_TOPIC, Metadata, TopicConfig
-from store.metadatafiles import MetadataFiles, SavedEnds
-from store.offsets import QueueOffset
-from store.osdisk import OsDisk
-from store.retention import DiskUse
-from store.status import BrokerRole, PutMessageStatus, RunningFlags
+from duolog_server.store import osdisk
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.errors import BadStoreDirectory, OtherFileSize
+from duolog_server.store.messagestore import MessageStore, PutBatch
+from duolog_server.store.metadata import SYSTEM_TOPIC, Metadata, TopicConfig
+from duolog_server.store.metadatafiles import MetadataFiles, SavedEnds
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.retention import DiskUse
+from duolog_server.store.status import BrokerRole, PutMessageStatus, RunningFlags
 from tests.support import (
     NOW,
     SMALL,

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store import scanahead
-from store.clocks import WallMs
-from store.columns import Columns
-from store.dispatch import Dispatcher
-from store.kernels import scan
-from store.kernels.jit import EMPTY_I64, I64
-from store.messagestore import MessageStore, PutBatch, StoreEvents
-from store.osdisk import OsDisk
-from store.recovery import RecoveryReport
-from store.scanahead import ScanAhead, Scanned, Stretch, scan_stretch
+from duolog_server.store import scanahead
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.dispatch import Dispatcher
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import EMPTY_I64, I64
+from duolog_server.store.messagestore import MessageStore, PutBatch, StoreEvents
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.recovery import RecoveryReport
+from duolog_server.store.scanahead import ScanAhead, Scanned, Stretch, scan_stretch
 from tests.support import options
 
 ROWS = 40  # of the tables in these tests: a store of some hundred messages is many stretches
@@ -27,7 +27,7 @@ ROWS = 40  # of the tables in these tests: a store of some hundred messages is m
 @pytest.fixture(autouse=True)
 def _short_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanahead, "ROWS_MAX", ROWS)
-    monkeypatch.setattr("store.dispatch.ROWS_MAX", ROWS)
+    monkeypatch.setattr("duolog_server.store.dispatch.ROWS_MAX", ROWS)
 
 
 def killed(directory: Path, messages: int = 700) -> Path:

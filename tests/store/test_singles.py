@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.clocks import WallMs
-from store.columns import Columns
-from store.messagestore import MessageStore, PutBatch, Singles, SinglesResult
-from store.record import COMPRESSED, TRANSACTION_PREPARED, Host
-from store.status import BrokerRole, PutMessageStatus
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.messagestore import MessageStore, PutBatch, Singles, SinglesResult
+from duolog_server.store.record import COMPRESSED, TRANSACTION_PREPARED, Host
+from duolog_server.store.status import BrokerRole, PutMessageStatus
 from tests.support import NOW, crash, drain, open_store, options, put_ok, read_all
 
 Message = tuple[int, bytes, bytes, tuple[int, int, int, int]]  # queue, body, properties, fields

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from store import metadata
-from store.metadata import Metadata
+from duolog_server.store import metadata
+from duolog_server.store.metadata import Metadata
 
 
 def publish(tables: Metadata, sink: str, batch: int, **more: Any) -> None:

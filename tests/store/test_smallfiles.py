@@ -7,10 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import jsontext
-from store.errors import BadMessage, BadStoreFile
-from store.metadata import Metadata, TopicConfig, altered, check_group, check_queues, new_group
-from store.osdisk import OsDisk
+from duolog_server.store import jsontext
+from duolog_server.store.errors import BadMessage, BadStoreFile
+from duolog_server.store.metadata import (
+    Metadata,
+    TopicConfig,
+    altered,
+    check_group,
+    check_queues,
+    new_group,
+)
+from duolog_server.store.osdisk import OsDisk
 from tests.support import FaultDisk
 
 # -- JSON --------------------------------------------------------------------------------------

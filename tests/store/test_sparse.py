@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from duolog_server.store.columns import Columns
+from duolog_server.store.messagestore import MessageStore, PutBatch
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.status import BrokerRole, PutMessageStatus
 from sim.disk import SimDisk
-from store.columns import Columns
-from store.messagestore import MessageStore, PutBatch
-from store.offsets import PhyOffset
-from store.options import StoreOptions
-from store.status import BrokerRole, PutMessageStatus
 from tests.support import (
     NOW,
     crash,
@@ -132,10 +132,10 @@ def test_a_cut_that_lowers_the_end_asks_for_room_again() -> None:
 
 SCRIPT = """
 import sys, time
-from store.messagestore import MessageStore, PutBatch
-from store.columns import Columns
-from store.options import StoreOptions
-from store.osdisk import OsDisk
+from duolog_server.store.messagestore import MessageStore, PutBatch
+from duolog_server.store.columns import Columns
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.osdisk import OsDisk
 from tests.support import drain, flush_all, read_all
 from tests.store.test_sparse import REAL, NOW, KEY
 from pathlib import Path
@@ -199,7 +199,7 @@ def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 def test_a_process_on_a_full_disk_survives_holes(
     small: Path, tmp_path: Path, cleanly: bool
 ) -> None:
-    from store.osdisk import OsDisk
+    from duolog_server.store.osdisk import OsDisk
 
     store = MessageStore(OsDisk(tmp_path / "whole"), REAL)
     store.start()

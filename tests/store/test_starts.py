@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from duolog_server.store import queuenote, recovery
+from duolog_server.store.columns import Columns
+from duolog_server.store.indexservice import IndexService
+from duolog_server.store.messagestore import MessageStore, PutBatch, StoreEvents
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.options import StoreOptions
+from duolog_server.store.osdisk import OsDisk, OsFile
+from duolog_server.store.queuenote import Noted
+from duolog_server.store.queues import ConsumeQueues
+from duolog_server.store.recovery import RecoveryReport, load_index, load_queues
+from duolog_server.store.status import BrokerRole, PutMessageStatus
 from sim.disk import SimDisk, SimFile
-from store import queuenote, recovery
-from store.columns import Columns
-from store.indexservice import IndexService
-from store.messagestore import MessageStore, PutBatch, StoreEvents
-from store.offsets import PhyOffset
-from store.options import StoreOptions
-from store.osdisk import OsDisk, OsFile
-from store.queuenote import Noted
-from store.queues import ConsumeQueues
-from store.recovery import RecoveryReport, load_index, load_queues
-from store.status import BrokerRole, PutMessageStatus
 from tests.support import (
     NOW,
     SMALL,

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from store.lightqueues import lite_queue
-from store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.lightqueues import lite_queue
+from duolog_server.store.offsets import PhyOffset, QueueOffset
 from tests.support import NOW, open_store, put_ok
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from store.kernels import scan
-from store.kernels.jit import I64, U8
-from store.wholerecords import WholeRecords, Wrong, claimed_size, record_bytes_max
+from duolog_server.store.kernels import scan
+from duolog_server.store.kernels.jit import I64, U8
+from duolog_server.store.wholerecords import WholeRecords, Wrong, claimed_size, record_bytes_max
 from tests.support import SMALL, open_store, options, put_ok
 
 SEGMENT = SMALL.mapped_file_size_commit_log
@@ -55,7 +55,7 @@ def test_a_segment_ends_with_its_blank_and_nothing_beyond_it_counts(log: U8) -> 
 
 
 def test_each_record_is_shown_once(log: U8, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.wholerecords.ROWS_MAX", 2)
+    monkeypatch.setattr("duolog_server.store.wholerecords.ROWS_MAX", 2)
     shown: list[int] = []
     found = WholeRecords(SMALL).find(0, log, lambda rows: shown.extend(rows[scan.PHY]))
     assert shown == [0, *_ends(log)[:-2]]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bench.peers.peer import Began, ClientProgram, Measured, Work
 from bench.peers.rows import Kind
-from demo.measure import percentile
+from duolog_server.demo.measure import percentile
 
 PARTITIONS = 4  # of a topic, where a peer has them
 RETRY_SECONDS = 0.005

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from node.api.waiting.duetimes import Due, bounds, due_of, next_due
-from node.broker import Broker
-from node.core.slices import Slices
-from node.deferred.delayservice import RecallHandle
-from store.errors import StoreError
-from store.offsets import QueueOffset
-from store.record import Record
+from duolog_server.node.api.waiting.duetimes import Due, bounds, due_of, next_due
+from duolog_server.node.broker import Broker
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.deferred.delayservice import RecallHandle
+from duolog_server.store.errors import StoreError
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.record import Record
 
 LIMIT, LIMIT_MAX = 100, 1000
 AT_ONCE = 250  # messages between two looks at what is due

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 from duolog import _errors as sdk
 
-from node.core.ports import Reads
-from node.deferred.delayservice import QUEUE, TIMER_TOPIC, DelayService
-from node.deferred.pendingtimers import PendingTimers
-from node.numerals import number_of
-from store.delay import SCHEDULE_TOPIC
-from store.kernels.jit import EMPTY_I64, I64
+from duolog_server.node.core.ports import Reads
+from duolog_server.node.deferred.delayservice import QUEUE, TIMER_TOPIC, DelayService
+from duolog_server.node.deferred.pendingtimers import PendingTimers
+from duolog_server.node.numerals import number_of
+from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.kernels.jit import EMPTY_I64, I64
 
 TIMED = 0  # instead of a level
 LAST = (1 << 63) - 1

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from node.api.waiting.delayed import limit_of
-from node.broker import Broker
-from node.core.slices import Slices
-from node.deferred.halfmessages import Half, HalfMessages
-from node.deferred.transactionservice import GROUP, HALF_TOPIC, QUEUE
-from node.numerals import number_of
-from store.errors import StoreError
-from store.offsets import QueueOffset
+from duolog_server.node.api.waiting.delayed import limit_of
+from duolog_server.node.broker import Broker
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.deferred.halfmessages import Half, HalfMessages
+from duolog_server.node.deferred.transactionservice import GROUP, HALF_TOPIC, QUEUE
+from duolog_server.node.numerals import number_of
+from duolog_server.store.errors import StoreError
+from duolog_server.store.offsets import QueueOffset
 
 EXAMINED_MAX = 200_000
 AT_ONCE = 2000  # places of the queue, between two turns of others

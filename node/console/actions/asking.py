@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from duolog import BadRequest
 
-from node.console.view.visits import Shown
-from node.numerals import number_of
+from duolog_server.node.console.view.visits import Shown
+from duolog_server.node.numerals import number_of
 
 INT_MAX = (1 << 31) - 1
 PREVIEW_ROWS_MAX = 500

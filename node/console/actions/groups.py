@@ -6,11 +6,16 @@ from functools import partial
 
 from duolog import BadRequest, Client, GroupQueue
 
-from node.console.actions.asking import Field, Question, confirmed
-from node.console.view.addresses import GROUP, GROUPS, address
-from node.console.view.visits import Action, Done, Shown, Undo, Visit
-from node.console.view.words import command, counted, number
-from node.inspection.resets import BadResumePoint, ResumePoint, resume_at, resume_point_of
+from duolog_server.node.console.actions.asking import Field, Question, confirmed
+from duolog_server.node.console.view.addresses import GROUP, GROUPS, address
+from duolog_server.node.console.view.visits import Action, Done, Shown, Undo, Visit
+from duolog_server.node.console.view.words import command, counted, number
+from duolog_server.node.inspection.resets import (
+    BadResumePoint,
+    ResumePoint,
+    resume_at,
+    resume_point_of,
+)
 
 EARLIEST, LATEST, TIME, OFFSET = "earliest", "latest", "time", "offset"
 WAYS = (

@@ -11,12 +11,12 @@ from dataclasses import replace
 from duolog import BadRequest, Message, Receipt
 from duolog._columns import split_keys
 
-from node.console.actions.asking import Field, Question, confirmed, whole_number
-from node.console.view.addresses import MESSAGE, TOPIC, address
-from node.console.view.places import queue_offset
-from node.console.view.visits import Action, Done, Shown, Visit
-from node.console.view.words import command, counted, duration, size
-from node.inspection.messages.sending import (
+from duolog_server.node.console.actions.asking import Field, Question, confirmed, whole_number
+from duolog_server.node.console.view.addresses import MESSAGE, TOPIC, address
+from duolog_server.node.console.view.places import queue_offset
+from duolog_server.node.console.view.visits import Action, Done, Shown, Visit
+from duolog_server.node.console.view.words import command, counted, duration, size
+from duolog_server.node.inspection.messages.sending import (
     NOT_SENT_AGAIN,
     Draft,
     copy_of,
@@ -24,7 +24,7 @@ from node.inspection.messages.sending import (
     message_at,
     send,
 )
-from node.inspection.messages.way import place_text
+from duolog_server.node.inspection.messages.way import place_text
 
 BODY_BYTES = 64 << 10  # that a form carries
 FORM_BYTES = 4 * BODY_BYTES  # each of them may be escaped

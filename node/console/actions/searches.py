@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from node.console.actions.asking import Question
-from node.console.view.addresses import MESSAGES, search_of
-from node.console.view.visits import Action, Done, Shown, Visit
+from duolog_server.node.console.actions.asking import Question
+from duolog_server.node.console.view.addresses import MESSAGES, search_of
+from duolog_server.node.console.view.visits import Action, Done, Shown, Visit
 
 
 async def _ask_stop(visit: Visit) -> Shown:

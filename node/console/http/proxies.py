@@ -9,8 +9,8 @@ from ipaddress import ip_address
 
 from starlette.requests import Request
 
-from node.console.http.security import is_loopback
-from node.networks import plain_address
+from duolog_server.node.console.http.security import is_loopback
+from duolog_server.node.networks import plain_address
 
 FORWARDED = "x-forwarded-for"
 

@@ -2,12 +2,12 @@
 
 from duolog import BadRequest
 
-from node.console.pages.lists import ROWS, Pages
-from node.console.view.addresses import AUDIT, address
-from node.console.view.visits import Shown, Visit
-from node.console.view.words import command, counted, number
-from node.inspection.auditlog import DECISIONS, AuditPage, AuditSearch, audit_page
-from node.inspection.times import BadTime, time_of
+from duolog_server.node.console.pages.lists import ROWS, Pages
+from duolog_server.node.console.view.addresses import AUDIT, address
+from duolog_server.node.console.view.visits import Shown, Visit
+from duolog_server.node.console.view.words import command, counted, number
+from duolog_server.node.inspection.auditlog import DECISIONS, AuditPage, AuditSearch, audit_page
+from duolog_server.node.inspection.times import BadTime, time_of
 
 FIELDS = ("user", "action", "resource", "decision", "before")
 UNKEPT = "The nodes keep no audit log in a topic: set audit.topic."

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from duolog import GroupRoute, NodeStatus, SlaveStatus
 
-from node.console.view.rates import Flow
-from node.console.view.timeline import TimeLine, time_line
-from node.console.view.visits import Shown, Visit
-from node.console.view.words import counted, listed
-from node.inspection.doctor.diagnosis import diagnose
-from node.inspection.doctor.findings import ERROR, NOTE, Finding, Seen, replica_of
-from node.inspection.masterships import Led, led
-from node.inspection.survey import examine, look_at_nodes
+from duolog_server.node.console.view.rates import Flow
+from duolog_server.node.console.view.timeline import TimeLine, time_line
+from duolog_server.node.console.view.visits import Shown, Visit
+from duolog_server.node.console.view.words import counted, listed
+from duolog_server.node.inspection.doctor.diagnosis import diagnose
+from duolog_server.node.inspection.doctor.findings import ERROR, NOTE, Finding, Seen, replica_of
+from duolog_server.node.inspection.masterships import Led, led
+from duolog_server.node.inspection.survey import examine, look_at_nodes
 
 LOOK_SECONDS = 10.0
 EPOCHS = 8  # that are shown

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from duolog import Message, TopicDescription
 
-from node.console.pages.messages.rows import Row, message_row
-from node.console.view.visits import Shown, Visit
-from node.console.view.words import command, counted, number, rate
-from node.inspection.searching.matching import Needle
-from node.inspection.topics import parts_of
+from duolog_server.node.console.pages.messages.rows import Row, message_row
+from duolog_server.node.console.view.visits import Shown, Visit
+from duolog_server.node.console.view.words import command, counted, number, rate
+from duolog_server.node.inspection.searching.matching import Needle
+from duolog_server.node.inspection.topics import parts_of
 
 KEPT = 50
 AT_ONCE = 20  # messages that one look adds

@@ -10,13 +10,13 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from node.console.http.security import CROSS_SITE
-from node.console.requests import errors
-from node.console.requests.guarding import raw_path
-from node.console.sessions.sessions import Session
-from node.console.view.addresses import LOGIN
-from node.console.view.render import whole
-from node.console.view.visits import Shown, Undo
+from duolog_server.node.console.http.security import CROSS_SITE
+from duolog_server.node.console.requests import errors
+from duolog_server.node.console.requests.guarding import raw_path
+from duolog_server.node.console.sessions.sessions import Session
+from duolog_server.node.console.view.addresses import LOGIN
+from duolog_server.node.console.view.render import whole
+from duolog_server.node.console.view.visits import Shown, Undo
 
 
 def html(shown: Shown, request: Request, session: Session | None, status: int = 200) -> Response:

@@ -12,15 +12,15 @@ from duolog import BadRequest, DuologError, ResultUnknown, Unauthenticated
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from node.console.http.forms import fields_of
-from node.console.requests import errors
-from node.console.requests.answers import html, location_of
-from node.console.requests.guarding import guarded
-from node.console.sessions.forms import FormIsOver, Told
-from node.console.sessions.sessions import Session
-from node.console.sessions.viewers import Viewers
-from node.console.view.addresses import LOGIN, UNDO, own_path
-from node.console.view.visits import FORM_BYTES, Action, Done
+from duolog_server.node.console.http.forms import fields_of
+from duolog_server.node.console.requests import errors
+from duolog_server.node.console.requests.answers import html, location_of
+from duolog_server.node.console.requests.guarding import guarded
+from duolog_server.node.console.sessions.forms import FormIsOver, Told
+from duolog_server.node.console.sessions.sessions import Session
+from duolog_server.node.console.sessions.viewers import Viewers
+from duolog_server.node.console.view.addresses import LOGIN, UNDO, own_path
+from duolog_server.node.console.view.visits import FORM_BYTES, Action, Done
 
 Do = Callable[[Session, Mapping[str, str]], Awaitable[Told]]
 

@@ -14,13 +14,13 @@ from duolog import Busy, DuologError, Unauthenticated
 from starlette.requests import Request
 from starlette.responses import Response
 
-from node.console.http.streams import Streamed
-from node.console.requests import errors
-from node.console.requests.answers import html, to_login
-from node.console.requests.guarding import guarded
-from node.console.sessions.sessions import Session
-from node.console.sessions.viewers import Viewers
-from node.console.view.visits import Download, Exported
+from duolog_server.node.console.http.streams import Streamed
+from duolog_server.node.console.requests import errors
+from duolog_server.node.console.requests.answers import html, to_login
+from duolog_server.node.console.requests.guarding import guarded
+from duolog_server.node.console.sessions.sessions import Session
+from duolog_server.node.console.sessions.viewers import Viewers
+from duolog_server.node.console.view.visits import Download, Exported
 
 DOWNLOADS_MAX = 8  # of all sessions together
 NAME_CHARACTERS = 100

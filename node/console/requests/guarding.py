@@ -12,9 +12,9 @@ import structlog
 from duolog import DuologError, Unauthenticated
 from starlette.requests import Request
 
-from node.console.requests.errors import Defect, TookTooLong
-from node.console.sessions.sessions import Session
-from node.console.sessions.viewers import Viewers
+from duolog_server.node.console.requests.errors import Defect, TookTooLong
+from duolog_server.node.console.sessions.sessions import Session
+from duolog_server.node.console.sessions.viewers import Viewers
 
 PAGE_SECONDS = 30.0  # in which nodes answer all that a page asks
 log = structlog.get_logger("duolog.console")

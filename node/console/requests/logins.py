@@ -11,15 +11,15 @@ from duolog import BadRequest, Client, DuologError, NoPermission, Timeout, Unaut
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from node.console.http.forms import fields_of
-from node.console.http.proxies import address_of
-from node.console.requests import errors
-from node.console.requests.answers import html
-from node.console.sessions.attempts import Attempts
-from node.console.sessions.viewers import Viewers
-from node.console.view.addresses import LOGIN, own_path
-from node.console.view.visits import FORM_BYTES, Shown
-from node.console.view.words import duration, sentence
+from duolog_server.node.console.http.forms import fields_of
+from duolog_server.node.console.http.proxies import address_of
+from duolog_server.node.console.requests import errors
+from duolog_server.node.console.requests.answers import html
+from duolog_server.node.console.sessions.attempts import Attempts
+from duolog_server.node.console.sessions.viewers import Viewers
+from duolog_server.node.console.view.addresses import LOGIN, own_path
+from duolog_server.node.console.view.visits import FORM_BYTES, Shown
+from duolog_server.node.console.view.words import duration, sentence
 
 LOGIN_SECONDS = 30.0  # in which nodes answer, also where others log in first
 LOGINS_MAX = 8  # at a time; a node lets 16 of one address, the console's, wait

@@ -14,15 +14,15 @@ from duolog import Busy, DuologError, Unauthenticated
 from starlette.requests import Request
 from starlette.responses import Response
 
-from node.console.http.streams import EVENTS, Streamed
-from node.console.requests import errors
-from node.console.requests.answers import html, to_login
-from node.console.requests.guarding import guarded
-from node.console.sessions import viewers
-from node.console.sessions.sessions import Session
-from node.console.sessions.viewers import Viewers
-from node.console.view.render import OVER, live
-from node.console.view.visits import Page, Shown
+from duolog_server.node.console.http.streams import EVENTS, Streamed
+from duolog_server.node.console.requests import errors
+from duolog_server.node.console.requests.answers import html, to_login
+from duolog_server.node.console.requests.guarding import guarded
+from duolog_server.node.console.sessions import viewers
+from duolog_server.node.console.sessions.sessions import Session
+from duolog_server.node.console.sessions.viewers import Viewers
+from duolog_server.node.console.view.render import OVER, live
+from duolog_server.node.console.view.visits import Page, Shown
 
 
 class Looks:

@@ -13,8 +13,8 @@ import structlog
 from duolog import Busy, DuologError
 from duolog._background import Background, report
 
-from node.inspection.searching.search import Search
-from node.inspection.searching.terms import End
+from duolog_server.node.inspection.searching.search import Search
+from duolog_server.node.inspection.searching.terms import End
 
 OF_SESSION = 2  # searches under way
 OF_ALL = 6

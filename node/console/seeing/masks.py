@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from node.config import MASK_RULE
-from node.inspection.messages.protobodies import UNNAMED as MASK
+from duolog_server.node.config import MASK_RULE
+from duolog_server.node.inspection.messages.protobodies import UNNAMED as MASK
 
 HIDDEN = "hidden"
 ROOT = "$."

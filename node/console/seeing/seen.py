@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 from duolog import BadRequest, FoundMessage, Message
 from duolog._columns import RESERVED
 
-from node.console.seeing.bodies import BODY_BYTES, Body, body_of, value_set_out
-from node.console.seeing.masks import Mask, Masks
-from node.inspection.messages.protobodies import (
+from duolog_server.node.console.seeing.bodies import BODY_BYTES, Body, body_of, value_set_out
+from duolog_server.node.console.seeing.masks import Mask, Masks
+from duolog_server.node.inspection.messages.protobodies import (
     BadBody,
     BadDescriptors,
     ProtoType,
     ProtoTypes,
     as_json,
 )
-from node.inspection.messages.sending import is_users
-from node.inspection.searching.matching import SEARCHED, Needle
+from duolog_server.node.inspection.messages.sending import is_users
+from duolog_server.node.inspection.searching.matching import SEARCHED, Needle
 
 LINE_CHARACTERS = 160
 ORIGINS = ("RETRY_TOPIC", "REAL_TOPIC", "DLQ_ORIGIN_TOPIC")  # properties that nodes set

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from duolog import BadRequest, DuologError, Fatal, ResultUnknown, Retryable
 
-from node.console.view.visits import Done
+from duolog_server.node.console.view.visits import Done
 
 FORM_SECONDS = 2 * 3600.0
 FORMS_MAX = 100

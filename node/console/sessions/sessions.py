@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from duolog import Busy, Client, Unauthenticated
 
-from node.console.searches.running import Room, Searches
-from node.console.sessions.forms import Forms, Told
-from node.console.view.rates import Rates
-from node.console.view.visits import Undo
+from duolog_server.node.console.searches.running import Room, Searches
+from duolog_server.node.console.sessions.forms import Forms, Told
+from duolog_server.node.console.view.rates import Rates
+from duolog_server.node.console.view.visits import Undo
 
 IDLE_SECONDS = 30 * 60.0
 AGE_SECONDS = 12 * 3600.0

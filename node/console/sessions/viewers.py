@@ -10,11 +10,11 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from node.console.searches.running import Searches
-from node.console.sessions.forms import Forms
-from node.console.sessions.sessions import LOOKS_MAX, MakeClient, Session, Sessions
-from node.console.settings import Settings
-from node.console.view.visits import Visit
+from duolog_server.node.console.searches.running import Searches
+from duolog_server.node.console.sessions.forms import Forms
+from duolog_server.node.console.sessions.sessions import LOOKS_MAX, MakeClient, Session, Sessions
+from duolog_server.node.console.settings import Settings
+from duolog_server.node.console.view.visits import Visit
 
 COOKIE = "duolog_console"
 STREAMS_MAX = 64  # live pages of all sessions together

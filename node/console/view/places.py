@@ -2,9 +2,9 @@
 
 from duolog import BadRequest
 
-from node.console.view.words import THIN
-from node.inspection.messages.places import OFFSET_MAX, QUEUE_ID_MAX, place_of
-from node.inspection.times import BadTime, time_of
+from duolog_server.node.console.view.words import THIN
+from duolog_server.node.inspection.messages.places import OFFSET_MAX, QUEUE_ID_MAX, place_of
+from duolog_server.node.inspection.times import BadTime, time_of
 
 
 def queue_offset(value: str) -> tuple[int, int]:

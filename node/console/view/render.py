@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from duolog import DuologError, Unauthenticated
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from node.console.view import addresses, words
-from node.console.view.visits import Shown
+from duolog_server.node.console.view import addresses, words
+from duolog_server.node.console.view.visits import Shown
 
 LIVE_SECONDS = 1.0  # between two looks
 STREAM_SECONDS = 600.0  # then the browser asks for the next stream
@@ -23,7 +23,7 @@ Look = Callable[[], Awaitable[Shown]]
 def environment() -> Environment:
     """The templates; all that they show is escaped."""
     made = Environment(
-        loader=PackageLoader("node.console"),
+        loader=PackageLoader("duolog_server.node.console"),
         autoescape=select_autoescape(default=True),
         undefined=StrictUndefined,
         trim_blocks=True,

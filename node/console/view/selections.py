@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from duolog import BadRequest
 
-from node.inspection.messages.places import Place, place_of
+from duolog_server.node.inspection.messages.places import Place, place_of
 
 CHOSEN = "letter:"  # before the place in the name of a check box
 SELECTED = "selected"  # the form has check boxes

@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from node.console.view.words import duration, pause
-from node.inspection.masterships import Led
+from duolog_server.node.console.view.words import duration, pause
+from duolog_server.node.inspection.masterships import Led
 
 HEIGHT = 72
 SCALE = 14.0  # for ten times as long

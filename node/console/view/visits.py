@@ -6,9 +6,9 @@ from typing import Any
 
 from duolog import Client
 
-from node.console.searches.running import Searches
-from node.console.seeing.seen import Seeing
-from node.console.view.rates import Rates
+from duolog_server.node.console.searches.running import Searches
+from duolog_server.node.console.seeing.seen import Seeing
+from duolog_server.node.console.view.rates import Rates
 
 
 @dataclass(frozen=True, slots=True)

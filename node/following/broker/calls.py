@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from node.remoting.calling import ANYBODY, Access, Calling, CallRefused, connect
-from node.remoting.codec import fastjson
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.calling import ANYBODY, Access, Calling, CallRefused, connect
+from duolog_server.node.remoting.codec import fastjson
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.errors import BadRequest
 
 BODY_SECONDS = 20.0  # for the tables of a large cluster
 BEGINNING_SECONDS = 3.0  # in which a broker that has just begun cannot answer everything

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, field
 
-from node.following.broker.calls import BadAnswer, OldBroker, Runtime
-from node.following.broker.tables import parsed, read_tables
-from node.remoting.calling import ANYBODY, Access, CallRefused, connect
-from node.remoting.codec import fastjson
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.errors import BadRequest
-from store.metadata import Metadata
-from store.metadatafiles import TOPICS
+from duolog_server.node.following.broker.calls import BadAnswer, OldBroker, Runtime
+from duolog_server.node.following.broker.tables import parsed, read_tables
+from duolog_server.node.remoting.calling import ANYBODY, Access, CallRefused, connect
+from duolog_server.node.remoting.codec import fastjson
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.store.metadata import Metadata
+from duolog_server.store.metadatafiles import TOPICS
 
 MASTER = 0
 

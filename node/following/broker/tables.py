@@ -7,12 +7,12 @@ log. consumerFilter.json is not read: consumers name their expressions again whe
 
 from collections.abc import Mapping
 
-from node.following.broker.calls import BadAnswer, OldBroker
-from node.remoting.codec.codes import RequestCode
-from store import jsontext
-from store.disk import Disk
-from store.metadata import NOT_THE_SHAPE, Metadata
-from store.metadatafiles import DELAYS, EXPORTS, GROUPS, OFFSETS, TOPICS
+from duolog_server.node.following.broker.calls import BadAnswer, OldBroker
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.store import jsontext
+from duolog_server.store.disk import Disk
+from duolog_server.store.metadata import NOT_THE_SHAPE, Metadata
+from duolog_server.store.metadatafiles import DELAYS, EXPORTS, GROUPS, OFFSETS, TOPICS
 
 _CODES = {
     TOPICS: RequestCode.GET_ALL_TOPIC_CONFIG,

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from duolog import Client, DuologError, Message
 
-from node.inspection.deadletters.places import letters_at, letters_from
-from node.inspection.messages.places import Place
+from duolog_server.node.inspection.deadletters.places import letters_at, letters_from
+from duolog_server.node.inspection.messages.places import Place
 
 EXPORT_BYTES_MAX = 1 << 30
 EXPORT_SECONDS_MAX = 600.0

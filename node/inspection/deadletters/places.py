@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from duolog import Client, Message, UnknownTopic
 from duolog._message import DEAD_LETTER_PREFIX
 
-from node.inspection.messages.places import Place
+from duolog_server.node.inspection.messages.places import Place
 
 READ = 100
 READ_BYTES = 1 << 20

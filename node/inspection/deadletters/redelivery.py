@@ -24,9 +24,9 @@ from duolog import (
 from duolog._columns import COPY_MARK, ONE_KEY, RESERVED, split_keys
 from duolog._producer import Producer
 
-from node.inspection.deadletters.places import letters_at, spans_of, topic_of
-from node.inspection.messages.copies import Copy, send_again
-from node.inspection.messages.places import Place
+from duolog_server.node.inspection.deadletters.places import letters_at, spans_of, topic_of
+from duolog_server.node.inspection.messages.copies import Copy, send_again
+from duolog_server.node.inspection.messages.places import Place
 
 ARRIVAL_SECONDS = 2.0  # if nothing arrives for this long, all dead letters were sent
 AT_ONCE, BYTES_AT_ONCE = 100, 8 << 20  # of one round: at least one, or its bodies

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from duolog import GroupDescription, GroupQueue, TopicDescription
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-from node.inspection.doctor.findings import NOTE, WARNING, Finding
+from duolog_server.node.inspection.doctor.findings import NOTE, WARNING, Finding
 
 OLD_MS = 600_000  # a message that nobody has consumed for longer
 

@@ -5,11 +5,18 @@ from collections.abc import Iterator, Sequence
 
 from duolog import NodeStatus
 
-from node.inspection.doctor.consumers import diagnose_groups
-from node.inspection.doctor.findings import NOTE, SEVERITIES, WARNING, Clock, Finding, Seen
-from node.inspection.doctor.nodes import down, namesake, of_node, refuses, stranger
-from node.inspection.doctor.replicagroups import of_replica_group
-from node.inspection.doctor.replication import leases
+from duolog_server.node.inspection.doctor.consumers import diagnose_groups
+from duolog_server.node.inspection.doctor.findings import (
+    NOTE,
+    SEVERITIES,
+    WARNING,
+    Clock,
+    Finding,
+    Seen,
+)
+from duolog_server.node.inspection.doctor.nodes import down, namesake, of_node, refuses, stranger
+from duolog_server.node.inspection.doctor.replicagroups import of_replica_group
+from duolog_server.node.inspection.doctor.replication import leases
 
 CLOCKS_MS = 500  # clocks that differ by more are reported
 # What is so for a moment when masters change.

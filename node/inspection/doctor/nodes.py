@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from duolog import NodeStatus
 
-from node.inspection.doctor.findings import (
+from duolog_server.node.inspection.doctor.findings import (
     ERROR,
     NOTE,
     WARNING,
@@ -14,8 +14,8 @@ from node.inspection.doctor.findings import (
     members_of,
     replica_of,
 )
-from node.inspection.doctor.replication import of_replication
-from store.directories import LOG
+from duolog_server.node.inspection.doctor.replication import of_replication
+from duolog_server.store.directories import LOG
 
 DISPATCH_BYTES = 16 << 20
 EXPIRES_MS = 14 * 86_400_000  # a certificate that expires earlier is reported

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from duolog import GroupRoute, NodeStatus
 
-from ha.guarantee import OPTIONS, BadGuarantee, Guarantee
-from ha.options import AckMode
-from node.inspection.doctor.findings import (
+from duolog_server.ha.guarantee import OPTIONS, BadGuarantee, Guarantee
+from duolog_server.ha.options import AckMode
+from duolog_server.node.inspection.doctor.findings import (
     ERROR,
     NOTE,
     WARNING,
@@ -16,8 +16,8 @@ from node.inspection.doctor.findings import (
     masters_of,
     members_of,
 )
-from node.inspection.doctor.nodes import down
-from node.inspection.doctor.replication import is_etcd_away
+from duolog_server.node.inspection.doctor.nodes import down
+from duolog_server.node.inspection.doctor.replication import is_etcd_away
 
 
 def of_replica_group(seen: Seen, route: GroupRoute) -> Iterator[Finding]:

@@ -4,7 +4,14 @@ from collections.abc import Iterator, Sequence
 
 from duolog import NodeStatus
 
-from node.inspection.doctor.findings import ERROR, NOTE, WARNING, Finding, Seen, masters_of
+from duolog_server.node.inspection.doctor.findings import (
+    ERROR,
+    NOTE,
+    WARNING,
+    Finding,
+    Seen,
+    masters_of,
+)
 
 LAG_MS = 30_000  # a slave that is further behind is reported
 RENEWAL_SHARE = 0.2  # of a lease: renewals that take longer are reported; there are three in it

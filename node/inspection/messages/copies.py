@@ -16,7 +16,7 @@ from duolog._producer import Producer
 from duolog._terms import Terms
 from duolog._unrouted import Place
 
-from store.record import KEPT_FLAGS, PROPERTIES_BYTES_MAX, room_for
+from duolog_server.store.record import KEPT_FLAGS, PROPERTIES_BYTES_MAX, room_for
 
 _ROOM = PROPERTIES_BYTES_MAX - room_for({"UNIQ_KEY": 32})  # which the copy gets anew
 _OF_ALL = frozenset(("KEYS", "TAGS"))  # reserved, and users' own all the same

@@ -14,10 +14,10 @@ from duolog import (
     UnknownTopic,
 )
 
-from node.inspection.messages.places import OFFSET_MAX, Place
-from node.inspection.messages.tracerecords import TraceRecord, parse
-from node.inspection.topics import parts_of
-from store.metadata import TRACE_TOPIC
+from duolog_server.node.inspection.messages.places import OFFSET_MAX, Place
+from duolog_server.node.inspection.messages.tracerecords import TraceRecord, parse
+from duolog_server.node.inspection.topics import parts_of
+from duolog_server.store.metadata import TRACE_TOPIC
 
 RECORDS_MAX = 64  # of one message in the trace topic
 

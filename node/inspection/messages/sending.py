@@ -11,9 +11,9 @@ from duolog import Client, Message, NoSuchMessage, Receipt
 from duolog._columns import ONE_KEY, RESERVED, split_keys
 from duolog._tracecontext import TRACEPARENT, TRACESTATE
 
-from node.inspection.messages.copies import Copy, send_again
-from node.inspection.messages.way import place_text
-from store.metadata import is_reserved_topic
+from duolog_server.node.inspection.messages.copies import Copy, send_again
+from duolog_server.node.inspection.messages.way import place_text
+from duolog_server.store.metadata import is_reserved_topic
 
 NOT_SENT_AGAIN = "only nodes write to {topic}: its messages cannot be sent again"
 NODES_OWN = "%"  # retries, dead letters

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from duolog._tracecontext import context_of
 
-from node.inspection.messages.tracerecords import TraceRecord
-from node.inspection.times import iso
+from duolog_server.node.inspection.messages.tracerecords import TraceRecord
+from duolog_server.node.inspection.times import iso
 
 if TYPE_CHECKING:
     from duolog import GroupTrack, TrackedMessage, TrackStep

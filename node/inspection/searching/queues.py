@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from duolog import Client, QueueStats, UnknownTopic
 from duolog._background import together
 
-from node.inspection.searching.terms import Terms
+from duolog_server.node.inspection.searching.terms import Terms
 
 WINDOW, WINDOW_MAX = 64, 16_384  # messages of a queue that are read before another queue is
 WINDOW_BYTES = 1 << 20  # that a window should have

@@ -17,9 +17,9 @@ from typing import Generic, TypeVar
 from duolog import Batch, Client, Message, Throttled
 from duolog.wire import duolog_pb2 as wire
 
-from node.inspection.searching.matching import Needle
-from node.inspection.searching.queues import Queue, queues_of
-from node.inspection.searching.terms import End, Progress, Terms
+from duolog_server.node.inspection.searching.matching import Needle
+from duolog_server.node.inspection.searching.queues import Queue, queues_of
+from duolog_server.node.inspection.searching.terms import End, Progress, Terms
 
 READ_BYTES = 1 << 20  # of bodies, in one read
 BYTES_A_SECOND = 32 << 20

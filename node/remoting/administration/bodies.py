@@ -6,10 +6,10 @@ Lists that may be very long are written in slices, so that others have turns mea
 import json
 from collections.abc import Iterable, Mapping
 
-from node.core.slices import Slices
-from node.remoting.codec.fastjson import MessageQueue, Value, dumps
-from node.remoting.codec.fields import written
-from node.remoting.codec.heartbeats import TAG, Subscription
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.remoting.codec.fastjson import MessageQueue, Value, dumps
+from duolog_server.node.remoting.codec.fields import written
+from duolog_server.node.remoting.codec.heartbeats import TAG, Subscription
 
 NAMES_AT_ONCE = 1000
 

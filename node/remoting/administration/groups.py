@@ -6,19 +6,19 @@ from typing import TypeGuard
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from node.api.verbs import Verbs
-from node.broker import Broker
-from node.remoting.administration.bodies import dumps
-from node.remoting.codec.adminbodies import group_name, read_group, read_groups
-from node.remoting.codec.adminheaders import DeleteGroupRequest, GroupRequest
-from node.remoting.codec.codes import ResponseCode
-from node.remoting.codec.command import NUMBER_MAX, Command
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.fastjson import Key, Value
-from node.remoting.codec.fields import read_header
-from node.remoting.port.desk import Peer
-from node.remoting.refusals import Refused
-from store.metadata import new_group
+from duolog_server.node.api.verbs import Verbs
+from duolog_server.node.broker import Broker
+from duolog_server.node.remoting.administration.bodies import dumps
+from duolog_server.node.remoting.codec.adminbodies import group_name, read_group, read_groups
+from duolog_server.node.remoting.codec.adminheaders import DeleteGroupRequest, GroupRequest
+from duolog_server.node.remoting.codec.codes import ResponseCode
+from duolog_server.node.remoting.codec.command import NUMBER_MAX, Command
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.fastjson import Key, Value
+from duolog_server.node.remoting.codec.fields import read_header
+from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.refusals import Refused
+from duolog_server.store.metadata import new_group
 
 # Settings of a group that the native API does not name; they are kept as they are set.
 _TRUTHS = (

@@ -3,11 +3,11 @@
 To delete a pair is no error: tools do so for every topic that they delete.
 """
 
-from node.remoting.codec.adminheaders import KeyValueRequest, NamespaceRequest
-from node.remoting.codec.codes import ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.fields import read_header
-from node.remoting.refusals import Refused
+from duolog_server.node.remoting.codec.adminheaders import KeyValueRequest, NamespaceRequest
+from duolog_server.node.remoting.codec.codes import ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.fields import read_header
+from duolog_server.node.remoting.refusals import Refused
 
 
 def one(request: Command) -> Command:

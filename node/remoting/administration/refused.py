@@ -1,7 +1,7 @@
 """Requests of RocketMQ's tools that are refused, each with its reason."""
 
-from node.remoting.codec.codes import ResponseCode
-from node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.codes import ResponseCode
+from duolog_server.node.remoting.codec.command import Command
 
 _SETTER = (
     "settings are not changed over the network: edit the node's file and restart it; "

@@ -3,29 +3,29 @@
 import asyncio
 from collections.abc import Mapping
 
-from node.api.verbs import Verbs
-from node.broker import Broker
-from node.methods import Handler as Method
-from node.quotas.quotas import Who
-from node.remoting.administration import namespace
-from node.remoting.administration.brokers.configuration import Configuration
-from node.remoting.administration.brokers.files import Files
-from node.remoting.administration.brokers.replicas import Replicas
-from node.remoting.administration.brokers.runtime import Runtime
-from node.remoting.administration.brokers.statistics import Statistics
-from node.remoting.administration.consumers.asking import Asking
-from node.remoting.administration.consumers.connections import Connections
-from node.remoting.administration.consumers.progress import Progress
-from node.remoting.administration.consumers.resets import Resets
-from node.remoting.administration.groups import Groups
-from node.remoting.administration.topics import Topics
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import HEADER_BYTES_MAX, Command
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.frames import FRAME_BYTES_MAX
-from node.remoting.guarding.sight import Sight
-from node.remoting.members import Members
-from node.remoting.port.desk import Handler, Peer
+from duolog_server.node.api.verbs import Verbs
+from duolog_server.node.broker import Broker
+from duolog_server.node.methods import Handler as Method
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.remoting.administration import namespace
+from duolog_server.node.remoting.administration.brokers.configuration import Configuration
+from duolog_server.node.remoting.administration.brokers.files import Files
+from duolog_server.node.remoting.administration.brokers.replicas import Replicas
+from duolog_server.node.remoting.administration.brokers.runtime import Runtime
+from duolog_server.node.remoting.administration.brokers.statistics import Statistics
+from duolog_server.node.remoting.administration.consumers.asking import Asking
+from duolog_server.node.remoting.administration.consumers.connections import Connections
+from duolog_server.node.remoting.administration.consumers.progress import Progress
+from duolog_server.node.remoting.administration.consumers.resets import Resets
+from duolog_server.node.remoting.administration.groups import Groups
+from duolog_server.node.remoting.administration.topics import Topics
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.command import HEADER_BYTES_MAX, Command
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX
+from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.members import Members
+from duolog_server.node.remoting.port.desk import Handler, Peer
 
 BODY_BYTES_MAX = FRAME_BYTES_MAX - HEADER_BYTES_MAX
 LISTS_AT_ONCE = 2  # that are made at a time, for all clients

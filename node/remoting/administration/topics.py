@@ -5,28 +5,28 @@ from collections.abc import Mapping
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from node.api.readership import groups_of, topics_of
-from node.api.verbs import Verbs
-from node.broker import Broker
-from node.core.slices import Slices
-from node.remoting.administration.bodies import QueueRows, dumps, name_list
-from node.remoting.administration.brokers.statistics import Statistics
-from node.remoting.administration.names import topic_names
-from node.remoting.codec.adminbodies import read_topics, topic_name
-from node.remoting.codec.adminheaders import (
+from duolog_server.node.api.readership import groups_of, topics_of
+from duolog_server.node.api.verbs import Verbs
+from duolog_server.node.broker import Broker
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.remoting.administration.bodies import QueueRows, dumps, name_list
+from duolog_server.node.remoting.administration.brokers.statistics import Statistics
+from duolog_server.node.remoting.administration.names import topic_names
+from duolog_server.node.remoting.codec.adminbodies import read_topics, topic_name
+from duolog_server.node.remoting.codec.adminheaders import (
     ClusterRequest,
     CreateTopicRequest,
     GroupRequest,
     TopicRequest,
 )
-from node.remoting.codec.command import Command
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.fields import read_header
-from node.remoting.codec.heartbeats import read_object
-from node.remoting.guarding.sight import Sight
-from node.remoting.port.desk import Peer
-from node.remoting.routes import retried_group
-from store.metadata import LITE_EXPIRATION, PERM_READ, PERM_WRITE, is_reserved_topic
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.fields import read_header
+from duolog_server.node.remoting.codec.heartbeats import read_object
+from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.routes import retried_group
+from duolog_server.store.metadata import LITE_EXPIRATION, PERM_READ, PERM_WRITE, is_reserved_topic
 
 MESSAGE_TYPE = "message.type"
 

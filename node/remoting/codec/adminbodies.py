@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.fastjson import Key, Value, loads
-from node.remoting.codec.heartbeats import (
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.fastjson import Key, Value, loads
+from duolog_server.node.remoting.codec.heartbeats import (
     JSON_BYTES_MAX,
     read_list,
     read_name,

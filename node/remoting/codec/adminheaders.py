@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.fields import Int, Long
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.fields import Int, Long
 
 # -- topics ----------------------------------------------------------------------------------------
 

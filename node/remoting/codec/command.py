@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from json.encoder import encode_basestring_ascii as _quoted
 
-from node.remoting.codec.errors import BadFrame
+from duolog_server.node.remoting.codec.errors import BadFrame
 
 VERSION = 409  # V4_9_8: clients take the version of answers for the broker's
 RESPONSE, ONEWAY = 0x1, 0x2

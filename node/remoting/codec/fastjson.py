@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]  # of CPython: the end of a text
 from typing import NamedTuple
 
-from node.remoting.codec.command import sound
-from node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.command import sound
+from duolog_server.node.remoting.codec.errors import BadRequest
 
 DEPTH_MAX = 32
 _SPACE = re.compile(r"[ \t\r\n]*")

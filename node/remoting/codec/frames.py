@@ -8,8 +8,8 @@ bytes on that come after its lengths.
 import struct
 from collections.abc import Callable
 
-from node.remoting.codec.command import HEADER_BYTES_MAX, Command, read
-from node.remoting.codec.errors import BadFrame
+from duolog_server.node.remoting.codec.command import HEADER_BYTES_MAX, Command, read
+from duolog_server.node.remoting.codec.errors import BadFrame
 
 FRAME_BYTES_MAX = 1 << 24  # RocketMQ's; so the first byte of a frame is 0
 SHORT_BYTES = 16 << 10  # a longer frame is a long one

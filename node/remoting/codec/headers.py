@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from node.remoting.codec.adminheaders import ADMIN_REQUESTS, WITHOUT_FIELDS
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.fields import Int, Long, fields_of, read_fields, read_header
-from node.remoting.codec.registrations import RegisterRequest, UnregisterBrokerRequest
+from duolog_server.node.remoting.codec.adminheaders import ADMIN_REQUESTS, WITHOUT_FIELDS
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.fields import Int, Long, fields_of, read_fields, read_header
+from duolog_server.node.remoting.codec.registrations import RegisterRequest, UnregisterBrokerRequest
 
 # -- name server -----------------------------------------------------------------------------------
 

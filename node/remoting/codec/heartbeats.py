@@ -8,8 +8,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from node.remoting.codec.command import OTHER
-from node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.command import OTHER
+from duolog_server.node.remoting.codec.errors import BadRequest
 
 GROUPS_MAX = 1024  # of one client
 SUBSCRIPTIONS_MAX = 1024  # of one group

@@ -4,8 +4,13 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.heartbeats import read_list, read_name, read_object, read_text
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.heartbeats import (
+    read_list,
+    read_name,
+    read_object,
+    read_text,
+)
 
 QUEUES_MAX = 1 << 16
 

@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from node.remoting.codec.fields import Int, Long
+from duolog_server.node.remoting.codec.fields import Int, Long
 
 COMPRESSED_FROM = 1000  # topics: old name servers know the plain form alone, which is long
 _LENGTH = struct.Struct(">I")

@@ -14,7 +14,7 @@ import hashlib
 import hmac
 from dataclasses import replace
 
-from node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.command import Command
 
 ACCESS_KEY, SIGNATURE = "AccessKey", "Signature"
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"

@@ -7,26 +7,35 @@ from dataclasses import replace
 from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
-from node.access.gate import PRINCIPAL, Principal
-from node.broker import Broker
-from node.core.slices import Slices
-from node.pop.retrytopics import group_retry_topic
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import LANGUAGES, NUMBER_MAX, ONEWAY, OTHER, Command
-from node.remoting.codec.fields import read_header, write_header
-from node.remoting.codec.headers import MembersRequest, SendBackRequest, UnregisterRequest
-from node.remoting.codec.heartbeats import ConsumerData, member_list, read_check, read_heartbeat
-from node.remoting.codec.locks import QueueName, locked, read_locks
-from node.remoting.consuming.locks import QueueLocks
-from node.remoting.consuming.pulling import filter_of
-from node.remoting.guarding.sight import Sight
-from node.remoting.members import Members
-from node.remoting.places import message_for
-from node.remoting.port.desk import Begun, Peer
-from node.remoting.refusals import Refused
-from store.errors import BadGroup
-from store.metadata import check_group
-from store.record import TOPIC_BYTES_MAX
+from duolog_server.node.access.gate import PRINCIPAL, Principal
+from duolog_server.node.broker import Broker
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.pop.retrytopics import group_retry_topic
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import LANGUAGES, NUMBER_MAX, ONEWAY, OTHER, Command
+from duolog_server.node.remoting.codec.fields import read_header, write_header
+from duolog_server.node.remoting.codec.headers import (
+    MembersRequest,
+    SendBackRequest,
+    UnregisterRequest,
+)
+from duolog_server.node.remoting.codec.heartbeats import (
+    ConsumerData,
+    member_list,
+    read_check,
+    read_heartbeat,
+)
+from duolog_server.node.remoting.codec.locks import QueueName, locked, read_locks
+from duolog_server.node.remoting.consuming.locks import QueueLocks
+from duolog_server.node.remoting.consuming.pulling import filter_of
+from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.members import Members
+from duolog_server.node.remoting.places import message_for
+from duolog_server.node.remoting.port.desk import Begun, Peer
+from duolog_server.node.remoting.refusals import Refused
+from duolog_server.store.errors import BadGroup
+from duolog_server.store.metadata import check_group
+from duolog_server.store.record import TOPIC_BYTES_MAX
 
 GIVE_UP_LEVEL = -1  # RocketMQ's: the message becomes a dead letter
 TOLD_MAX = 5000  # members that are told of others in a second; a group is told whole

@@ -8,8 +8,8 @@ a queue.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from store.clocks import MonoMs
-from store.queueends import QueueKey
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.queueends import QueueKey
 
 LOCK_MS = 60_000  # RocketMQ's: clients renew every 20 s
 LOCKS_MAX = 100_000  # of all groups; each takes 300 bytes

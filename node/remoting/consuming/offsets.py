@@ -11,14 +11,14 @@ import structlog
 from duolog import Start
 from duolog import _errors as sdk
 
-from node.broker import Broker
-from node.consuming.longpoll import check_place
-from node.consuming.offsets import begin, offset_at
-from node.consuming.reading import physical_memory
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.fields import read_header, write_header
-from node.remoting.codec.headers import (
+from duolog_server.node.broker import Broker
+from duolog_server.node.consuming.longpoll import check_place
+from duolog_server.node.consuming.offsets import begin, offset_at
+from duolog_server.node.consuming.reading import physical_memory
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.fields import read_header, write_header
+from duolog_server.node.remoting.codec.headers import (
     OffsetResponse,
     QueryOffsetRequest,
     QueueRequest,
@@ -26,11 +26,11 @@ from node.remoting.codec.headers import (
     StoreTimeResponse,
     UpdateOffsetRequest,
 )
-from node.remoting.codec.heartbeats import FROM_FIRST, FROM_TIME
-from node.remoting.members import Members
-from node.remoting.port.desk import Peer
-from node.remoting.refusals import Refused
-from store.queueends import QueueKey
+from duolog_server.node.remoting.codec.heartbeats import FROM_FIRST, FROM_TIME
+from duolog_server.node.remoting.members import Members
+from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.refusals import Refused
+from duolog_server.store.queueends import QueueKey
 
 log = structlog.get_logger("duolog.remoting")
 

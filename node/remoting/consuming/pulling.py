@@ -6,29 +6,29 @@ from functools import lru_cache
 
 from duolog import _errors as sdk
 
-from node.access.gate import name_of_caller
-from node.broker import Broker
-from node.consuming.longpoll import check_place, poll, within_room
-from node.consuming.reading import Selection
-from node.filters.sqlfilter import SqlFilter
-from node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
-from node.quotas.quotas import Who
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.fields import read_header, write_header
-from node.remoting.codec.headers import PullRequest, PullResponse
-from node.remoting.codec.heartbeats import EXPRESSION_CHARACTERS_MAX, SQL
-from node.remoting.codec.routes import MASTER_ID
-from node.remoting.consuming.offsets import Offsets
-from node.remoting.members import Members
-from node.remoting.port.desk import Peer
-from node.remoting.refusals import Refused
-from store.errors import CorruptRecord
-from store.kernels import decode
-from store.kernels.jit import I64
-from store.queueends import QueueKey
-from store.reader import GetMessageStatus, GetResult
+from duolog_server.node.access.gate import name_of_caller
+from duolog_server.node.broker import Broker
+from duolog_server.node.consuming.longpoll import check_place, poll, within_room
+from duolog_server.node.consuming.reading import Selection
+from duolog_server.node.filters.sqlfilter import SqlFilter
+from duolog_server.node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.fields import read_header, write_header
+from duolog_server.node.remoting.codec.headers import PullRequest, PullResponse
+from duolog_server.node.remoting.codec.heartbeats import EXPRESSION_CHARACTERS_MAX, SQL
+from duolog_server.node.remoting.codec.routes import MASTER_ID
+from duolog_server.node.remoting.consuming.offsets import Offsets
+from duolog_server.node.remoting.members import Members
+from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.refusals import Refused
+from duolog_server.store.errors import CorruptRecord
+from duolog_server.store.kernels import decode
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.reader import GetMessageStatus, GetResult
 
 COMMITS, SUSPENDS, HAS_SUBSCRIPTION = 0x1, 0x2, 0x4  # bits of a pull's flags
 BYTES_MAX = 4 << 20  # of bodies in one answer; a single larger message is answered

@@ -10,11 +10,16 @@ from typing import Protocol
 
 from duolog import _errors as sdk
 
-from node.access.gate import UNKNOWN, Gate, Principal
-from node.remoting.codec.command import Command
-from node.remoting.codec.signatures import ACCESS_KEY, SIGNATURE, access_key_of, is_signed
-from node.remoting.port.desk import Peer
-from node.rights.policies import NAME_MAX
+from duolog_server.node.access.gate import UNKNOWN, Gate, Principal
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.signatures import (
+    ACCESS_KEY,
+    SIGNATURE,
+    access_key_of,
+    is_signed,
+)
+from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.rights.policies import NAME_MAX
 
 NOBODY = "No accessKey is configured: this node serves signed requests only (ACL 1.0)"
 

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from node.access.access import Access
-from node.api.guard import Guard
-from node.broker import Broker
-from node.config import RocketmqSection
-from node.remoting.guarding.callers import KeyPair, Users
-from node.remoting.guarding.guard import RequestGuard
-from node.remoting.guarding.sight import Sight
+from duolog_server.node.access.access import Access
+from duolog_server.node.api.guard import Guard
+from duolog_server.node.broker import Broker
+from duolog_server.node.config import RocketmqSection
+from duolog_server.node.remoting.guarding.callers import KeyPair, Users
+from duolog_server.node.remoting.guarding.guard import RequestGuard
+from duolog_server.node.remoting.guarding.sight import Sight
 
 
 @dataclass(frozen=True, slots=True)

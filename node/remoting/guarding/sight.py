@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from duolog import _errors as sdk
 
-from node.access.gate import PRINCIPAL, Principal
-from node.access.rules import Facts, Needs, group_sub, reads, sees_group
-from node.api.guard import Guard
-from node.remoting.rules import sends
+from duolog_server.node.access.gate import PRINCIPAL, Principal
+from duolog_server.node.access.rules import Facts, Needs, group_sub, reads, sees_group
+from duolog_server.node.api.guard import Guard
+from duolog_server.node.remoting.rules import sends
 
 NeedsOf = Callable[[str, Facts], Needs]
 

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from node.remoting.calling import Access, Calling, CallRefused, connect
-from node.remoting.codec.codes import RequestCode
-from node.remoting.naming.registration import Registration
+from duolog_server.node.remoting.calling import Access, Calling, CallRefused, connect
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.naming.registration import Registration
 
 log = structlog.get_logger("duolog.remoting")
 

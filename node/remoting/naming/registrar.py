@@ -11,15 +11,15 @@ from collections.abc import Collection
 
 from duolog._background import Background
 
-from node.broker import Broker
-from node.config import RemotingSection
-from node.remoting.calling import ANYBODY, Access
-from node.remoting.codec.routes import MASTER_ID
-from node.remoting.naming.nameserver import NameServer
-from node.remoting.naming.registration import Registration, Registrations, Standing
-from node.remoting.routes import default_topics
-from store.metadata import SYSTEM_TOPIC
-from store.queueends import QueueKey
+from duolog_server.node.broker import Broker
+from duolog_server.node.config import RemotingSection
+from duolog_server.node.remoting.calling import ANYBODY, Access
+from duolog_server.node.remoting.codec.routes import MASTER_ID
+from duolog_server.node.remoting.naming.nameserver import NameServer
+from duolog_server.node.remoting.naming.registration import Registration, Registrations, Standing
+from duolog_server.node.remoting.routes import default_topics
+from duolog_server.store.metadata import SYSTEM_TOPIC
+from duolog_server.store.queueends import QueueKey
 
 LOOK_SECONDS = 1.0  # a master may be over before its role is
 PAUSE_RATIO = 10.0  # of the time that making a registration took

@@ -8,18 +8,18 @@ queues and no rights: name servers forget none by themselves, and clients leave 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from node.core.slices import Slices
-from node.remoting.codec.fields import write_header
-from node.remoting.codec.messages import body_crc
-from node.remoting.codec.registrations import (
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.remoting.codec.fields import write_header
+from duolog_server.node.remoting.codec.messages import body_crc
+from duolog_server.node.remoting.codec.registrations import (
     DataVersion,
     RegisterBody,
     RegisteredTopic,
     RegisterRequest,
     UnregisterBrokerRequest,
 )
-from store.clocks import WallMs
-from store.metadata import TopicConfig, is_system_topic
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.metadata import TopicConfig, is_system_topic
 
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"  # of every broker; RocketMQ 5 refuses a first single topic
 DELETED_MAX = 10_000

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from node.remoting.codec.command import Command
-from store.record import Host
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.store.record import Host
 
 P = ParamSpec("P")
 T = TypeVar("T")

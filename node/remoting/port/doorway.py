@@ -10,10 +10,10 @@ from typing import cast
 
 import structlog
 
-from node.handshakes import Handshakes, Unsecured
-from node.portconnections import Connected, host_of
-from node.remoting.codec.frames import TLS_HANDSHAKE
-from node.remoting.port.connection import IDLE_TICKS, Connection
+from duolog_server.node.handshakes import Handshakes, Unsecured
+from duolog_server.node.portconnections import Connected, host_of
+from duolog_server.node.remoting.codec.frames import TLS_HANDSHAKE
+from duolog_server.node.remoting.port.connection import IDLE_TICKS, Connection
 
 log = structlog.get_logger("duolog.remoting")
 

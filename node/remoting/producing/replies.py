@@ -11,18 +11,23 @@ from dataclasses import replace
 
 from duolog import _errors as sdk
 
-from node.broker import Broker
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.fields import write_header
-from node.remoting.codec.headers import PushReplyRequest, SendRequest, SendResponse, read_send
-from node.remoting.codec.messages import END, properties_text, property_of
-from node.remoting.guarding.sight import Sight
-from node.remoting.held import Held
-from node.remoting.members import Members
-from node.remoting.port.desk import Begun, Peer
-from node.remoting.producing.sending import REGION, Sending
-from node.remoting.refusals import refusal
+from duolog_server.node.broker import Broker
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.fields import write_header
+from duolog_server.node.remoting.codec.headers import (
+    PushReplyRequest,
+    SendRequest,
+    SendResponse,
+    read_send,
+)
+from duolog_server.node.remoting.codec.messages import END, properties_text, property_of
+from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.held import Held
+from duolog_server.node.remoting.members import Members
+from duolog_server.node.remoting.port.desk import Begun, Peer
+from duolog_server.node.remoting.producing.sending import REGION, Sending
+from duolog_server.node.remoting.refusals import refusal
 
 PUSH_SECONDS = 10.0  # RocketMQ's
 HELD_BYTES_MAX = 64 << 20  # of replies whose clients have not answered

@@ -13,22 +13,22 @@ from typing import NamedTuple
 import numpy as np
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-from node.access.gate import name_of_caller
-from node.broker import Broker
-from node.clocks import TIME_MS_MAX
-from node.core.traffic import NORMAL
-from node.deferred.redirect import fitting
-from node.deferred.transactionservice import IMMUNITY_SECONDS_MAX
-from node.engine.log import Outcome
-from node.pop.retrytopics import RETRY_TIMES, WAITING_BYTES, dead_letter_topic
-from node.quotas.quotas import Who
-from node.remoting.batches import read_batch
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.fields import fields_of
-from node.remoting.codec.headers import SendRequest, SendResponse, read_send
-from node.remoting.codec.messages import (
+from duolog_server.node.access.gate import name_of_caller
+from duolog_server.node.broker import Broker
+from duolog_server.node.clocks import TIME_MS_MAX
+from duolog_server.node.core.traffic import NORMAL
+from duolog_server.node.deferred.redirect import fitting
+from duolog_server.node.deferred.transactionservice import IMMUNITY_SECONDS_MAX
+from duolog_server.node.engine.log import Outcome
+from duolog_server.node.pop.retrytopics import RETRY_TIMES, WAITING_BYTES, dead_letter_topic
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.remoting.batches import read_batch
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.fields import fields_of
+from duolog_server.node.remoting.codec.headers import SendRequest, SendResponse, read_send
+from duolog_server.node.remoting.codec.messages import (
     END,
     LATER,
     PAIR,
@@ -36,20 +36,20 @@ from node.remoting.codec.messages import (
     property_of,
     without,
 )
-from node.remoting.guarding.sight import Sight
-from node.remoting.port.desk import Begun, Peer, tried
-from node.remoting.refusals import Refused, put_code
-from node.remoting.relay import Relay
-from node.remoting.routes import DEFAULT_TOPIC, reply_topic
-from node.service.sends import Placed, Send
-from store.columns import Columns
-from store.errors import BadMessage
-from store.kernels.encode import FIELD_FLAG, FIELDS
-from store.kernels.jit import I64
-from store.messagestore import PutBatch, PutResult, Singles, SinglesResult
-from store.metadata import TopicConfig
-from store.offsets import PhyOffset, QueueOffset
-from store.record import (
+from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.port.desk import Begun, Peer, tried
+from duolog_server.node.remoting.refusals import Refused, put_code
+from duolog_server.node.remoting.relay import Relay
+from duolog_server.node.remoting.routes import DEFAULT_TOPIC, reply_topic
+from duolog_server.node.service.sends import Placed, Send
+from duolog_server.store.columns import Columns
+from duolog_server.store.errors import BadMessage
+from duolog_server.store.kernels.encode import FIELD_FLAG, FIELDS
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.messagestore import PutBatch, PutResult, Singles, SinglesResult
+from duolog_server.store.metadata import TopicConfig
+from duolog_server.store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.record import (
     KEPT_FLAGS,
     PROPERTIES_BYTES_MAX,
     Host,

@@ -4,16 +4,16 @@ import struct
 
 from duolog import _errors as sdk
 
-from node.broker import Broker
-from node.deferred.transactionservice import Check
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import NUMBER_MAX, ONEWAY, Command
-from node.remoting.codec.fields import read_header, write_header
-from node.remoting.codec.headers import CheckTransactionRequest, EndTransactionRequest
-from node.remoting.codec.messages import body_crc
-from node.remoting.guarding.sight import Sight
-from node.remoting.members import Members
-from store.record import (
+from duolog_server.node.broker import Broker
+from duolog_server.node.deferred.transactionservice import Check
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.command import NUMBER_MAX, ONEWAY, Command
+from duolog_server.node.remoting.codec.fields import read_header, write_header
+from duolog_server.node.remoting.codec.headers import CheckTransactionRequest, EndTransactionRequest
+from duolog_server.node.remoting.codec.messages import body_crc
+from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.members import Members
+from duolog_server.store.record import (
     TRANSACTION_COMMIT,
     TRANSACTION_ROLLBACK,
     Record,

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 from duolog import _errors as sdk
 
-from node.broker import Broker
-from node.config import RocketmqSlavesSection
-from node.remoting.codec.codes import ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.fields import read_header, write_header
-from node.remoting.codec.headers import RegisterResponse
-from node.remoting.codec.registrations import RegisterRequest, UnregisterBrokerRequest
-from node.remoting.codec.routes import MASTER_ID
-from node.remoting.port.desk import Begun, Handler, Peer
-from node.remoting.refusals import Refused
-from node.remoting.routes import Routes
+from duolog_server.node.broker import Broker
+from duolog_server.node.config import RocketmqSlavesSection
+from duolog_server.node.remoting.codec.codes import ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.fields import read_header, write_header
+from duolog_server.node.remoting.codec.headers import RegisterResponse
+from duolog_server.node.remoting.codec.registrations import RegisterRequest, UnregisterBrokerRequest
+from duolog_server.node.remoting.codec.routes import MASTER_ID
+from duolog_server.node.remoting.port.desk import Begun, Handler, Peer
+from duolog_server.node.remoting.refusals import Refused
+from duolog_server.node.remoting.routes import Routes
 
 Serve = Callable[[Command], Begun]
 

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from node.broker import Broker
-from node.remoting.codec import fastjson
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.frames import FRAME_BYTES_MAX
-from node.remoting.refusals import Refused
-from store.metadata import Json, Snapshot
-from store.metadatafiles import DELAYS, EXPORTS, GROUPS, OFFSETS, TOPICS, Export
+from duolog_server.node.broker import Broker
+from duolog_server.node.remoting.codec import fastjson
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX
+from duolog_server.node.remoting.refusals import Refused
+from duolog_server.store.metadata import Json, Snapshot
+from duolog_server.store.metadatafiles import DELAYS, EXPORTS, GROUPS, OFFSETS, TOPICS, Export
 
 VERSION_BITS = 53  # whole numbers that any reader of JSON takes
 HEADER_ROOM = 1 << 10  # in a frame, beside the body

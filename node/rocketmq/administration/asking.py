@@ -2,17 +2,17 @@
 a message.
 """
 
-from node.api.verbs import Verbs
-from node.rocketmq.administration.messages import by_id
-from node.rocketmq.administration.serving import Caller
-from node.rocketmq.relay.calls import ANSWER_MARGIN_SECONDS, time_left
-from node.rocketmq.relay.clients import Client, Clients
-from node.rocketmq.relay.questions import Questions
-from node.rocketmq.words.adminstubs import admin
-from node.rocketmq.words.codes import OK, Refused
-from node.rocketmq.words.messages import found
-from node.rocketmq.words.names import group_of, topic_of
-from node.rocketmq.words.stubs import Code, Resource, Status, service
+from duolog_server.node.api.verbs import Verbs
+from duolog_server.node.rocketmq.administration.messages import by_id
+from duolog_server.node.rocketmq.administration.serving import Caller
+from duolog_server.node.rocketmq.relay.calls import ANSWER_MARGIN_SECONDS, time_left
+from duolog_server.node.rocketmq.relay.clients import Client, Clients
+from duolog_server.node.rocketmq.relay.questions import Questions
+from duolog_server.node.rocketmq.words.adminstubs import admin
+from duolog_server.node.rocketmq.words.codes import OK, Refused
+from duolog_server.node.rocketmq.words.messages import found
+from duolog_server.node.rocketmq.words.names import group_of, topic_of
+from duolog_server.node.rocketmq.words.stubs import Code, Resource, Status, service
 
 ASK_SECONDS = 10.0
 TRACE_CHARACTERS_MAX = 1 << 20

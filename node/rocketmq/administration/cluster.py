@@ -12,12 +12,12 @@ from typing import TypeVar
 from duolog import _errors as sdk
 from google.protobuf import message as protobuf
 
-from node.broker import Broker
-from node.rocketmq.relay.calls import Call, is_forwarded
-from node.rocketmq.relay.forward import Answer, Forwarder
-from node.rocketmq.words.codes import Refused, status_of
-from node.rocketmq.words.stubs import Code, Status
-from store.errors import StoreError
+from duolog_server.node.broker import Broker
+from duolog_server.node.rocketmq.relay.calls import Call, is_forwarded
+from duolog_server.node.rocketmq.relay.forward import Answer, Forwarder
+from duolog_server.node.rocketmq.words.codes import Refused, status_of
+from duolog_server.node.rocketmq.words.stubs import Code, Status
+from duolog_server.store.errors import StoreError
 
 UNKNOWN = frozenset(
     (

@@ -5,18 +5,18 @@ from collections.abc import Iterable, Iterator
 from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
-from node.api.readership import groups_of, topics_of
-from node.api.sight import Sight
-from node.broker import Broker
-from node.core.connected import Consumer, Read
-from node.core.slices import Slices
-from node.pop.liteservice import bound_topic
-from node.rocketmq.words.adminstubs import admin
-from node.rocketmq.words.codes import OK, Refused
-from node.rocketmq.words.names import group_of, resource_of, topic_of
-from node.rocketmq.words.stubs import Code, definition
-from store.lightqueues import is_light
-from store.metadata import is_reserved_topic
+from duolog_server.node.api.readership import groups_of, topics_of
+from duolog_server.node.api.sight import Sight
+from duolog_server.node.broker import Broker
+from duolog_server.node.core.connected import Consumer, Read
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.pop.liteservice import bound_topic
+from duolog_server.node.rocketmq.words.adminstubs import admin
+from duolog_server.node.rocketmq.words.codes import OK, Refused
+from duolog_server.node.rocketmq.words.names import group_of, resource_of, topic_of
+from duolog_server.node.rocketmq.words.stubs import Code, definition
+from duolog_server.store.lightqueues import is_light
+from duolog_server.store.metadata import is_reserved_topic
 
 ROWS_MAX = 10_000  # of an answer
 Expression = definition.FilterExpression

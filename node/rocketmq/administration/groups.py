@@ -5,17 +5,22 @@ from collections.abc import Collection, Iterable, Mapping
 
 from duolog.wire import duolog_pb2 as wire
 
-from node.api.sight import Sight
-from node.api.timespans import time_span
-from node.api.verbs import Peer, Verbs, unknown_topic
-from node.broker import Broker
-from node.core.slices import Slices
-from node.rocketmq.words.adminstubs import admin
-from node.rocketmq.words.codes import OK, Refused
-from node.rocketmq.words.names import check_lite_topic, group_of, resource_of, topic_of
-from node.rocketmq.words.stubs import Code, MessageQueue, Resource, definition
-from node.rocketmq.words.times import ms_of
-from store.lightqueues import is_light, lite_queue
+from duolog_server.node.api.sight import Sight
+from duolog_server.node.api.timespans import time_span
+from duolog_server.node.api.verbs import Peer, Verbs, unknown_topic
+from duolog_server.node.broker import Broker
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.rocketmq.words.adminstubs import admin
+from duolog_server.node.rocketmq.words.codes import OK, Refused
+from duolog_server.node.rocketmq.words.names import (
+    check_lite_topic,
+    group_of,
+    resource_of,
+    topic_of,
+)
+from duolog_server.node.rocketmq.words.stubs import Code, MessageQueue, Resource, definition
+from duolog_server.node.rocketmq.words.times import ms_of
+from duolog_server.store.lightqueues import is_light, lite_queue
 
 TOPICS_MAX = 1000  # that a request names
 Accumulation = admin.DescribeGroupAccumulationResponse.GroupAccumulation

@@ -7,19 +7,19 @@ from collections.abc import Iterable
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from node.api.verbs import Peer, Verbs
-from node.broker import Broker
-from node.rocketmq.administration.serving import Caller
-from node.rocketmq.relay.calls import time_left
-from node.rocketmq.sending import Sender
-from node.rocketmq.words.adminstubs import admin
-from node.rocketmq.words.codes import OK, Refused
-from node.rocketmq.words.messages import TRANSACTION, found, kind_of
-from node.rocketmq.words.names import topic_of
-from node.rocketmq.words.stubs import Code, Message
-from node.rocketmq.words.times import ms_of
-from store.errors import BadMessage
-from store.record import parse_message_id
+from duolog_server.node.api.verbs import Peer, Verbs
+from duolog_server.node.broker import Broker
+from duolog_server.node.rocketmq.administration.serving import Caller
+from duolog_server.node.rocketmq.relay.calls import time_left
+from duolog_server.node.rocketmq.sending import Sender
+from duolog_server.node.rocketmq.words.adminstubs import admin
+from duolog_server.node.rocketmq.words.codes import OK, Refused
+from duolog_server.node.rocketmq.words.messages import TRANSACTION, found, kind_of
+from duolog_server.node.rocketmq.words.names import topic_of
+from duolog_server.node.rocketmq.words.stubs import Code, Message
+from duolog_server.node.rocketmq.words.times import ms_of
+from duolog_server.store.errors import BadMessage
+from duolog_server.store.record import parse_message_id
 
 MESSAGES_MAX = 32  # of an answer, as of Messages/Find
 SEND_SECONDS = 3.0

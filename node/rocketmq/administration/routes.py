@@ -3,11 +3,11 @@
 import json
 from collections.abc import Iterable
 
-from node.broker import Broker
-from node.rocketmq.words.adminstubs import admin
-from node.rocketmq.words.codes import OK, Refused
-from node.rocketmq.words.names import topic_of
-from node.rocketmq.words.stubs import Code
+from duolog_server.node.broker import Broker
+from duolog_server.node.rocketmq.words.adminstubs import admin
+from duolog_server.node.rocketmq.words.codes import OK, Refused
+from duolog_server.node.rocketmq.words.names import topic_of
+from duolog_server.node.rocketmq.words.stubs import Code
 
 REMOTING = "remoting"
 

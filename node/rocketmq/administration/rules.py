@@ -8,7 +8,7 @@ from typing import Any
 
 from duolog.wire import duolog_pb2 as wire
 
-from node.access.rules import (
+from duolog_server.node.access.rules import (
     Facts,
     Needs,
     Rule,
@@ -19,12 +19,12 @@ from node.access.rules import (
     sees_group,
     sees_topic,
 )
-from node.api.rules import RULES as NATIVE
-from node.api.rules import SEES_CLUSTER
-from node.rights.resources import Action, cluster, group
-from node.rocketmq.administration.groups import named
-from node.rocketmq.words.adminstubs import admin
-from node.rocketmq.words.names import group_of, topic_of
+from duolog_server.node.api.rules import RULES as NATIVE
+from duolog_server.node.api.rules import SEES_CLUSTER
+from duolog_server.node.rights.resources import Action, cluster, group
+from duolog_server.node.rocketmq.administration.groups import named
+from duolog_server.node.rocketmq.words.adminstubs import admin
+from duolog_server.node.rocketmq.words.names import group_of, topic_of
 
 OfSubscription = admin.ListSubscriptionRequest | admin.DescribeSubscriptionRequest
 

@@ -7,31 +7,35 @@ from typing import Protocol
 from duolog import __version__
 from grpc.aio import ServicerContext
 
-from node.api.sight import Sight
-from node.api.verbs import Verbs
-from node.broker import Broker
-from node.core.growth import Totals
-from node.rocketmq.administration.asking import Asking
-from node.rocketmq.administration.consumers import (
+from duolog_server.node.api.sight import Sight
+from duolog_server.node.api.verbs import Verbs
+from duolog_server.node.broker import Broker
+from duolog_server.node.core.growth import Totals
+from duolog_server.node.rocketmq.administration.asking import Asking
+from duolog_server.node.rocketmq.administration.consumers import (
     Consumers,
     joined_connections,
     joined_subscriptions,
     joined_subscriptions_of_clients,
 )
-from node.rocketmq.administration.groups import Groups, joined_accumulation, joined_spans
-from node.rocketmq.administration.messages import Messages, identify, joined_messages
-from node.rocketmq.administration.routes import JsonRoutes, joined_routes
-from node.rocketmq.administration.serving import Caller, Desk, Place, answering
-from node.rocketmq.auth import Authenticator
-from node.rocketmq.relay.calls import Call, HeadersOnce
-from node.rocketmq.relay.clients import Clients
-from node.rocketmq.relay.forward import Forwarder
-from node.rocketmq.relay.questions import Questions
-from node.rocketmq.sending import TYPES, Sender
-from node.rocketmq.words.adminstubs import admin, rpc
-from node.rocketmq.words.codes import OK, Refused, refused
-from node.rocketmq.words.names import topic_of
-from node.rocketmq.words.stubs import Code, MessageType
+from duolog_server.node.rocketmq.administration.groups import (
+    Groups,
+    joined_accumulation,
+    joined_spans,
+)
+from duolog_server.node.rocketmq.administration.messages import Messages, identify, joined_messages
+from duolog_server.node.rocketmq.administration.routes import JsonRoutes, joined_routes
+from duolog_server.node.rocketmq.administration.serving import Caller, Desk, Place, answering
+from duolog_server.node.rocketmq.auth import Authenticator
+from duolog_server.node.rocketmq.relay.calls import Call, HeadersOnce
+from duolog_server.node.rocketmq.relay.clients import Clients
+from duolog_server.node.rocketmq.relay.forward import Forwarder
+from duolog_server.node.rocketmq.relay.questions import Questions
+from duolog_server.node.rocketmq.sending import TYPES, Sender
+from duolog_server.node.rocketmq.words.adminstubs import admin, rpc
+from duolog_server.node.rocketmq.words.codes import OK, Refused, refused
+from duolog_server.node.rocketmq.words.names import topic_of
+from duolog_server.node.rocketmq.words.stubs import Code, MessageType
 
 MINUTE = 60.0
 LEVELS = "the level is node.log_level in the node's file: edit it and restart the node"

@@ -10,18 +10,23 @@ import structlog
 from google.protobuf import message as protobuf
 from grpc.aio import ServicerContext
 
-from node.access.gate import name_of_caller
-from node.broker import Broker
-from node.quotas.quotas import Who
-from node.rocketmq.administration.cluster import FAILURES, Join, WholeCluster, the_first
-from node.rocketmq.auth import Authenticator, check_keys
-from node.rocketmq.relay.calls import Call, HeadersOnce, peer_of, refuse_forwarded
-from node.rocketmq.relay.forward import Answer, Forwarder
-from node.rocketmq.words.adminstubs import SERVICE_NAME
-from node.rocketmq.words.codes import Refused, refusal
-from node.rocketmq.words.stubs import Code
-from node.wirecodec import peer_host
-from store.record import Host
+from duolog_server.node.access.gate import name_of_caller
+from duolog_server.node.broker import Broker
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.rocketmq.administration.cluster import (
+    FAILURES,
+    Join,
+    WholeCluster,
+    the_first,
+)
+from duolog_server.node.rocketmq.auth import Authenticator, check_keys
+from duolog_server.node.rocketmq.relay.calls import Call, HeadersOnce, peer_of, refuse_forwarded
+from duolog_server.node.rocketmq.relay.forward import Answer, Forwarder
+from duolog_server.node.rocketmq.words.adminstubs import SERVICE_NAME
+from duolog_server.node.rocketmq.words.codes import Refused, refusal
+from duolog_server.node.rocketmq.words.stubs import Code
+from duolog_server.node.wirecodec import peer_host
+from duolog_server.store.record import Host
 
 log = structlog.get_logger("duolog.rocketmq")
 

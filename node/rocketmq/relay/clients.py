@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from node.api.calls import Replies
-from node.core.connected import Consumer, Read
-from node.rocketmq.words.stubs import definition, service
+from duolog_server.node.api.calls import Replies
+from duolog_server.node.core.connected import Consumer, Read
+from duolog_server.node.rocketmq.words.stubs import definition, service
 
 SILENT_SECONDS = 120.0
 CLIENT_ID_MAX = 400  # characters, with the user before them

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from duolog import _errors as sdk
 from google.protobuf import message as protobuf
 
-from node.rocketmq.relay.calls import Call, is_forwarded
-from node.rocketmq.relay.forward import Answer, Forwarder, Reply
-from node.rocketmq.words.codes import Refused
-from node.rocketmq.words.stubs import Code
+from duolog_server.node.rocketmq.relay.calls import Call, is_forwarded
+from duolog_server.node.rocketmq.relay.forward import Answer, Forwarder, Reply
+from duolog_server.node.rocketmq.words.codes import Refused
+from duolog_server.node.rocketmq.words.stubs import Code
 
 OTHERS_SECONDS = 1.0
 

@@ -19,10 +19,10 @@ from duolog._background import Background, Joint
 from duolog._nodechannel import uncancelled
 from google.protobuf import message as protobuf
 
-from node import tokens
-from node.api.calls import Replies
-from node.broker import Broker, report
-from node.rocketmq.relay.calls import (
+from duolog_server.node import tokens
+from duolog_server.node.api.calls import Replies
+from duolog_server.node.broker import Broker, report
+from duolog_server.node.rocketmq.relay.calls import (
     COPY,
     FORWARDED,
     METHOD,
@@ -37,10 +37,10 @@ from node.rocketmq.relay.calls import (
     is_forwarded,
     peer_of,
 )
-from node.rocketmq.words import adminstubs
-from node.rocketmq.words.adminstubs import admin
-from node.rocketmq.words.stubs import METHODS, SERVICE_NAME, Status, rpc, service
-from node.tls import Options
+from duolog_server.node.rocketmq.words import adminstubs
+from duolog_server.node.rocketmq.words.adminstubs import admin
+from duolog_server.node.rocketmq.words.stubs import METHODS, SERVICE_NAME, Status, rpc, service
+from duolog_server.node.tls import Options
 
 COPY_SECONDS = 1.0
 PAUSE_SECONDS = 0.05

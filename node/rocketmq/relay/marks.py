@@ -7,10 +7,10 @@ signature would not do: on a stream that moves to the next master it is as old a
 
 from collections.abc import Callable, Iterable, Mapping
 
-from node.access.vouching import Vouching
-from node.rocketmq.relay.calls import CLIENT_ID, METHOD, OWN, Header
-from node.rocketmq.words.codes import Refused
-from node.rocketmq.words.stubs import Code
+from duolog_server.node.access.vouching import Vouching
+from duolog_server.node.rocketmq.relay.calls import CLIENT_ID, METHOD, OWN, Header
+from duolog_server.node.rocketmq.words.codes import Refused
+from duolog_server.node.rocketmq.words.stubs import Code
 
 MARK = OWN + "mark"
 TIME = OWN + "time"  # milliseconds of the forwarding node's wall clock

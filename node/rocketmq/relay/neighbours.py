@@ -9,9 +9,9 @@ import ipaddress
 import socket
 from collections.abc import Iterator
 
-from node.broker import Broker
-from node.quotas.quotas import Who
-from node.wirecodec import peer_host
+from duolog_server.node.broker import Broker
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.wirecodec import peer_host
 
 RESOLVE_SECONDS = 5.0  # between two looks at what names of hosts stand for
 NAMES_MAX = 256  # that are looked up

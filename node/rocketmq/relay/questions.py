@@ -10,9 +10,9 @@ import grpc
 from duolog import _errors as sdk
 from duolog._nodechannel import uncancelled
 
-from node.rocketmq.relay.clients import Client
-from node.rocketmq.words.codes import OK, Refused
-from node.rocketmq.words.stubs import Code, service
+from duolog_server.node.rocketmq.relay.clients import Client
+from duolog_server.node.rocketmq.words.codes import OK, Refused
+from duolog_server.node.rocketmq.words.stubs import Code, service
 
 QUESTIONS_MAX = 1000  # that wait for an answer
 _UNREACHED = (grpc.RpcError, grpc.aio.BaseError, RuntimeError)

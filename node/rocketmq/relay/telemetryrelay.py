@@ -16,12 +16,12 @@ from duolog import _errors as sdk
 from duolog._background import Background, together
 from duolog._nodechannel import uncancelled
 
-from node.broker import report
-from node.rocketmq.relay.calls import Call
-from node.rocketmq.relay.clients import Stream
-from node.rocketmq.relay.forward import Forwarder, Telemetry
-from node.rocketmq.relay.questions import nonce_of
-from node.rocketmq.words.stubs import service
+from duolog_server.node.broker import report
+from duolog_server.node.rocketmq.relay.calls import Call
+from duolog_server.node.rocketmq.relay.clients import Stream
+from duolog_server.node.rocketmq.relay.forward import Forwarder, Telemetry
+from duolog_server.node.rocketmq.relay.questions import nonce_of
+from duolog_server.node.rocketmq.words.stubs import service
 
 log = structlog.get_logger("duolog.rocketmq")
 

@@ -6,9 +6,9 @@ import grpc
 from duolog import _errors as sdk
 from google.protobuf import message as protobuf
 
-from node.rocketmq.words.stubs import Code, Status, service
-from store import errors
-from store.status import PutMessageStatus
+from duolog_server.node.rocketmq.words.stubs import Code, Status, service
+from duolog_server.store import errors
+from duolog_server.store.status import PutMessageStatus
 
 Made = TypeVar("Made")
 Told = TypeVar("Told", bound=protobuf.Message)

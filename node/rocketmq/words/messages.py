@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from duolog.wire import duolog_pb2 as wire
 
-from node.clocks import TIME_MS_MAX
-from node.deferred.transactionservice import HALF_WORDS
-from node.pop.popservice import Popped
-from node.rocketmq.words.codes import Refused
-from node.rocketmq.words.names import (
+from duolog_server.node.clocks import TIME_MS_MAX
+from duolog_server.node.deferred.transactionservice import HALF_WORDS
+from duolog_server.node.pop.popservice import Popped
+from duolog_server.node.rocketmq.words.codes import Refused
+from duolog_server.node.rocketmq.words.names import (
     LITE_TOPIC,
     check_key,
     check_lite_topic,
@@ -19,7 +19,7 @@ from node.rocketmq.words.names import (
     check_tag,
     check_user_properties,
 )
-from node.rocketmq.words.stubs import (
+from duolog_server.node.rocketmq.words.stubs import (
     Code,
     Message,
     MessageType,
@@ -27,11 +27,11 @@ from node.rocketmq.words.stubs import (
     SystemProperties,
     definition,
 )
-from node.rocketmq.words.times import ms_of
-from store import lightqueues
-from store.columns import Columns
-from store.messagestore import PutBatch
-from store.record import (
+from duolog_server.node.rocketmq.words.times import ms_of
+from duolog_server.store import lightqueues
+from duolog_server.store.columns import Columns
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.record import (
     COMPRESSED,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,

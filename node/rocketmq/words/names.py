@@ -9,11 +9,11 @@ from functools import lru_cache
 
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-from node.rocketmq.words.codes import Refused
-from node.rocketmq.words.stubs import Code, Resource
-from store import lightqueues
-from store.metadata import is_closed_topic
-from store.record import has_control
+from duolog_server.node.rocketmq.words.codes import Refused
+from duolog_server.node.rocketmq.words.stubs import Code, Resource
+from duolog_server.store import lightqueues
+from duolog_server.store.metadata import is_closed_topic
+from duolog_server.store.record import has_control
 
 TOPIC_MAX = 127
 GROUP_MAX = 255

@@ -2,13 +2,13 @@
 
 from google.protobuf.duration_pb2 import Duration
 
-from node.pop.liteservice import bound_topic
-from node.pop.retrytopics import RETRY_TIMES
-from node.rocketmq.words.codes import Refused
-from node.rocketmq.words.names import LITE_TOPIC_MAX
-from node.rocketmq.words.stubs import Code, definition
-from store.kernels.jit import I64
-from store.metadata import Json
+from duolog_server.node.pop.liteservice import bound_topic
+from duolog_server.node.pop.retrytopics import RETRY_TIMES
+from duolog_server.node.rocketmq.words.codes import Refused
+from duolog_server.node.rocketmq.words.names import LITE_TOPIC_MAX
+from duolog_server.node.rocketmq.words.stubs import Code, definition
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.metadata import Json
 
 RECEIVE_BATCH = 32
 LONG_POLL_SECONDS = 20

@@ -2,8 +2,8 @@
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from node.rocketmq.words.codes import Refused
-from node.rocketmq.words.stubs import Code
+from duolog_server.node.rocketmq.words.codes import Refused
+from duolog_server.node.rocketmq.words.stubs import Code
 
 
 def ms_of(timestamp: Timestamp, name: str, code: Code = Code.BAD_REQUEST) -> int:

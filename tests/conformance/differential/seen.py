@@ -8,9 +8,9 @@ import re
 import time
 from collections.abc import Mapping
 
-from node.remoting.codec.command import Command
-from store.errors import BadMessage
-from store.record import Record, parse_message_id
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.store.errors import BadMessage
+from duolog_server.store.record import Record, parse_message_id
 
 OFFSET_ID, TIME, PLACE = "<offset id>", "<time>", "<place>"
 RUN_MS = 600_000  # a time that is no farther away is of this run

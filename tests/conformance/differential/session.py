@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from node.remoting.calling import place_of
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command, Serialization
-from store.record import Record
+from duolog_server.node.remoting.calling import place_of
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command, Serialization
+from duolog_server.store.record import Record
 from tests.conformance.differential.seen import Seen
 from tests.node.remoting.client import LETTERS, Remoting, records
 

@@ -10,16 +10,16 @@ from typing import Any
 import duolog
 import pytest
 
-from node.access import gate as module
-from node.access.accesstokens import AccessTokens
-from node.access.frameskeys import KEY_SECONDS, KEYS_MAX, SharedKey, UserKeys
-from node.access.gate import PRINCIPAL, Gate, Principal
-from node.access.secrets import Seal, hash_password, is_password
-from node.access.users import User
-from node.access.vouching import Vouching
-from node.rights.policies import Acl, Entry, Pattern
-from node.rights.resources import FOR_SUPERS, Action, Need, topic
-from store.accesstables import AccessTables
+from duolog_server.node.access import gate as module
+from duolog_server.node.access.accesstokens import AccessTokens
+from duolog_server.node.access.frameskeys import KEY_SECONDS, KEYS_MAX, SharedKey, UserKeys
+from duolog_server.node.access.gate import PRINCIPAL, Gate, Principal
+from duolog_server.node.access.secrets import Seal, hash_password, is_password
+from duolog_server.node.access.users import User
+from duolog_server.node.access.vouching import Vouching
+from duolog_server.node.rights.policies import Acl, Entry, Pattern
+from duolog_server.node.rights.resources import FOR_SUPERS, Action, Need, topic
+from duolog_server.store.accesstables import AccessTables
 
 SEAL = Seal(b"k" * 32)
 HASHES = {password: hash_password(password) for password in ("right", "other")}

@@ -6,10 +6,10 @@ from dataclasses import replace
 import duolog
 import pytest
 
-from node.access.recovery import PURPOSE, Claim, Claims, Place, Recovery
-from node.access.secrets import hash_password, is_hash, is_password
-from node.access.vouching import Vouching
-from store.errors import BadMessage
+from duolog_server.node.access.recovery import PURPOSE, Claim, Claims, Place, Recovery
+from duolog_server.node.access.secrets import hash_password, is_hash, is_password
+from duolog_server.node.access.vouching import Vouching
+from duolog_server.store.errors import BadMessage
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 HERE = Place("c", "g", "n")

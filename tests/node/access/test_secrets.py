@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.access.secrets import (
+from duolog_server.node.access.secrets import (
     BadKeyFile,
     Seal,
     hash_password,

@@ -14,11 +14,11 @@ from duolog._machine import place_of
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from node.api import admin as module
-from node.api.reservedport import ListenError
-from node.server import Node
-from store.metadata import TopicConfig
-from store.offsets import QueueOffset
+from duolog_server.node.api import admin as module
+from duolog_server.node.api.reservedport import ListenError
+from duolog_server.node.server import Node
+from duolog_server.store.metadata import TopicConfig
+from duolog_server.store.offsets import QueueOffset
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 from tests.until import until

@@ -15,12 +15,12 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from structlog.testing import capture_logs
 
-from node.access.recovery import Claims, Place
-from node.access.secrets import read_key
-from node.audit import auditlog
-from node.audit.auditfile import AuditFile
-from node.cli.recovery import recover_everywhere
-from node.server import Node
+from duolog_server.node.access.recovery import Claims, Place
+from duolog_server.node.access.secrets import read_key
+from duolog_server.node.audit import auditlog
+from duolog_server.node.audit.auditfile import AuditFile
+from duolog_server.node.cli.recovery import recover_everywhere
+from duolog_server.node.server import Node
 from tests.keyfiles import access_files
 from tests.node.api.test_messages import append, append_request
 from tests.node.api.test_rights import words

@@ -19,10 +19,10 @@ from duolog._runtime import MACHINE
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from demo.certificates import Authority, Issued
-from demo.ports import free_endpoint
-from node import certificates
-from node.server import Node
+from duolog_server.demo.certificates import Authority, Issued
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node import certificates
+from duolog_server.node.server import Node
 from tests.certificates import trusting
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
@@ -216,7 +216,7 @@ async def test_beside_a_plain_port_frames_stay_plain_and_clients_with_tls_use_no
 async def test_a_connection_that_says_nothing_is_closed(
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.handshakes.HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr("duolog_server.node.handshakes.HANDSHAKE_SECONDS", 0.2)
     node = await secured.start()
     assert node._frames is not None
     reader, writer = await asyncio.open_connection("127.0.0.1", node._frames.port)
@@ -230,7 +230,7 @@ async def test_a_connection_that_says_nothing_is_closed(
 async def test_connections_without_a_handshake_are_few_and_shut_nobody_out(
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.handshakes.HANDSHAKES_MAX", 4)
+    monkeypatch.setattr("duolog_server.node.handshakes.HANDSHAKES_MAX", 4)
     node = await secured.start()
     assert node._frames is not None
     silent = [await asyncio.open_connection("127.0.0.1", node._frames.port) for _ in range(20)]

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 from typing import Any
 
-from node.access.gate import Principal
-from node.api.doors import FramesDoor
-from store.record import Host
+from duolog_server.node.access.gate import Principal
+from duolog_server.node.api.doors import FramesDoor
+from duolog_server.store.record import Host
 
 
 def test_a_key_with_the_certificate_of_another_user_is_refused_and_noted() -> None:

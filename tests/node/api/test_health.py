@@ -13,9 +13,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from bench import http2bytes as h2
 from bench.callattacks import Caller
 from bench.portattacks import WATCH
-from node.api import health
-from node.api.health import HealthService
-from node.server import Node
+from duolog_server.node.api import health
+from duolog_server.node.api.health import HealthService
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 
 WAIT_SECONDS = 20.0

@@ -9,7 +9,7 @@ import pytest
 from duolog._nodechannel import Channel
 from duolog._runtime import MACHINE
 
-from node.server import Node
+from duolog_server.node.server import Node
 
 
 class Watched:

@@ -13,13 +13,13 @@ from duolog import _frames as frames
 from duolog.wire import duolog_pb2 as wire
 
 from bench import http2bytes as h2
-from node.api import longanswers as module
-from node.api.longanswers import LONG, counted_methods
-from node.api.native import native_methods
-from node.core.untaken import Untaken
-from node.core.waitingcalls import WaitingCalls
-from node.methods import Methods
-from node.server import Node
+from duolog_server.node.api import longanswers as module
+from duolog_server.node.api.longanswers import LONG, counted_methods
+from duolog_server.node.api.native import native_methods
+from duolog_server.node.core.untaken import Untaken
+from duolog_server.node.core.waitingcalls import WaitingCalls
+from duolog_server.node.methods import Methods
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.until import until
 

@@ -17,15 +17,15 @@ import grpc
 import pytest
 from duolog.wire import duolog_pb2 as wire
 
-from ha.epochs import Epoch
-from node.access.gate import Principal
-from node.api.admin import AdminService
-from node.api.native import native_methods
-from node.core import turnbudget
-from node.core.slices import Slices
-from node.quotas.quota import Quota, Subject
-from node.server import Node
-from store.metadata import QUEUES_MAX, TopicConfig, new_group
+from duolog_server.ha.epochs import Epoch
+from duolog_server.node.access.gate import Principal
+from duolog_server.node.api.admin import AdminService
+from duolog_server.node.api.native import native_methods
+from duolog_server.node.core import turnbudget
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.quotas.quota import Quota, Subject
+from duolog_server.node.server import Node
+from duolog_server.store.metadata import QUEUES_MAX, TopicConfig, new_group
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of

@@ -13,8 +13,8 @@ from duolog._errors import error_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from node.api.native import messages_of
-from node.server import Node
+from duolog_server.node.api.native import messages_of
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 from tests.until import until
@@ -367,7 +367,7 @@ async def test_a_fault_in_answering_ends_the_stream_of_appends(
     node = await start_node(flush_disk_type="SYNC_FLUSH")
     async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
         await client.admin.create_topic("T", 1)
-    monkeypatch.setattr("node.api.appends.PUT_STATUS", {})
+    monkeypatch.setattr("duolog_server.node.api.appends.PUT_STATUS", {})
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
         call = stubs.MessagesStub(channel).Append()
         await call.write(append_request([b"x"]))

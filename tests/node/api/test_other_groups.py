@@ -8,7 +8,7 @@ import pytest
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from node.server import Node
+from duolog_server.node.server import Node
 from tests.keyfiles import access_files
 from tests.node.api.test_rights import PASSWORD, client_of, rights_of, words
 from tests.node.conftest import StartNode

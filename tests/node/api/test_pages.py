@@ -14,11 +14,11 @@ from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.api.admin import AdminService
-from node.api.pages import PageOfNames, page_of
-from node.core.slices import Slices
-from node.server import Node
-from store.metadata import TopicConfig, new_group
+from duolog_server.node.api.admin import AdminService
+from duolog_server.node.api.pages import PageOfNames, page_of
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.server import Node
+from duolog_server.store.metadata import TopicConfig, new_group
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of

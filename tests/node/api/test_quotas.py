@@ -11,10 +11,10 @@ import pytest
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from node.core.untaken import LITTLE_BYTES, SHARES
-from node.quotas.quota import Kind, Limit, Quota
-from node.quotas.quotas import Who
-from node.server import Node
+from duolog_server.node.core.untaken import LITTLE_BYTES, SHARES
+from duolog_server.node.quotas.quota import Kind, Limit, Quota
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.server import Node
 from tests.keyfiles import access_files
 from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode

@@ -12,15 +12,15 @@ import pytest
 from duolog._runtime import MACHINE
 from typer.testing import CliRunner
 
-from node.access.recovery import Claims, Place
-from node.access.secrets import read_key
-from node.api import native
-from node.api.native import _other_groups
-from node.cli import user
-from node.cli.recovery import recover_at, recover_everywhere
-from node.server import Node
-from node.wire import recovery_pb2 as wire
-from node.wire import recovery_pb2_grpc as stubs
+from duolog_server.node.access.recovery import Claims, Place
+from duolog_server.node.access.secrets import read_key
+from duolog_server.node.api import native
+from duolog_server.node.api.native import _other_groups
+from duolog_server.node.cli import user
+from duolog_server.node.cli.recovery import recover_at, recover_everywhere
+from duolog_server.node.server import Node
+from duolog_server.node.wire import recovery_pb2 as wire
+from duolog_server.node.wire import recovery_pb2_grpc as stubs
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import Group, broker_of, caught_up, following, start_groups

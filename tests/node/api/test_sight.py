@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import pytest
 
-from node.access.gate import PRINCIPAL, Principal
-from node.access.rules import May
-from node.api import sight
-from node.api.guard import Guard
-from node.api.sight import EVERYTHING, Sights
-from node.rights.resources import Need
+from duolog_server.node.access.gate import PRINCIPAL, Principal
+from duolog_server.node.access.rules import May
+from duolog_server.node.api import sight
+from duolog_server.node.api.guard import Guard
+from duolog_server.node.api.sight import EVERYTHING, Sights
+from duolog_server.node.rights.resources import Need
 
 
 class Deciding:

@@ -10,8 +10,8 @@ import grpc.aio
 import pytest
 from duolog import Tls, _runtime, _tls
 
-from demo.ports import free_endpoint
-from node.server import Node
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.server import Node
 from tests.certificates import certificates
 from tests.node.conftest import StartNode
 

@@ -7,11 +7,11 @@ import duolog
 import pytest
 from duolog import _columns
 
-from node.api import readership, tracking
-from node.api.tracking import Tracking
-from node.core import turnbudget
-from node.server import Node
-from store.metadata import TRACE_TOPIC
+from duolog_server.node.api import readership, tracking
+from duolog_server.node.api.tracking import Tracking
+from duolog_server.node.core import turnbudget
+from duolog_server.node.server import Node
+from duolog_server.store.metadata import TRACE_TOPIC
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of

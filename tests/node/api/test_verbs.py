@@ -9,11 +9,11 @@ from duolog import _errors as sdk
 from duolog._errors import status_of, trailing_of
 from duolog.wire import duolog_pb2 as wire
 
-from node.access.gate import PRINCIPAL, Principal
-from node.api.verbs import Peer, Verbs
-from node.methods import Handler
-from node.wirecodec import peer_host
-from store.record import Host
+from duolog_server.node.access.gate import PRINCIPAL, Principal
+from duolog_server.node.api.verbs import Peer, Verbs
+from duolog_server.node.methods import Handler
+from duolog_server.node.wirecodec import peer_host
+from duolog_server.store.record import Host
 
 
 @dataclass(frozen=True, slots=True)

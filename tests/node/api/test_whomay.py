@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.access.users import User
-from node.api.whomay import WhoMay
-from node.rights.decision import decide
-from node.rights.policies import Acl, Pattern
-from node.rights.resources import Action, Kind, Need, Resource
-from store.accesstables import AccessTables
+from duolog_server.node.access.users import User
+from duolog_server.node.api.whomay import WhoMay
+from duolog_server.node.rights.decision import decide
+from duolog_server.node.rights.policies import Acl, Pattern
+from duolog_server.node.rights.resources import Action, Kind, Need, Resource
+from duolog_server.store.accesstables import AccessTables
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.audit.auditfile import AuditFile
+from duolog_server.node.audit.auditfile import AuditFile
 
 
 def files_of(path: Path) -> list[Path]:

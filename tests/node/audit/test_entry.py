@@ -7,8 +7,8 @@ from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.audit.auditfile import TAIL_BYTES
-from node.audit.entry import (
+from duolog_server.node.audit.auditfile import TAIL_BYTES
+from duolog_server.node.audit.entry import (
     ADDRESSES_MAX,
     REMEMBERED_MAX,
     SHOWN_MAX,
@@ -20,8 +20,8 @@ from node.audit.entry import (
     Entry,
     Repeats,
 )
-from node.audit.subjects import CHANGES, HIDDEN, resource_of, shown_of
-from node.wire import recovery_pb2
+from duolog_server.node.audit.subjects import CHANGES, HIDDEN, resource_of, shown_of
+from duolog_server.node.wire import recovery_pb2
 
 DENIED = Entry(0, "alice", "10.0.0.7", "Messages/Pull", "Topic:T", Decision.DENIED, "no entry")
 CALLS = st.lists(

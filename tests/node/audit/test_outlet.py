@@ -13,13 +13,13 @@ import pytest
 from duolog._background import Background
 from structlog.testing import capture_logs
 
-from node.audit import auditlog as module
-from node.audit.auditfile import AuditFile
-from node.audit.auditlog import WAITING_MAX, AuditLog, Batch, Outlet
-from node.audit.entry import SPAN_MS, Decision, Entry
-from node.config import AuditSection
-from node.core.core import Core
-from node.quotas.quotas import Who
+from duolog_server.node.audit import auditlog as module
+from duolog_server.node.audit.auditfile import AuditFile
+from duolog_server.node.audit.auditlog import WAITING_MAX, AuditLog, Batch, Outlet
+from duolog_server.node.audit.entry import SPAN_MS, Decision, Entry
+from duolog_server.node.config import AuditSection
+from duolog_server.node.core.core import Core
+from duolog_server.node.quotas.quotas import Who
 from tests.until import until
 
 LOST = "audit entries are lost: too many wait to be written"

@@ -16,9 +16,15 @@ import typer
 from duolog._caller import Caller
 from typer.testing import CliRunner
 
-from node.cli import access, main, output
-from node.cli.access import Way
-from node.cli.contexts import Context, Contexts, contexts_file, load_contexts, save_contexts
+from duolog_server.node.cli import access, main, output
+from duolog_server.node.cli.access import Way
+from duolog_server.node.cli.contexts import (
+    Context,
+    Contexts,
+    contexts_file,
+    load_contexts,
+    save_contexts,
+)
 
 VARIABLES = (
     *("ENDPOINTS", "CONTEXT", "USER", "PASSWORD", "PASSWORD_FILE"),
@@ -49,7 +55,7 @@ class Commands:
             self.called.append((access.current_way(), endpoints))
             raise self.failing or typer.Exit(0)
 
-        monkeypatch.setattr("node.cli.topic.client_of", work)
+        monkeypatch.setattr("duolog_server.node.cli.topic.client_of", work)
 
     def run(self, *words: str, stdin: str = "") -> Ran:
         self._patch.setattr(sys, "argv", ["duolog", *words])
@@ -424,7 +430,7 @@ def test_jobs_run_as_the_user(
         check()
         work(None)
 
-    monkeypatch.setattr("node.cli.pipeline.run_job", run)
+    monkeypatch.setattr("duolog_server.node.cli.pipeline.run_job", run)
     for job in ("report", "replay"):
         monkeypatch.setattr(f"pipeline.{job}.check", note)
         monkeypatch.setattr(f"pipeline.{job}.{job}", stop)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from node.cli import main
-from node.cli.acl import granted
-from node.rights.policies import Entry
+from duolog_server.node.cli import main
+from duolog_server.node.cli.acl import granted
+from duolog_server.node.rights.policies import Entry
 
 
 def entry(text: str) -> Entry:

@@ -7,11 +7,11 @@ import pytest
 import typer
 from duolog import Access, BadRequest, Unavailable, User
 
-from node.access.users import USERS_MAX
-from node.cli.aclimport import import_all
-from node.rights.plainacl import Imported, ImportedUser
-from node.rights.policies import Acl, Entry, Match, Pattern
-from node.rights.resources import Action, Kind
+from duolog_server.node.access.users import USERS_MAX
+from duolog_server.node.cli.aclimport import import_all
+from duolog_server.node.rights.plainacl import Imported, ImportedUser
+from duolog_server.node.rights.policies import Acl, Entry, Match, Pattern
+from duolog_server.node.rights.resources import Action, Kind
 
 
 @dataclass
@@ -171,7 +171,7 @@ async def test_what_can_be_known_before_is_refused_before(
 async def test_rights_that_are_too_long_are_refused_before(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("node.cli.aclimport.RIGHTS_TEXT_MAX", 10)
+    monkeypatch.setattr("duolog_server.node.cli.aclimport.RIGHTS_TEXT_MAX", 10)
     found = cluster()
     with pytest.raises(typer.Exit):
         await import_all(found, FILE, "file")

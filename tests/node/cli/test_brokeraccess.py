@@ -7,12 +7,12 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from node.cli import migrateafter  # noqa: F401 - it adds commands
-from node.cli.migrate import app
-from node.following.program import Source
-from node.remoting.calling import Access, CallRefused
-from node.remoting.codec.command import Command
-from node.remoting.codec.signatures import access_key_of, is_signed
+from duolog_server.node.cli import migrateafter  # noqa: F401 - it adds commands
+from duolog_server.node.cli.migrate import app
+from duolog_server.node.following.program import Source
+from duolog_server.node.remoting.calling import Access, CallRefused
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.signatures import access_key_of, is_signed
 from tests.certificates import certificates
 
 SECRET = "a secret of the test"
@@ -30,8 +30,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Result, list[So
     async def follow(config: object, source: Source) -> None:
         noted.append(source)
 
-    monkeypatch.setattr("node.following.program.follow", follow)
-    monkeypatch.setattr("node.logs.configure_logging", lambda *how: None)
+    monkeypatch.setattr("duolog_server.node.following.program.follow", follow)
+    monkeypatch.setattr("duolog_server.node.logs.configure_logging", lambda *how: None)
 
     def run(*words: str) -> tuple[Result, list[Source]]:
         noted.clear()
@@ -153,8 +153,8 @@ def test_a_broker_that_denies_a_call_is_answered_with_what_to_give(
     async def follow(config: object, source: Source) -> None:
         raise CallRefused("b:1", 1, "org.apache.rocketmq.acl.common.AclException: No accessKey")
 
-    monkeypatch.setattr("node.following.program.follow", follow)
-    monkeypatch.setattr("node.logs.configure_logging", lambda *how: None)
+    monkeypatch.setattr("duolog_server.node.following.program.follow", follow)
+    monkeypatch.setattr("duolog_server.node.logs.configure_logging", lambda *how: None)
     done = CliRunner().invoke(app, ["follow", "--broker", "b:1", "--data", str(tmp_path)])
     assert done.exit_code == 1
     assert "b:1: code 1" in done.output

@@ -2,7 +2,7 @@
 
 from duolog import NodeStatus, ReplicationStatus, RocketmqSlaveStatus
 
-from node.cli.cluster import row_of, rows_of
+from duolog_server.node.cli.cluster import row_of, rows_of
 
 
 def test_a_node_known_only_from_others_is_not_shown_as_serving() -> None:

@@ -9,8 +9,8 @@ import duolog
 import pytest
 from typer.testing import CliRunner
 
-from node.cli import main
-from node.server import Node
+from duolog_server.node.cli import main
+from duolog_server.node.server import Node
 
 Run = Callable[..., Awaitable[tuple[str, str]]]
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from node.cli import main as module
+from duolog_server.node.cli import main as module
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,15 @@ import pytest
 import structlog
 from typer.testing import CliRunner, Result
 
-from node.cli import migrateafter  # noqa: F401 - it adds commands
-from node.cli.migrate import app
-from node.clocks import wall_ms
-from node.following import state as states
-from node.following import status as live
-from node.following.state import Following, State
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import Command
-from store.osdisk import OsDisk
+from duolog_server.node.cli import migrateafter  # noqa: F401 - it adds commands
+from duolog_server.node.cli.migrate import app
+from duolog_server.node.clocks import wall_ms
+from duolog_server.node.following import state as states
+from duolog_server.node.following import status as live
+from duolog_server.node.following.state import Following, State
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.store.osdisk import OsDisk
 from tests.node.conftest import StartNode
 from tests.node.following.master import HandMaster, serving
 

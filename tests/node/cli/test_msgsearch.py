@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import typer
 
-from node.cli import msgsearch
-from node.inspection.searching import search as module
-from node.inspection.searching.search import Hit
-from node.inspection.searching.terms import End, Progress
+from duolog_server.node.cli import msgsearch
+from duolog_server.node.inspection.searching import search as module
+from duolog_server.node.inspection.searching.search import Hit
+from duolog_server.node.inspection.searching.terms import End, Progress
 
 
 class Interrupted(module.Search[Any]):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import duolog
 
-from node.cli.node import probe
-from node.server import Node
+from duolog_server.node.cli.node import probe
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import GROUPS, broker_of, start_groups
 

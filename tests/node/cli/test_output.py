@@ -8,12 +8,19 @@ import pytest
 import typer
 from duolog import TrackedMessage, TrackStep
 
-from node.cli.msgprinter import Printer
-from node.cli.output import WORD_MAX, fail, plain, print_facts, print_rows, show_findings
-from node.inspection.doctor.findings import Finding
-from node.inspection.messages import way
-from node.inspection.messages.tracerecords import parse
-from node.inspection.times import iso
+from duolog_server.node.cli.msgprinter import Printer
+from duolog_server.node.cli.output import (
+    WORD_MAX,
+    fail,
+    plain,
+    print_facts,
+    print_rows,
+    show_findings,
+)
+from duolog_server.node.inspection.doctor.findings import Finding
+from duolog_server.node.inspection.messages import way
+from duolog_server.node.inspection.messages.tracerecords import parse
+from duolog_server.node.inspection.times import iso
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x9b2J\ttab\nline[/bold][link=http://x]y"
 SHOWN = r"a\x1b[31mred\x1b]0;title\x07\x9b2J\ttab\nline[/bold][link=http://x]y"

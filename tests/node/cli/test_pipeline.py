@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from node.cli import main
+from duolog_server.node.cli import main
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_wrong_input_is_refused_before_spark_starts(
     def starts(*arguments: Any) -> None:
         pytest.fail("Spark was started")
 
-    monkeypatch.setattr("pipeline.session.spark_session", starts)
+    monkeypatch.setattr("duolog_server.pipeline.session.spark_session", starts)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     paths = {name: tmp_path / name for name in ("none", "store", "empty", "file")}
     (paths["store"] / "commitlog").mkdir(parents=True)

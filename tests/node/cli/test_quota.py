@@ -8,9 +8,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from node.cli import main
-from node.cli.quota import amount
-from node.server import Node
+from duolog_server.node.cli import main
+from duolog_server.node.cli.quota import amount
+from duolog_server.node.server import Node
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from node.cli import main
+from duolog_server.node.cli import main
 
 
 @pytest.mark.parametrize("place", ["", "a/0", "a/x/1", "a/3/17"])

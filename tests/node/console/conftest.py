@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.console.searches import running
+from duolog_server.node.console.searches import running
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from node.console.requests import guarding
+from duolog_server.node.console.requests import guarding
 
 
 class PageDeadlines:

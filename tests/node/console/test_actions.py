@@ -11,7 +11,7 @@ from duolog import GroupQueue
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.console.actions.groups import Move
+from duolog_server.node.console.actions.groups import Move
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.console.test_app import ORIGIN, as_boss, browser, make_users, read, sentence

@@ -9,10 +9,10 @@ from typing import Any
 import duolog
 import pytest
 
-from node.console.pages import tail as module
-from node.console.pages.tail import tail
-from node.console.view.rates import Rates
-from node.console.view.visits import Visit
+from duolog_server.node.console.pages import tail as module
+from duolog_server.node.console.pages.tail import tail
+from duolog_server.node.console.view.rates import Rates
+from duolog_server.node.console.view.visits import Visit
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.console.test_actions import act

@@ -9,9 +9,9 @@ import httpx
 import pytest
 import structlog
 
-from node.console.app import ACTIONS, DOWNLOADS, PAGES
-from node.console.pages.messages.ways import WAYS
-from node.console.view import addresses as at
+from duolog_server.node.console.app import ACTIONS, DOWNLOADS, PAGES
+from duolog_server.node.console.pages.messages.ways import WAYS
+from duolog_server.node.console.view import addresses as at
 from tests.node.conftest import StartNode
 from tests.node.console.pages.deferred.test_dead import make_letters
 from tests.node.console.test_actions import form_of

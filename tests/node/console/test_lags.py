@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from duolog import GroupDescription, GroupQueue
 
-from node.console.pages.lags import STILL_SECONDS, lag_flows, queue_rows, stuck
-from node.console.view.rates import POINTS, Rates
-from node.console.view.visits import Visit
+from duolog_server.node.console.pages.lags import STILL_SECONDS, lag_flows, queue_rows, stuck
+from duolog_server.node.console.view.rates import POINTS, Rates
+from duolog_server.node.console.view.visits import Visit
 
 CLIENT: Any = None
 IDLE = "idle"  # a member whose program has asked for nothing

@@ -6,13 +6,13 @@ from functools import partial
 import duolog
 import pytest
 
-from node.console.app import PAGES
-from node.console.pages.tail import tail
-from node.console.seeing.masks import Masks
-from node.console.seeing.seen import Seeing
-from node.console.view import addresses as at
-from node.console.view.rates import Rates
-from node.console.view.visits import Visit
+from duolog_server.node.console.app import PAGES
+from duolog_server.node.console.pages.tail import tail
+from duolog_server.node.console.seeing.masks import Masks
+from duolog_server.node.console.seeing.seen import Seeing
+from duolog_server.node.console.view import addresses as at
+from duolog_server.node.console.view.rates import Rates
+from duolog_server.node.console.view.visits import Visit
 from tests.node.conftest import StartNode
 from tests.node.console.test_app import EVERYTHING, browser, read, sentence
 

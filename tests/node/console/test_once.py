@@ -9,9 +9,9 @@ import duolog
 import httpx
 import pytest
 
-from node.console import app as console
-from node.console.view import addresses as at
-from node.console.view.visits import Done, Visit
+from duolog_server.node.console import app as console
+from duolog_server.node.console.view import addresses as at
+from duolog_server.node.console.view.visits import Done, Visit
 from tests.node.conftest import StartNode
 from tests.node.console.deadlines import PageDeadlines
 from tests.node.console.pages.deferred.test_dead import make_letters

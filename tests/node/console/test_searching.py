@@ -11,8 +11,8 @@ import duolog
 import httpx
 import pytest
 
-from node.console.searches import running
-from node.inspection.searching.search import Search
+from duolog_server.node.console.searches import running
+from duolog_server.node.inspection.searching.search import Search
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.console.test_actions import form_of

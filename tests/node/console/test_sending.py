@@ -8,11 +8,11 @@ import duolog
 import httpx
 import pytest
 
-from node.console.actions import messages
-from node.console.actions.messages import BODY_BYTES, FORM_BYTES
-from node.console.seeing.masks import Masks
-from node.console.seeing.seen import Seeing
-from node.inspection.messages.sending import Draft
+from duolog_server.node.console.actions import messages
+from duolog_server.node.console.actions.messages import BODY_BYTES, FORM_BYTES
+from duolog_server.node.console.seeing.masks import Masks
+from duolog_server.node.console.seeing.seen import Seeing
+from duolog_server.node.inspection.messages.sending import Draft
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.console.test_actions import act, form_of

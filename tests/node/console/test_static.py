@@ -4,8 +4,8 @@ import gzip
 import hashlib
 import re
 
-from node.console.app import STATIC
-from node.console.view.render import environment
+from duolog_server.node.console.app import STATIC
+from duolog_server.node.console.view.render import environment
 
 GZIPPED_MAX = 400 << 10
 

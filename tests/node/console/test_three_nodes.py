@@ -10,7 +10,7 @@ import duolog
 import httpx
 import pytest
 
-from node.server import Node
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.console.test_actions import act, form_of
 from tests.node.console.test_app import ORIGIN, browser, read, sentence

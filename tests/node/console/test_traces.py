@@ -8,9 +8,9 @@ import duolog
 import httpx
 import pytest
 
-from node.console.app import ACTIONS, DOWNLOADS, PAGES
-from node.console.view import addresses as at
-from node.console.view.words import THIN
+from duolog_server.node.console.app import ACTIONS, DOWNLOADS, PAGES
+from duolog_server.node.console.view import addresses as at
+from duolog_server.node.console.view.words import THIN
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.console.test_app import ORIGIN, as_boss, browser, make_users

@@ -21,9 +21,9 @@ import pytest
 from duolog._membership import SharingMember
 from duolog._prefetch import Prefetch
 
-from store.columns import Columns
-from store.kernels.text import java_hash
-from store.puts import PutBatch
+from duolog_server.store.columns import Columns
+from duolog_server.store.kernels.text import java_hash
+from duolog_server.store.puts import PutBatch
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS
 from tests.process.support import NodeProcess

@@ -18,12 +18,12 @@ from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha.epochs import Epoch, EpochEntry
-from node.api.groups import GroupsService
-from node.consuming.allocation import STRATEGIES, Deal, Wish, allocate
-from node.consuming.groups import GroupCoordinator, Heartbeat
-from node.server import Node
-from store.clocks import MonoMs
+from duolog_server.ha.epochs import Epoch, EpochEntry
+from duolog_server.node.api.groups import GroupsService
+from duolog_server.node.consuming.allocation import STRATEGIES, Deal, Wish, allocate
+from duolog_server.node.consuming.groups import GroupCoordinator, Heartbeat
+from duolog_server.node.server import Node
+from duolog_server.store.clocks import MonoMs
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of
 
@@ -643,7 +643,9 @@ async def test_a_consumer_of_nothing_is_refused(client: duolog.Client) -> None:
 async def test_consumption_continues_through_a_restart_of_the_node(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.server.GRACE_SECONDS", 0.2)  # the consumer's stream stays open
+    monkeypatch.setattr(
+        "duolog_server.node.server.GRACE_SECONDS", 0.2
+    )  # the consumer's stream stays open
     node = await start_node()
     listen = f"127.0.0.1:{node.port}"
     async with duolog.Client(listen, timeout=20) as client:

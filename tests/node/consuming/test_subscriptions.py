@@ -18,10 +18,10 @@ from duolog._membership import Queue, Share
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire.duolog_pb2_grpc import MessagesStub
 
-from node.api import messages
-from node.api.native import messages_of
-from node.server import Node
-from store.metadata import TopicConfig
+from duolog_server.node.api import messages
+from duolog_server.node.api.native import messages_of
+from duolog_server.node.server import Node
+from duolog_server.store.metadata import TopicConfig
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of
 from tests.until import until

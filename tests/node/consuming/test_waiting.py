@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from node.consuming import waiting as module
-from node.consuming.waiting import Turns, Waiting
-from node.engine.arrivals import ArrivalBoard
+from duolog_server.node.consuming import waiting as module
+from duolog_server.node.consuming.waiting import Turns, Waiting
+from duolog_server.node.engine.arrivals import ArrivalBoard
 
 KEY = ("T", 0)
 

@@ -3,10 +3,10 @@
 import duolog
 import pytest
 
-from node.core.admission import Admission
-from node.rocketmq.pulling import Puller
-from node.rocketmq.words.stubs import Code, definition, service
-from node.server import Node
+from duolog_server.node.core.admission import Admission
+from duolog_server.node.rocketmq.pulling import Puller
+from duolog_server.node.rocketmq.words.stubs import Code, definition, service
+from duolog_server.node.server import Node
 from tests.node.replicas import broker_of
 from tests.node.rocketmq.api import CALL_SECONDS, Api, message, resource
 from tests.node.rocketmq.test_pulling import queue
@@ -92,7 +92,9 @@ async def test_calls_of_rocketmqs_clients_are_admitted_like_those_of_the_sdk(
         puller._place(queue(1, "Normal"))
     monkeypatch.setattr(broker_of(master).replication, "may_be_behind", lambda: True)
     # What waits is answered a second after the call, and has all the rest of its time for that.
-    monkeypatch.setattr("node.rocketmq.relay.forward.MARGIN_SECONDS", CALL_SECONDS - 1.0)
+    monkeypatch.setattr(
+        "duolog_server.node.rocketmq.relay.forward.MARGIN_SECONDS", CALL_SECONDS - 1.0
+    )
     assert await codes() == [Code.HA_NOT_AVAILABLE] * 3
     with pytest.raises(duolog.NotMaster):
         puller._place(queue(1, "Normal"))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from node.core import clientmeasures
-from node.core.clientmeasures import LIVING_MS, ClientMeasures, Distribution, Series
-from store.clocks import MonoMs
+from duolog_server.node.core import clientmeasures
+from duolog_server.node.core.clientmeasures import LIVING_MS, ClientMeasures, Distribution, Series
+from duolog_server.store.clocks import MonoMs
 
 NAME = "rocketmq_process_time"
 LABELS = ("T", "g", "success")

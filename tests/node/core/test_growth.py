@@ -1,6 +1,6 @@
 """What totals have grown by lately."""
 
-from node.core.growth import Totals
+from duolog_server.node.core.growth import Totals
 
 
 def test_growth_is_told_over_the_span_that_was_asked_for() -> None:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.core import logbytes as module
-from node.core.logbytes import Allowance, LogBytes
-from node.core.slices import Slices
-from node.core.turnbudget import TurnBudget
-from store.consumequeue import BLANK
-from store.kernels.jit import I64
-from store.offsets import QueueOffset
+from duolog_server.node.core import logbytes as module
+from duolog_server.node.core.logbytes import Allowance, LogBytes
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.core.turnbudget import TurnBudget
+from duolog_server.store.consumequeue import BLANK
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.offsets import QueueOffset
 
 T = ("T", 0)
 

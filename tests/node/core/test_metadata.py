@@ -8,17 +8,17 @@ from typing import Any
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
-from node.broker import Broker
-from node.core.metadatalog import MetadataLog
-from node.server import Node
-from store.clocks import WallMs
-from store.columns import Columns
-from store.messagestore import PutBatch
-from store.metadata import SYSTEM_TOPIC, Metadata
-from store.offsets import PhyOffset, QueueOffset
-from store.reader import GetResult, Wanted
-from store.status import BrokerRole, PutMessageStatus
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.broker import Broker
+from duolog_server.node.core.metadatalog import MetadataLog
+from duolog_server.node.server import Node
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.metadata import SYSTEM_TOPIC, Metadata
+from duolog_server.store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.reader import GetResult, Wanted
+from duolog_server.store.status import BrokerRole, PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 from tests.store.test_metadatafiles import FILES, rocketmqs

@@ -2,9 +2,9 @@
 
 import pytest
 
-from node.core import slices, turnbudget
-from node.core.slices import Slices
-from node.core.turnbudget import TurnBudget
+from duolog_server.node.core import slices, turnbudget
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.core.turnbudget import TurnBudget
 from tests.turns import counted_turns
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.core.traffic import Flows, Traffic
-from store.columns import Columns
+from duolog_server.node.core.traffic import Flows, Traffic
+from duolog_server.store.columns import Columns
 
 
 def test_a_flow_adds_up_messages_and_bytes() -> None:
@@ -61,7 +61,7 @@ def test_of_a_batch_whose_first_messages_were_stored_before_the_others_are_count
 def test_the_ages_of_decided_half_messages_are_kept_for_so_many_topics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("node.core.traffic.FLOWS_MAX", 2)
+    monkeypatch.setattr("duolog_server.node.core.traffic.FLOWS_MAX", 2)
     traffic = Traffic()
     for topic in ("A", "B", "B", "C"):
         traffic.finish(topic, commit=topic != "C", age_seconds=61.0)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from node.core import turnbudget as module
-from node.core.slices import Slices
-from node.core.turnbudget import TurnBudget, budget_of_loop, without_budget
+from duolog_server.node.core import turnbudget as module
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.core.turnbudget import TurnBudget, budget_of_loop, without_budget
 
 SLICE = 4  # of the test's clock, which only the steps of the calls move
 

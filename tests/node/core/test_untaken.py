@@ -5,9 +5,9 @@ import asyncio
 import duolog
 import pytest
 
-from node.core import untaken as module
-from node.core.untaken import LITTLE_BYTES, Untaken
-from node.core.waitingcalls import WaitingCalls
+from duolog_server.node.core import untaken as module
+from duolog_server.node.core.untaken import LITTLE_BYTES, Untaken
+from duolog_server.node.core.waitingcalls import WaitingCalls
 
 MIB = 1 << 20
 

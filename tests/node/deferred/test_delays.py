@@ -11,14 +11,19 @@ import duolog
 import numpy as np
 import pytest
 
-from node.deferred.delayservice import DELAY_MS_MAX, DONE_TOPIC, TIMER_TOPIC, RecallHandle
-from node.server import Node
-from store.clocks import WallMs
-from store.columns import Columns
-from store.commitlog import CommitLog
-from store.delay import SCHEDULE_TOPIC
-from store.messagestore import PutBatch, PutResult
-from store.status import PutMessageStatus
+from duolog_server.node.deferred.delayservice import (
+    DELAY_MS_MAX,
+    DONE_TOPIC,
+    TIMER_TOPIC,
+    RecallHandle,
+)
+from duolog_server.node.server import Node
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.commitlog import CommitLog
+from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.messagestore import PutBatch, PutResult
+from duolog_server.store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.until import until
@@ -214,7 +219,7 @@ async def test_tables_contain_no_delivery_that_the_log_may_still_lose(
     node = await start_node(**LEVELS)
     broker = broker_of(node)
     async with await client_of(node) as client, client.producer() as producer:
-        monkeypatch.setattr("node.deferred.delayservice.NOTE_SECONDS", 0.1)
+        monkeypatch.setattr("duolog_server.node.deferred.delayservice.NOTE_SECONDS", 0.1)
         with monkeypatch.context() as refused:
             refused.setattr(broker.metadata, "note", lambda change: None)
             await producer.send("T", b"x", delay_level=1)

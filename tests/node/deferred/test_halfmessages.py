@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.deferred.halfmessages import Half, HalfMessages
-from store.clocks import MonoMs
+from duolog_server.node.deferred.halfmessages import Half, HalfMessages
+from duolog_server.store.clocks import MonoMs
 
 
 def half(offset: int, origin: int | None = None) -> Half:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.deferred import pendingtimers
-from node.deferred.pendingtimers import PendingTimers
+from duolog_server.node.deferred import pendingtimers
+from duolog_server.node.deferred.pendingtimers import PendingTimers
 
 STEPS = st.lists(
     st.one_of(

@@ -12,9 +12,9 @@ from duolog._columns import crc32, pack
 from duolog._sink import Sink, SinkState
 from duolog.wire import duolog_pb2 as wire
 
-from node.server import Node
-from node.service.publishservice import STAGED_TOPIC
-from store.dispatch import Dispatcher
+from duolog_server.node.server import Node
+from duolog_server.node.service.publishservice import STAGED_TOPIC
+from duolog_server.store.dispatch import Dispatcher
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.until import until

@@ -6,7 +6,7 @@ from pathlib import Path
 import duolog
 from duolog.wire import duolog_pb2 as wire
 
-from node.server import Node
+from duolog_server.node.server import Node
 from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode
 

@@ -7,7 +7,7 @@ import pytest
 from duolog import _connection
 from duolog._frameschannel import FramesChannel
 
-from demo.certificates import Authority
+from duolog_server.demo.certificates import Authority
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.election.test_failover import Voters, name_of

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 import structlog
 
-from demo.ports import free_endpoint
-from node.election import dials
-from node.election.dials import Dials
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.election import dials
+from duolog_server.node.election.dials import Dials
 
 
 @pytest.fixture

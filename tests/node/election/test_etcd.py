@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import pytest
 
-from cluster.chaos.localetcd import LocalEtcd
-from demo.registryserver import RegistryServer
-from ha.registry import (
+from duolog_server.chaos.localetcd import LocalEtcd
+from duolog_server.demo.registryserver import RegistryServer
+from duolog_server.ha.registry import (
     Check,
     Delete,
     LeaseGone,
@@ -22,10 +22,10 @@ from ha.registry import (
     RegistryUnavailable,
     Transaction,
 )
-from node import certificates as certificates_of
-from node.election.etcd import EtcdRegistry
-from node.election.memoryregistry import MemoryRegistry
-from node.tls import Tls
+from duolog_server.node import certificates as certificates_of
+from duolog_server.node.election.etcd import EtcdRegistry
+from duolog_server.node.election.memoryregistry import MemoryRegistry
+from duolog_server.node.tls import Tls
 from tests.certificates import certificates
 from tests.etcd import need_etcd
 from tests.until import wait_until

@@ -20,30 +20,30 @@ from duolog._errors import error_of
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from demo.ports import free_endpoint
-from ha import failoverevents, identity, membership
-from ha.epochs import Epoch
-from ha.failover import Role
-from ha.failoverevents import Changed, Instruct, Tick, Wake
-from ha.groupstate import Keys, Replica, View
-from ha.mandate import Mandate
-from ha.membership import Membership
-from ha.registry import Delete, Grant, RegistryUnavailable, Transaction
-from node.api.native import appends_of
-from node.cli.cluster import row_of
-from node.cli.node import problems_of
-from node.core import admission
-from node.election import failover
-from node.election.failover import FailoverService
-from node.election.memoryregistry import MemoryRegistry
-from node.inspection.doctor.diagnosis import diagnose
-from node.inspection.survey import look
-from node.replication import refusals
-from node.replication.slavestream import ReplicationClient
-from node.server import Node
-from store.clocks import MonoMs
-from store.offsets import PhyOffset
-from store.record import Host
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.ha import failoverevents, identity, membership
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.failover import Role
+from duolog_server.ha.failoverevents import Changed, Instruct, Tick, Wake
+from duolog_server.ha.groupstate import Keys, Replica, View
+from duolog_server.ha.mandate import Mandate
+from duolog_server.ha.membership import Membership
+from duolog_server.ha.registry import Delete, Grant, RegistryUnavailable, Transaction
+from duolog_server.node.api.native import appends_of
+from duolog_server.node.cli.cluster import row_of
+from duolog_server.node.cli.node import problems_of
+from duolog_server.node.core import admission
+from duolog_server.node.election import failover
+from duolog_server.node.election.failover import FailoverService
+from duolog_server.node.election.memoryregistry import MemoryRegistry
+from duolog_server.node.inspection.doctor.diagnosis import diagnose
+from duolog_server.node.inspection.survey import look
+from duolog_server.node.replication import refusals
+from duolog_server.node.replication.slavestream import ReplicationClient
+from duolog_server.node.server import Node
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.record import Host
 from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of, log_bytes
@@ -271,7 +271,7 @@ async def test_without_a_master_slaves_serve_readers_and_puts_wait(voters: Voter
         # A lock that nobody's lease holds: the group has no master for as long as it stands.
         master = voters.the_leader()
         row = voters.registry.get(KEYS.lock).rows[KEYS.lock]
-        from ha.registry import Put
+        from duolog_server.ha.registry import Put
 
         voters.registry.commit(Transaction((), (Put(KEYS.lock, row.value.replace(b"a", b"z")),)))
         await until(lambda: voters.leader is None)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import structlog
 
-from ha.registry import Grant, LeaseGone, RegistryUnavailable
-from node.election.leasekeeper import LeaseKeeper
-from node.election.memoryregistry import MemoryRegistry
+from duolog_server.ha.registry import Grant, LeaseGone, RegistryUnavailable
+from duolog_server.node.election.leasekeeper import LeaseKeeper
+from duolog_server.node.election.memoryregistry import MemoryRegistry
 
 
 class Lease:

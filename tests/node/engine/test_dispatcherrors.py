@@ -7,9 +7,9 @@ from typing import Any
 import duolog
 import pytest
 
-from node.broker import Broker
-from node.server import Node
-from store.errors import StoreClosed, StoreFenced
+from duolog_server.node.broker import Broker
+from duolog_server.node.server import Node
+from duolog_server.store.errors import StoreClosed, StoreFenced
 from tests.node.replicas import broker_of
 
 
@@ -113,7 +113,7 @@ async def test_a_stop_dispatches_in_its_thread_alone(
 async def test_a_stop_cancels_a_dispatch_that_is_planned_for_later(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.engine.log.LATER_SECONDS", 600)
+    monkeypatch.setattr("duolog_server.node.engine.log.LATER_SECONDS", 600)
     log = broker_of(node).log
     await log.caught_up()
     log.answered()

@@ -8,11 +8,11 @@ import duolog
 import pytest
 from duolog.wire import duolog_pb2 as wire
 
-from node.core.metadatalog import MetadataLog
-from node.engine.log import Log
-from node.server import Node
-from store.errors import StoreFenced
-from store.metadata import TopicConfig
+from duolog_server.node.core.metadatalog import MetadataLog
+from duolog_server.node.engine.log import Log
+from duolog_server.node.server import Node
+from duolog_server.store.errors import StoreFenced
+from duolog_server.store.metadata import TopicConfig
 from tests.node.conftest import StartNode
 from tests.node.replicas import Group, broker_of, caught_up
 from tests.until import until
@@ -26,7 +26,7 @@ async def pair(
 ) -> tuple[Group, Node, Node]:
     """A master and its slave with a topic, in which nothing is dispatched by time alone."""
     # Ticks and flushes dispatch as well.
-    monkeypatch.setattr("node.engine.log.TICK_SECONDS", 600)
+    monkeypatch.setattr("duolog_server.node.engine.log.TICK_SECONDS", 600)
     monkeypatch.setattr(Log, "_flushed", lambda log: log.replicas.flushed())
     group = Group(start_node, tmp_path)
     master, slave = await group.start_master(), await group.start_slave()
@@ -36,7 +36,7 @@ async def pair(
     async with group.client(master) as client:
         await client.admin.create_topic("T", 1)
     await caught_up(master, slave)
-    monkeypatch.setattr("node.engine.log.LATER_SECONDS", 600)
+    monkeypatch.setattr("duolog_server.node.engine.log.LATER_SECONDS", 600)
     for node in (master, slave):
         broker_of(node).log.catch_up()  # what still comes within a short moment
     return group, master, slave
@@ -177,14 +177,14 @@ async def with_a_backlog(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch, nothing_noted: None
 ) -> AsyncIterator[tuple[Node, duolog.Client]]:
     """A node that dispatches step by step, and has MANY messages that nothing has dispatched."""
-    monkeypatch.setattr("node.engine.log.TICK_SECONDS", 600)
+    monkeypatch.setattr("duolog_server.node.engine.log.TICK_SECONDS", 600)
     monkeypatch.setattr(Log, "_flushed", lambda log: log.replicas.flushed())
     node = await start_node(mapped_file_size_commit_log=64 << 20)
     log = broker_of(node).log
     async with duolog.Client(broker_of(node).advertised) as client, client.producer() as producer:
         await client.admin.create_topic("T", 1)
         await client.admin.topics()
-        monkeypatch.setattr("node.engine.log.LATER_SECONDS", 600)
+        monkeypatch.setattr("duolog_server.node.engine.log.LATER_SECONDS", 600)
         monkeypatch.setattr(Log, "_dispatch_a_while", lambda log: log.store.dispatch())
         before = dispatched(node)
         keys = [["last"] if k == MANY - 1 else [] for k in range(MANY)]
@@ -210,13 +210,13 @@ async def test_a_read_waits_for_no_dispatch_that_does_not_go_on(
     node, _ = with_a_backlog
     log = broker_of(node).log
     with monkeypatch.context() as patch:
-        patch.setattr("node.engine.log.CATCH_UP_SECONDS", 600)
+        patch.setattr("duolog_server.node.engine.log.CATCH_UP_SECONDS", 600)
         patch.setattr(log.store, "dispatch", lambda: False)  # the disk is full
         async with asyncio.timeout(SOON_SECONDS):
             await log.caught_up()
         patch.setattr(log.store, "dispatch", lambda: True)  # there is always more
         log.pump_soon()
-        patch.setattr("node.engine.log.CATCH_UP_SECONDS", 0.01)
+        patch.setattr("duolog_server.node.engine.log.CATCH_UP_SECONDS", 0.01)
         async with asyncio.timeout(SOON_SECONDS):
             await log.caught_up()
     assert dispatched(node) < log.confirm_offset

@@ -8,11 +8,11 @@ import duolog
 import pytest
 from duolog.wire import duolog_pb2 as wire
 
-from node.api.messages import _Subscription
-from node.api.native import messages_of
-from node.engine.arrivals import ArrivalBoard
-from node.quotas.quotas import Who
-from node.server import Node
+from duolog_server.node.api.messages import _Subscription
+from duolog_server.node.api.native import messages_of
+from duolog_server.node.engine.arrivals import ArrivalBoard
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.server import Node
 from tests.node.replicas import broker_of
 from tests.until import until
 

@@ -7,9 +7,9 @@ from typing import Any
 import duolog
 import pytest
 
-from node.filters.bloomfilter import BloomFilter
-from node.filters.consumerfilters import ConsumerFilters
-from store.filterbits import FilterBits
+from duolog_server.node.filters.bloomfilter import BloomFilter
+from duolog_server.node.filters.consumerfilters import ConsumerFilters
+from duolog_server.store.filterbits import FilterBits
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.until import until

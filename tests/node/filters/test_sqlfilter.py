@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.filters import sqlfilter as module
-from node.filters.sqlfilter import SqlFilter
-from node.filters.tagfilter import BadFilter
+from duolog_server.node.filters import sqlfilter as module
+from duolog_server.node.filters.sqlfilter import SqlFilter
+from duolog_server.node.filters.tagfilter import BadFilter
 
 P = {
     "age": "20",

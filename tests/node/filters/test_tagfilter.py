@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.filters.tagfilter import BadFilter, TagFilter
+from duolog_server.node.filters.tagfilter import BadFilter, TagFilter
 
 
 @pytest.mark.parametrize(

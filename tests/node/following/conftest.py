@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from node.config import Config
-from node.following import state as states
-from node.following.broker.calls import OldBroker
-from node.following.follower import Follower, store_of
-from node.following.state import Following
-from store.osdisk import OsDisk
+from duolog_server.node.config import Config
+from duolog_server.node.following import state as states
+from duolog_server.node.following.broker.calls import OldBroker
+from duolog_server.node.following.follower import Follower, store_of
+from duolog_server.node.following.state import Following
+from duolog_server.store.osdisk import OsDisk
 from tests.node.following.master import HandMaster, written
 from tests.support import SMALL
 
@@ -49,10 +49,10 @@ Opened = Callable[..., AbstractAsyncContextManager[Follower]]
 @pytest.fixture
 def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opened:
     """Opens the follower of a master."""
-    monkeypatch.setattr("node.following.follower.PAUSE_SECONDS_MIN", 0.01)
-    monkeypatch.setattr("node.following.follower.PAUSE_SECONDS_MAX", 0.01)
-    monkeypatch.setattr("node.following.follower.TABLES_SECONDS", 0.05)
-    monkeypatch.setattr("node.following.follower.UNREAD_SECONDS", 0.02)
+    monkeypatch.setattr("duolog_server.node.following.follower.PAUSE_SECONDS_MIN", 0.01)
+    monkeypatch.setattr("duolog_server.node.following.follower.PAUSE_SECONDS_MAX", 0.01)
+    monkeypatch.setattr("duolog_server.node.following.follower.TABLES_SECONDS", 0.05)
+    monkeypatch.setattr("duolog_server.node.following.follower.UNREAD_SECONDS", 0.02)
 
     @asynccontextmanager
     async def opened(master: HandMaster) -> AsyncIterator[Follower]:

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.hawire.frames import HEAD
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
-from node.remoting.codec.signatures import access_key_of, is_signed
+from duolog_server.node.hawire.frames import HEAD
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
+from duolog_server.node.remoting.codec.signatures import access_key_of, is_signed
 from tests.support import SMALL, open_store, options, put_ok
 
 SEGMENT = SMALL.mapped_file_size_commit_log

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.following.copying import OVERLAP_BYTES, CannotFollow, LogCopy, OutOfOrder
-from node.hawire.frames import Frame
-from store.kernels import scan
-from store.messagestore import MessageStore
-from store.osdisk import OsDisk
-from store.status import BrokerRole
+from duolog_server.node.following.copying import OVERLAP_BYTES, CannotFollow, LogCopy, OutOfOrder
+from duolog_server.node.hawire.frames import Frame
+from duolog_server.store.kernels import scan
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.osdisk import OsDisk
+from duolog_server.store.status import BrokerRole
 from tests.node.following.master import SEGMENT, copied, written
 from tests.support import options
 

@@ -11,14 +11,14 @@ from typing import cast
 import duolog
 import pytest
 
-from node.engine.log import Log
-from node.following import cutover
-from node.following import state as states
-from node.following.broker.calls import OldBroker, Runtime
-from node.following.copying import CannotFollow
-from node.following.cutover import FROZEN, GIVEN_UP, Cutover, CutoverFailed, Patience
-from node.following.follower import Follower
-from node.following.program import (
+from duolog_server.node.engine.log import Log
+from duolog_server.node.following import cutover
+from duolog_server.node.following import state as states
+from duolog_server.node.following.broker.calls import OldBroker, Runtime
+from duolog_server.node.following.copying import CannotFollow
+from duolog_server.node.following.cutover import FROZEN, GIVEN_UP, Cutover, CutoverFailed, Patience
+from duolog_server.node.following.follower import Follower
+from duolog_server.node.following.program import (
     STOPS,
     CutoverStopped,
     PromotedAndStopped,
@@ -27,12 +27,12 @@ from node.following.program import (
     abort,
     cut_over,
 )
-from node.following.state import Following, State
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import RESPONSE, Command
-from store.errors import BadStoreDirectory, BadStoreFile
-from store.metadata import Metadata
-from store.osdisk import OsDisk
+from duolog_server.node.following.state import Following, State
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.command import RESPONSE, Command
+from duolog_server.store.errors import BadStoreDirectory, BadStoreFile
+from duolog_server.store.metadata import Metadata
+from duolog_server.store.osdisk import OsDisk
 from tests.node.conftest import StartNode
 from tests.node.following.conftest import WAIT_SECONDS, Opened, config_of, sizes
 from tests.node.following.master import HandMaster, copied, serving
@@ -499,7 +499,7 @@ async def test_a_cutover_that_is_stopped_is_not_tried_again_where_the_broker_is_
     async def away(*_: object) -> None:
         raise ConnectionError("it is away")
 
-    monkeypatch.setattr("node.following.cutover.give_back", away)
+    monkeypatch.setattr("duolog_server.node.following.cutover.give_back", away)
     async with serving(HandMaster(log, putting_ms=1)) as master:
         source = Source(master.address)
         work = asyncio.create_task(cut_over(config_of(tmp_path), source, said.append, QUICK))
@@ -789,7 +789,7 @@ async def test_a_retry_that_is_killed_in_its_recovery_has_left_its_mark(
     async with serving(HandMaster(log)) as master:
         _left_cutting(tmp_path / "copy", master)
         written = (tmp_path / "copy" / states.PATH).stat()
-        monkeypatch.setattr("store.recovery.load_queues", killed)
+        monkeypatch.setattr("duolog_server.store.recovery.load_queues", killed)
         with pytest.raises(Killed):
             await cut_over(config, Source(), lambda text: None, QUICK)
         again = (tmp_path / "copy" / states.PATH).stat()

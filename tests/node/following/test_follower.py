@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from node.following import state as states
-from node.following.copying import CannotFollow
-from node.following.cutover import CutoverFailed, Patience
-from node.following.program import Source, abort, cut_over
-from node.following.state import Following, State
-from node.following.status import status_of
-from node.hawire.frames import Frame
-from store.clocks import MonoMs
-from store.osdisk import OsDisk
+from duolog_server.node.following import state as states
+from duolog_server.node.following.copying import CannotFollow
+from duolog_server.node.following.cutover import CutoverFailed, Patience
+from duolog_server.node.following.program import Source, abort, cut_over
+from duolog_server.node.following.state import Following, State
+from duolog_server.node.following.status import status_of
+from duolog_server.node.hawire.frames import Frame
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.osdisk import OsDisk
 from tests.node.following.conftest import WAIT_SECONDS, Opened, config_of
 from tests.node.following.master import SEGMENT, HandMaster, copied, serving
 from tests.support import SMALL, open_store, read_all
@@ -82,7 +82,7 @@ async def test_tables_that_are_being_written_are_written_before_the_directory_is
         go_on.wait(WAIT_SECONDS)
         done.append("written")
 
-    monkeypatch.setattr("node.following.follower.save_tables", write)
+    monkeypatch.setattr("duolog_server.node.following.follower.save_tables", write)
     async with serving(HandMaster(log[:2000])) as master, followed(master) as follower:
         await until(begun.is_set)
         close = follower.log.close
@@ -196,7 +196,7 @@ async def test_a_log_of_another_form_is_refused(
 async def test_a_master_that_sends_nothing_is_asked_again(
     followed: Opened, log: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.following.follower.STALL_MS", 50)
+    monkeypatch.setattr("duolog_server.node.following.follower.STALL_MS", 50)
     async with serving(HandMaster(log[:9000])) as master, followed(master) as follower:
         await until(lambda: follower.end > 8000 and not follower.reason)
         master.log = log  # without a word to its slaves

@@ -5,9 +5,9 @@ import contextlib
 
 import pytest
 
-from node.following import link as links
-from node.following.copying import OutOfOrder
-from node.hawire.frames import HEAD, REPORT
+from duolog_server.node.following import link as links
+from duolog_server.node.following.copying import OutOfOrder
+from duolog_server.node.hawire.frames import HEAD, REPORT
 from tests.until import until
 
 

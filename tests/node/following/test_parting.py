@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from node.following import state as states
-from node.following.copying import CannotFollow, LogCopy, OutOfOrder
-from node.following.follower import store_of
-from node.following.program import Source, WrongSource, abort
-from node.following.state import Following
-from node.hawire.frames import HEAD, Frame
-from store.osdisk import OsDisk
+from duolog_server.node.following import state as states
+from duolog_server.node.following.copying import CannotFollow, LogCopy, OutOfOrder
+from duolog_server.node.following.follower import store_of
+from duolog_server.node.following.program import Source, WrongSource, abort
+from duolog_server.node.following.state import Following
+from duolog_server.node.hawire.frames import HEAD, Frame
+from duolog_server.store.osdisk import OsDisk
 from tests.node.following.conftest import config_of
 from tests.node.following.master import SEGMENT, HandMaster, copied, serving, written
 

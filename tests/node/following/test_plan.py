@@ -5,11 +5,11 @@ from dataclasses import replace
 import duolog
 import pytest
 
-from node.following.broker.calls import BadAnswer, Runtime
-from node.following.broker.survey import BrokerFacts, brokers_of, facts_of
-from node.following.late import late_offsets
-from node.following.plan import Remark, remarks, user_topics
-from store.metadata import Metadata, TopicConfig
+from duolog_server.node.following.broker.calls import BadAnswer, Runtime
+from duolog_server.node.following.broker.survey import BrokerFacts, brokers_of, facts_of
+from duolog_server.node.following.late import late_offsets
+from duolog_server.node.following.plan import Remark, remarks, user_topics
+from duolog_server.store.metadata import Metadata, TopicConfig
 from tests.node.following.master import SEGMENT, HandMaster, serving
 from tests.support import SMALL
 

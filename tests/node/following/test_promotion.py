@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from node.following import promotion
-from node.following import state as states
-from node.following.promotion import wait_promoted
-from node.following.state import Following, State
-from store.errors import BadStoreDirectory
-from store.osdisk import OsDisk
+from duolog_server.node.following import promotion
+from duolog_server.node.following import state as states
+from duolog_server.node.following.promotion import wait_promoted
+from duolog_server.node.following.state import Following, State
+from duolog_server.store.errors import BadStoreDirectory
+from duolog_server.store.osdisk import OsDisk
 from tests.process.support import environment
 
 GROUP = "broker-a"
@@ -63,7 +63,7 @@ def test_what_was_promoted_is_not_waited_for(tmp_path: Path) -> None:
 
 LOCKS = """
 import sys
-from store.osdisk import OsDisk
+from duolog_server.store.osdisk import OsDisk
 disk = OsDisk(sys.argv[1])
 disk.lock("lock")
 print("locked", flush=True)

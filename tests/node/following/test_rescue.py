@@ -4,11 +4,11 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from node.following import state as states
-from node.following.rescue import finish
-from node.following.state import Following, State
-from node.remoting.calling import ANYBODY
-from store.osdisk import OsDisk
+from duolog_server.node.following import state as states
+from duolog_server.node.following.rescue import finish
+from duolog_server.node.following.state import Following, State
+from duolog_server.node.remoting.calling import ANYBODY
+from duolog_server.store.osdisk import OsDisk
 from tests.node.following.conftest import config_of
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node.following.state import (
+from duolog_server.node.following.state import (
     PATH,
     STATUS_PATH,
     Following,
@@ -16,8 +16,8 @@ from node.following.state import (
     load,
     save,
 )
-from store.errors import BadStoreDirectory, BadStoreFile
-from store.osdisk import OsDisk
+from duolog_server.store.errors import BadStoreDirectory, BadStoreFile
+from duolog_server.store.osdisk import OsDisk
 from tests.node.following.master import written
 
 MADE = Following("10.0.0.1:10911", "10.0.0.1:10912", "broker-a")

@@ -16,16 +16,16 @@ from duolog._frames import LAST, STREAM_AHEAD, Frame, FrameReader, Kind
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from node import arriving, readingturns
-from node.appending import Appending
-from node.arriving import Arriving
-from node.frames import connection as module
-from node.frames.connection import Connection, Terms
-from node.frames.server import numbered
-from node.methods import Methods
-from node.readingturns import ReadingTurns
-from store.record import Host
-from store.status import PutMessageStatus
+from duolog_server.node import arriving, readingturns
+from duolog_server.node.appending import Appending
+from duolog_server.node.arriving import Arriving
+from duolog_server.node.frames import connection as module
+from duolog_server.node.frames.connection import Connection, Terms
+from duolog_server.node.frames.server import numbered
+from duolog_server.node.methods import Methods
+from duolog_server.node.readingturns import ReadingTurns
+from duolog_server.store.record import Host
+from duolog_server.store.status import PutMessageStatus
 
 KEY = b"k" * 16
 PULL, SUBSCRIBE = (frames.NUMBERS[f"/duolog.v1.Messages/{name}"] for name in ("Pull", "Subscribe"))

@@ -21,10 +21,10 @@ from duolog._nodechannel import AppendStream
 from duolog._runtime import MACHINE
 from duolog.wire import duolog_pb2 as wire
 
-from node.access.frameskeys import SharedKey
-from node.frames.connection import Connection as ServersConnection
-from node.frames.server import FramesServer
-from node.server import Node
+from duolog_server.node.access.frameskeys import SharedKey
+from duolog_server.node.frames.connection import Connection as ServersConnection
+from duolog_server.node.frames.server import FramesServer
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.until import until
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from node.hawire.frames import REPORT, Frame, MasterReader
+from duolog_server.node.hawire.frames import REPORT, Frame, MasterReader
 from tests.node.replicas import WAIT_SECONDS
 from tests.until import until
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from node.hawire import source as sources
-from node.hawire.follower import HEARTBEAT_MS, HOUSEKEEPING_MS, Follower
-from node.hawire.frames import Frame, MasterReader
-from node.hawire.source import CannotFollow, Source
-from store.clocks import MonoMs, WallMs
-from store.messagestore import MessageStore
-from store.offsets import PhyOffset
+from duolog_server.node.hawire import source as sources
+from duolog_server.node.hawire.follower import HEARTBEAT_MS, HOUSEKEEPING_MS, Follower
+from duolog_server.node.hawire.frames import Frame, MasterReader
+from duolog_server.node.hawire.source import CannotFollow, Source
+from duolog_server.store.clocks import MonoMs, WallMs
+from duolog_server.store.messagestore import MessageStore
+from duolog_server.store.offsets import PhyOffset
 from tests.node.hawire.slave import Copy
 from tests.support import NOW, SMALL, crash, flush_all, open_store, options, put_ok
 

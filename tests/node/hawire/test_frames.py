@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.hawire.frames import HEAD, REPORT, BadStream, Frame, MasterReader, SlaveReader
+from duolog_server.node.hawire.frames import (
+    HEAD,
+    REPORT,
+    BadStream,
+    Frame,
+    MasterReader,
+    SlaveReader,
+)
 
 FRAMES = st.lists(st.builds(Frame, st.integers(0, 1 << 40), st.binary(max_size=40)), max_size=8)
 

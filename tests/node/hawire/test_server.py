@@ -9,15 +9,15 @@ import duolog
 import pytest
 import structlog.testing
 
-from demo.ports import free_endpoint
-from ha.progress import ConnectionState
-from node.hawire import connection, follower, server
-from node.hawire.frames import REPORT
-from node.hawire.server import SlavesServer
-from node.replication import coldloader
-from node.server import Node
-from store.clocks import MonoMs
-from store.mappedfile import MappedFile
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.node.hawire import connection, follower, server
+from duolog_server.node.hawire.frames import REPORT
+from duolog_server.node.hawire.server import SlavesServer
+from duolog_server.node.replication import coldloader
+from duolog_server.node.server import Node
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.mappedfile import MappedFile
 from tests.node.conftest import SMALL_STORE, StartNode
 from tests.node.hawire.slave import Copy, Slave, connected
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, log_bytes

@@ -9,9 +9,9 @@ from duolog import BadRequest, QueueStats, Start, TopicDescription
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.inspection import auditlog as module
-from node.inspection.auditlog import AuditPage, AuditSearch, audit_page, row_of
-from store.metadata import AUDIT_TOPIC
+from duolog_server.node.inspection import auditlog as module
+from duolog_server.node.inspection.auditlog import AuditPage, AuditSearch, audit_page, row_of
+from duolog_server.store.metadata import AUDIT_TOPIC
 
 BATCH_MAX = 7  # messages of one answer, as a node cuts it by bytes
 

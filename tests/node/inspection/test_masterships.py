@@ -3,7 +3,7 @@
 import pytest
 from duolog import Mastership
 
-from node.inspection.masterships import led
+from duolog_server.node.inspection.masterships import led
 
 
 def test_a_mastership_ends_when_nobody_leads_any_more() -> None:

@@ -6,7 +6,13 @@ from typing import Any, cast
 import pytest
 from duolog import GroupQueue, Start, Unavailable
 
-from node.inspection.resets import AT_ONCE, BadResumePoint, ResumePoint, resume_at, resume_point_of
+from duolog_server.node.inspection.resets import (
+    AT_ONCE,
+    BadResumePoint,
+    ResumePoint,
+    resume_at,
+    resume_point_of,
+)
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ import pytest
 from duolog._client import parse_endpoints
 from duolog._runtime import MACHINE
 
-from demo.certificates import Authority
-from demo.ports import free_endpoint
-from node.cli.output import show_findings
-from node.inspection import survey
-from node.inspection.doctor.diagnosis import diagnose
-from node.inspection.doctor.findings import NOTE, Finding, Seen
-from node.inspection.survey import examine, look
-from store.status import RunningFlags
+from duolog_server.demo.certificates import Authority
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.cli.output import show_findings
+from duolog_server.node.inspection import survey
+from duolog_server.node.inspection.doctor.diagnosis import diagnose
+from duolog_server.node.inspection.doctor.findings import NOTE, Finding, Seen
+from duolog_server.node.inspection.survey import examine, look
+from duolog_server.store.status import RunningFlags
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of

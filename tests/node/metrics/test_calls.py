@@ -7,7 +7,7 @@ import duolog
 import pytest
 from duolog import _errors as sdk
 
-from node.server import Node
+from duolog_server.node.server import Node
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.metrics.test_figures import METRICS, in_sync, of

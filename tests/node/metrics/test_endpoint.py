@@ -10,12 +10,12 @@ from typing import Any
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
-from node.api.reservedport import ListenError
-from node.config import Config, ConfigError, load
-from node.metrics import endpoint
-from node.metrics.endpoint import Endpoint
-from node.server import Node
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.api.reservedport import ListenError
+from duolog_server.node.config import Config, ConfigError, load
+from duolog_server.node.metrics import endpoint
+from duolog_server.node.metrics.endpoint import Endpoint
+from duolog_server.node.server import Node
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.scraping import get, scraped

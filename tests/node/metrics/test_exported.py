@@ -7,13 +7,13 @@ from pathlib import Path
 import duolog
 import pytest
 
-from node.engine.log import APPEND_BOUNDS
-from node.metrics.table import BY_NAME, PUT_TIMES
-from node.rocketmq.words.stubs import service
-from node.server import Node
-from store.clocks import WallMs
-from store.columns import Columns
-from store.puts import PutBatch
+from duolog_server.node.engine.log import APPEND_BOUNDS
+from duolog_server.node.metrics.table import BY_NAME, PUT_TIMES
+from duolog_server.node.rocketmq.words.stubs import service
+from duolog_server.node.server import Node
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.puts import PutBatch
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.node.rocketmq.api import Api, message, resource
@@ -67,7 +67,9 @@ async def node(start_node: StartNode) -> Node:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds by which the clock of the rates is ahead."""
     ahead = [0.0]
-    monkeypatch.setattr("node.metrics.server.monotonic", lambda: time.monotonic() + ahead[0])
+    monkeypatch.setattr(
+        "duolog_server.node.metrics.server.monotonic", lambda: time.monotonic() + ahead[0]
+    )
     return ahead
 
 

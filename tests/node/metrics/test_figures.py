@@ -10,10 +10,10 @@ from typing import Any
 import duolog
 import pytest
 
-from node import server
-from node.consuming.groups import Heartbeat
-from node.rocketmq.words.stubs import Code, definition, service
-from node.server import Node
+from duolog_server.node import server
+from duolog_server.node.consuming.groups import Heartbeat
+from duolog_server.node.rocketmq.words.stubs import Code, definition, service
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import (
     WAIT_SECONDS,
@@ -506,7 +506,7 @@ async def test_a_disk_that_tells_nothing_hides_nothing_else(
     def broken(path: object) -> None:
         raise OSError(errno.EIO, "it has failed")
 
-    monkeypatch.setattr("node.metrics.nodefacts.fullest", broken)
+    monkeypatch.setattr("duolog_server.node.metrics.nodefacts.fullest", broken)
     found = await of(node)
     assert found.rows("duolog_disk_free_bytes") == {}
     assert found.value("duolog_writable") == 1

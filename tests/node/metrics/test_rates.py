@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.metrics.rates import Rates
+from duolog_server.node.metrics.rates import Rates
 
 
 def at(rates: Rates, now: float, total: float) -> float:

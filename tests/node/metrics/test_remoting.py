@@ -9,11 +9,11 @@ import weakref
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.port.desk import tried
-from store.status import PutMessageStatus
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.port.desk import tried
+from duolog_server.store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.metrics.test_figures import METRICS, of
 from tests.node.remoting.client import connected

@@ -10,11 +10,11 @@ from weakref import WeakSet
 
 import pytest
 
-from node.histogram import Histogram
-from node.metrics.exposition import AT_ONCE, Exposition, Overdue
-from node.metrics.samples import Samples
-from node.metrics.scrapes import RESTS, STEP_SECONDS, WRITE_SECONDS, Facts, Scrapes
-from node.metrics.table import SCOPES
+from duolog_server.node.histogram import Histogram
+from duolog_server.node.metrics.exposition import AT_ONCE, Exposition, Overdue
+from duolog_server.node.metrics.samples import Samples
+from duolog_server.node.metrics.scrapes import RESTS, STEP_SECONDS, WRITE_SECONDS, Facts, Scrapes
+from duolog_server.node.metrics.table import SCOPES
 from tests.scraping import Scrape
 from tests.turns import counted_turns
 
@@ -110,7 +110,7 @@ def test_nothing_is_written_after_the_deadline() -> None:
 def pausing(monkeypatch: pytest.MonkeyPatch, pause: Callable[[float], None]) -> None:
     """Have the thread that writes pause in a way of the test; no other thread does."""
     ours = SimpleNamespace(sleep=pause, monotonic=time.monotonic)
-    monkeypatch.setattr("node.metrics.exposition.time", ours)
+    monkeypatch.setattr("duolog_server.node.metrics.exposition.time", ours)
 
 
 async def test_the_thread_that_writes_pauses_after_a_few_samples(

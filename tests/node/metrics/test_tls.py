@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from demo.certificates import Authority, Issued
-from node import certificates, handshakes
-from node.server import Node
+from duolog_server.demo.certificates import Authority, Issued
+from duolog_server.node import certificates, handshakes
+from duolog_server.node.server import Node
 from tests.certificates import trusting
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode

@@ -5,12 +5,12 @@ import time
 import duolog
 import pytest
 
-from node.deferred.delayservice import TIMER_TOPIC
-from node.rocketmq.words.stubs import definition, service
-from node.server import Node
-from store.clocks import WallMs
-from store.messagestore import PutBatch, PutResult
-from store.status import PutMessageStatus
+from duolog_server.node.deferred.delayservice import TIMER_TOPIC
+from duolog_server.node.rocketmq.words.stubs import definition, service
+from duolog_server.node.server import Node
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.messagestore import PutBatch, PutResult
+from duolog_server.store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.metrics.test_figures import METRICS, of
 from tests.node.replicas import broker_of, take_checks

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.pop.offsetranges import OffsetRanges
-from node.pop.popqueue import Lease, PopQueue
-from store.clocks import MonoMs
+from duolog_server.node.pop.offsetranges import OffsetRanges
+from duolog_server.node.pop.popqueue import Lease, PopQueue
+from duolog_server.store.clocks import MonoMs
 
 STEPS = st.lists(
     st.tuples(

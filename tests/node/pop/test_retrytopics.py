@@ -5,11 +5,11 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from node.pop.retrytopics import copies_from, retry_topic
-from store.kernels import decode
-from store.kernels.jit import I64
-from store.offsets import QueueOffset
-from store.reader import GetMessageStatus, GetResult
+from duolog_server.node.pop.retrytopics import copies_from, retry_topic
+from duolog_server.store.kernels import decode
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.reader import GetMessageStatus, GetResult
 
 
 def _read(origins: list[str]) -> GetResult:

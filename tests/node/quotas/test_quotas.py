@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.quotas.connections import Connections
-from node.quotas.meter import Meter
-from node.quotas.quota import BadQuota, Kind, Limit, Quota, Subject
-from node.quotas.quotas import ACCOUNTS_MAX, WAIT_MS_MAX, Quotas, Wait, Who
+from duolog_server.node.quotas.connections import Connections
+from duolog_server.node.quotas.meter import Meter
+from duolog_server.node.quotas.quota import BadQuota, Kind, Limit, Quota, Subject
+from duolog_server.node.quotas.quotas import ACCOUNTS_MAX, WAIT_MS_MAX, Quotas, Wait, Who
 
 ALICE = Who("alice", "10.0.0.7")
 GAPS = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 5000)), min_size=1, max_size=60)

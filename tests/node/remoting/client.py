@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from node.remoting.calling import Sign
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import ONEWAY, Command, Serialization
-from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
-from node.remoting.codec.headers import SHORT_NAMES
-from node.server import Node
-from store.commitlog import read_record
-from store.record import Record
+from duolog_server.node.remoting.calling import Sign
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.command import ONEWAY, Command, Serialization
+from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
+from duolog_server.node.remoting.codec.headers import SHORT_NAMES
+from duolog_server.node.server import Node
+from duolog_server.store.commitlog import read_record
+from duolog_server.store.record import Record
 
 WAIT_SECONDS = 10.0
 SENT_ONLY = frozenset(

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
-from node.server import Node
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import Remoting, connected
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from node.remoting.producing.transactions import half_bytes
-from node.server import Node
-from store.offsets import PhyOffset
+from duolog_server.node.remoting.producing.transactions import half_bytes
+from duolog_server.node.server import Node
+from duolog_server.store.offsets import PhyOffset
 from tests.node.remoting.client import Remoting
 
 BODY_AT = 88  # in a record between hosts of IPv4

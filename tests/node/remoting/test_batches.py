@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.remoting import batches
-from node.remoting.batches import count_of, read_batch, write_batch
-from node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting import batches
+from duolog_server.node.remoting.batches import count_of, read_batch, write_batch
+from duolog_server.node.remoting.codec.errors import BadRequest
 from tests import oracle
 
 UNSAID = (b"WAIT", b"RETRY_TOPIC")

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from node.remoting.calling import Access, BadAddress, CallRefused, connect, place_of
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
+from duolog_server.node.remoting.calling import Access, BadAddress, CallRefused, connect, place_of
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
 
 
 class Other(asyncio.Protocol):

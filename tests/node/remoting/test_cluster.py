@@ -9,14 +9,14 @@ from pathlib import Path
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
-from node.election.memoryregistry import MemoryRegistry
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.port.desk import Begun, Peer
-from node.remoting.relay import RELAYED
-from node.remoting.service import RemotingService
-from node.server import Node
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.election.memoryregistry import MemoryRegistry
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.port.desk import Begun, Peer
+from duolog_server.node.remoting.relay import RELAYED
+from duolog_server.node.remoting.service import RemotingService
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import Remoting, connected, records
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
@@ -115,8 +115,10 @@ async def test_a_client_that_stays_with_the_old_master_notices_no_switch(
     group: Elected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However slow the machine is: a send is held as long as the switch takes.
-    monkeypatch.setattr("node.remoting.producing.sending.PATIENCE_MS", 1000 * WAIT_SECONDS)
-    monkeypatch.setattr("node.replication.refusals.PATIENCE_MS", 1000 * WAIT_SECONDS)
+    monkeypatch.setattr(
+        "duolog_server.node.remoting.producing.sending.PATIENCE_MS", 1000 * WAIT_SECONDS
+    )
+    monkeypatch.setattr("duolog_server.node.replication.refusals.PATIENCE_MS", 1000 * WAIT_SECONDS)
     monkeypatch.setattr("tests.node.remoting.client.WAIT_SECONDS", WAIT_SECONDS)
     old = group.the_master()
     async with sdk(group) as client, connected(old) as remoting:

@@ -8,15 +8,15 @@ from typing import Any
 import duolog
 import pytest
 
-from node.core import turnbudget
-from node.remoting import service
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command, Serialization
-from node.remoting.codec.heartbeats import EXPRESSION_CHARACTERS_MAX
-from node.remoting.consuming import clients
-from node.remoting.port.connection import Connection
-from node.server import Node
-from store.offsets import QueueOffset
+from duolog_server.node.core import turnbudget
+from duolog_server.node.remoting import service
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command, Serialization
+from duolog_server.node.remoting.codec.heartbeats import EXPRESSION_CHARACTERS_MAX
+from duolog_server.node.remoting.consuming import clients
+from duolog_server.node.remoting.port.connection import Connection
+from duolog_server.node.server import Node
+from duolog_server.store.offsets import QueueOffset
 from tests.node.remoting.client import Remoting, connected, records
 from tests.node.remoting.forged import forged
 

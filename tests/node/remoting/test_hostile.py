@@ -6,11 +6,11 @@ import json
 import pytest
 import structlog.testing
 
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import Command, Serialization
-from node.remoting.codec.fields import fields_of
-from node.remoting.codec.headers import REQUESTS, SHORT_NAMES
-from node.server import Node
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.command import Command, Serialization
+from duolog_server.node.remoting.codec.fields import fields_of
+from duolog_server.node.remoting.codec.headers import REQUESTS, SHORT_NAMES
+from duolog_server.node.server import Node
 from tests.node.remoting.client import LETTERS, SENT_ONLY, WAIT_SECONDS, Remoting, connected
 
 SHORT = {
@@ -83,7 +83,9 @@ async def test_every_field_may_be_anything(
     node: Node, remoting: Remoting, code: RequestCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # This client answers nothing that it is asked.
-    monkeypatch.setattr("node.remoting.administration.consumers.asking.STATUS_SECONDS", 0.05)
+    monkeypatch.setattr(
+        "duolog_server.node.remoting.administration.consumers.asking.STATUS_SECONDS", 0.05
+    )
     await remoting.beat("c", "g", "T")
     await remoting.send("T", b"x", "KEYS\x01k")
     with structlog.testing.capture_logs() as logged:

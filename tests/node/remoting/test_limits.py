@@ -6,13 +6,13 @@ from typing import Any
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
-from node.pop.retrytopics import dead_letter_topic, group_retry_topic
-from node.remoting.batches import write_batch
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
-from node.server import Node
-from store.record import SENT_PROPERTIES_BYTES_MAX as SENT_MAX
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.pop.retrytopics import dead_letter_topic, group_retry_topic
+from duolog_server.node.remoting.batches import write_batch
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.server import Node
+from duolog_server.store.record import SENT_PROPERTIES_BYTES_MAX as SENT_MAX
 from tests.node.conftest import StartNode
 from tests.node.deferred.test_copies import filled, first_in, put
 from tests.node.remoting.client import LETTERS, Remoting, connected

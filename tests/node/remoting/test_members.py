@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import pytest
 from duolog import _errors as sdk
 
-from node.access.gate import Principal
-from node.remoting import members as module
-from node.remoting.codec.command import Command
-from node.remoting.codec.heartbeats import ConsumerData, Heartbeat, Subscription
-from node.remoting.members import SILENT_MS, Members
-from store.clocks import MonoMs
-from store.record import Host
+from duolog_server.node.access.gate import Principal
+from duolog_server.node.remoting import members as module
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.heartbeats import ConsumerData, Heartbeat, Subscription
+from duolog_server.node.remoting.members import SILENT_MS, Members
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.record import Host
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from demo.ports import free_endpoint
-from node.config import Config, ConfigError
-from node.remoting.codec.adminheaders import WITHOUT_FIELDS
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.replicas.tables import TABLES
-from node.server import Node
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.config import Config, ConfigError
+from duolog_server.node.remoting.codec.adminheaders import WITHOUT_FIELDS
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.replicas.tables import TABLES
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import SENT_ONLY, Remoting, connected
 
@@ -158,7 +158,7 @@ async def test_connections_have_a_limit(start_node: StartNode) -> None:
 async def test_a_node_does_not_wait_for_held_pulls_at_its_end(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.server.GRACE_SECONDS", GRACE_SECONDS)
+    monkeypatch.setattr("duolog_server.node.server.GRACE_SECONDS", GRACE_SECONDS)
     assert node.broker is not None
     async with connected(node) as client:
         await client.send("T", b"x")

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from demo.ports import free_endpoint
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.locks import LockBatch, QueueName, read_locks
-from node.remoting.consuming.locks import LOCK_MS, QueueLocks
-from node.remoting.places import led_to, reached_at
-from node.server import Node
-from store.clocks import MonoMs
-from store.offsets import QueueOffset
-from store.record import Host, RecordHeader
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.locks import LockBatch, QueueName, read_locks
+from duolog_server.node.remoting.consuming.locks import LOCK_MS, QueueLocks
+from duolog_server.node.remoting.places import led_to, reached_at
+from duolog_server.node.server import Node
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.record import Host, RecordHeader
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import Remoting, connected, records
 from tests.node.remoting.forged import forged
@@ -149,7 +149,7 @@ def test_a_lock_that_is_not_renewed_ends() -> None:
 
 
 def test_there_is_a_limit_to_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.remoting.consuming.locks.LOCKS_MAX", 2)
+    monkeypatch.setattr("duolog_server.node.remoting.consuming.locks.LOCKS_MAX", 2)
     locks, keys = QueueLocks(), [("T", k) for k in range(3)]
     assert locks.lock("g", "c1", keys, MonoMs(0)) == keys[:2]
     assert locks.lock("g", "c1", keys, MonoMs(1)) == keys[:2]

@@ -6,10 +6,10 @@ import json
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command, Serialization
-from node.server import Node
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command, Serialization
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import LETTERS, Remoting, connected
 from tests.node.remoting.test_sending import properties_of, stored
@@ -138,7 +138,7 @@ async def test_replies_over_a_quota_are_not_pushed(start_node: StartNode, stores
 async def test_waiting_replies_have_a_bound(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.remoting.producing.replies.HELD_BYTES_MAX", 10_000)
+    monkeypatch.setattr("duolog_server.node.remoting.producing.replies.HELD_BYTES_MAX", 10_000)
     made = await start_node(remoting={"listen": free_endpoint()})
     async with connected(made) as remoting:
         await remoting.produce("asker")

@@ -9,18 +9,18 @@ from unittest.mock import patch
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
-from node import readingturns
-from node.engine.log import Outcome
-from node.remoting.batches import write_batch
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command, Serialization
-from node.server import Node
-from node.service.sends import Placed
-from store.messagestore import PutResult, Singles, SinglesResult
-from store.offsets import QueueOffset
-from store.record import Record, parse_message_id
-from store.status import PutMessageStatus
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node import readingturns
+from duolog_server.node.engine.log import Outcome
+from duolog_server.node.remoting.batches import write_batch
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command, Serialization
+from duolog_server.node.server import Node
+from duolog_server.node.service.sends import Placed
+from duolog_server.store.messagestore import PutResult, Singles, SinglesResult
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.record import Record, parse_message_id
+from duolog_server.store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import LETTERS, Remoting, connected
 

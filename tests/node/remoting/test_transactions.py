@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
-from node.deferred.transactionservice import Check
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.port.connection import Connection
-from node.server import Node
-from store.offsets import QueueOffset
-from store.record import Record
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.deferred.transactionservice import Check
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.port.connection import Connection
+from duolog_server.node.server import Node
+from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.record import Record
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import WAIT_SECONDS, Remoting, connected, records
 

@@ -14,20 +14,20 @@ import grpc.aio
 import pytest
 from duolog._nodechannel import uncancelled
 
-from ha import frames
-from ha.frames import Frame, Welcome
-from ha.localreplica import Member
-from ha.progress import ConnectionState
-from ha.slave import Slave
-from node.access.secrets import read_key
-from node.access.vouching import Vouching
-from node.cautions import cautions
-from node.cli.node import problems_of
-from node.config import Config, ConfigError
-from node.replication import masterstream, slavestream
-from node.replication.keyproof import CHALLENGE, MARK, NODE, KeyProof, Unproven
-from node.replication.masterstream import RULES, ReplicationService
-from node.server import Node
+from duolog_server.ha import frames
+from duolog_server.ha.frames import Frame, Welcome
+from duolog_server.ha.localreplica import Member
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.ha.slave import Slave
+from duolog_server.node.access.secrets import read_key
+from duolog_server.node.access.vouching import Vouching
+from duolog_server.node.cautions import cautions
+from duolog_server.node.cli.node import problems_of
+from duolog_server.node.config import Config, ConfigError
+from duolog_server.node.replication import masterstream, slavestream
+from duolog_server.node.replication.keyproof import CHALLENGE, MARK, NODE, KeyProof, Unproven
+from duolog_server.node.replication.masterstream import RULES, ReplicationService
+from duolog_server.node.server import Node
 from tests.keyfiles import access_files, key_file
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, Group, broker_of, caught_up, following, log_bytes

@@ -3,10 +3,10 @@
 import asyncio
 from collections import deque
 
-from ha import frames
-from ha.epochs import Epoch
-from ha.frames import Hello
-from node.replication.outgoing import Outgoing, Unsent
+from duolog_server.ha import frames
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.frames import Hello
+from duolog_server.node.replication.outgoing import Outgoing, Unsent
 from tests.node.replication.test_replication import hello
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from node.replication import refusals
-from node.replication.refusals import Refusals
+from duolog_server.node.replication import refusals
+from duolog_server.node.replication.refusals import Refusals
 
 
 class Node:

@@ -21,24 +21,24 @@ from duolog._errors import error_of
 from duolog._nodechannel import uncancelled
 from duolog.wire import duolog_pb2 as wire
 
-from demo.ports import free_endpoint
-from ha import frames
-from ha.epochs import Epoch
-from ha.frames import Ack, Frame, Hello, Refusal, Refuse, Welcome
-from ha.master import Master
-from ha.progress import ConnectionState
-from ha.slave import Slave
-from node.cli.cluster import row_of
-from node.cli.node import problems_of
-from node.config import ConfigError, load
-from node.consuming.reading import Selection
-from node.filters.tagfilter import EVERYTHING
-from node.replication import masterstream, slavestream
-from node.replication.stream import HA_METHOD
-from node.server import Node
-from store.clocks import MonoMs, WallMs
-from store.metadata import SYSTEM_TOPIC
-from store.osdisk import OsDisk
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.ha import frames
+from duolog_server.ha.epochs import Epoch
+from duolog_server.ha.frames import Ack, Frame, Hello, Refusal, Refuse, Welcome
+from duolog_server.ha.master import Master
+from duolog_server.ha.progress import ConnectionState
+from duolog_server.ha.slave import Slave
+from duolog_server.node.cli.cluster import row_of
+from duolog_server.node.cli.node import problems_of
+from duolog_server.node.config import ConfigError, load
+from duolog_server.node.consuming.reading import Selection
+from duolog_server.node.filters.tagfilter import EVERYTHING
+from duolog_server.node.replication import masterstream, slavestream
+from duolog_server.node.replication.stream import HA_METHOD
+from duolog_server.node.server import Node
+from duolog_server.store.clocks import MonoMs, WallMs
+from duolog_server.store.metadata import SYSTEM_TOPIC
+from duolog_server.store.osdisk import OsDisk
 from tests.certificates import certificates
 from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode
@@ -516,7 +516,7 @@ async def test_a_node_that_starts_on_a_full_disk_serves_readers_and_writers_when
         write(self, path, data)
 
     monkeypatch.setattr(OsDisk, "write", maybe)
-    monkeypatch.setattr("node.replication.roles.OPEN_AGAIN_MS", 100)
+    monkeypatch.setattr("duolog_server.node.replication.roles.OPEN_AGAIN_MS", 100)
     node = await start_node()
     async with duolog.Client(f"127.0.0.1:{node.port}") as client:
         assert (await client.pull("T", 0, 0)).body_list() == [b"before"]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from node.rights.policies import Acl, Entry, Match, Pattern
-from node.rights.resources import Action, Kind, Need, Resource, cluster, group, topic
-from node.rights.sources import networks
+from duolog_server.node.rights.policies import Acl, Entry, Match, Pattern
+from duolog_server.node.rights.resources import Action, Kind, Need, Resource, cluster, group, topic
+from duolog_server.node.rights.sources import networks
 
 TABLE = Path(__file__).with_name("decisions.txt")
 

@@ -7,9 +7,9 @@ given counts. Java and Python sort few elements by the same algorithm, which mat
 from functools import cmp_to_key
 from ipaddress import ip_address, ip_network
 
-from node.rights.policies import Entry, Match, Pattern
-from node.rights.resources import Kind
-from node.rights.sources import shown
+from duolog_server.node.rights.policies import Entry, Match, Pattern
+from duolog_server.node.rights.resources import Kind
+from duolog_server.node.rights.sources import shown
 from tests.node.rights.cases import Case
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.rights.decision import Decision, decide
-from node.rights.policies import Acl, Entry, Match
-from node.rights.resources import Action, Kind, Need, Resource, topic
-from node.rights.sources import address_of
+from duolog_server.node.rights.decision import Decision, decide
+from duolog_server.node.rights.policies import Acl, Entry, Match
+from duolog_server.node.rights.resources import Action, Kind, Need, Resource, topic
+from duolog_server.node.rights.sources import address_of
 from tests.node.rights import shipped
 from tests.node.rights.cases import ACLS, ENTRIES, NEEDS, SOURCES, Case, acl, cases
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.rights import mqadmin
-from node.rights.mqadmin import read_acls, read_users
-from node.rights.plainacl import Imported, ImportedUser
-from node.rights.policies import BadAcl
+from duolog_server.node.rights import mqadmin
+from duolog_server.node.rights.mqadmin import read_acls, read_users
+from duolog_server.node.rights.plainacl import Imported, ImportedUser
+from duolog_server.node.rights.policies import BadAcl
 
 SECRET = "s3cr3t-s3cr3t"
 

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 from hypothesis import given
 
-from node.rights.decision import decide
-from node.rights.policies import Acl, Entry, Match, Pattern
-from node.rights.resources import Action, Kind, Need, Resource, topic
+from duolog_server.node.rights.decision import decide
+from duolog_server.node.rights.policies import Acl, Entry, Match, Pattern
+from duolog_server.node.rights.resources import Action, Kind, Need, Resource, topic
 from tests.node.rights.cases import ACLS, NEEDS
 
 

@@ -8,11 +8,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.rights import plainacl
-from node.rights.decision import decide
-from node.rights.plainacl import Imported, ImportedUser, read_plain_acl
-from node.rights.policies import BadAcl
-from node.rights.resources import Action, Need, group, topic
+from duolog_server.node.rights import plainacl
+from duolog_server.node.rights.decision import decide
+from duolog_server.node.rights.plainacl import Imported, ImportedUser, read_plain_acl
+from duolog_server.node.rights.policies import BadAcl
+from duolog_server.node.rights.resources import Action, Need, group, topic
 
 SECRET = "s3cr3t-s3cr3t"
 

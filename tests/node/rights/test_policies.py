@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.rights import policies
-from node.rights.policies import Acl, BadAcl, Entry, Match, Pattern
-from node.rights.resources import Action, Kind, Resource
+from duolog_server.node.rights import policies
+from duolog_server.node.rights.policies import Acl, BadAcl, Entry, Match, Pattern
+from duolog_server.node.rights.resources import Action, Kind, Resource
 from tests.node.rights.cases import ACLS, PATTERNS, RESOURCES
 
 ALICE = {

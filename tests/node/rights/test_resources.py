@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.rights.resources import Kind, Resource, cluster, counts_as, group, topic
-from store import lightqueues
+from duolog_server.node.rights.resources import Kind, Resource, cluster, counts_as, group, topic
+from duolog_server.store import lightqueues
 
 
 @pytest.mark.parametrize(

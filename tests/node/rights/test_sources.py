@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.rights.sources import Network, address_of, networks, shown, within
+from duolog_server.node.rights.sources import Network, address_of, networks, shown, within
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any, Never
 import grpc
 import grpc.aio
 
-from node.rocketmq.words.stubs import definition, rpc, service
-from node.server import Node
+from duolog_server.node.rocketmq.words.stubs import definition, rpc, service
+from duolog_server.node.server import Node
 
 QUEUES = 2
 SHORT_POLL_MS = 500

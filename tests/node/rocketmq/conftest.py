@@ -6,7 +6,7 @@ from pathlib import Path
 import duolog
 import pytest
 
-from node.server import Node
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import start_groups
 from tests.node.rocketmq.api import QUEUES, Api

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from node.rocketmq.words.stubs import METHODS, Code
-from node.server import Node
+from duolog_server.node.rocketmq.words.stubs import METHODS, Code
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 from tests.node.rocketmq.api import Api

@@ -5,7 +5,7 @@ from typing import Never
 
 import grpc
 
-from node.rocketmq.relay.calls import (
+from duolog_server.node.rocketmq.relay.calls import (
     FORWARDED,
     PEER,
     PLAIN,

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from node.rocketmq.relay import clients as module
-from node.rocketmq.relay.clients import Clients
+from duolog_server.node.rocketmq.relay import clients as module
+from duolog_server.node.rocketmq.relay.clients import Clients
 
 
 @pytest.fixture

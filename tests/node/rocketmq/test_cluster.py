@@ -8,12 +8,12 @@ from typing import Any
 import duolog
 import pytest
 
-from node.rocketmq.relay.calls import FORWARDED, PEER, PLAIN, VIA
-from node.rocketmq.sending import Sender
-from node.rocketmq.words.messages import sent
-from node.rocketmq.words.stubs import Code, definition, service
-from node.server import Node
-from store.record import Host
+from duolog_server.node.rocketmq.relay.calls import FORWARDED, PEER, PLAIN, VIA
+from duolog_server.node.rocketmq.sending import Sender
+from duolog_server.node.rocketmq.words.messages import sent
+from duolog_server.node.rocketmq.words.stubs import Code, definition, service
+from duolog_server.node.server import Node
+from duolog_server.store.record import Host
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.node.rocketmq.api import QUEUES, Api, LocalCall, message, resource
@@ -179,7 +179,7 @@ async def test_an_orderly_queue_is_locked_by_a_living_consumer_as_long_as_it_can
     node: Node, monkeypatch: pytest.MonkeyPatch, via: str, again: list[bytes]
 ) -> None:
     """It acknowledges to the node that served it: if that node is gone, the lease ends."""
-    monkeypatch.setattr("node.rocketmq.relay.clients.WAY_SECONDS", 0.5)
+    monkeypatch.setattr("duolog_server.node.rocketmq.relay.clients.WAY_SECONDS", 0.5)
     assert node.rocketmq is not None
     monkeypatch.setattr(node.rocketmq.clients, "_is_gone", lambda name: name == "dead")
     by_node, direct = Api(node), Api(node)

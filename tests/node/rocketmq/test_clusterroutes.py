@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from duolog import _errors as sdk
 
-from node.rocketmq.relay.clusterroutes import ClusterRoutes
-from node.rocketmq.words.codes import Refused, status
-from node.rocketmq.words.stubs import Code, service
+from duolog_server.node.rocketmq.relay.clusterroutes import ClusterRoutes
+from duolog_server.node.rocketmq.words.codes import Refused, status
+from duolog_server.node.rocketmq.words.stubs import Code, service
 from tests.node.rocketmq.api import LocalCall
 
 

@@ -9,10 +9,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from demo.certificates import Authority, Issued
-from node import certificates
-from node.rocketmq.words.stubs import Code
-from node.server import Node
+from duolog_server.demo.certificates import Authority, Issued
+from duolog_server.node import certificates
+from duolog_server.node.rocketmq.words.stubs import Code
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
 from tests.node.rocketmq.api import Api, message

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from node.rocketmq.relay.clients import CLIENT_ID_MAX
-from node.rocketmq.words.stubs import Code, definition, service
-from node.server import Node
-from store.metadata import TopicConfig
+from duolog_server.node.rocketmq.relay.clients import CLIENT_ID_MAX
+from duolog_server.node.rocketmq.words.stubs import Code, definition, service
+from duolog_server.node.server import Node
+from duolog_server.store.metadata import TopicConfig
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 from tests.node.rocketmq.api import Api, message, resource

@@ -10,16 +10,16 @@ from typing import Any
 import duolog
 import pytest
 
-from node.pop.popservice import SCAN_MAX
-from node.rocketmq.relay.clients import Clients
-from node.rocketmq.words.stubs import Code, definition, service
-from node.server import Node
-from store.clocks import MonoMs
-from store.columns import Columns
-from store.messagestore import PutBatch
-from store.offsets import PhyOffset
-from store.record import Host
-from store.status import PutMessageStatus
+from duolog_server.node.pop.popservice import SCAN_MAX
+from duolog_server.node.rocketmq.relay.clients import Clients
+from duolog_server.node.rocketmq.words.stubs import Code, definition, service
+from duolog_server.node.server import Node
+from duolog_server.store.clocks import MonoMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.messagestore import PutBatch
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.record import Host
+from duolog_server.store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of
 from tests.node.rocketmq.api import Api, Received, message, resource

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from node.rocketmq.words.stubs import Code, definition, service
-from node.server import Node
+from duolog_server.node.rocketmq.words.stubs import Code, definition, service
+from duolog_server.node.server import Node
 from tests.node.rocketmq.api import Api, message, resource
 
 

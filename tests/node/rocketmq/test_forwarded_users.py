@@ -10,14 +10,22 @@ import duolog
 import grpc
 import pytest
 
-from node.access.access import FORWARDED as FOR_FORWARDED
-from node.access.secrets import read_key
-from node.access.vouching import Vouching
-from node.rocketmq.guard import RocketmqGuard
-from node.rocketmq.relay.calls import CLIENT_ID, FORWARDED, METHOD, PEER, PLAIN, PROOF, USER
-from node.rocketmq.relay.marks import Marks
-from node.rocketmq.words.stubs import METHODS, Code, service
-from node.server import Node
+from duolog_server.node.access.access import FORWARDED as FOR_FORWARDED
+from duolog_server.node.access.secrets import read_key
+from duolog_server.node.access.vouching import Vouching
+from duolog_server.node.rocketmq.guard import RocketmqGuard
+from duolog_server.node.rocketmq.relay.calls import (
+    CLIENT_ID,
+    FORWARDED,
+    METHOD,
+    PEER,
+    PLAIN,
+    PROOF,
+    USER,
+)
+from duolog_server.node.rocketmq.relay.marks import Marks
+from duolog_server.node.rocketmq.words.stubs import METHODS, Code, service
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import (
     Elected,
@@ -129,7 +137,7 @@ async def test_a_slave_refuses_what_its_master_refuses(pair: Pair) -> None:
 async def test_a_user_that_a_slave_does_not_know_yet_is_known_to_the_master(
     pair: Pair, alice: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.rocketmq.guarded.PATIENCE_SECONDS", 60)
+    monkeypatch.setattr("duolog_server.node.rocketmq.guarded.PATIENCE_SECONDS", 60)
     pair.forget("alice")
     await consume_one(alice, b"x")
     assert (await alice.route("T")).status.code == Code.OK

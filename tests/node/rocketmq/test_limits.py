@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from node.rocketmq.words.names import PROPERTIES_BYTES_MAX
-from node.rocketmq.words.stubs import definition, service
-from node.server import Node
-from store.record import SENT_PROPERTIES_BYTES_MAX
+from duolog_server.node.rocketmq.words.names import PROPERTIES_BYTES_MAX
+from duolog_server.node.rocketmq.words.stubs import definition, service
+from duolog_server.node.server import Node
+from duolog_server.store.record import SENT_PROPERTIES_BYTES_MAX
 from tests.node.rocketmq.api import Api, message, resource
 
 Code, Kind = definition.Code, definition.MessageType

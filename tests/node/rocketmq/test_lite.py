@@ -9,12 +9,12 @@ from typing import Any
 import duolog
 import pytest
 
-from node.rocketmq.words.settings import LITE_QUOTA
-from node.rocketmq.words.stubs import Code, definition, service
-from node.server import Node
-from store.clocks import WallMs
-from store.lightqueues import lite_queue
-from store.metadata import Metadata, TopicConfig
+from duolog_server.node.rocketmq.words.settings import LITE_QUOTA
+from duolog_server.node.rocketmq.words.stubs import Code, definition, service
+from duolog_server.node.server import Node
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.lightqueues import lite_queue
+from duolog_server.store.metadata import Metadata, TopicConfig
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, broker_of, start_groups
 from tests.node.rocketmq.api import Api, Received, message, resource

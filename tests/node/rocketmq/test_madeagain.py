@@ -8,13 +8,13 @@ from typing import Any
 import duolog
 import pytest
 
-from node.core.births import since
-from node.deferred.delayservice import TIMER_TOPIC
-from node.deferred.transactionservice import DISCARD_TOPIC, Check
-from node.server import Node
-from store.births import Births
-from store.delay import SCHEDULE_TOPIC
-from store.metadata import Metadata, Snapshot
+from duolog_server.node.core.births import since
+from duolog_server.node.deferred.delayservice import TIMER_TOPIC
+from duolog_server.node.deferred.transactionservice import DISCARD_TOPIC, Check
+from duolog_server.node.server import Node
+from duolog_server.store.births import Births
+from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.metadata import Metadata, Snapshot
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of
 from tests.node.rocketmq.api import Api

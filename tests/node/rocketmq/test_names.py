@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc.aio
 
-from node.rocketmq.words.stubs import Code
+from duolog_server.node.rocketmq.words.stubs import Code
 from tests.hostile import NAMES, check_files, with_each
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of

@@ -8,10 +8,10 @@ from typing import Any
 import duolog
 import pytest
 
-from node.quotas.quotas import Who
-from node.rocketmq.relay.neighbours import Neighbours
-from node.rocketmq.words.stubs import Code, service
-from node.server import Node
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.rocketmq.relay.neighbours import Neighbours
+from duolog_server.node.rocketmq.words.stubs import Code, service
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import Group, broker_of, caught_up, following
 from tests.node.rocketmq.api import Api, message, resource
@@ -103,7 +103,7 @@ async def test_names_of_hosts_are_looked_up(node: Node, monkeypatch: pytest.Monk
         return [(socket.AF_INET, type, 6, "", (address, 0)) for address in found[host]]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
-    monkeypatch.setattr("node.rocketmq.relay.neighbours.RESOLVE_SECONDS", 0.01)
+    monkeypatch.setattr("duolog_server.node.rocketmq.relay.neighbours.RESOLVE_SECONDS", 0.01)
     broker_of(node).advertised = "n1.example:8081"
     neighbours = Neighbours(broker_of(node))
     assert not neighbours.has("ipv4:10.0.0.7:1")

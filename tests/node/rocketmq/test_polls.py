@@ -3,10 +3,10 @@
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from node.rocketmq import receiving
-from node.rocketmq.receiving import POLL_SECONDS_MIN, _poll_seconds
-from node.rocketmq.words.codes import Refused
-from node.rocketmq.words.stubs import service
+from duolog_server.node.rocketmq import receiving
+from duolog_server.node.rocketmq.receiving import POLL_SECONDS_MIN, _poll_seconds
+from duolog_server.node.rocketmq.words.codes import Refused
+from duolog_server.node.rocketmq.words.stubs import service
 
 
 @pytest.fixture(autouse=True)

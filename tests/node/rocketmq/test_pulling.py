@@ -7,8 +7,8 @@ from typing import Any
 import duolog
 import pytest
 
-from node.rocketmq.words.stubs import Code, definition, service
-from node.server import Node
+from duolog_server.node.rocketmq.words.stubs import Code, definition, service
+from duolog_server.node.server import Node
 from tests.node.rocketmq.api import Api, message, resource
 
 
@@ -118,7 +118,7 @@ async def test_messages_acknowledged_to_the_sdk_can_be_pulled(
 ) -> None:
     """Over frames, a send is answered first and dispatched later."""
     monkeypatch.setenv("DUOLOG_TRANSPORT", "frames")
-    monkeypatch.setattr("node.engine.log.LATER_SECONDS", 60)
+    monkeypatch.setattr("duolog_server.node.engine.log.LATER_SECONDS", 60)
     async with (
         duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client,
         client.producer() as producer,

@@ -8,11 +8,11 @@ import duolog
 import grpc.aio
 import pytest
 
-from node.core import untaken
-from node.quotas.quota import Kind, Limit
-from node.quotas.quotas import Who
-from node.rocketmq.words.stubs import Code, definition, service
-from node.server import Node
+from duolog_server.node.core import untaken
+from duolog_server.node.quotas.quota import Kind, Limit
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.rocketmq.words.stubs import Code, definition, service
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import Group, broker_of, caught_up, following
 from tests.node.rocketmq.api import Api, message, resource

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from node.config import Config, ConfigError
-from node.rocketmq.rules import RULES
-from node.rocketmq.words.stubs import METHODS, Code, definition, service
-from node.server import Node
+from duolog_server.node.config import Config, ConfigError
+from duolog_server.node.rocketmq.rules import RULES
+from duolog_server.node.rocketmq.words.stubs import METHODS, Code, definition, service
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 from tests.node.rocketmq.api import Api, resource

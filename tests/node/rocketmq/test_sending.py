@@ -5,15 +5,15 @@ import asyncio
 import duolog
 import pytest
 
-from node.core.traffic import NORMAL
-from node.rocketmq.sending import Sender
-from node.rocketmq.words.messages import sent
-from node.server import Node
-from node.service.sends import Placed
-from store.columns import Columns
-from store.messagestore import PutBatch, PutResult
-from store.offsets import PhyOffset, QueueOffset
-from store.status import PutMessageStatus
+from duolog_server.node.core.traffic import NORMAL
+from duolog_server.node.rocketmq.sending import Sender
+from duolog_server.node.rocketmq.words.messages import sent
+from duolog_server.node.server import Node
+from duolog_server.node.service.sends import Placed
+from duolog_server.store.columns import Columns
+from duolog_server.store.messagestore import PutBatch, PutResult
+from duolog_server.store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.status import PutMessageStatus
 from tests.node.replicas import broker_of
 from tests.node.rocketmq.api import message
 

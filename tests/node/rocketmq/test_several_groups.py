@@ -6,8 +6,8 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from node.rocketmq.words.stubs import Code, definition, service
-from node.server import Node
+from duolog_server.node.rocketmq.words.stubs import Code, definition, service
+from duolog_server.node.server import Node
 from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of
 from tests.node.rocketmq.api import CALL_SECONDS, Api, message, resource
 from tests.until import until

@@ -8,11 +8,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from duolog import _errors as sdk
 
-from node.access.vouching import Vouching
-from node.rocketmq.auth import Dates, Signed
-from node.rocketmq.relay.calls import CLIENT_ID, FORWARDED, METHOD, PEER, USER
-from node.rocketmq.relay.marks import MARK, TIME, Marks
-from node.rocketmq.words.codes import Refused
+from duolog_server.node.access.vouching import Vouching
+from duolog_server.node.rocketmq.auth import Dates, Signed
+from duolog_server.node.rocketmq.relay.calls import CLIENT_ID, FORWARDED, METHOD, PEER, USER
+from duolog_server.node.rocketmq.relay.marks import MARK, TIME, Marks
+from duolog_server.node.rocketmq.words.codes import Refused
 
 NOW = datetime(2026, 7, 1, 12, 0, 0, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)

@@ -9,9 +9,9 @@ from typing import Any
 import duolog
 import pytest
 
-from node.deferred.transactionservice import HALF_TOPIC, OP_TOPIC, Check
-from node.rocketmq.words.stubs import Code, definition, service
-from node.server import Node
+from duolog_server.node.deferred.transactionservice import HALF_TOPIC, OP_TOPIC, Check
+from duolog_server.node.rocketmq.words.stubs import Code, definition, service
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of, take_checks
 from tests.node.rocketmq.api import Api, message, resource
@@ -135,7 +135,7 @@ async def test_the_first_decision_counts_and_the_other_one_is_refused(api: Api) 
 async def test_decisions_that_are_not_in_memory_are_read_from_the_log(
     api: Api, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.deferred.halfmessages.DECISIONS_MAX", 2)
+    monkeypatch.setattr("duolog_server.node.deferred.halfmessages.DECISIONS_MAX", 2)
     ids = [await half(api, b"%d" % k) for k in range(6)]
     for k, one in enumerate(ids):
         assert await end(api, one, COMMIT if k % 2 else ROLLBACK) == Code.OK
@@ -173,7 +173,7 @@ async def test_forged_and_foreign_transaction_ids_are_refused(api: Api) -> None:
     assert await end(api, (ids[0], "x"), COMMIT) == invalid
     assert await end(api, ("other", ids[1]), COMMIT) == invalid
     assert await end(api, ids, COMMIT, topic="U") == invalid
-    from node.rocketmq.words.handles import TransactionId
+    from duolog_server.node.rocketmq.words.handles import TransactionId
 
     unknown = TransactionId("broker-a", "T", 99).to_text()
     assert await end(api, (ids[0], unknown), COMMIT) == invalid

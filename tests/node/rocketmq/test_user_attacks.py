@@ -10,11 +10,19 @@ import grpc
 import pytest
 import structlog
 
-from node.pop.liteservice import bound
-from node.rocketmq.relay.calls import CLIENT_ID, COPY, FORWARDED, PEER, PLAIN, USER, VIA
-from node.rocketmq.words.stubs import METHODS, Code, definition, service
-from node.server import Node
-from store.metadata import TopicConfig, new_group
+from duolog_server.node.pop.liteservice import bound
+from duolog_server.node.rocketmq.relay.calls import (
+    CLIENT_ID,
+    COPY,
+    FORWARDED,
+    PEER,
+    PLAIN,
+    USER,
+    VIA,
+)
+from duolog_server.node.rocketmq.words.stubs import METHODS, Code, definition, service
+from duolog_server.node.server import Node
+from duolog_server.store.metadata import TopicConfig, new_group
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 from tests.node.rocketmq.api import CALL_SECONDS, Api, message, resource

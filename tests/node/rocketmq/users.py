@@ -11,10 +11,10 @@ from typing import Any, Never, cast
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.duration_pb2 import Duration
 
-from node.access.access import access_of
-from node.api.access import AccessService
-from node.rocketmq.words.stubs import definition, service
-from node.server import Node
+from duolog_server.node.access.access import access_of
+from duolog_server.node.api.access import AccessService
+from duolog_server.node.rocketmq.words.stubs import definition, service
+from duolog_server.node.server import Node
 from tests.keyfiles import key_file
 from tests.node.replicas import broker_of
 from tests.node.rocketmq.api import CALL_SECONDS, SHORT_POLL_MS, Api, message, resource

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
-from node.broker import Broker
-from node.quotas.quota import Kind, Limit
-from node.rocketmq.words.stubs import definition, service
-from node.server import Node
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.broker import Broker
+from duolog_server.node.quotas.quota import Kind, Limit
+from duolog_server.node.rocketmq.words.stubs import definition, service
+from duolog_server.node.server import Node
 from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import Remoting, connected, records

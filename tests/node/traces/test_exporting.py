@@ -9,9 +9,9 @@ import structlog
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from node.traces import exporting
-from node.traces.exporting import SpanExport
-from node.traces.spanmaker import SpanMaker
+from duolog_server.node.traces import exporting
+from duolog_server.node.traces.exporting import SpanExport
+from duolog_server.node.traces.spanmaker import SpanMaker
 from tests.node.traces.test_recorder import put, recorder, text
 
 
@@ -60,7 +60,7 @@ async def test_spans_that_are_not_taken_are_counted(monkeypatch: pytest.MonkeyPa
 
 def test_lost_spans_are_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("node.traces.exporting.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("duolog_server.node.traces.exporting.time.monotonic", lambda: now[0])
     answers = [SpanExportResult.FAILURE] * 3 + [SpanExportResult.SUCCESS, SpanExportResult.FAILURE]
     notes = recorder()
     export = SpanExport(notes, SpanMaker({}, "1", 10), Exporter(answers), 1.0)

@@ -7,15 +7,15 @@ import pytest
 from duolog._tracecontext import TraceContext
 from opentelemetry.sdk.trace import ReadableSpan
 
-from node.traces import recorder as recording
-from node.traces.recorder import Confirmed, Delivery, Recorder, Sighting, Standing
-from node.traces.spanmaker import SpanMaker
-from store.columns import Columns
-from store.kernels import decode
-from store.messagestore import PutBatch, PutResult
-from store.offsets import PhyOffset, QueueOffset
-from store.reader import GetMessageStatus, GetResult
-from store.status import PutMessageStatus
+from duolog_server.node.traces import recorder as recording
+from duolog_server.node.traces.recorder import Confirmed, Delivery, Recorder, Sighting, Standing
+from duolog_server.node.traces.spanmaker import SpanMaker
+from duolog_server.store.columns import Columns
+from duolog_server.store.kernels import decode
+from duolog_server.store.messagestore import PutBatch, PutResult
+from duolog_server.store.offsets import PhyOffset, QueueOffset
+from duolog_server.store.reader import GetMessageStatus, GetResult
+from duolog_server.store.status import PutMessageStatus
 from tests.spans import attributes, parent_of, trace_of
 
 STANDING = Standing("SYNC_MASTER", 7)

@@ -15,11 +15,11 @@ import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as otlp
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as stubs
 
-from demo.ports import free_endpoint
-from node.config import Config, ConfigError
-from node.deferred.delayservice import DelayService
-from node.metrics.table import METRICS, TRACED
-from node.traces import exporting
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.config import Config, ConfigError
+from duolog_server.node.deferred.delayservice import DelayService
+from duolog_server.node.metrics.table import METRICS, TRACED
+from duolog_server.node.traces import exporting
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, Group, broker_of
 from tests.node.rocketmq.api import Api, message

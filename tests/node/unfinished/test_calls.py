@@ -5,8 +5,8 @@ from typing import Any
 import grpc
 import pytest
 
-from node.unfinished.calls import begin, counted
-from node.unfinished.ledger import CALL_BYTES, Name
+from duolog_server.node.unfinished.calls import begin, counted
+from duolog_server.node.unfinished.ledger import CALL_BYTES, Name
 
 
 class Known:

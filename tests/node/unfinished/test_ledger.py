@@ -2,10 +2,10 @@
 
 import pytest
 
-from node.unfinished import ledger as module
-from node.unfinished.ledger import Ledger, Name, name_of, size_of
-from node.unfinished.offenders import OFFENCE_MS, OFFENCES, Offenders
-from store.clocks import MonoMs
+from duolog_server.node.unfinished import ledger as module
+from duolog_server.node.unfinished.ledger import Ledger, Name, name_of, size_of
+from duolog_server.node.unfinished.offenders import OFFENCE_MS, OFFENCES, Offenders
+from duolog_server.store.clocks import MonoMs
 
 MIB = 1 << 20
 MOST, LONGEST = 8 * MIB, 16 * MIB

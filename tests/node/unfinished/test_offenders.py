@@ -2,9 +2,9 @@
 
 import pytest
 
-from node.unfinished import offenders as module
-from node.unfinished.offenders import OFFENCE_MS, OFFENCES, Offenders
-from store.clocks import MonoMs
+from duolog_server.node.unfinished import offenders as module
+from duolog_server.node.unfinished.offenders import OFFENCE_MS, OFFENCES, Offenders
+from duolog_server.store.clocks import MonoMs
 
 
 def noted(*at_ms: int, address: str = "10.0.0.1") -> Offenders:

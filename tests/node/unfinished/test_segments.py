@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from node.networks import network_of
-from node.unfinished import segments
-from node.unfinished.sockets import are_told
+from duolog_server.node.networks import network_of
+from duolog_server.node.unfinished import segments
+from duolog_server.node.unfinished.sockets import are_told
 
 pytestmark = pytest.mark.skipif(not are_told(), reason="this system tells nothing of connections")
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from node.unfinished import segments
-from node.unfinished import sockets as module
-from node.unfinished.ledger import Name
-from node.unfinished.sockets import Sockets, are_told
+from duolog_server.node.unfinished import segments
+from duolog_server.node.unfinished import sockets as module
+from duolog_server.node.unfinished.ledger import Name
+from duolog_server.node.unfinished.sockets import Sockets, are_told
 
 pytestmark = pytest.mark.skipif(not are_told(), reason="this system tells nothing of connections")
 

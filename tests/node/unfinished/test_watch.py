@@ -13,15 +13,15 @@ from structlog.testing import capture_logs
 from bench import http2bytes as h2
 from bench.callattacks import APPEND, Caller
 from bench.portattacks import CHECK
-from node.clocks import mono_ms
-from node.ownmemory import OwnMemory
-from node.server import Node
-from node.unfinished import segments
-from node.unfinished import watch as watching
-from node.unfinished.ledger import Ledger, Name
-from node.unfinished.offenders import OFFENCES
-from node.unfinished.sockets import BOUND_BYTES, are_told
-from store.clocks import MonoMs
+from duolog_server.node.clocks import mono_ms
+from duolog_server.node.ownmemory import OwnMemory
+from duolog_server.node.server import Node
+from duolog_server.node.unfinished import segments
+from duolog_server.node.unfinished import watch as watching
+from duolog_server.node.unfinished.ledger import Ledger, Name
+from duolog_server.node.unfinished.offenders import OFFENCES
+from duolog_server.node.unfinished.sockets import BOUND_BYTES, are_told
+from duolog_server.store.clocks import MonoMs
 from tests.node.conftest import StartNode
 
 pytestmark = pytest.mark.skipif(not are_told(), reason="this system tells nothing of connections")

@@ -9,7 +9,7 @@ import duolog
 import pytest
 import structlog
 
-from store.checkpoint import StoreCheckpoint
+from duolog_server.store.checkpoint import StoreCheckpoint
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import duolog
 import pytest
 
-from node.broker import Broker
-from node.server import Node
-from store import dump
+from duolog_server.node.broker import Broker
+from duolog_server.node.server import Node
+from duolog_server.store import dump
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 from tests.until import until

@@ -11,13 +11,13 @@ import structlog
 from duolog._connection import Connection
 from duolog.wire import duolog_pb2 as wire
 
-from node.cli.node import problems_of
-from node.server import Node
-from node.upkeep.groupcommit import GroupCommitService
-from store.mappedfile import FlushJob
-from store.offsets import PhyOffset
-from store.osdisk import OsFile
-from store.status import PutMessageStatus
+from duolog_server.node.cli.node import problems_of
+from duolog_server.node.server import Node
+from duolog_server.node.upkeep.groupcommit import GroupCommitService
+from duolog_server.store.mappedfile import FlushJob
+from duolog_server.store.offsets import PhyOffset
+from duolog_server.store.osdisk import OsFile
+from duolog_server.store.status import PutMessageStatus
 from tests.node.api.test_messages import append, append_request
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of
@@ -357,7 +357,9 @@ async def test_sends_of_a_hundred_producers_in_turn_are_stored_once_and_answered
 async def test_the_producer_follows_a_node_through_its_restart(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.server.GRACE_SECONDS", 0.2)  # the producer's stream stays open
+    monkeypatch.setattr(
+        "duolog_server.node.server.GRACE_SECONDS", 0.2
+    )  # the producer's stream stays open
     node = await start_node()
     listen, data = f"127.0.0.1:{node.port}", node.config.node.data
     client = await topic(node)

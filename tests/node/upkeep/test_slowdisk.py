@@ -11,11 +11,11 @@ from typing import Any
 import duolog
 import pytest
 
-from node.filters.tagfilter import EVERYTHING
-from node.pop.popservice import PopRequest
-from node.server import Node
-from store import osdisk
-from store.mappedfile import FlushJob
+from duolog_server.node.filters.tagfilter import EVERYTHING
+from duolog_server.node.pop.popservice import PopRequest
+from duolog_server.node.server import Node
+from duolog_server.store import osdisk
+from duolog_server.store.mappedfile import FlushJob
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 from tests.until import until

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from node.upkeep.threadwork import done_in_thread
+from duolog_server.node.upkeep.threadwork import done_in_thread
 
 
 @pytest.fixture

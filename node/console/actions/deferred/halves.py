@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 from duolog import BadRequest, HalfMessage
 
-from node.console.actions.asking import Field, Question, confirmed
-from node.console.view.addresses import HALVES, address
-from node.console.view.visits import Action, Done, Shown, Visit
-from node.console.view.words import command, number, size
-from node.inspection.messages.places import OFFSET_MAX
-from node.inspection.times import iso
-from node.numerals import number_of
+from duolog_server.node.console.actions.asking import Field, Question, confirmed
+from duolog_server.node.console.view.addresses import HALVES, address
+from duolog_server.node.console.view.visits import Action, Done, Shown, Visit
+from duolog_server.node.console.view.words import command, number, size
+from duolog_server.node.inspection.messages.places import OFFSET_MAX
+from duolog_server.node.inspection.times import iso
+from duolog_server.node.numerals import number_of
 
 COMMIT, ROLLBACK = "commit", "rollback"
 _WHAT = {

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 from duolog import DelayedMessage, NoSuchMessage
 
-from node.console.actions.asking import Field, Question, confirmed, whole_number
-from node.console.view.addresses import DELAYED, address
-from node.console.view.visits import Action, Done, Shown, Visit
-from node.console.view.words import command, number, size
-from node.inspection.messages.finding import delayed_at
-from node.inspection.messages.places import place_of
-from node.inspection.times import iso
+from duolog_server.node.console.actions.asking import Field, Question, confirmed, whole_number
+from duolog_server.node.console.view.addresses import DELAYED, address
+from duolog_server.node.console.view.visits import Action, Done, Shown, Visit
+from duolog_server.node.console.view.words import command, number, size
+from duolog_server.node.inspection.messages.finding import delayed_at
+from duolog_server.node.inspection.messages.places import place_of
+from duolog_server.node.inspection.times import iso
 
 TIME_MAX = (1 << 53) - 1  # ms since 1970
 

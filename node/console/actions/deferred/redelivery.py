@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 from duolog import BadRequest, Client, Message
 
-from node.console.actions.asking import Field, Question, confirmed, whole_number
-from node.console.view.addresses import DEAD, address
-from node.console.view.selections import chosen
-from node.console.view.visits import Action, Done, Shown, Visit
-from node.console.view.words import command, counted, listed, number, sentence
-from node.inspection.deadletters.places import (
+from duolog_server.node.console.actions.asking import Field, Question, confirmed, whole_number
+from duolog_server.node.console.view.addresses import DEAD, address
+from duolog_server.node.console.view.selections import chosen
+from duolog_server.node.console.view.visits import Action, Done, Shown, Visit
+from duolog_server.node.console.view.words import command, counted, listed, number, sentence
+from duolog_server.node.inspection.deadletters.places import (
     PAGE_BYTES,
     letters_at,
     letters_behind,
     spans_of,
 )
-from node.inspection.deadletters.redelivery import (
+from duolog_server.node.inspection.deadletters.redelivery import (
     MARK,
     Bounds,
     Redelivery,
@@ -29,7 +29,7 @@ from node.inspection.deadletters.redelivery import (
     sent_until,
     was_sent,
 )
-from node.inspection.messages.places import Place, place_of
+from duolog_server.node.inspection.messages.places import Place, place_of
 
 LETTERS, LETTERS_MAX = 100, 10_000  # sent again at a time
 CHOSEN_MAX = 80  # a form has room for the places of so many

@@ -7,17 +7,22 @@ from functools import partial
 from duolog import Message
 from duolog._columns import split_keys
 
-from node.console.pages.lists import Pages
-from node.console.pages.messages.rows import message_row
-from node.console.seeing.seen import Seeing
-from node.console.view.addresses import DEAD, address
-from node.console.view.selections import SELECTED, box_of, chosen
-from node.console.view.visits import Exported, Shown, Visit
-from node.console.view.words import command, counted, number
-from node.inspection.deadletters.export import as_json, lines, selected, stopped
-from node.inspection.deadletters.places import letters_page
-from node.inspection.deadletters.redelivery import MARK, origin_of, sent_until, was_sent
-from node.inspection.messages.places import Place, place_of
+from duolog_server.node.console.pages.lists import Pages
+from duolog_server.node.console.pages.messages.rows import message_row
+from duolog_server.node.console.seeing.seen import Seeing
+from duolog_server.node.console.view.addresses import DEAD, address
+from duolog_server.node.console.view.selections import SELECTED, box_of, chosen
+from duolog_server.node.console.view.visits import Exported, Shown, Visit
+from duolog_server.node.console.view.words import command, counted, number
+from duolog_server.node.inspection.deadletters.export import as_json, lines, selected, stopped
+from duolog_server.node.inspection.deadletters.places import letters_page
+from duolog_server.node.inspection.deadletters.redelivery import (
+    MARK,
+    origin_of,
+    sent_until,
+    was_sent,
+)
+from duolog_server.node.inspection.messages.places import Place, place_of
 
 ROWS = 50
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from duolog import DelayedMessage, DelayedPage
 
-from node.console.pages.deferred import waiting
-from node.console.view.addresses import DELAYED, DELAYED_RECALL, address
-from node.console.view.visits import Shown, Visit
-from node.console.view.words import command, counted, number
-from node.inspection.messages.places import Place
+from duolog_server.node.console.pages.deferred import waiting
+from duolog_server.node.console.view.addresses import DELAYED, DELAYED_RECALL, address
+from duolog_server.node.console.view.visits import Shown, Visit
+from duolog_server.node.console.view.words import command, counted, number
+from duolog_server.node.inspection.messages.places import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from duolog import HalfMessage, HalvesPage
 
-from node.console.pages.deferred import waiting
-from node.console.view.addresses import HALF_DECIDE, HALVES, address
-from node.console.view.visits import Shown, Visit
-from node.console.view.words import command, counted
+from duolog_server.node.console.pages.deferred import waiting
+from duolog_server.node.console.view.addresses import HALF_DECIDE, HALVES, address
+from duolog_server.node.console.view.visits import Shown, Visit
+from duolog_server.node.console.view.words import command, counted
 
 
 @dataclass(frozen=True, slots=True)

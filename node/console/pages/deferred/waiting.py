@@ -6,9 +6,9 @@ from typing import Generic, TypeVar
 
 from duolog import DelayedPage, HalvesPage
 
-from node.console.pages.lists import Pages
-from node.console.view.addresses import WAY, address
-from node.console.view.visits import Visit
+from duolog_server.node.console.pages.lists import Pages
+from duolog_server.node.console.view.addresses import WAY, address
+from duolog_server.node.console.view.visits import Visit
 
 ROWS = 50
 LOOKS = 5  # calls that a page makes until it has a row

@@ -1,9 +1,9 @@
 """The path of a message that may not be in its topic yet, by its key."""
 
-from node.console.view.visits import Shown, Visit
-from node.console.view.words import command, counted
-from node.inspection.messages.finding import client_records
-from node.inspection.messages.way import Row, rows
+from duolog_server.node.console.view.visits import Shown, Visit
+from duolog_server.node.console.view.words import command, counted
+from duolog_server.node.inspection.messages.finding import client_records
+from duolog_server.node.inspection.messages.way import Row, rows
 
 BY_KEY_MAX = 32  # messages that a node tells of
 

@@ -2,9 +2,9 @@
 
 from duolog import BadRequest, NoSuchMessage
 
-from node.console.pages.messages.rows import Row, message_row
-from node.console.pages.messages.searching import searched
-from node.console.pages.messages.ways import (
+from duolog_server.node.console.pages.messages.rows import Row, message_row
+from duolog_server.node.console.pages.messages.searching import searched
+from duolog_server.node.console.pages.messages.ways import (
     KEY,
     MESSAGE_ID,
     OFFSET,
@@ -13,10 +13,10 @@ from node.console.pages.messages.ways import (
     WAYS,
     Wanted,
 )
-from node.console.view.places import queue_place, time_ms
-from node.console.view.visits import Shown, Visit
-from node.console.view.words import counted
-from node.inspection.messages.finding import by_time
+from duolog_server.node.console.view.places import queue_place, time_ms
+from duolog_server.node.console.view.visits import Shown, Visit
+from duolog_server.node.console.view.words import counted
+from duolog_server.node.inspection.messages.finding import by_time
 
 ROWS = 50
 

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 
 from duolog import Message, NoSuchMessage, TrackState
 
-from node.console.pages.messages.rows import message_row
-from node.console.view.addresses import MESSAGE_AGAIN, address
-from node.console.view.places import queue_offset
-from node.console.view.visits import Shown, Visit
-from node.console.view.words import command, counted
-from node.inspection.messages import way
-from node.inspection.messages.finding import client_records
-from node.inspection.messages.sending import is_users, message_at
+from duolog_server.node.console.pages.messages.rows import message_row
+from duolog_server.node.console.view.addresses import MESSAGE_AGAIN, address
+from duolog_server.node.console.view.places import queue_offset
+from duolog_server.node.console.view.visits import Shown, Visit
+from duolog_server.node.console.view.words import command, counted
+from duolog_server.node.inspection.messages import way
+from duolog_server.node.inspection.messages.finding import client_records
+from duolog_server.node.inspection.messages.sending import is_users, message_at
 
 
 async def message(visit: Visit) -> Shown:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from duolog import FoundMessage, Message
 
-from node.console.seeing.seen import LINE_CHARACTERS, Seeing
-from node.console.view.addresses import MESSAGE, address
+from duolog_server.node.console.seeing.seen import LINE_CHARACTERS, Seeing
+from duolog_server.node.console.view.addresses import MESSAGE, address
 
 MORE = "…"
 

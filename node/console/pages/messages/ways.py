@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from duolog import BadRequest
 
-from node.console.view.places import time_ms
-from node.console.view.words import command
-from node.inspection.searching.terms import Terms
+from duolog_server.node.console.view.places import time_ms
+from duolog_server.node.console.view.words import command
+from duolog_server.node.inspection.searching.terms import Terms
 
 KEY, UNIQUE_KEY, MESSAGE_ID, OFFSET, TIME = "key", "unique_key", "id", "offset", "time"
 TEXT, SQL = "text", "sql"

@@ -7,13 +7,13 @@ import dataclasses
 from collections.abc import Iterator
 from enum import Enum
 
-from node.broker import Broker
-from node.remoting.administration.bodies import dumps, properties_text
-from node.remoting.codec.command import Command
-from node.remoting.codec.fields import camel
-from store.directories import INDEX, LOG, QUEUES
-from store.metadata import TRACE_TOPIC
-from store.status import BrokerRole
+from duolog_server.node.broker import Broker
+from duolog_server.node.remoting.administration.bodies import dumps, properties_text
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.fields import camel
+from duolog_server.store.directories import INDEX, LOG, QUEUES
+from duolog_server.store.metadata import TRACE_TOPIC
+from duolog_server.store.status import BrokerRole
 
 _PATHS = {LOG: "storePathCommitLog", QUEUES: "storePathConsumeQueue", INDEX: "storePathIndex"}
 

@@ -1,15 +1,15 @@
 """The broker's files: entries of its queues, and the upkeep that tools may ask for."""
 
-from node.broker import Broker
-from node.consuming.longpoll import check_place
-from node.deferred.transactionservice import HALF_TOPIC
-from node.remoting.administration.bodies import dumps, subscription_row
-from node.remoting.codec.adminheaders import ConsumeQueueRequest, ResumeCheckRequest
-from node.remoting.codec.command import Command
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.fastjson import Value
-from node.remoting.codec.fields import read_header
-from node.remoting.members import Members
+from duolog_server.node.broker import Broker
+from duolog_server.node.consuming.longpoll import check_place
+from duolog_server.node.deferred.transactionservice import HALF_TOPIC
+from duolog_server.node.remoting.administration.bodies import dumps, subscription_row
+from duolog_server.node.remoting.codec.adminheaders import ConsumeQueueRequest, ResumeCheckRequest
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.fastjson import Value
+from duolog_server.node.remoting.codec.fields import read_header
+from duolog_server.node.remoting.members import Members
 
 ENTRIES_MAX = 1024
 

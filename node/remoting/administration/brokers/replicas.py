@@ -1,12 +1,12 @@
 """Replication of the broker, as RocketMQ 5's tools ask for it."""
 
-from node.api.verbs import Verbs
-from node.broker import Broker
-from node.remoting.administration.bodies import dumps
-from node.remoting.codec.command import Command
-from node.remoting.codec.fastjson import Value
-from node.remoting.codec.routes import MASTER_ID
-from node.remoting.port.desk import Peer
+from duolog_server.node.api.verbs import Verbs
+from duolog_server.node.broker import Broker
+from duolog_server.node.remoting.administration.bodies import dumps
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.fastjson import Value
+from duolog_server.node.remoting.codec.routes import MASTER_ID
+from duolog_server.node.remoting.port.desk import Peer
 
 LONG_MAX = (1 << 63) - 1  # the end of an epoch that is not over
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from duolog import __version__
 
-from node.broker import Broker
-from node.engine.storestatus import StoreStatus
-from node.histogram import Histogram
-from node.remoting.administration.bodies import dumps
-from node.remoting.administration.brokers.statistics import Statistics
-from node.remoting.codec.command import VERSION, Command
-from store.directories import LOG
-from store.filesystems import FileSystem, file_system_of
+from duolog_server.node.broker import Broker
+from duolog_server.node.engine.storestatus import StoreStatus
+from duolog_server.node.histogram import Histogram
+from duolog_server.node.remoting.administration.bodies import dumps
+from duolog_server.node.remoting.administration.brokers.statistics import Statistics
+from duolog_server.node.remoting.codec.command import VERSION, Command
+from duolog_server.store.directories import LOG
+from duolog_server.store.filesystems import FileSystem, file_system_of
 
 VERSION_NAME = "V4_9_8"  # that of VERSION
 UNITS = "KMGTPE"

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from datetime import date, datetime
 
-from node.broker import Broker
-from node.core.growth import Totals
-from node.core.traffic import DELAY, NORMAL, TRANSACTION, Flow
-from node.remoting.administration.bodies import dumps
-from node.remoting.codec.adminheaders import StatsRequest
-from node.remoting.codec.codes import ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.fields import read_header
-from node.remoting.refusals import Refused
-from store.clocks import WallMs
+from duolog_server.node.broker import Broker
+from duolog_server.node.core.growth import Totals
+from duolog_server.node.core.traffic import DELAY, NORMAL, TRANSACTION, Flow
+from duolog_server.node.remoting.administration.bodies import dumps
+from duolog_server.node.remoting.codec.adminheaders import StatsRequest
+from duolog_server.node.remoting.codec.codes import ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.fields import read_header
+from duolog_server.node.remoting.refusals import Refused
+from duolog_server.store.clocks import WallMs
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 KINDS = (NORMAL, DELAY, TRANSACTION)

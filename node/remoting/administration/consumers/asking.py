@@ -7,25 +7,25 @@ import asyncio
 
 from duolog import _errors as sdk
 
-from node.broker import Broker
-from node.remoting.administration.bodies import dumps
-from node.remoting.codec.adminheaders import (
+from duolog_server.node.broker import Broker
+from duolog_server.node.remoting.administration.bodies import dumps
+from duolog_server.node.remoting.codec.adminheaders import (
     ConsumeDirectlyRequest,
     ConsumerStatusRequest,
     RunningInfoRequest,
 )
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.fastjson import Key, MessageQueue, Value, loads
-from node.remoting.codec.fields import read_header, write_header
-from node.remoting.codec.heartbeats import JSON_BYTES_MAX
-from node.remoting.guarding.sight import Sight
-from node.remoting.members import Members
-from node.remoting.places import message_for
-from node.remoting.port.desk import Peer
-from node.remoting.refusals import REMARK_CHARACTERS_MAX, Refused
-from store.record import parse_message_id
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.fastjson import Key, MessageQueue, Value, loads
+from duolog_server.node.remoting.codec.fields import read_header, write_header
+from duolog_server.node.remoting.codec.heartbeats import JSON_BYTES_MAX
+from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.members import Members
+from duolog_server.node.remoting.places import message_for
+from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.refusals import REMARK_CHARACTERS_MAX, Refused
+from duolog_server.store.record import parse_message_id
 
 ASK_SECONDS = 10.0  # RocketMQ's
 STATUS_SECONDS = 5.0

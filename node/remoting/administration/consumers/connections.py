@@ -3,18 +3,18 @@
 import json
 from collections.abc import Iterable, Iterator
 
-from node.core.slices import Slices
-from node.engine.storetimes import StoreTimes
-from node.remoting.administration.bodies import dumps, row_list, subscription_row
-from node.remoting.codec.adminheaders import GroupTopicRequest, ProducersRequest
-from node.remoting.codec.codes import ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.fastjson import Value
-from node.remoting.codec.fields import read_header
-from node.remoting.codec.headers import MembersRequest
-from node.remoting.members import Members
-from node.remoting.port.desk import Peer
-from node.remoting.refusals import Refused
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.engine.storetimes import StoreTimes
+from duolog_server.node.remoting.administration.bodies import dumps, row_list, subscription_row
+from duolog_server.node.remoting.codec.adminheaders import GroupTopicRequest, ProducersRequest
+from duolog_server.node.remoting.codec.codes import ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.fastjson import Value
+from duolog_server.node.remoting.codec.fields import read_header
+from duolog_server.node.remoting.codec.headers import MembersRequest
+from duolog_server.node.remoting.members import Members
+from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.refusals import Refused
 
 
 class Connections:

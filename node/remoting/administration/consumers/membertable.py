@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterator
 
-from node.core.connected import Consumer, Read
-from node.engine.storetimes import StoreTimes
-from node.remoting.codec.heartbeats import SQL
-from node.remoting.members import Member, Members
-from node.remoting.port.desk import Peer
+from duolog_server.node.core.connected import Consumer, Read
+from duolog_server.node.engine.storetimes import StoreTimes
+from duolog_server.node.remoting.codec.heartbeats import SQL
+from duolog_server.node.remoting.members import Member, Members
+from duolog_server.node.remoting.port.desk import Peer
 
 
 class MemberTable:

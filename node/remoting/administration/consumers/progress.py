@@ -3,26 +3,26 @@
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from node.api.readership import topics_of
-from node.api.timespans import time_span
-from node.api.verbs import Verbs
-from node.broker import Broker
-from node.core.slices import Slices
-from node.remoting.administration.bodies import QueueRows, dumps
-from node.remoting.administration.brokers.statistics import Statistics
-from node.remoting.codec.adminheaders import (
+from duolog_server.node.api.readership import topics_of
+from duolog_server.node.api.timespans import time_span
+from duolog_server.node.api.verbs import Verbs
+from duolog_server.node.broker import Broker
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.remoting.administration.bodies import QueueRows, dumps
+from duolog_server.node.remoting.administration.brokers.statistics import Statistics
+from duolog_server.node.remoting.codec.adminheaders import (
     BrokerConsumeStatsRequest,
     CloneOffsetRequest,
     ConsumeStatsRequest,
     GroupTopicRequest,
 )
-from node.remoting.codec.command import Command
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.fastjson import Value
-from node.remoting.codec.fields import read_header
-from node.remoting.codec.frames import FRAME_BYTES_MAX
-from node.remoting.members import Members
-from node.remoting.port.desk import Peer
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.fastjson import Value
+from duolog_server.node.remoting.codec.fields import read_header
+from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX
+from duolog_server.node.remoting.members import Members
+from duolog_server.node.remoting.port.desk import Peer
 
 GROUPS_AT_ONCE = 200  # of one page
 COMMITS_AT_ONCE = 256  # queues of one commit

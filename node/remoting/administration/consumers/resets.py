@@ -10,19 +10,19 @@ from duolog import Start
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from node.api.verbs import Verbs
-from node.broker import Broker
-from node.consuming.offsets import offset_at
-from node.remoting.administration.bodies import dumps
-from node.remoting.codec.adminheaders import ResetOffsetRequest
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import ONEWAY, Command
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.fastjson import MessageQueue
-from node.remoting.codec.fields import read_header, write_header
-from node.remoting.guarding.sight import Sight
-from node.remoting.members import Members
-from node.remoting.port.desk import Peer
+from duolog_server.node.api.verbs import Verbs
+from duolog_server.node.broker import Broker
+from duolog_server.node.consuming.offsets import offset_at
+from duolog_server.node.remoting.administration.bodies import dumps
+from duolog_server.node.remoting.codec.adminheaders import ResetOffsetRequest
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.command import ONEWAY, Command
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.fastjson import MessageQueue
+from duolog_server.node.remoting.codec.fields import read_header, write_header
+from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.members import Members
+from duolog_server.node.remoting.port.desk import Peer
 
 CPP = "CPP"
 

@@ -5,9 +5,9 @@ import json
 import time
 from typing import Any
 
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import Command
-from store.record import Record, parse_message_id
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.store.record import Record, parse_message_id
 from tests.conformance.differential.seen import plain
 from tests.conformance.differential.session import Cases, Session, properties
 from tests.node.remoting.client import records

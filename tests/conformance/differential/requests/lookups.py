@@ -4,9 +4,9 @@ import asyncio
 import time
 from typing import Any
 
-from node.remoting.codec import fastjson
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from store.record import parse_message_id
+from duolog_server.node.remoting.codec import fastjson
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.store.record import parse_message_id
 from tests.conformance.differential.seen import Seen
 from tests.conformance.differential.session import SECONDS, Cases, Session, properties, session
 from tests.conformance.differential.sides import Side

@@ -4,8 +4,8 @@ import asyncio
 import json
 from typing import Any
 
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
 from tests.conformance.differential.session import (
     GROUP,
     HAS_SUBSCRIPTION,

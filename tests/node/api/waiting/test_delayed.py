@@ -9,11 +9,11 @@ import duolog
 import pytest
 from duolog import DelayedMessage, DelayedPage
 
-from node.api.waiting import delayed
-from node.deferred.delayservice import TIMER_TOPIC
-from node.server import Node
-from store.delay import SCHEDULE_TOPIC
-from store.metadata import AUDIT_TOPIC
+from duolog_server.node.api.waiting import delayed
+from duolog_server.node.deferred.delayservice import TIMER_TOPIC
+from duolog_server.node.server import Node
+from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.metadata import AUDIT_TOPIC
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS

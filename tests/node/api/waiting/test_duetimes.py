@@ -9,10 +9,10 @@ from duolog import BadRequest, Unavailable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.api.waiting.duetimes import FIRST, Due, bounds, due_of, next_due
-from node.deferred import pendingtimers
-from node.deferred.pendingtimers import PendingTimers
-from store.kernels.jit import I64
+from duolog_server.node.api.waiting.duetimes import FIRST, Due, bounds, due_of, next_due
+from duolog_server.node.deferred import pendingtimers
+from duolog_server.node.deferred.pendingtimers import PendingTimers
+from duolog_server.store.kernels.jit import I64
 
 TIMES = st.integers(0, 12)  # few: many messages are due at the same time
 

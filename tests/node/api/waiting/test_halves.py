@@ -9,10 +9,10 @@ import pytest
 from duolog import HalfMessage, HalvesPage, UndecidedMessage
 from duolog.wire import duolog_pb2 as wire
 
-from node.api.waiting import halves
-from node.core import turnbudget
-from node.server import Node
-from store.metadata import AUDIT_TOPIC
+from duolog_server.node.api.waiting import halves
+from duolog_server.node.core import turnbudget
+from duolog_server.node.server import Node
+from duolog_server.store.metadata import AUDIT_TOPIC
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, take_checks

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from node.console.http import connections as module
-from node.console.http.serving import Server
+from duolog_server.node.console.http import connections as module
+from duolog_server.node.console.http.serving import Server
 from tests.node.replicas import WAIT_SECONDS
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -75,7 +75,7 @@ async def test_a_request_that_does_not_arrive_ends_its_connection(
     monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     monkeypatch.setattr(module, "REQUEST_SECONDS", 0.05)
-    monkeypatch.setattr("node.console.http.serving.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("duolog_server.node.console.http.serving.IDLE_SECONDS", 0.05)
     async with served() as port:
         reader, writer = await connect(port)
         writer.write(said)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from node.console.http.security import Protected
-from node.console.http.serving import HEADER_BYTES_MAX, Server
+from duolog_server.node.console.http.security import Protected
+from duolog_server.node.console.http.serving import HEADER_BYTES_MAX, Server
 from tests.node.replicas import WAIT_SECONDS
 
 BEGIN = b"POST /first HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\n"

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from node.console.http.security import HEADERS, Protected
-from node.console.program import is_loopback
+from duolog_server.node.console.http.security import HEADERS, Protected
+from duolog_server.node.console.program import is_loopback
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:

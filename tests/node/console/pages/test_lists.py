@@ -2,7 +2,7 @@
 
 from duolog import Page
 
-from node.console.pages.lists import ListPlace, Pages, listing
+from duolog_server.node.console.pages.lists import ListPlace, Pages, listing
 
 
 def test_links_to_other_pages_keep_the_search() -> None:

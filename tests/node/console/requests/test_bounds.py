@@ -7,15 +7,15 @@ from typing import Any, cast
 import pytest
 from duolog import GroupDescription, GroupQueue, QueueStats, TopicDescription
 
-from node.console.actions.asking import PREVIEW_ROWS_MAX, Question
-from node.console.pages.groups import group
-from node.console.pages.lists import LIVE_ROWS_MAX
-from node.console.pages.rights import rights
-from node.console.pages.topics import topic
-from node.console.view.rates import Rates
-from node.console.view.render import body
-from node.console.view.visits import Shown, Visit
-from node.inspection.doctor.findings import NOTE, Finding
+from duolog_server.node.console.actions.asking import PREVIEW_ROWS_MAX, Question
+from duolog_server.node.console.pages.groups import group
+from duolog_server.node.console.pages.lists import LIVE_ROWS_MAX
+from duolog_server.node.console.pages.rights import rights
+from duolog_server.node.console.pages.topics import topic
+from duolog_server.node.console.view.rates import Rates
+from duolog_server.node.console.view.render import body
+from duolog_server.node.console.view.visits import Shown, Visit
+from duolog_server.node.inspection.doctor.findings import NOTE, Finding
 
 MORE = 1300
 

@@ -3,7 +3,7 @@
 import duolog
 import pytest
 
-from node.console.requests.errors import page_of, status_of
+from duolog_server.node.console.requests.errors import page_of, status_of
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,17 @@ import httpx
 import pytest
 import structlog
 
-from node.console import app as module
-from node.console.app import Console
-from node.console.requests import logins
-from node.console.sessions import viewers
-from node.console.sessions.forms import Told
-from node.console.sessions.sessions import IDLE_SECONDS
-from node.console.sessions.viewers import cookie_of
-from node.console.settings import Settings
-from node.console.view import render
-from node.console.view.render import OVER
-from node.console.view.visits import Done, Page, Shown, Undo, Visit
+from duolog_server.node.console import app as module
+from duolog_server.node.console.app import Console
+from duolog_server.node.console.requests import logins
+from duolog_server.node.console.sessions import viewers
+from duolog_server.node.console.sessions.forms import Told
+from duolog_server.node.console.sessions.sessions import IDLE_SECONDS
+from duolog_server.node.console.sessions.viewers import cookie_of
+from duolog_server.node.console.settings import Settings
+from duolog_server.node.console.view import render
+from duolog_server.node.console.view.render import OVER
+from duolog_server.node.console.view.visits import Done, Page, Shown, Undo, Visit
 from tests.node.console.deadlines import PageDeadlines
 from tests.node.replicas import WAIT_SECONDS
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 from duolog import BadRequest, Busy, Client, DuologError
 
-from node.console.searches import running as module
-from node.console.searches.running import KEPT, OF_SESSION, Room, Searches
-from node.inspection.searching.search import Hit, Search
-from node.inspection.searching.terms import End, Progress, Terms
+from duolog_server.node.console.searches import running as module
+from duolog_server.node.console.searches.running import KEPT, OF_SESSION, Room, Searches
+from duolog_server.node.inspection.searching.search import Hit, Search
+from duolog_server.node.inspection.searching.terms import End, Progress, Terms
 
 
 class Scripted(Search[object]):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.console.seeing.bodies import BODY_BYTES, JSON_CHARACTERS, body_of
+from duolog_server.node.console.seeing.bodies import BODY_BYTES, JSON_CHARACTERS, body_of
 
 
 def test_json_has_a_value_a_line() -> None:

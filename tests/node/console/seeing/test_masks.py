@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config import MASK_RULE, Config
-from node.console.seeing.masks import MASK, BadMask, Masks, Rule
-from node.filters.sqlfilter import SqlFilter
+from duolog_server.node.config import MASK_RULE, Config
+from duolog_server.node.console.seeing.masks import MASK, BadMask, Masks, Rule
+from duolog_server.node.filters.sqlfilter import SqlFilter
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from duolog import BadRequest, FoundMessage
 
-from node.console.seeing.bodies import BODY_BYTES
-from node.console.seeing.masks import MASK, Masks
-from node.console.seeing.seen import BY_POLICY, NOT_UNDERSTOOD, Seeing
-from node.inspection.messages.protobodies import ProtoTypes
-from node.inspection.searching.matching import Needle
+from duolog_server.node.console.seeing.bodies import BODY_BYTES
+from duolog_server.node.console.seeing.masks import MASK, Masks
+from duolog_server.node.console.seeing.seen import BY_POLICY, NOT_UNDERSTOOD, Seeing
+from duolog_server.node.inspection.messages.protobodies import ProtoTypes
+from duolog_server.node.inspection.searching.matching import Needle
 from tests.protobufs import ORDER, file_of, order
 
 PLAIN = FoundMessage("T", 0, 0, 0, 0, 0, 0, 0, 0, "", "", b"", {})

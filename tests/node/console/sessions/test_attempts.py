@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.console.sessions import attempts as module
-from node.console.sessions.attempts import ATTEMPT_SECONDS, ATTEMPTS, Attempts
+from duolog_server.node.console.sessions import attempts as module
+from duolog_server.node.console.sessions.attempts import ATTEMPT_SECONDS, ATTEMPTS, Attempts
 
 
 class Clock:

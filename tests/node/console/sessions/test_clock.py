@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from node.console.sessions import clock
+from duolog_server.node.console.sessions import clock
 
 
 def test_the_clock_goes_on_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:

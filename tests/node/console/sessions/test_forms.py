@@ -6,7 +6,7 @@ from collections.abc import Callable
 import duolog
 import pytest
 
-from node.console.sessions.forms import (
+from duolog_server.node.console.sessions.forms import (
     COMMAND_CHARACTERS,
     FORM_SECONDS,
     FORMS_MAX,
@@ -14,7 +14,7 @@ from node.console.sessions.forms import (
     Forms,
     Told,
 )
-from node.console.view.visits import Done
+from duolog_server.node.console.view.visits import Done
 from tests.node.replicas import WAIT_SECONDS
 
 

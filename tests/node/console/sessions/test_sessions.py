@@ -6,9 +6,9 @@ from typing import Any, cast
 import duolog
 import pytest
 
-from node.console.sessions import sessions as module
-from node.console.sessions.sessions import AGE_SECONDS, IDLE_SECONDS, Sessions
-from node.console.view.visits import Undo
+from duolog_server.node.console.sessions import sessions as module
+from duolog_server.node.console.sessions.sessions import AGE_SECONDS, IDLE_SECONDS, Sessions
+from duolog_server.node.console.view.visits import Undo
 
 
 class Clock:

@@ -3,10 +3,10 @@
 import pytest
 from starlette.routing import Match, Route
 
-from node.console.app import ACTIONS, DOWNLOADS, PAGES
-from node.console.view import addresses
-from node.console.view.addresses import MESSAGE, MESSAGES, TOPIC, address, own_path
-from node.console.view.render import environment
+from duolog_server.node.console.app import ACTIONS, DOWNLOADS, PAGES
+from duolog_server.node.console.view import addresses
+from duolog_server.node.console.view.addresses import MESSAGE, MESSAGES, TOPIC, address, own_path
+from duolog_server.node.console.view.render import environment
 
 
 def test_each_pattern_has_a_page_or_an_action_and_links_use_no_other() -> None:

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.console.view import rates as module
-from node.console.view.rates import GAP_SECONDS, POINTS, SLOT_SECONDS, Rates, sparkline
+from duolog_server.node.console.view import rates as module
+from duolog_server.node.console.view.rates import (
+    GAP_SECONDS,
+    POINTS,
+    SLOT_SECONDS,
+    Rates,
+    sparkline,
+)
 
 
 def test_a_rate_is_that_of_the_time_between_two_looks() -> None:

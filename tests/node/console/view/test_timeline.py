@@ -4,9 +4,16 @@ from itertools import pairwise
 
 import pytest
 
-from node.console.view.timeline import LETTER, LINES_MAX, NAME_MAX, Gap, Span, time_line
-from node.console.view.words import THIN
-from node.inspection.masterships import Led
+from duolog_server.node.console.view.timeline import (
+    LETTER,
+    LINES_MAX,
+    NAME_MAX,
+    Gap,
+    Span,
+    time_line,
+)
+from duolog_server.node.console.view.words import THIN
+from duolog_server.node.inspection.masterships import Led
 
 HOUR_MS = 3_600_000
 LONG = "node-" + "x" * 250

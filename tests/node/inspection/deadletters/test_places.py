@@ -7,8 +7,8 @@ from duolog import BadRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.inspection.deadletters.places import Span, _back, _behind, _from, _runs
-from node.inspection.messages.places import Place, place_of
+from duolog_server.node.inspection.deadletters.places import Span, _back, _behind, _from, _runs
+from duolog_server.node.inspection.messages.places import Place, place_of
 
 QUEUES = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 2))
 OFFSETS = st.integers(0, 20)

@@ -7,11 +7,16 @@ import pytest
 from duolog import Message, Producer, Timeout
 from duolog._columns import property_text
 
-from node.inspection.deadletters import redelivery
-from node.inspection.deadletters.redelivery import Bounds, Redelivery, redeliver, redeliver_at
-from node.inspection.messages.places import Place
-from node.inspection.messages.sending import copy_of
-from store.record import SENT_PROPERTIES_BYTES_MAX
+from duolog_server.node.inspection.deadletters import redelivery
+from duolog_server.node.inspection.deadletters.redelivery import (
+    Bounds,
+    Redelivery,
+    redeliver,
+    redeliver_at,
+)
+from duolog_server.node.inspection.messages.places import Place
+from duolog_server.node.inspection.messages.sending import copy_of
+from duolog_server.store.record import SENT_PROPERTIES_BYTES_MAX
 from tests.node.conftest import StartNode
 from tests.node.console.pages.deferred.test_dead import make_letters
 

@@ -21,10 +21,10 @@ from duolog import (
 )
 from duolog._descriptions import ReplicationStatus, SlaveStatus
 
-from node.inspection import doctor
-from node.inspection.doctor.consumers import OLD_MS
-from node.inspection.doctor.diagnosis import PASSING, diagnose, second_look
-from node.inspection.doctor.findings import (
+from duolog_server.node.inspection import doctor
+from duolog_server.node.inspection.doctor.consumers import OLD_MS
+from duolog_server.node.inspection.doctor.diagnosis import PASSING, diagnose, second_look
+from duolog_server.node.inspection.doctor.findings import (
     ERROR,
     NOTE,
     SEVERITIES,
@@ -33,7 +33,7 @@ from node.inspection.doctor.findings import (
     Finding,
     Seen,
 )
-from node.inspection.doctor.nodes import EXPIRES_MS
+from duolog_server.node.inspection.doctor.nodes import EXPIRES_MS
 
 RUNBOOKS = Path(__file__).parents[4] / "docs" / "runbooks"
 NOW = 1_700_000_000_000

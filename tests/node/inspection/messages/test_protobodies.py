@@ -11,7 +11,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.inspection.messages.protobodies import (
+from duolog_server.node.inspection.messages.protobodies import (
     FILE_BYTES_MAX,
     UNNAMED,
     BadBody,

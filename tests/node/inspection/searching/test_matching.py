@@ -7,7 +7,7 @@ from duolog.wire import duolog_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.inspection.searching.matching import SEARCHED, Needle
+from duolog_server.node.inspection.searching.matching import SEARCHED, Needle
 
 LETTERS = "aAbB ÄäßK\u212a"
 

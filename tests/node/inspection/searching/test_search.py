@@ -10,10 +10,10 @@ import duolog
 import pytest
 from duolog import Message
 
-from node.inspection.searching import queues
-from node.inspection.searching import search as module
-from node.inspection.searching.search import Search
-from node.inspection.searching.terms import RESULTS_MAX, End, Terms
+from duolog_server.node.inspection.searching import queues
+from duolog_server.node.inspection.searching import search as module
+from duolog_server.node.inspection.searching.search import Search
+from duolog_server.node.inspection.searching.terms import RESULTS_MAX, End, Terms
 from tests.node.conftest import StartNode
 from tests.node.replicas import Elected
 

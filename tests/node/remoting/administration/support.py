@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from node.remoting.codec.fastjson import MessageQueue, loads
+from duolog_server.node.remoting.codec.fastjson import MessageQueue, loads
 from tests.node.remoting.client import Remoting
 
 

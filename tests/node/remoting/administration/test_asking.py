@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.fastjson import dumps, loads
-from node.remoting.codec.heartbeats import JSON_BYTES_MAX
-from node.server import Node
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.fastjson import dumps, loads
+from duolog_server.node.remoting.codec.heartbeats import JSON_BYTES_MAX
+from duolog_server.node.server import Node
 from tests.node.remoting.administration.support import queue, refused, told
 from tests.node.remoting.client import Remoting, connected, records
 
@@ -75,7 +75,9 @@ async def test_the_offsets_that_clients_have_reached(
         bad = remoting.begin(STATUS, {"topic": "T", "group": "g"})
         member.reply(await asked(member, code), number, wrong)
         assert loads((await bad).body) == {"consumerTable": {}}
-    monkeypatch.setattr("node.remoting.administration.consumers.asking.STATUS_SECONDS", 0.05)
+    monkeypatch.setattr(
+        "duolog_server.node.remoting.administration.consumers.asking.STATUS_SECONDS", 0.05
+    )
     silent = await told(remoting, STATUS, topic="T", group="g", clientAddr="c1")
     assert silent == {"consumerTable": {}}
     nobody = await refused(remoting, STATUS, topic="T", group="g", clientAddr="c2")
@@ -87,7 +89,9 @@ async def test_the_offsets_that_clients_have_reached(
 async def test_a_client_that_does_not_answer_is_told_of(
     node: Node, remoting: Remoting, member: Remoting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.remoting.administration.consumers.asking.ASK_SECONDS", 0.05)
+    monkeypatch.setattr(
+        "duolog_server.node.remoting.administration.consumers.asking.ASK_SECONDS", 0.05
+    )
     code, remark = await refused(remoting, INFO, **ASKED)
     assert code == ResponseCode.CONSUME_MSG_TIMEOUT
     assert "did not answer within 0.05 s" in remark
@@ -111,7 +115,7 @@ async def test_a_client_that_goes_ends_what_it_was_asked(
 async def test_there_is_a_limit_to_what_a_client_is_asked(
     remoting: Remoting, member: Remoting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.remoting.answers.WAITING_MAX", ASKED_MAX)
+    monkeypatch.setattr("duolog_server.node.remoting.answers.WAITING_MAX", ASKED_MAX)
     waiting = [remoting.begin(INFO, dict(ASKED)) for _ in range(ASKED_MAX)]
     requests = [await asked(member, INFO) for _ in waiting]
     assert len({one.opaque for one in requests}) == ASKED_MAX

@@ -2,9 +2,9 @@
 
 import json
 
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Serialization
-from node.server import Node
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Serialization
+from duolog_server.node.server import Node
 from tests.node.remoting.administration.support import refused, told
 from tests.node.remoting.client import Remoting, connected
 

@@ -6,8 +6,8 @@ from typing import Any
 import duolog
 import pytest
 
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.server import Node
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.server import Node
 from tests.node.remoting.administration.support import refused, told
 from tests.node.remoting.client import Remoting
 

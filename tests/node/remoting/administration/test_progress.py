@@ -5,8 +5,8 @@ from typing import Any
 import duolog
 import pytest
 
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.server import Node
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.server import Node
 from tests.node.remoting.administration.support import queue, refused, told
 from tests.node.remoting.client import Remoting
 
@@ -64,7 +64,9 @@ async def test_a_group_with_members_is_shown_in_what_they_read(
 async def test_all_groups_of_a_broker(
     node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.remoting.administration.consumers.progress.GROUPS_AT_ONCE", 2)
+    monkeypatch.setattr(
+        "duolog_server.node.remoting.administration.consumers.progress.GROUPS_AT_ONCE", 2
+    )
     await remoting.send("T", b"one")
     for group in "abcde":
         await committed(node, group, offset=0)
@@ -76,7 +78,9 @@ async def test_all_groups_of_a_broker(
     assert table[queue(0)]["brokerOffset"] == 1
     ordered = await told(remoting, code, isOrder="true")
     assert ordered["consumeStatsList"][0] == {"a": []}
-    monkeypatch.setattr("node.remoting.administration.consumers.progress.FRAME_BYTES_MAX", 700)
+    monkeypatch.setattr(
+        "duolog_server.node.remoting.administration.consumers.progress.FRAME_BYTES_MAX", 700
+    )
     refusal = await refused(remoting, code, isOrder="false")
     assert refusal[0] == ResponseCode.SYSTEM_ERROR
     assert "one group after the other" in refusal[1]

@@ -7,11 +7,11 @@ from typing import Any
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Serialization
-from node.server import Node
-from store.metadata import TopicConfig
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Serialization
+from duolog_server.node.server import Node
+from duolog_server.store.metadata import TopicConfig
 from tests.node.conftest import StartNode
 from tests.node.remoting.administration.support import queue, refused, told
 from tests.node.remoting.client import Remoting, connected
@@ -145,7 +145,7 @@ async def test_twenty_thousand_topics_are_listed(node: Node, remoting: Remoting)
 async def test_an_answer_that_fits_no_frame_is_refused(
     node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.remoting.administration.table.BODY_BYTES_MAX", 10)
+    monkeypatch.setattr("duolog_server.node.remoting.administration.table.BODY_BYTES_MAX", 10)
     code, remark = await refused(remoting, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     assert code == ResponseCode.SYSTEM_ERROR
     assert "fits no frame" in remark

@@ -7,21 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.heartbeats import (
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.heartbeats import (
     ConsumerData,
     Subscription,
     member_list,
     read_check,
     read_heartbeat,
 )
-from node.remoting.codec.messages import (
+from duolog_server.node.remoting.codec.messages import (
     properties_text,
     property_of,
     without,
     without_empty,
 )
-from node.remoting.codec.routes import BrokerAddresses, TopicQueues, cluster_info, topic_route
+from duolog_server.node.remoting.codec.routes import (
+    BrokerAddresses,
+    TopicQueues,
+    cluster_info,
+    topic_route,
+)
 
 
 def test_properties_are_found_and_left_out_by_their_whole_names() -> None:

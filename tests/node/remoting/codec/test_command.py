@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.remoting.codec.command import (
+from duolog_server.node.remoting.codec.command import (
     HEADER_BYTES_MAX,
     LANGUAGES,
     ONEWAY,
@@ -15,8 +15,8 @@ from node.remoting.codec.command import (
     Command,
     Serialization,
 )
-from node.remoting.codec.errors import BadFrame
-from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
+from duolog_server.node.remoting.codec.errors import BadFrame
+from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT16 = st.integers(-(1 << 15), (1 << 15) - 1)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.fastjson import MessageQueue, dumps, loads
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.fastjson import MessageQueue, dumps, loads
 
 TEXTS = st.text(st.characters(codec="utf-8"))
 NUMBERS = st.integers(-(1 << 63), 1 << 63) | st.floats(allow_nan=False, allow_infinity=False)

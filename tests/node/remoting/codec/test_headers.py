@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.fields import Field, fields_of, read_header, write_header
-from node.remoting.codec.headers import (
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.fields import Field, fields_of, read_header, write_header
+from duolog_server.node.remoting.codec.headers import (
     REQUESTS,
     SHORT_NAMES,
     OffsetResponse,

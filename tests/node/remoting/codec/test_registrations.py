@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.remoting.codec.messages import body_crc
-from node.remoting.codec.registrations import (
+from duolog_server.node.remoting.codec.messages import body_crc
+from duolog_server.node.remoting.codec.registrations import (
     COMPRESSED_FROM,
     DataVersion,
     RegisterBody,

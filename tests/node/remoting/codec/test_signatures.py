@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.signatures import (
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.signatures import (
     ACCESS_KEY,
     SIGNATURE,
     access_key_of,

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from node.remoting.calling import Sign
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.signatures import signed
-from node.remoting.replicas.tables import TABLES
-from node.server import Node
+from duolog_server.node.remoting.calling import Sign
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.signatures import signed
+from duolog_server.node.remoting.replicas.tables import TABLES
+from duolog_server.node.server import Node
 from tests.node.remoting.client import LETTERS, Remoting
 from tests.node.replicas import broker_of
 from tests.node.rocketmq.users import PASSWORD

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from demo.ports import free_endpoint
-from node.access.rules import NO_SUCH_ID
-from node.deferred.transactionservice import Check
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command, Serialization
-from node.remoting.codec.signatures import ACCESS_KEY, SIGNATURE, signed
-from node.remoting.producing.transactions import NO_SUCH_HALF
-from node.server import Node
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.access.rules import NO_SUCH_ID
+from duolog_server.node.deferred.transactionservice import Check
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command, Serialization
+from duolog_server.node.remoting.codec.signatures import ACCESS_KEY, SIGNATURE, signed
+from duolog_server.node.remoting.producing.transactions import NO_SUCH_HALF
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import Remoting, connected, records
 from tests.node.remoting.guarding.asked import COMMIT, HALF, TABLE, Places, ask, places, signs

@@ -6,9 +6,9 @@ from pathlib import Path
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.server import Node
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import connected
 from tests.node.remoting.guarding.asked import TABLE, Places, ask, signs

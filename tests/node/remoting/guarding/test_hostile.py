@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import structlog.testing
 
-from demo.ports import free_endpoint
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.fields import fields_of
-from node.remoting.codec.headers import REQUESTS
-from node.remoting.codec.signatures import ACCESS_KEY, SIGNATURE
-from node.server import Node
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.fields import fields_of
+from duolog_server.node.remoting.codec.headers import REQUESTS
+from duolog_server.node.remoting.codec.signatures import ACCESS_KEY, SIGNATURE
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import Remoting, connected
 from tests.node.remoting.guarding.asked import TABLE, signs
@@ -45,7 +45,9 @@ async def test_every_field_may_be_anything(
     node: Node, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # This client answers nothing that it is asked.
-    monkeypatch.setattr("node.remoting.administration.consumers.asking.STATUS_SECONDS", 0.05)
+    monkeypatch.setattr(
+        "duolog_server.node.remoting.administration.consumers.asking.STATUS_SECONDS", 0.05
+    )
     with structlog.testing.capture_logs() as logged:
         for name in ("all", "root"):
             async with connected(node, sign=signs(name)) as client:

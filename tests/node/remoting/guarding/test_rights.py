@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from demo.ports import free_endpoint
-from node.remoting.calling import Sign
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.rules import RULES
-from node.server import Node
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.remoting.calling import Sign
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.rules import RULES
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import SENT_ONLY, Remoting, connected
 from tests.node.remoting.guarding.asked import (

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import ONEWAY, RESPONSE, Command
-from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
-from node.remoting.codec.messages import body_crc
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import ONEWAY, RESPONSE, Command
+from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
+from duolog_server.node.remoting.codec.messages import body_crc
 
 LEFT_SECONDS_MAX = 20.0
 

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from node.remoting.calling import ANYBODY, Access
-from node.remoting.naming import nameserver as module
-from node.remoting.naming.nameserver import PERIOD_SECONDS, RETRY_SECONDS, NameServer
-from node.remoting.naming.registration import Registration, Registrations, Standing
-from store.clocks import WallMs
+from duolog_server.node.remoting.calling import ANYBODY, Access
+from duolog_server.node.remoting.naming import nameserver as module
+from duolog_server.node.remoting.naming.nameserver import PERIOD_SECONDS, RETRY_SECONDS, NameServer
+from duolog_server.node.remoting.naming.registration import Registration, Registrations, Standing
+from duolog_server.store.clocks import WallMs
 
 STANDING = Standing("c", "g", "127.0.0.1:9876", 0, 4)
 

@@ -8,13 +8,13 @@ import duolog
 import pytest
 import structlog.testing
 
-from demo.ports import free_endpoint
-from node.config import Config, ConfigError
-from node.election.memoryregistry import MemoryRegistry
-from node.remoting.codec.codes import RequestCode
-from node.remoting.naming.nameserver import NameServer
-from node.remoting.naming.registration import Registration
-from node.server import Node
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.config import Config, ConfigError
+from duolog_server.node.election.memoryregistry import MemoryRegistry
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.naming.nameserver import NameServer
+from duolog_server.node.remoting.naming.registration import Registration
+from duolog_server.node.server import Node
 from tests.certificates import certificates
 from tests.node.conftest import StartNode
 from tests.node.remoting.naming.fakes import NONSENSE, NameServerFake, name_server, nonsense
@@ -27,9 +27,9 @@ LOST = "name server: not registered"
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Name servers that do not answer are asked again after a moment."""
-    monkeypatch.setattr("node.remoting.naming.nameserver.RETRY_SECONDS", 0.05)
-    monkeypatch.setattr("node.remoting.naming.nameserver.RETRY_SECONDS_MAX", 0.2)
-    monkeypatch.setattr("node.remoting.naming.nameserver.LEAVE_SECONDS", 0.3)
+    monkeypatch.setattr("duolog_server.node.remoting.naming.nameserver.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("duolog_server.node.remoting.naming.nameserver.RETRY_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("duolog_server.node.remoting.naming.nameserver.LEAVE_SECONDS", 0.3)
 
 
 def section(*servers: str, **more: Any) -> dict[str, Any]:
@@ -82,7 +82,7 @@ async def test_topics_that_the_first_message_makes_are_offered(start_node: Start
 async def test_a_name_server_that_does_not_answer_delays_nobody(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.remoting.naming.nameserver.REGISTER_SECONDS", 1.0)
+    monkeypatch.setattr("duolog_server.node.remoting.naming.nameserver.REGISTER_SECONDS", 1.0)
     gone = free_endpoint()
     async with name_server() as names, name_server() as silent:
         silent.silent = True
@@ -179,7 +179,7 @@ async def test_a_name_server_that_lost_its_connection_is_told_again(
 async def test_it_is_told_again_from_time_to_time(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.remoting.naming.nameserver.PERIOD_SECONDS", 0.05)
+    monkeypatch.setattr("duolog_server.node.remoting.naming.nameserver.PERIOD_SECONDS", 0.05)
     async with name_server() as names:
         await start_node(remoting=section(names.address))
         await until(lambda: names.count(RequestCode.REGISTER_BROKER) > 3)

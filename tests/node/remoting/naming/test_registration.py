@@ -5,10 +5,15 @@ import json
 import zlib
 from dataclasses import replace
 
-from node.core.turnbudget import SLICE_SECONDS
-from node.remoting.naming.registration import DELETED_MAX, Registration, Registrations, Standing
-from store.clocks import WallMs
-from store.metadata import TopicConfig
+from duolog_server.node.core.turnbudget import SLICE_SECONDS
+from duolog_server.node.remoting.naming.registration import (
+    DELETED_MAX,
+    Registration,
+    Registrations,
+    Standing,
+)
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.metadata import TopicConfig
 
 STANDING = Standing("c", "g", "127.0.0.1:9876", 0, 4)
 OTHERS = {"c_REPLY_TOPIC": (1, 6)}

@@ -13,16 +13,16 @@ from duolog._background import Background
 from duolog._busypoll import SMALL_BYTES, BusyPoll
 from duolog._errors import Throttled
 
-from node import arriving, readingturns
-from node.arriving import Arriving
-from node.portreading import AT_ONCE_BYTES
-from node.readingturns import ReadingTurns
-from node.remoting.codec.codes import ResponseCode
-from node.remoting.codec.command import ONEWAY, RESPONSE, Command
-from node.remoting.codec.frames import FRAME_BYTES_MAX, SHORT_BYTES, FrameReader
-from node.remoting.port import connection as module
-from node.remoting.port.connection import Connection, Terms
-from node.remoting.port.desk import Begun, Peer, tried
+from duolog_server.node import arriving, readingturns
+from duolog_server.node.arriving import Arriving
+from duolog_server.node.portreading import AT_ONCE_BYTES
+from duolog_server.node.readingturns import ReadingTurns
+from duolog_server.node.remoting.codec.codes import ResponseCode
+from duolog_server.node.remoting.codec.command import ONEWAY, RESPONSE, Command
+from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX, SHORT_BYTES, FrameReader
+from duolog_server.node.remoting.port import connection as module
+from duolog_server.node.remoting.port.connection import Connection, Terms
+from duolog_server.node.remoting.port.desk import Begun, Peer, tried
 from tests.memory import held_beneath
 
 ECHO, WAIT, REFUSE, BREAK, POLL = 1, 2, 3, 4, 5
@@ -669,7 +669,7 @@ async def test_a_connection_may_be_refused(desk: Desk) -> None:
 
 
 def test_headers_of_another_form_are_answered_in_it(side: Side) -> None:
-    from node.remoting.codec.command import Serialization
+    from duolog_server.node.remoting.codec.command import Serialization
 
     request = replace(Command(ECHO, 6), serialization=Serialization.ROCKETMQ)
     side.arrive(request.frame())

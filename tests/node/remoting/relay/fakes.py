@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from node.core.throttle import Throttle
-from node.quotas.quota import Kind, Limit, Subject
-from node.quotas.quotas import Wait, Who
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import Command
-from node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
-from node.remoting.relay import Relay
+from duolog_server.node.core.throttle import Throttle
+from duolog_server.node.quotas.quota import Kind, Limit, Subject
+from duolog_server.node.quotas.quotas import Wait, Who
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
+from duolog_server.node.remoting.relay import Relay
 from tests.node.remoting.test_members import Client
 
 SEND = RequestCode.SEND_MESSAGE_V2

@@ -7,14 +7,14 @@ from typing import Any
 import duolog
 import pytest
 
-from demo.certificates import Authority
-from demo.ports import free_endpoint
-from node.remoting.calling import Sign
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import ONEWAY
-from node.remoting.relay import RELAYED
-from node.remoting.routes import Routes
-from node.server import Node
+from duolog_server.demo.certificates import Authority
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.remoting.calling import Sign
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import ONEWAY
+from duolog_server.node.remoting.relay import RELAYED
+from duolog_server.node.remoting.routes import Routes
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import Remoting, connected
 from tests.node.remoting.guarding.asked import signs

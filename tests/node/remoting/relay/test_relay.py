@@ -5,16 +5,16 @@ import asyncio
 import pytest
 from duolog import _errors as sdk
 
-from node.quotas.quotas import Who
-from node.remoting.batches import write_batch
-from node.remoting.calling import Calling
-from node.remoting.codec.codes import RequestCode
-from node.remoting.codec.command import ONEWAY, Command, Serialization
-from node.remoting.codec.errors import BadRequest
-from node.remoting.codec.frames import FRAME_BYTES_MAX
-from node.remoting.relay import PASSED_ON, RELAYED, UNSENT_BYTES_MAX
-from node.remoting.replicas.tables import TABLES
-from node.remoting.rules import ADMINISTRATION
+from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.remoting.batches import write_batch
+from duolog_server.node.remoting.calling import Calling
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.remoting.codec.command import ONEWAY, Command, Serialization
+from duolog_server.node.remoting.codec.errors import BadRequest
+from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX
+from duolog_server.node.remoting.relay import PASSED_ON, RELAYED, UNSENT_BYTES_MAX
+from duolog_server.node.remoting.replicas.tables import TABLES
+from duolog_server.node.remoting.rules import ADMINISTRATION
 from tests.node.remoting.relay.fakes import SEND, SENDER, Quotas, master, relay_to, request
 from tests.node.remoting.test_members import Client
 from tests.node.replicas import WAIT_SECONDS
@@ -143,15 +143,15 @@ async def test_a_master_that_dies_ends_what_waits_for_it() -> None:
 
 
 async def test_what_waits_has_a_deadline_and_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.remoting.relay.SECONDS", 0.05)
-    monkeypatch.setattr("node.remoting.relay.HELD_BYTES_MAX", 8)
+    monkeypatch.setattr("duolog_server.node.remoting.relay.SECONDS", 0.05)
+    monkeypatch.setattr("duolog_server.node.remoting.relay.HELD_BYTES_MAX", 8)
     async with master() as there:
         relay = relay_to(lambda: there.address)
         with pytest.raises(sdk.Busy):
             await relay.pass_on(SENDER, request(b"x" * 7))  # the fields count
         with pytest.raises(sdk.Unavailable, match=r"no answer within 0\.05 s"):
             await relay.pass_on(SENDER, request(b""))
-        monkeypatch.setattr("node.remoting.relay.SECONDS", 10.0)
+        monkeypatch.setattr("duolog_server.node.remoting.relay.SECONDS", 10.0)
         whole = await relay.pass_on(SENDER, request(b"x" * 6))
         assert whole.code == 0, "nothing is held any more"
         await relay.stop()
@@ -162,8 +162,8 @@ async def test_to_connect_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> Non
         await asyncio.get_running_loop().create_future()
         raise AssertionError
 
-    monkeypatch.setattr("node.remoting.relay.connect", connect)
-    monkeypatch.setattr("node.remoting.relay.SECONDS", 0.05)
+    monkeypatch.setattr("duolog_server.node.remoting.relay.connect", connect)
+    monkeypatch.setattr("duolog_server.node.remoting.relay.SECONDS", 0.05)
     relay = relay_to(lambda: "127.0.0.1:1")
     async with asyncio.timeout(WAIT_SECONDS):
         for flag in (0, ONEWAY):
@@ -189,7 +189,7 @@ async def test_a_master_that_takes_nothing_is_sent_no_more(
 
 
 async def test_only_so_many_requests_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.remoting.answers.WAITING_MAX", 1)
+    monkeypatch.setattr("duolog_server.node.remoting.answers.WAITING_MAX", 1)
     async with master() as there:
         relay = relay_to(lambda: there.address)
         under_way = asyncio.ensure_future(relay.pass_on(SENDER, request(b"later")))

@@ -3,11 +3,11 @@
 from types import SimpleNamespace
 from typing import cast
 
-from node.broker import Broker
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
-from node.remoting.routes import Routes
-from store.metadata import TopicConfig
+from duolog_server.node.broker import Broker
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.remoting.routes import Routes
+from duolog_server.store.metadata import TopicConfig
 
 
 class Untold:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from bench.peers.rocketmq import broker_port
-from demo.ports import free_endpoint
+from duolog_server.demo.ports import free_endpoint
 
 
 def slaves() -> dict[str, Any]:

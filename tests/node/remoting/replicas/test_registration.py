@@ -8,11 +8,11 @@ from typing import Any
 import duolog
 import pytest
 
-from demo.ports import free_endpoint
-from node.election.memoryregistry import MemoryRegistry
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.codec.command import Command
-from node.server import Node
+from duolog_server.demo.ports import free_endpoint
+from duolog_server.node.election.memoryregistry import MemoryRegistry
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import Remoting, connected
 from tests.node.remoting.replicas.sections import slaves

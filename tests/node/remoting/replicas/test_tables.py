@@ -7,10 +7,10 @@ from typing import Any
 import duolog
 import pytest
 
-from node.remoting.codec import fastjson
-from node.remoting.codec.codes import RequestCode, ResponseCode
-from node.remoting.replicas.tables import TABLES, version_of
-from node.server import Node
+from duolog_server.node.remoting.codec import fastjson
+from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.remoting.replicas.tables import TABLES, version_of
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import Remoting, connected
 from tests.node.remoting.guarding.asked import signs
@@ -139,7 +139,7 @@ async def test_where_there_are_users_allowed_slaves_alone_do_not_sign(
 async def test_a_table_too_large_for_a_frame_is_an_error(
     remoting: Remoting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.remoting.replicas.tables.FRAME_BYTES_MAX", 1100)
+    monkeypatch.setattr("duolog_server.node.remoting.replicas.tables.FRAME_BYTES_MAX", 1100)
     answer = await remoting.ask(TOPICS)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "config/topics.json has" in answer.remark

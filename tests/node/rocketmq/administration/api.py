@@ -4,9 +4,9 @@ from typing import Any
 
 import grpc
 
-from node.rocketmq.words.adminstubs import admin, rpc
-from node.rocketmq.words.stubs import Code, definition, service
-from node.server import Node
+from duolog_server.node.rocketmq.words.adminstubs import admin, rpc
+from duolog_server.node.rocketmq.words.stubs import Code, definition, service
+from duolog_server.node.server import Node
 from tests.node.rocketmq.api import Api, resource
 from tests.node.rocketmq.users import headers
 

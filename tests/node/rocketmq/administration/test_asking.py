@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from node.rocketmq.administration import asking
-from node.rocketmq.relay.questions import Questions
-from node.rocketmq.words.adminstubs import admin
-from node.rocketmq.words.stubs import Code, definition, service
-from node.server import Node
+from duolog_server.node.rocketmq.administration import asking
+from duolog_server.node.rocketmq.relay.questions import Questions
+from duolog_server.node.rocketmq.words.adminstubs import admin
+from duolog_server.node.rocketmq.words.stubs import Code, definition, service
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 from tests.node.rocketmq.administration.api import AdminApi, as_admin, requests, subscribed
@@ -105,7 +105,7 @@ def test_a_client_answers_before_the_call_ends(left: float | None, seconds: floa
 async def test_questions_are_bounded(
     admin_api: AdminApi, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.rocketmq.relay.questions.QUESTIONS_MAX", 0)
+    monkeypatch.setattr("duolog_server.node.rocketmq.relay.questions.QUESTIONS_MAX", 0)
     stream = await subscribed(api)
     code = await admin_api.code("PrintThreadStackTrace", trace_of())
     assert code == Code.TOO_MANY_REQUESTS

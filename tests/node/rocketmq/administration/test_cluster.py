@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from duolog import _errors as sdk
 
-from node.rocketmq.administration.cluster import WholeCluster, the_first
-from node.rocketmq.words.adminstubs import admin
-from node.rocketmq.words.codes import Refused, status
-from node.rocketmq.words.stubs import Code
-from node.server import Node
+from duolog_server.node.rocketmq.administration.cluster import WholeCluster, the_first
+from duolog_server.node.rocketmq.words.adminstubs import admin
+from duolog_server.node.rocketmq.words.codes import Refused, status
+from duolog_server.node.rocketmq.words.stubs import Code
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import GROUPS, broker_of
 from tests.node.rocketmq.administration.api import AdminApi, requests

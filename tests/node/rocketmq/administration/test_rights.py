@@ -7,10 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
-from node.rocketmq.administration.rules import RULES
-from node.rocketmq.words.adminstubs import METHODS, SERVICE_NAME, admin
-from node.rocketmq.words.stubs import Code
-from node.server import Node
+from duolog_server.node.rocketmq.administration.rules import RULES
+from duolog_server.node.rocketmq.words.adminstubs import METHODS, SERVICE_NAME, admin
+from duolog_server.node.rocketmq.words.stubs import Code
+from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
 from tests.node.rocketmq.administration.api import AdminApi, as_admin, requests

@@ -9,19 +9,19 @@ import pytest
 from duolog import _errors as sdk
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from node.api.verbs import Verbs
-from node.broker import Broker
-from node.core import turnbudget
-from node.remoting.codec.codes import RequestCode
-from node.rocketmq.administration import groups
-from node.rocketmq.administration.consumers import Consumers
-from node.rocketmq.administration.groups import TOPICS_MAX
-from node.rocketmq.relay.forward import Forwarder
-from node.rocketmq.sending import Sender
-from node.rocketmq.words.adminstubs import admin
-from node.rocketmq.words.codes import OK
-from node.rocketmq.words.stubs import Code, MessageType, Resource, definition, service
-from node.server import Node
+from duolog_server.node.api.verbs import Verbs
+from duolog_server.node.broker import Broker
+from duolog_server.node.core import turnbudget
+from duolog_server.node.remoting.codec.codes import RequestCode
+from duolog_server.node.rocketmq.administration import groups
+from duolog_server.node.rocketmq.administration.consumers import Consumers
+from duolog_server.node.rocketmq.administration.groups import TOPICS_MAX
+from duolog_server.node.rocketmq.relay.forward import Forwarder
+from duolog_server.node.rocketmq.sending import Sender
+from duolog_server.node.rocketmq.words.adminstubs import admin
+from duolog_server.node.rocketmq.words.codes import OK
+from duolog_server.node.rocketmq.words.stubs import Code, MessageType, Resource, definition, service
+from duolog_server.node.server import Node
 from tests.node.remoting.client import connected
 from tests.node.replicas import broker_of
 from tests.node.rocketmq.administration.api import AdminApi, requests, subscribed
@@ -414,7 +414,7 @@ async def test_others_have_their_turn_while_what_clients_read_is_told(
 async def test_what_consumers_say_is_bounded(
     node: Node, admin_api: AdminApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.rocketmq.relay.clients.READS_BYTES_MAX", 200)
+    monkeypatch.setattr("duolog_server.node.rocketmq.relay.clients.READS_BYTES_MAX", 200)
     first, second = Api(node, "c-1"), Api(node, "c-2")
     streams = [await subscribed(one) for one in (first, second)]
     request = requests()["DescribeSubscription"]

@@ -11,14 +11,14 @@ import duolog
 import httpx
 import pytest
 
-from node.console.actions.deferred import redelivery
-from node.console.pages.deferred import dead
-from node.console.requests import downloads
-from node.console.requests.downloads import file_name
-from node.console.sessions.viewers import Viewers
-from node.console.view.visits import FORM_BYTES
-from node.inspection.deadletters import places
-from node.inspection.deadletters.export import lines, selected
+from duolog_server.node.console.actions.deferred import redelivery
+from duolog_server.node.console.pages.deferred import dead
+from duolog_server.node.console.requests import downloads
+from duolog_server.node.console.requests.downloads import file_name
+from duolog_server.node.console.sessions.viewers import Viewers
+from duolog_server.node.console.view.visits import FORM_BYTES
+from duolog_server.node.inspection.deadletters import places
+from duolog_server.node.inspection.deadletters.export import lines, selected
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.console.test_actions import act, form_of

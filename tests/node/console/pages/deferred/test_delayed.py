@@ -7,7 +7,7 @@ from pathlib import Path
 import duolog
 import pytest
 
-from node.api.waiting import delayed as pages
+from duolog_server.node.api.waiting import delayed as pages
 from tests.keyfiles import access_files
 from tests.node.api.waiting.test_delayed import waiting
 from tests.node.conftest import StartNode

@@ -5,11 +5,11 @@ from pathlib import Path
 import duolog
 import pytest
 
-from node.console.pages.deferred import half
-from node.console.pages.deferred import waiting as waiting_pages
-from node.console.pages.lists import Pages
-from node.console.view.render import body
-from node.console.view.visits import Shown
+from duolog_server.node.console.pages.deferred import half
+from duolog_server.node.console.pages.deferred import waiting as waiting_pages
+from duolog_server.node.console.pages.lists import Pages
+from duolog_server.node.console.view.render import body
+from duolog_server.node.console.view.visits import Shown
 from tests.keyfiles import access_files
 from tests.node.api.waiting.test_halves import PATIENT, send_halves, waiting
 from tests.node.conftest import StartNode

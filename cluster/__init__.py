@@ -1,1 +1,0 @@
-"""Deployment, and the driver that injects faults into it."""
