@@ -78,7 +78,7 @@ $(KERNELS): $(STAMP) $(wildcard store/kernels/*.py) tools/kernel_library.py
 
 HOSTS ?=
 certs: $(STAMP)  ## A test authority and certificates of nodes (HOSTS="n1 n2 ...") and of user alice, in ./certs.
-	@$(BIN)/python -m demo.certificates certs $(HOSTS)
+	@$(BIN)/python -m duolog_server.demo.certificates certs $(HOSTS)
 
 fetch: $(STAMP)  ## Fetch RocketMQ and its clients, which the tests that need them fetch otherwise.
 	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m tests.conformance.fetched  # no kernel runs
@@ -182,7 +182,7 @@ down:  ## Stop the compose cluster (VOLUMES=1 removes its data, too).
 test-containers: venv  ## Only the tests that need containers; they fail where no engine answers.
 	@DUOLOG_TEST_CONTAINERS=1 $(BIN)/python -m pytest -q -m containers tests/cluster
 
-CHAOS := $(BIN)/python -m cluster.chaos
+CHAOS := $(BIN)/python -m duolog_server.chaos
 
 chaos: venv etcd  ## Break processes for an hour: kills, pauses, etcd, full disks, power cuts (root, etcd).
 	@$(CHAOS) --kill 300 --lasts 0.3 --gap 0.2 --name kills

@@ -15,7 +15,7 @@ HOME = Path(__file__).resolve().parent.parent
 
 def find_packages() -> None:
     """Put this repository on the path, where its packages are not installed."""
-    for package, folder in (("node", HOME), ("duolog", HOME / "client")):
+    for package, folder in (("duolog_server", HOME), ("duolog", HOME / "client")):
         if importlib.util.find_spec(package) is None:
             sys.path.append(str(folder))
 

@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DAYS = 365
 HERE = ("127.0.0.1", "::1", "localhost")
-USAGE = "usage: python -m demo.certificates DIRECTORY [HOST...]"
+USAGE = "usage: python -m duolog_server.demo.certificates DIRECTORY [HOST...]"
 
 
 @dataclass(frozen=True, slots=True)

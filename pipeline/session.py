@@ -125,7 +125,9 @@ def _show_packages() -> None:
     """Make the packages of jobs importable in Spark's workers, if they are not on their path."""
     import duolog
 
-    folders = [str(Path(duolog.__file__).parent.parent), str(Path(__file__).parent.parent)]
+    import duolog_server
+
+    folders = [str(Path(str(one.__file__)).parent.parent) for one in (duolog, duolog_server)]
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     wanted = [folder for folder in folders if folder not in known and "site-packages" not in folder]
     os.environ["PYTHONPATH"] = os.pathsep.join([*wanted, *(word for word in known if word)])

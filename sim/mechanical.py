@@ -173,7 +173,8 @@ def equivalent(known: dict[str, Mechanical], path: Path = EQUIVALENT) -> dict[st
 def plant(mutant: Mechanical) -> None:
     """Put the change into this process, for good."""
     code = mutated(mutant, (ROOT / mutant.path).read_text())
-    found: Any = importlib.import_module(mutant.path.removesuffix(".py").replace("/", "."))
+    module = mutant.path.removesuffix(".py").replace("/", ".")
+    found: Any = importlib.import_module(f"duolog_server.{module}")
     for name in mutant.function.split("."):
         found = vars(found)[name]
     for wrapper in ("fget", "__func__", "__wrapped__"):

@@ -1,8 +1,9 @@
 """Generate the stubs of proto/ and their types, and those of RocketMQ's; with --check, compare.
 
-The stubs of proto/ go to client/duolog/wire and node/wire. RocketMQ's are Apache's package, which
-has no types: typings/ gets them, made of the descriptors in the package. RocketMQ's Admin service
-is newer than that package: proto/apache has its schema as Apache publishes it.
+The stubs of proto/ go to client/duolog/wire and node/wire, which is imported as
+duolog_server.node.wire. RocketMQ's are Apache's package, which has no types: typings/ gets them,
+made of the descriptors in the package. RocketMQ's Admin service is newer than that package:
+proto/apache has its schema as Apache publishes it.
 """
 
 import filecmp
@@ -25,6 +26,9 @@ APACHE = "rocketmq/grpc_protocol/"  # where the package has its stubs
 # The package's schemas are named as if its folder was that of all modules.
 IMPORT = "\nimport definition_pb2 as "
 IMPORT_OF_PACKAGE = "\nfrom rocketmq.grpc_protocol import definition_pb2 as "
+# Schemas are named after their folders, which are not what Python imports.
+NODE, NODE_IMPORTED = "node.wire", "duolog_server.node.wire"
+OF_NODE = ((f"\nfrom {NODE} ", f"\nfrom {NODE_IMPORTED} "), (f"'{NODE}.", f"'{NODE_IMPORTED}."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,14 @@ def write_types(file: FileDescriptorProto, target: Path, *, blocking: bool) -> N
     (target / file.name.replace(".proto", "_pb2_grpc.pyi")).write_text(text)
 
 
+def rename(made: Path) -> None:
+    """Have a stub import others as Python finds them; names in the schema stay."""
+    text = made.read_text()
+    for of_folder, imported in OF_NODE:
+        text = text.replace(of_folder, imported)
+    made.write_text(text)
+
+
 def compare(made: Path, kept: Path) -> None:
     """End where a file is not what was just made."""
     if not kept.exists() or not filecmp.cmp(made, kept, shallow=False):
@@ -172,6 +184,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as directory:
             schema.generate(Path(directory))
             for made in sorted(Path(directory).rglob("*.py*")):
+                rename(made)
                 settle(made, schema.root / made.relative_to(directory))
 
 

@@ -1,8 +1,9 @@
-"""python -m cluster.chaos: inject faults into a cluster and check the histories of its clients.
+"""python -m duolog_server.chaos: inject faults into a cluster, check its clients' histories.
 
-python -m cluster.chaos --target processes --kill 20 python -m cluster.chaos --target containers
---kill 10 --pause 5 --disconnect 10 --cut-one-way 10 python -m cluster.chaos --target processes
---disks 192 --flush SYNC_FLUSH --power-cut-all 50 python -m cluster.chaos --replay DIR/timeline.json
+python -m duolog_server.chaos --target processes --kill 20
+python -m duolog_server.chaos --target containers --kill 10 --pause 5 --disconnect 10
+python -m duolog_server.chaos --disks 192 --flush SYNC_FLUSH --power-cut-all 50
+python -m duolog_server.chaos --replay DIR/timeline.json
 
 Exit status 0: no violation; 1: a guarantee was violated; 2: the run is invalid.
 """
@@ -26,7 +27,7 @@ from duolog_server.chaos.workload import Load
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     """The arguments."""
-    parser = argparse.ArgumentParser(prog="python -m cluster.chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m duolog_server.chaos", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--target", choices=("processes", "containers"), default="processes")
     for kind in KINDS:

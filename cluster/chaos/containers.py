@@ -17,7 +17,7 @@ from duolog_server.chaos.target import Unsupported
 
 PROJECT = "duolog"
 HELPER_IMAGE = "duolog-chaos:bookworm"
-MAKE_HELPER = str(Path(__file__).parent.parent / "chaos-image")
+MAKE_HELPER = str(Path(__file__).resolve().parent.parent / "chaos-image")
 READY_SECONDS = 60.0
 DISKS = "disk_full and power_cut_all need --target processes --disks MIB: containers share a disk"
 ETCD = ("etcd1", "etcd2", "etcd3")

@@ -43,7 +43,7 @@ def cluster(root: Path, version: str, *, java: Sequence[str] = (), **settings: o
     """
     jars = jars_of(version)
     port, names = broker_port(), free_ports(1)[0]
-    store = root / "rocketmq"  # not "store": programs that begin in `root` would import that
+    store = root / "rocketmq"
     rows = {
         "brokerClusterName": "DefaultCluster",
         "brokerName": NAME,

@@ -21,11 +21,11 @@ def fuzz(name: str, seconds: str) -> None:
 
     with atheris.instrument_imports(
         include=[
-            "store",
-            "ha",
             "duolog",
+            "duolog_server.ha",
             "duolog_server.node.frames",
             "duolog_server.node.metrics.endpoint",
+            "duolog_server.store",
         ],
         enable_loader_override=False,
     ):

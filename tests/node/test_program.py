@@ -39,6 +39,8 @@ def test_a_start_loads_no_protocol_that_is_not_loaded_already(tmp_path: Path) ->
         check=True,
     )
     lines = [line.split() for line in found.stdout.splitlines()]
-    late = [row[1] for row in lines if row[0] == "start" and row[1].startswith("node.r")]
+    late = [
+        row[1] for row in lines if row[0] == "start" and row[1].startswith("duolog_server.node.r")
+    ]
     assert late == [], "remoting, rocketmq and what they need"
     assert int(next(row[1] for row in lines if row[0] == "before")) > 10

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.process
 # Packages, or modules with all below them, that a node with its defaults has no use for.
 UNUSED = (
     "click",
-    "demo",
     "docker",
     "hypothesis",
+    "duolog_server.demo",
     "duolog_server.node.cli.cluster",
     "duolog_server.node.cli.config",
     "duolog_server.node.cli.group",
@@ -32,7 +32,6 @@ UNUSED = (
     "duolog_server.node.wire.recovery_pb2",
     "opentelemetry",
     "pandas",
-    "pipeline",
     "prometheus_client",
     "pyarrow",
     "pygments",
@@ -41,6 +40,7 @@ UNUSED = (
     "rich",
     "rocketmq.v5",
     "sim",
+    "duolog_server.pipeline",
     "duolog_server.store.dump",
     "unittest",
 )

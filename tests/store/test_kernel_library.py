@@ -57,7 +57,7 @@ def test_compiled_kernels_agree_with_their_plain_twins() -> None:
     """The other tests of this run use the library if there is one."""
     root = Path(__file__).parent.parent.parent
     code = (
-        f"import sys; sys.modules['store.kernels.{library.NAME}'] = None\n"
+        f"import sys; sys.modules['duolog_server.store.kernels.{library.NAME}'] = None\n"
         "import pytest\n"
         "status = pytest.main(['-q', '-p', 'no:cacheprovider', 'tests/store/test_kernels.py'])\n"
         "assert 'numba' in sys.modules\n"

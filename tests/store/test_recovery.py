@@ -146,7 +146,8 @@ def test_a_second_process_is_locked_out(tmp_path: Path) -> None:
 
     store = open_store(tmp_path)
     code = (
-        "import sys; from tests.support import open_store; from duolog_server.store.errors import StoreLocked\n"
+        "import sys; from tests.support import open_store\n"
+        "from duolog_server.store.errors import StoreLocked\n"
         "from pathlib import Path\n"
         "try: open_store(Path(sys.argv[1]))\n"
         "except StoreLocked as error: print('locked', error)"
