@@ -18,6 +18,7 @@ class ChildNode(ChildProcess):
     """One node, started and stopped any number of times, with flags of `duolog node start`."""
 
     kind = "node"
+    program = "duolog_server.node.cli.main"  # the module that is run
 
     def __init__(self, data: Path, *flags: str, name: str = "", log: Path | None = None) -> None:
         """name: the directory's where not given. log: beside the directory where not given."""
@@ -30,15 +31,7 @@ class ChildNode(ChildProcess):
 
     def command(self) -> list[str]:
         """What is run, with the flags of this moment."""
-        command = [
-            sys.executable,
-            "-m",
-            "duolog_server.node.cli.main",
-            "node",
-            "start",
-            "--name",
-            self.name,
-        ]
+        command = [sys.executable, "-m", self.program, "node", "start", "--name", self.name]
         return [*command, "--data", str(self.data), "--listen", self.endpoint, *self.flags]
 
     # -- readiness -----------------------------------------------------------------------------

@@ -11,14 +11,25 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-RELEASES = {"v0.1.0": "d32f1c315707e3b293d01d84fc69f42d811a6285"}
 KERNELS = Path("store/kernels")
 BUILD_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A commit, and the module that is `duolog` there; any other module is today's."""
+
+    commit: str
+    program: str
+
+
+RELEASES = {"v0.1.0": Release("d32f1c315707e3b293d01d84fc69f42d811a6285", "node.cli.main")}
 
 
 def environment_of(release: str) -> dict[str, str]:
@@ -28,7 +39,7 @@ def environment_of(release: str) -> dict[str, str]:
 
 def _tree_of(release: str) -> Path:
     """The directory of a release, which one process at a time makes."""
-    commit = RELEASES[release]
+    commit = RELEASES[release].commit
     trees = ROOT / "build" / "releases"
     trees.mkdir(parents=True, exist_ok=True)
     tree = trees / f"{release}-{commit[:12]}"

@@ -26,7 +26,7 @@ from duolog_server.demo.childnode import ChildNode
 
 ROOT = Path(__file__).parent.parent.parent
 START_SECONDS = 120.0  # on a slow machine the first fork waits for the imports
-PROGRAM = [sys.executable, "-m", "duolog_server.node.cli.main"]
+PROGRAM = [sys.executable, "-m", ChildNode.program]
 ABORT_SECONDS = 10.0  # until a process has told its stack, and ended
 OF_THE_TEST = "PYTEST_CURRENT_TEST"  # a variable that changes, and that no program of ours reads
 OF_SPARK = ("SPARK_", "PYSPARK_")  # a session sets some, and only jobs read them

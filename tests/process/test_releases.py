@@ -13,9 +13,10 @@ from duolog_server.chaos.processes import ProcessTarget
 from duolog_server.chaos.run import Run, ordered
 from duolog_server.chaos.timeline import Fault
 from duolog_server.chaos.workload import Load
+from duolog_server.demo.childnode import ChildNode
 from tests.etcd import need_etcd
 from tests.process.support import SMALL_FILES
-from tests.releases import RELEASES, environment_of
+from tests.releases import RELEASES, Release, environment_of
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -26,9 +27,9 @@ NO_CRC = "log bytes are copied without a checksum of their own"
 class Rolled(ProcessTarget):
     """A restart gives a node the program of the other release: the earlier one, or today's."""
 
-    def __init__(self, directory: Path, earlier: dict[str, str]) -> None:
+    def __init__(self, directory: Path, program: str, earlier: dict[str, str]) -> None:
         super().__init__(directory, lease_seconds=1, flags=SMALL_FILES)
-        self._earlier = earlier
+        self._program, self._earlier = program, earlier
         self.of_today: set[str] = set(self.nodes)
         for name in self.nodes:
             self._change(name)
@@ -36,6 +37,7 @@ class Rolled(ProcessTarget):
     def _change(self, node: str) -> None:
         self.of_today ^= {node}
         child = self._nodes[node]
+        child.program = ChildNode.program if node in self.of_today else self._program
         environment = dict(child.environment or {})
         for name, value in self._earlier.items():
             if node in self.of_today:
@@ -85,7 +87,7 @@ async def test_a_group_is_rolled_from_an_earlier_release_and_back(
 
     there = [("lead", "a"), ("restart", "b"), ("lead", "b"), ("restart", "c"), ("restart", "a")]
     back = [("restart", "a"), ("lead", "a"), ("restart", "c"), ("restart", "b")]
-    target = Rolled(tmp_path, earlier)
+    target = Rolled(tmp_path, RELEASES[release].program, earlier)
     faults = [Fault(kind, node, gap=0.0, lasts=0.0) for kind, node in (*there, *back)]
     run = Rolling(target, faults, Load(producers=3, pause=0.005, queues=3, readers=1))
     try:
@@ -105,6 +107,6 @@ async def test_a_group_is_rolled_from_an_earlier_release_and_back(
 def test_a_clone_without_the_releases_commit_fails_and_names_the_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(RELEASES, "v0.0.0", "0" * 40)
+    monkeypatch.setitem(RELEASES, "v0.0.0", Release("0" * 40, ""))
     with pytest.raises(pytest.fail.Exception, match="git fetch --unshallow"):
         environment_of("v0.0.0")
