@@ -1,6 +1,7 @@
 """Fixtures for all tests."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from duolog._runtime import TRANSPORT_VARIABLE
 from hypothesis import HealthCheck, settings
 
 from duolog_server.store.messagestore import MessageStore
-from tests import order
+from tests import order, package
 from tests.process.forks import nodes_are_forked
 from tests.support import crash, open_store
 
@@ -56,6 +57,13 @@ def forked_nodes() -> Iterator[None]:
     """Nodes in processes of their own start without loading their program each time."""
     with nodes_are_forked():
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def modules_are_loaded_once() -> Iterator[None]:
+    """No test, and nothing that it calls, finds a module by its folder's own name."""
+    yield
+    assert package.second_copies(sys.modules) == []
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 from duolog_server.demo.childnode import ChildNode
 from duolog_server.store.kernels.jit import LIBRARY
+from tests.package import second_copies
 from tests.process.support import ROOT, environment
 
 pytestmark = pytest.mark.process
@@ -92,6 +93,7 @@ def test_an_idle_node_imports_only_what_it_needs(tmp_path: Path) -> None:
         "duolog_server.store.recovery",
         "structlog",
     } <= set(imported)
+    assert second_copies(imported) == []
     unused = (*UNUSED, *(COMPILER if LIBRARY is not None else ()))
     found = [one for one in imported if any(f"{one}.".startswith(f"{name}.") for name in unused)]
     assert found == []
