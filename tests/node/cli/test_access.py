@@ -432,8 +432,8 @@ def test_jobs_run_as_the_user(
 
     monkeypatch.setattr("duolog_server.node.cli.pipeline.run_job", run)
     for job in ("report", "replay"):
-        monkeypatch.setattr(f"pipeline.{job}.check", note)
-        monkeypatch.setattr(f"pipeline.{job}.{job}", stop)
+        monkeypatch.setattr(f"duolog_server.pipeline.{job}.check", note)
+        monkeypatch.setattr(f"duolog_server.pipeline.{job}.{job}", stop)
     user = ("--user", "alice", "--password-file", secret(tmp_path / "one"), "--tls-ca", "ca")
     for words in (("report", "--out", "x"), ("replay", "f", "--to", "T")):
         assert commands.run("pipeline", *words, "-e", "p:1", *user).code == 0
