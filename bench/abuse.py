@@ -30,11 +30,11 @@ from bench.neighbour import Neighbour, Sends
 from duolog_server.demo import certificates, measure
 from duolog_server.demo.measure import Load
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.config import LimitsSection
 from duolog_server.node.console.http import connections
 from duolog_server.node.hawire import server as slavesport
 from duolog_server.node.metrics import endpoint
 from duolog_server.node.replication import masterstream
+from duolog_server.node.runtime.config import LimitsSection
 
 MIB_MAX = 64
 TIMES_MAX = 2.0

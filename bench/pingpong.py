@@ -22,7 +22,7 @@ import grpc.aio
 
 from bench.usage import CpuOf
 from duolog_server.demo.measure import percentile
-from duolog_server.node.polling import poll_channels_in_one_thread
+from duolog_server.node.net.grpc.polling import poll_channels_in_one_thread
 from duolog_server.node.replication.outgoing import Outgoing
 
 METHOD = "/bare.Bare/Echo"

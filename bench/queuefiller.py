@@ -16,9 +16,9 @@ from pathlib import Path
 
 from duolog._machine import boot_id
 
-from duolog_server.node.clocks import mono_ms, wall_ms
 from duolog_server.node.core.metadatalog import QUEUE
-from duolog_server.node.openfiles import raise_limit
+from duolog_server.node.runtime.clocks import mono_ms, wall_ms
+from duolog_server.node.runtime.openfiles import raise_limit
 from duolog_server.store.columns import Columns
 from duolog_server.store.flush import FlushSchedule, QueuesFlush
 from duolog_server.store.lightqueues import lite_queue

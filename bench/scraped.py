@@ -21,7 +21,7 @@ from duolog_server.demo.measure import Load
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.core.traffic import Traffic
 from duolog_server.node.engine.log import APPEND_BOUNDS
-from duolog_server.node.histogram import Histogram
+from duolog_server.node.runtime.histogram import Histogram
 from duolog_server.store.columns import Columns
 
 ROUNDS = 6

@@ -168,7 +168,7 @@ def fill_store(
     directory: Path, total_bytes: int, size: int, progress: Progress = lambda done: None
 ) -> int:
     """Write a store of bodies of a size, in process, then stop it as a kill would; messages."""
-    from duolog_server.node.clocks import wall_ms
+    from duolog_server.node.runtime.clocks import wall_ms
     from duolog_server.store.columns import Columns
     from duolog_server.store.messagestore import MessageStore, PutBatch
     from duolog_server.store.options import StoreOptions

@@ -9,12 +9,7 @@ from duolog._background import Background
 
 from duolog_server.ha.failoverevents import Lead
 from duolog_server.ha.master import Master
-from duolog_server.node.access.frameskeys import FramesKeys, SharedKey
 from duolog_server.node.audit.auditlog import AuditLog
-from duolog_server.node.cautions import cautions, certificate_files
-from duolog_server.node.certificates import Expiries
-from duolog_server.node.clocks import Clock, SystemClock
-from duolog_server.node.config import Config
 from duolog_server.node.consuming.groups import NO_GRACE, GroupCoordinator
 from duolog_server.node.consuming.membertable import MemberTable
 from duolog_server.node.consuming.reading import Reader
@@ -35,14 +30,19 @@ from duolog_server.node.engine.log import Log
 from duolog_server.node.engine.part import Part
 from duolog_server.node.engine.queueremoval import QueueRemoval
 from duolog_server.node.filters.consumerfilters import ConsumerFilters
+from duolog_server.node.identity.access.frameskeys import FramesKeys, SharedKey
 from duolog_server.node.pop.liteservice import LiteService
 from duolog_server.node.pop.popservice import PopService
 from duolog_server.node.pop.retrytopics import RetryTopics
 from duolog_server.node.replication.roles import Replication
+from duolog_server.node.runtime.cautions import cautions, certificate_files
+from duolog_server.node.runtime.certificates import Expiries
+from duolog_server.node.runtime.clocks import Clock, SystemClock
+from duolog_server.node.runtime.config import Config
+from duolog_server.node.runtime.sharedsettings import shared_settings
+from duolog_server.node.runtime.tls import Peers
 from duolog_server.node.service.publishservice import PublishService
 from duolog_server.node.service.sends import Sends
-from duolog_server.node.sharedsettings import shared_settings
-from duolog_server.node.tls import Peers
 from duolog_server.node.traces.recorder import Recorder, Standing
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.errors import StoreFenced

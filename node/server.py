@@ -21,31 +21,31 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from duolog_server.ha.registry import Registry
-from duolog_server.node.access.access import Access, access_of
-from duolog_server.node.api.doors import FramesDoor
+from duolog_server.node.api.append_access import FramesDoor
 from duolog_server.node.api.guard import Guard
 from duolog_server.node.api.health import HealthService
 from duolog_server.node.api.native import appends_of, guard_of, native_methods
 from duolog_server.node.api.reservedport import IN_USE, ListenError, ReservedPort
 from duolog_server.node.api.timing import timed_methods
 from duolog_server.node.broker import EXIT_FENCED, Broker
-from duolog_server.node.cautions import cautions
-from duolog_server.node.clienttls import ClientTls
-from duolog_server.node.config import Config, ConfigError, without_login
-from duolog_server.node.consoleprocess import ConsoleOptions, ConsoleProcess
-from duolog_server.node.corethreads import keep_looking
 from duolog_server.node.election.failover import Candidate, FailoverService
 from duolog_server.node.following.state import check_served
-from duolog_server.node.frames.server import FramesServer
-from duolog_server.node.grpcoptions import client_port
-from duolog_server.node.grpcserver import serve as grpc_server
-from duolog_server.node.logs import configure_logging
-from duolog_server.node.methods import Methods
-from duolog_server.node.openfiles import connections_that_fit, raise_limit
+from duolog_server.node.identity.access.access import Access, access_of
+from duolog_server.node.net.frames.server import FramesServer
+from duolog_server.node.net.grpc.options import client_port
+from duolog_server.node.net.grpc.receive_limit.ledger import Ledger
+from duolog_server.node.net.grpc.server import serve as grpc_server
+from duolog_server.node.net.grpc.threads import keep_looking
+from duolog_server.node.net.methods import Methods
+from duolog_server.node.net.tls import ClientTls
 from duolog_server.node.replication.masterstream import ReplicationService
-from duolog_server.node.storemaking import disk_of, make_store
-from duolog_server.node.trimming import keep_trimmed
-from duolog_server.node.unfinished.ledger import Ledger
+from duolog_server.node.runtime.cautions import cautions
+from duolog_server.node.runtime.config import Config, ConfigError, without_login
+from duolog_server.node.runtime.consoleprocess import ConsoleOptions, ConsoleProcess
+from duolog_server.node.runtime.logs import configure_logging
+from duolog_server.node.runtime.openfiles import connections_that_fit, raise_limit
+from duolog_server.node.runtime.storemaking import disk_of, make_store
+from duolog_server.node.runtime.trimming import keep_trimmed
 from duolog_server.store.errors import StoreError
 from duolog_server.store.record import Host
 from duolog_server.store.status import BrokerRole
@@ -128,7 +128,7 @@ def load_program(config: Config) -> None:
     names = []
     if config.remoting.listen:
         names += [
-            "duolog_server.node.remoting.guarding.door",
+            "duolog_server.node.remoting.guarding.authenticator",
             "duolog_server.node.remoting.port.server",
         ]
         names += ["duolog_server.node.remoting.service"]
@@ -362,7 +362,9 @@ class Node:
         self, reserved: ReservedPort, fast: ReservedPort | None, tls: ClientTls | None
     ) -> None:
         """Serve RocketMQ's remoting protocol. Raises ListenError."""
-        from duolog_server.node.remoting.guarding.door import door_of  # others do not need it
+        from duolog_server.node.remoting.guarding.authenticator import (
+            door_of,  # others do not need it
+        )
         from duolog_server.node.remoting.port.server import RemotingServer, Secured
         from duolog_server.node.remoting.service import RemotingService, Surroundings
 

@@ -1,6 +1,6 @@
 """Final checks of users, rights and quotas: the log, the tables of all nodes, and their gates."""
 
-from duolog_server.node.rights.resources import Action, Kind, Need, Resource
+from duolog_server.node.identity.rights.resources import Action, Kind, Need, Resource
 from sim.accesscalls import TOPICS
 from sim.accessclients import AccessClients
 from sim.accesslog import Said

@@ -6,9 +6,9 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from duolog_server.node.access.gate import Gate
-from duolog_server.node.access.rules import Facts
 from duolog_server.node.api.guard import Guard
+from duolog_server.node.identity.access.gate import Gate
+from duolog_server.node.identity.access.rules import Facts
 from sim.accessadmins import QUOTAS, AccessAdmins
 from sim.accesscallers import ADDRESSES, AccessCallers
 from sim.accesscalls import TOPICS, AccessCalls

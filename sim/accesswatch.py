@@ -9,8 +9,8 @@ from typing import Any
 
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.node.access.gate import PRINCIPAL, Principal
-from duolog_server.node.rights.resources import Need
+from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
+from duolog_server.node.identity.rights.resources import Need
 from sim.accesslog import ANY, AccessLog, Said
 from sim.channels import Caller
 from sim.confirmedtables import ConfirmedTables

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from duolog_server.node.methods import Handler, Methods
+from duolog_server.node.net.methods import Handler, Methods
 from sim.network import Network
 
 CLIENT = "client"

@@ -3,8 +3,8 @@
 import base64
 import random
 
-from duolog_server.node.access.accesstokens import AccessTokens
-from duolog_server.node.access.users import User
+from duolog_server.node.identity.access.accesstokens import AccessTokens
+from duolog_server.node.identity.access.users import User
 from sim.accesshistory import SET_UP
 from sim.accesslog import ANY
 from sim.accesswatch import AccessWatch

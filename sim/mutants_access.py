@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from duolog_server.node.access import accesstokens
-from duolog_server.node.access.gate import Gate
-from duolog_server.node.access.guarding import Delivering
 from duolog_server.node.api import guard
 from duolog_server.node.api.access import AccessService
 from duolog_server.node.api.guard import GuardedAppends
 from duolog_server.node.api.native import NodeFacts
 from duolog_server.node.api.rules import RULES
 from duolog_server.node.core.metadatalog import MetadataLog
-from duolog_server.node.quotas.meter import Meter
-from duolog_server.node.quotas.quotas import Direction, _Accounts
+from duolog_server.node.identity.access import accesstokens
+from duolog_server.node.identity.access.gate import Gate
+from duolog_server.node.identity.access.guarding import Delivering
+from duolog_server.node.identity.quotas.meter import Meter
+from duolog_server.node.identity.quotas.quotas import Direction, _Accounts
 from duolog_server.store.accesstables import AccessTables
 from duolog_server.store.metadata import Metadata
 from duolog_server.store.status import BrokerRole

@@ -19,11 +19,11 @@ from duolog_server.ha.options import HaOptions
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.ha.slave import Slave
 from duolog_server.ha.slaveevents import Connected, Effect, Flushed, Lost, Received, Tick, perform
-from duolog_server.node.access.gate import Gate
-from duolog_server.node.access.rules import Facts
 from duolog_server.node.api.guard import Guard
 from duolog_server.node.broker import Broker
 from duolog_server.node.deferred.transactionservice import Check
+from duolog_server.node.identity.access.gate import Gate
+from duolog_server.node.identity.access.rules import Facts
 from duolog_server.store.clocks import MonoMs, StoreClock, WallMs
 from duolog_server.store.columns import Columns
 from duolog_server.store.disk import no_room

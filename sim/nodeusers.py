@@ -7,10 +7,10 @@ import base64
 import hashlib
 from dataclasses import replace
 
-from duolog_server.node.access.access import Access, access_with
-from duolog_server.node.access.secrets import HASH_BYTES, SALT_BYTES, Seal
-from duolog_server.node.access.users import User
 from duolog_server.node.broker import Broker
+from duolog_server.node.identity.access.access import Access, access_with
+from duolog_server.node.identity.access.secrets import HASH_BYTES, SALT_BYTES, Seal
+from duolog_server.node.identity.access.users import User
 
 KEY = bytes(range(32))
 FIRST = "first"  # the user that counts while there are no others

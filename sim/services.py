@@ -14,17 +14,17 @@ from duolog import _errors as sdk
 
 from duolog_server.ha.master import Master
 from duolog_server.ha.slave import Slave
-from duolog_server.node.access.gate import Gate
-from duolog_server.node.access.rules import Facts
 from duolog_server.node.api.guard import Guard
 from duolog_server.node.api.native import NodeFacts, native_methods
 from duolog_server.node.broker import Broker
-from duolog_server.node.config import Config
 from duolog_server.node.core.turnbudget import without_budget
 from duolog_server.node.deferred.transactionservice import Check
 from duolog_server.node.engine.log import Outcome
-from duolog_server.node.methods import Methods
+from duolog_server.node.identity.access.gate import Gate
+from duolog_server.node.identity.access.rules import Facts
+from duolog_server.node.net.methods import Methods
 from duolog_server.node.replication.roles import Replication
+from duolog_server.node.runtime.config import Config
 from duolog_server.store.clocks import MonoMs, WallMs
 from duolog_server.store.errors import StoreError
 from duolog_server.store.messagestore import MessageStore

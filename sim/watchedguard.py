@@ -6,12 +6,12 @@ from typing import Any
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.node.access.gate import Gate, Principal
-from duolog_server.node.access.guarding import Delivering
-from duolog_server.node.access.rules import Facts, Rule
 from duolog_server.node.api.guard import Guard
 from duolog_server.node.appending import Appending, AppendingFor, Outcome
-from duolog_server.node.rights.resources import Need
+from duolog_server.node.identity.access.gate import Gate, Principal
+from duolog_server.node.identity.access.guarding import Delivering
+from duolog_server.node.identity.access.rules import Facts, Rule
+from duolog_server.node.identity.rights.resources import Need
 from duolog_server.store.record import Host
 from sim.accesswatch import AccessWatch
 from sim.node import Node

@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 
 from duolog_server.demo.certificates import Authority, Issued
-from duolog_server.node.tls import Tls
+from duolog_server.node.runtime.tls import Tls
 
 
 def certificates(directory: Path) -> Tls:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from duolog_server.node.access.secrets import new_key
+from duolog_server.node.identity.access.secrets import new_key
 
 
 def key_file(directory: Path) -> Path:

@@ -1,6 +1,6 @@
 """Write docs/configuration.md from the typed config; with --check, compare."""
 
-from duolog_server.node.config import SECTIONS, Config, described
+from duolog_server.node.runtime.config import SECTIONS, Config, described
 from tools.generated import DOCS, write_or_compare
 
 TARGET = DOCS / "configuration.md"

@@ -9,7 +9,7 @@ from bench.peers.clients.program import read
 from bench.peers.peer import ClientProgram, Facts, PeerFailed, Server, Work
 from duolog_server.demo.childprocess import ChildProcess
 from duolog_server.demo.ports import free_ports
-from duolog_server.node.config import FAST_PORT
+from duolog_server.node.runtime.config import FAST_PORT
 
 MODULES = ("broker", "namesrv", "client", "tools")
 CLIENT = Path(__file__).parent / "clients" / "RocketClient.java"

@@ -10,7 +10,7 @@ from duolog_server.chaos.target import Unsupported
 from duolog_server.demo.ports import free_ports
 from duolog_server.ha.registry import RegistryError
 from duolog_server.node.election.etcd import EtcdRegistry
-from duolog_server.node.tls import Tls
+from duolog_server.node.runtime.tls import Tls
 
 READY_SECONDS = 60.0
 # etcd grants no lease below one and a half of this, in whole seconds: so it grants one of 1 s.

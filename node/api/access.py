@@ -12,21 +12,26 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from duolog_server.node.access.access import Access
-from duolog_server.node.access.accesstokens import SECONDS_MAX
-from duolog_server.node.access.gate import PRINCIPAL, Principal
-from duolog_server.node.access.rules import need, of_topic
-from duolog_server.node.access.secrets import SALT_BYTES, is_password, salt_of
-from duolog_server.node.access.users import USERS_MAX, User, check_password, check_user_name
 from duolog_server.node.api.calls import Caller, unary
 from duolog_server.node.api.pages import page_of
 from duolog_server.node.api.whomay import WhoMay
 from duolog_server.node.core.core import Core
 from duolog_server.node.core.ports import Answers
 from duolog_server.node.core.slices import Slices
-from duolog_server.node.rights.decision import Decision
-from duolog_server.node.rights.policies import RIGHTS_TEXT_MAX, Acl, BadAcl
-from duolog_server.node.rights.resources import FOR_SUPERS, Action, Kind, Need, counts_as
+from duolog_server.node.identity.access.access import Access
+from duolog_server.node.identity.access.accesstokens import SECONDS_MAX
+from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
+from duolog_server.node.identity.access.rules import need, of_topic
+from duolog_server.node.identity.access.secrets import SALT_BYTES, is_password, salt_of
+from duolog_server.node.identity.access.users import (
+    USERS_MAX,
+    User,
+    check_password,
+    check_user_name,
+)
+from duolog_server.node.identity.rights.decision import Decision
+from duolog_server.node.identity.rights.policies import RIGHTS_TEXT_MAX, Acl, BadAcl
+from duolog_server.node.identity.rights.resources import FOR_SUPERS, Action, Kind, Need, counts_as
 from duolog_server.store.accesstables import SUBJECT
 
 log = structlog.get_logger("duolog.node")

@@ -15,7 +15,6 @@ from grpc.aio import ServicerContext
 
 from duolog_server.ha.epochs import EPOCH_TOPIC, Epoch
 from duolog_server.ha.progress import ConnectionState
-from duolog_server.node.access.gate import name_of_caller
 from duolog_server.node.api.calls import Caller, Reply, Request, is_encrypted, unary
 from duolog_server.node.api.pages import page_of
 from duolog_server.node.api.readership import read_pairs
@@ -25,8 +24,8 @@ from duolog_server.node.api.replicationstatus import (
     node_of,
     replication_status,
 )
-from duolog_server.node.api.sight import Sight
 from duolog_server.node.api.tracking import Tracking
+from duolog_server.node.api.visibility import Sight
 from duolog_server.node.api.waiting.delayed import Delayed
 from duolog_server.node.api.waiting.halves import Halves
 from duolog_server.node.broker import Broker
@@ -35,9 +34,10 @@ from duolog_server.node.core.connected import Consumer
 from duolog_server.node.core.logbytes import ENTRIES_MAX, Allowance, LogBytes
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.election.failover import FailoverService
+from duolog_server.node.identity.access.gate import name_of_caller
+from duolog_server.node.identity.quotas.quota import BURST_MS, BadQuota, Limit, Quota, Subject
 from duolog_server.node.pop.liteservice import bound, bound_topic, is_exclusive
 from duolog_server.node.pop.retrytopics import RETRY_TIMES
-from duolog_server.node.quotas.quota import BURST_MS, BadQuota, Limit, Quota, Subject
 from duolog_server.store.lightqueues import is_light
 from duolog_server.store.metadata import (
     LITE,

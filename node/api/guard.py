@@ -15,17 +15,17 @@ from typing import Any
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.node.access.gate import PRINCIPAL, Gate, Principal
-from duolog_server.node.access.guarding import Delivering, with_method
-from duolog_server.node.access.rules import Facts, May, Rule
 from duolog_server.node.api.calls import certificate_name, reporting
 from duolog_server.node.api.rules import RULES, SEES_CLUSTER, append_needs
 from duolog_server.node.appending import Appending, AppendingFor, Outcome
 from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.core.slices import Slices
-from duolog_server.node.methods import Handler
-from duolog_server.node.quotas.quotas import Who
-from duolog_server.node.rights.resources import Need
+from duolog_server.node.identity.access.gate import PRINCIPAL, Gate, Principal
+from duolog_server.node.identity.access.guarding import Delivering, with_method
+from duolog_server.node.identity.access.rules import Facts, May, Rule
+from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.identity.rights.resources import Need
+from duolog_server.node.net.methods import Handler
 from duolog_server.node.wirecodec import peer_host
 from duolog_server.store.record import Host
 from duolog_server.store.status import PutMessageStatus

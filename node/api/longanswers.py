@@ -17,8 +17,8 @@ from duolog_server.node.core.calltimes import timed
 from duolog_server.node.core.serializing import serialized
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.core.untaken import Untaken
-from duolog_server.node.methods import Handler, Methods
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.net.methods import Handler, Methods
 from duolog_server.node.wirecodec import peer_host
 
 KEPT_BYTES = 1 << 20  # for an answer whose size is not known yet: few are made at a time

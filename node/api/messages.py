@@ -12,11 +12,8 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from grpc.aio import ServicerContext
 
-from duolog_server.node.access.gate import name_of_caller
-from duolog_server.node.access.rules import NO_SUCH_ID
 from duolog_server.node.api.calls import Caller, Replies, reporting, unary
 from duolog_server.node.appending import Appending
-from duolog_server.node.config import LimitsSection
 from duolog_server.node.consuming.longpoll import NOTHING_NEW, check_place, poll, within_room
 from duolog_server.node.consuming.reading import Reader, Selection
 from duolog_server.node.core.core import Core
@@ -26,7 +23,10 @@ from duolog_server.node.deferred.transactionservice import HALF_WORDS, Check, Tr
 from duolog_server.node.engine.log import Outcome
 from duolog_server.node.filters.messagefilter import wanted
 from duolog_server.node.filters.tagfilter import EVERYTHING, MessageFilter
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.access.gate import name_of_caller
+from duolog_server.node.identity.access.rules import NO_SUCH_ID
+from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.runtime.config import LimitsSection
 from duolog_server.node.service.publishservice import PublishService
 from duolog_server.node.wirecodec import batch_to_wire, peer_host, record_to_wire
 from duolog_server.store.errors import CorruptRecord, OffsetOutOfRange, StoreError

@@ -4,21 +4,21 @@ from dataclasses import dataclass
 
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from duolog_server.node.access.access import Access
-from duolog_server.node.access.guarding import GuardedMethods
 from duolog_server.node.api.access import AccessService
 from duolog_server.node.api.admin import AdminService
+from duolog_server.node.api.append_access import appends_of_call
 from duolog_server.node.api.appends import Appends
-from duolog_server.node.api.doors import appends_of_call
 from duolog_server.node.api.groups import GroupsService
 from duolog_server.node.api.guard import Guard
 from duolog_server.node.api.longanswers import counted_methods
 from duolog_server.node.api.messages import MessagesParts, MessagesService
 from duolog_server.node.api.replicationstatus import group_route
-from duolog_server.node.api.sight import Sights
+from duolog_server.node.api.visibility import Sights
 from duolog_server.node.audit.auditing import Auditing
 from duolog_server.node.broker import Broker
-from duolog_server.node.methods import Methods
+from duolog_server.node.identity.access.access import Access
+from duolog_server.node.identity.access.guarding import GuardedMethods
+from duolog_server.node.net.methods import Methods
 
 
 def appends_of(broker: Broker) -> Appends:
@@ -59,8 +59,10 @@ def _other_groups(broker: Broker) -> dict[str, list[str]]:
 
 def _recovery(broker: Broker, access: Access, users: AccessService) -> Methods:
     """The Recovery service: no guard is before it, as it asks for the key itself."""
-    from duolog_server.node.access.recovery import Place  # nodes without users need none of this
     from duolog_server.node.api.recovery import RecoveryService
+    from duolog_server.node.identity.access.recovery import (
+        Place,  # nodes without users need none of this
+    )
     from duolog_server.node.wire import recovery_pb2_grpc
 
     node, methods = broker.node, Methods()

@@ -5,9 +5,9 @@ No user is asked for: the proof of the key takes its place. It is served over gR
 
 from collections.abc import Callable, Mapping, Sequence
 
-from duolog_server.node.access.recovery import Claim, Place, Recovery
 from duolog_server.node.api.access import AccessService
 from duolog_server.node.api.calls import Caller, unary
+from duolog_server.node.identity.access.recovery import Claim, Place, Recovery
 from duolog_server.node.wire import recovery_pb2 as wire
 from duolog_server.node.wire import recovery_pb2_grpc as stubs
 from duolog_server.node.wirecodec import peer_host

@@ -7,7 +7,8 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
-from duolog_server.node.access.rules import (
+from duolog_server.node.core.slices import Slices
+from duolog_server.node.identity.access.rules import (
     NO_SUCH_ID,
     Facts,
     May,
@@ -22,8 +23,7 @@ from duolog_server.node.access.rules import (
     sees_group,
     sees_topic,
 )
-from duolog_server.node.core.slices import Slices
-from duolog_server.node.rights.resources import FOR_SUPERS, Action, Need, cluster, group
+from duolog_server.node.identity.rights.resources import FOR_SUPERS, Action, Need, cluster, group
 
 ROWS_AT_ONCE = 200  # that are copied into a reply
 

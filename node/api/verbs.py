@@ -11,11 +11,11 @@ import grpc.aio
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.node.access.gate import PRINCIPAL, Principal, name_of_caller
 from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.audit.entry import Decision, Entry
-from duolog_server.node.methods import Handler
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.access.gate import PRINCIPAL, Principal, name_of_caller
+from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.net.methods import Handler
 from duolog_server.store.record import Host
 
 PREFIX = "/duolog.v1."

@@ -9,11 +9,11 @@ have them.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from duolog_server.node.access.gate import settled_for
-from duolog_server.node.access.users import User
-from duolog_server.node.rights.decision import Decision, decide
-from duolog_server.node.rights.policies import Acl, BadAcl, Pattern
-from duolog_server.node.rights.resources import Need
+from duolog_server.node.identity.access.gate import settled_for
+from duolog_server.node.identity.access.users import User
+from duolog_server.node.identity.rights.decision import Decision, decide
+from duolog_server.node.identity.rights.policies import Acl, BadAcl, Pattern
+from duolog_server.node.identity.rights.resources import Need
 from duolog_server.store.accesstables import AccessTables
 
 

@@ -11,13 +11,13 @@ from typing import Any
 from duolog import _errors as sdk
 from duolog._errors import ERROR_KEY
 
-from duolog_server.node.access.gate import name_of_caller
-from duolog_server.node.access.guarding import Wraps, with_method
 from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.audit.entry import Decision, Entry
 from duolog_server.node.audit.subjects import CHANGES, resource_of, shown_of
-from duolog_server.node.methods import Handler
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.access.gate import name_of_caller
+from duolog_server.node.identity.access.guarding import Wraps, with_method
+from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.net.methods import Handler
 from duolog_server.node.wirecodec import peer_host
 
 DENIED = (sdk.Unauthenticated.__name__, sdk.NoPermission.__name__)

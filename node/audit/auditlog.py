@@ -17,9 +17,9 @@ from duolog._background import together
 
 from duolog_server.node.audit.auditfile import AuditFile
 from duolog_server.node.audit.entry import Decision, Entry, Repeats
-from duolog_server.node.config import AuditSection
 from duolog_server.node.core.core import Core
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.runtime.config import AuditSection
 from duolog_server.node.upkeep.threadwork import DaemonThreads, done_in_thread
 from duolog_server.store.columns import Columns
 from duolog_server.store.errors import StoreError

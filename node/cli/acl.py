@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from duolog import Decision, Page, UserDecision
 
-    from duolog_server.node.rights.plainacl import Imported
-    from duolog_server.node.rights.policies import Acl, Entry
+    from duolog_server.node.identity.rights.plainacl import Imported
+    from duolog_server.node.identity.rights.policies import Acl, Entry
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -55,7 +55,7 @@ def _rows(acl: "Acl") -> list[dict[str, object]]:
 
 
 def _read(user: str, text: str) -> "Acl":
-    from duolog_server.node.rights.policies import Acl
+    from duolog_server.node.identity.rights.policies import Acl
 
     return Acl.from_json(json.loads(text)) if text else Acl(user)
 
@@ -125,7 +125,7 @@ def _with(acl: "Acl", entries: "tuple[Entry, ...]", default: bool) -> "Acl":
 
 
 def _entry(resource: str, actions: str, sources: list[str], allow: bool) -> "Entry":
-    from duolog_server.node.rights.policies import BadAcl, Entry
+    from duolog_server.node.identity.rights.policies import BadAcl, Entry
 
     row: dict[str, Any] = {
         "resource": resource,
@@ -301,10 +301,10 @@ def import_(
 
 
 def _imported(file: Path, kind: str) -> "Imported":
-    from duolog_server.node.access.users import check_password, check_user_name
-    from duolog_server.node.rights.mqadmin import read_acls, read_users
-    from duolog_server.node.rights.plainacl import read_plain_acl
-    from duolog_server.node.rights.policies import BadAcl
+    from duolog_server.node.identity.access.users import check_password, check_user_name
+    from duolog_server.node.identity.rights.mqadmin import read_acls, read_users
+    from duolog_server.node.identity.rights.plainacl import read_plain_acl
+    from duolog_server.node.identity.rights.policies import BadAcl
     from duolog_server.store.errors import BadMessage
 
     readers = {"plain_acl": read_plain_acl, "users": read_users, "acls": read_acls}

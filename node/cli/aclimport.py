@@ -11,15 +11,15 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from duolog_server.node.access.users import USERS_MAX
 from duolog_server.node.cli.output import fail, say
-from duolog_server.node.rights.policies import RIGHTS_TEXT_MAX
+from duolog_server.node.identity.access.users import USERS_MAX
+from duolog_server.node.identity.rights.policies import RIGHTS_TEXT_MAX
 
 if TYPE_CHECKING:
     from duolog import Access
 
-    from duolog_server.node.rights.plainacl import Imported, ImportedUser
-    from duolog_server.node.rights.policies import Acl
+    from duolog_server.node.identity.rights.plainacl import Imported, ImportedUser
+    from duolog_server.node.identity.rights.policies import Acl
 
 NAMED_MAX = 10
 

@@ -156,8 +156,8 @@ def _tls(given: Mapping[str, Any], *, asked: bool) -> "Tls | None":
 
 def _contexts(tls: "Tls", *, verify: bool) -> "Callable[[], SSLContext]":
     """Makes the context of each connection, of the newest files."""
-    from duolog_server.node.certificates import BadCertificate, CertificateFiles, Renewed
-    from duolog_server.node.tls import broker_context
+    from duolog_server.node.runtime.certificates import BadCertificate, CertificateFiles, Renewed
+    from duolog_server.node.runtime.tls import broker_context
 
     files = [Path(file) if file is not None else None for file in (tls.ca, tls.cert, tls.key)]
     try:

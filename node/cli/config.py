@@ -24,7 +24,7 @@ def show(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show every key with its value."""
-    from duolog_server.node.config import ConfigError, load, rows
+    from duolog_server.node.runtime.config import ConfigError, load, rows
 
     try:
         loaded, origins = load(config)
@@ -48,10 +48,10 @@ def check(
     """
     from datetime import UTC, datetime
 
-    from duolog_server.node.access.secrets import BadKeyFile, read_key
-    from duolog_server.node.cautions import cautions, untimely
-    from duolog_server.node.config import ConfigError, load
+    from duolog_server.node.identity.access.secrets import BadKeyFile, read_key
     from duolog_server.node.inspection.messages.protobodies import ProtoTypes
+    from duolog_server.node.runtime.cautions import cautions, untimely
+    from duolog_server.node.runtime.config import ConfigError, load
 
     try:
         loaded, _ = load(config)

@@ -47,12 +47,12 @@ def console(
     from duolog import BadRequest
     from duolog._client import parse_endpoints
 
-    from duolog_server.node.certificates import BadCertificate
+    from duolog_server.node.console.masking.masks import BadMask
     from duolog_server.node.console.program import context_of, is_loopback, run, seeing_of
-    from duolog_server.node.console.seeing.masks import BadMask
-    from duolog_server.node.consoleprocess import ConsoleOptions
     from duolog_server.node.inspection.messages.protobodies import BadDescriptors
-    from duolog_server.node.origins import BadOrigin, origins_of
+    from duolog_server.node.runtime.certificates import BadCertificate
+    from duolog_server.node.runtime.consoleprocess import ConsoleOptions
+    from duolog_server.node.runtime.origins import BadOrigin, origins_of
 
     host, separator, port = listen.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > 65535:

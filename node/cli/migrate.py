@@ -23,9 +23,9 @@ from duolog_server.node.cli.settings import Setting, settings_of
 from duolog_server.node.inspection.times import iso
 
 if TYPE_CHECKING:
-    from duolog_server.node.config import Config
     from duolog_server.node.following.broker.survey import BrokerFacts
     from duolog_server.node.following.plan import Remark
+    from duolog_server.node.runtime.config import Config
 
 app = typer.Typer(no_args_is_help=True)
 T = TypeVar("T")
@@ -37,7 +37,7 @@ CANNOT_FOLLOW = 2
 
 
 def _config(data: Path | None, file: Path | None, set_: list[str] | None) -> "Config":
-    from duolog_server.node.config import ConfigError, load
+    from duolog_server.node.runtime.config import ConfigError, load
 
     flags = settings_of(set_ or [])
     if data is not None:
@@ -161,7 +161,7 @@ def follow(
 
     --broker is needed the first time. Exit status 2 where it cannot go on by itself.
     """
-    import duolog_server.node.logs as logs
+    import duolog_server.node.runtime.logs as logs
     from duolog_server.node.following.program import Source
     from duolog_server.node.following.program import follow as follow_broker
 
@@ -263,7 +263,7 @@ def cutover(
 
     Stop `duolog migrate follow` first. If a step fails, the broker stores messages again.
     """
-    import duolog_server.node.logs as logs
+    import duolog_server.node.runtime.logs as logs
     from duolog_server.node.following.cutover import Patience
     from duolog_server.node.following.program import PromotedAndStopped, Source, cut_over
 
@@ -293,7 +293,7 @@ def abort(
 
     After --join, the broker stays as the other copy's cut-over left it.
     """
-    import duolog_server.node.logs as logs
+    import duolog_server.node.runtime.logs as logs
     from duolog_server.node.following.program import Source
     from duolog_server.node.following.program import abort as abort_cutover
 

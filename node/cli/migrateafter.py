@@ -51,7 +51,7 @@ def offsets(
     """
     from duolog import Fatal
 
-    from duolog_server.node.following.late import Late, late_offsets
+    from duolog_server.node.following.late_offsets import Late, late_offsets
     from duolog_server.node.remoting.calling import CallRefused
 
     if bool(broker) == (file is not None):

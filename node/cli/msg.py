@@ -27,7 +27,7 @@ from duolog_server.node.cli.output import (
     when,
 )
 from duolog_server.node.cli.places import PLACE, read_place
-from duolog_server.node.inspection.messages import way
+from duolog_server.node.inspection.messages import trace as way
 from duolog_server.node.inspection.messages.tracerecords import TraceRecord
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from duolog_server.node.cli.output import (
     run,
     say,
 )
-from duolog_server.node.inspection.messages.way import place_text
+from duolog_server.node.inspection.messages.trace import place_text
 
 
 @app.command()

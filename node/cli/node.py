@@ -24,8 +24,8 @@ from duolog_server.node.inspection.times import iso
 if TYPE_CHECKING:
     from duolog import Client, NodeStatus
 
-    from duolog_server.node.config import Config
     from duolog_server.node.remoting.calling import Access
+    from duolog_server.node.runtime.config import Config
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -67,11 +67,11 @@ def start(
 ) -> None:
     """Run a node in the foreground until SIGTERM or SIGINT."""
     gc.disable()  # a start makes hundreds of thousands of objects that stay; serve() enables it
-    import duolog_server.node.logs  # noqa: F401 - before others import structlog
-    from duolog_server.node.polling import poll_channels_in_one_thread
+    import duolog_server.node.runtime.logs  # noqa: F401 - before others import structlog
+    from duolog_server.node.net.grpc.polling import poll_channels_in_one_thread
 
     poll_channels_in_one_thread()
-    from duolog_server.node.config import ConfigError, load
+    from duolog_server.node.runtime.config import ConfigError, load
 
     flags = settings_of(set_ or [])
     if data is not None:
@@ -104,10 +104,10 @@ def start(
 
 def _await_cutover(config: "Config", access: "Access", seconds: float) -> None:
     """access: as whom the broker is called, where a cut-over that was killed is to be ended."""
-    from duolog_server.node import logs
     from duolog_server.node.following.program import CutoverStopped, PromotedAndStopped
     from duolog_server.node.following.promotion import wait_promoted
-    from duolog_server.node.following.rescue import finish
+    from duolog_server.node.following.resume_cutover import finish
+    from duolog_server.node.runtime import logs
     from duolog_server.store.errors import StoreError
 
     logs.configure_logging(config.node.log_level, config.node.log_json)

@@ -8,7 +8,7 @@ from duolog._connection import Connection
 from duolog._errors import error_of
 from duolog._runtime import Runtime
 
-from duolog_server.node.access.recovery import Claims, Place
+from duolog_server.node.identity.access.recovery import Claims, Place
 from duolog_server.node.wire import recovery_pb2 as wire
 from duolog_server.node.wire import recovery_pb2_grpc as stubs
 

@@ -201,9 +201,9 @@ def recover(
     """Make a super user by the key file, where the passwords of all super users are lost."""
     from duolog._client import parse_endpoints, runtime_of
 
-    from duolog_server.node.access.recovery import Claims
-    from duolog_server.node.access.secrets import BadKeyFile, read_key
     from duolog_server.node.cli.recovery import recover_everywhere
+    from duolog_server.node.identity.access.recovery import Claims
+    from duolog_server.node.identity.access.secrets import BadKeyFile, read_key
     from duolog_server.store.errors import BadMessage
 
     password = _new_password(new_password_file)
@@ -234,7 +234,7 @@ def recover(
 @app.command()
 def key(file: Path) -> None:
     """Write a new key for `access.key_file`. All nodes of a cluster need the same one."""
-    from duolog_server.node.access.secrets import new_key
+    from duolog_server.node.identity.access.secrets import new_key
 
     try:
         opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 
-from duolog_server.node.consoleprocess import ConsoleOptions
+from duolog_server.node.runtime.consoleprocess import ConsoleOptions
 
 NICE = 5  # the node goes first
 

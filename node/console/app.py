@@ -26,7 +26,7 @@ from duolog_server.node.console.pages.cluster import cluster, doctor
 from duolog_server.node.console.pages.deferred.dead import dead, dead_export
 from duolog_server.node.console.pages.deferred.delayed import delayed
 from duolog_server.node.console.pages.deferred.half import half
-from duolog_server.node.console.pages.deferred.way import way
+from duolog_server.node.console.pages.deferred.path import way
 from duolog_server.node.console.pages.groups import group, groups
 from duolog_server.node.console.pages.messages.finding import messages
 from duolog_server.node.console.pages.messages.message import message
@@ -35,8 +35,8 @@ from duolog_server.node.console.pages.tail import tail
 from duolog_server.node.console.pages.topics import topic, topics
 from duolog_server.node.console.requests.changes import Changes
 from duolog_server.node.console.requests.downloads import Downloads
+from duolog_server.node.console.requests.live_pages import Looks
 from duolog_server.node.console.requests.logins import Logins
-from duolog_server.node.console.requests.looks import Looks
 from duolog_server.node.console.sessions import clock
 from duolog_server.node.console.sessions.sessions import MakeClient, Sessions
 from duolog_server.node.console.sessions.viewers import Viewers

@@ -12,17 +12,17 @@ from pathlib import Path
 import structlog
 from duolog import Client, Tls
 
-from duolog_server.node.certificates import CertificateFiles, Pem, Renewed
 from duolog_server.node.console.app import Console
 from duolog_server.node.console.http import security
 from duolog_server.node.console.http.serving import Server
-from duolog_server.node.console.seeing.masks import Masks
-from duolog_server.node.console.seeing.seen import Seeing
+from duolog_server.node.console.masking.masks import Masks
+from duolog_server.node.console.masking.seen import Seeing
 from duolog_server.node.console.settings import Settings
-from duolog_server.node.consoleprocess import ConsoleOptions
 from duolog_server.node.inspection.messages.protobodies import ProtoTypes
-from duolog_server.node.logs import configure_logging
-from duolog_server.node.tls import renewing_context, server_context
+from duolog_server.node.runtime.certificates import CertificateFiles, Pem, Renewed
+from duolog_server.node.runtime.consoleprocess import ConsoleOptions
+from duolog_server.node.runtime.logs import configure_logging
+from duolog_server.node.runtime.tls import renewing_context, server_context
 
 CALL_SECONDS = 5.0  # that a page waits for the nodes
 log = structlog.get_logger("duolog.console")

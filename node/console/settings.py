@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from duolog_server.node.console.seeing.seen import Seeing
+from duolog_server.node.console.masking.seen import Seeing
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from duolog_server.node.core.untaken import Untaken
 from duolog_server.node.core.waitingcalls import WaitingCalls
 from duolog_server.node.filters.consumerfilters import ConsumerFilters
 from duolog_server.node.filters.tagfilter import MessageFilter
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.replication.roles import Replication
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.queueends import QueueKey

@@ -9,7 +9,7 @@ from collections import deque
 from contextvars import Context
 
 from duolog_server.node.engine.arrivals import ArrivalBoard
-from duolog_server.node.nextturn import NextTurn
+from duolog_server.node.net.next_tick import NextTurn
 from duolog_server.store.queueends import QueueKey
 
 AT_ONCE = 32  # polls in a turn: each reads its queue, and answers

@@ -6,9 +6,9 @@ from typing import Protocol
 from duolog import _errors as sdk
 
 from duolog_server.ha.epochs import Epoch
-from duolog_server.node.config import LimitsSection
 from duolog_server.node.core.metadatalog import MetadataLog
 from duolog_server.node.replication.roles import Replication
+from duolog_server.node.runtime.config import LimitsSection
 from duolog_server.store.messagestore import PutResult
 from duolog_server.store.metadata import (
     PERM_READ,

@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar, cast
 
 import grpc
 
-from duolog_server.node.histogram import Histogram
-from duolog_server.node.methods import Handler, Methods, methods_of
+from duolog_server.node.net.methods import Handler, Methods, methods_of
+from duolog_server.node.runtime.histogram import Histogram
 
 K = TypeVar("K")
 Wrap = Callable[[str, Handler], Handler]  # of a path

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from duolog_server.node.histogram import Histogram
+from duolog_server.node.runtime.histogram import Histogram
 from duolog_server.store.clocks import MonoMs
 
 SERIES_MAX = 1000  # of all clients together

@@ -15,10 +15,10 @@ from typing import Protocol
 import structlog
 from duolog import _errors as sdk
 
-from duolog_server.node.config import LimitsSection
 from duolog_server.node.core.ports import KnownQueues, Reads
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.engine.log import Log, Outcome
+from duolog_server.node.runtime.config import LimitsSection
 from duolog_server.node.upkeep.threadwork import done_in_thread
 from duolog_server.store.accesstables import AccessTables
 from duolog_server.store.columns import Columns

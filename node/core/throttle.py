@@ -14,9 +14,9 @@ from duolog import _errors as sdk
 
 from duolog_server.node.core.metadatalog import MetadataLog
 from duolog_server.node.engine.storetimes import StoreTimes
-from duolog_server.node.quotas.connections import Connections
-from duolog_server.node.quotas.quota import BadQuota, Kind, Limit, Quota, Subject
-from duolog_server.node.quotas.quotas import Quotas, Wait, Who
+from duolog_server.node.identity.quotas.connections import Connections
+from duolog_server.node.identity.quotas.quota import BadQuota, Kind, Limit, Quota, Subject
+from duolog_server.node.identity.quotas.quotas import Quotas, Wait, Who
 from duolog_server.store.metadata import Json, TopicConfig
 
 log = structlog.get_logger("duolog.node")

@@ -11,7 +11,7 @@ import numpy as np
 from duolog._message import RETRY_PREFIX
 
 from duolog_server.node.core.calltimes import CALL_BOUNDS, RPC_BOUNDS, CallTimes
-from duolog_server.node.histogram import Histogram
+from duolog_server.node.runtime.histogram import Histogram
 from duolog_server.store.columns import Columns
 
 K = TypeVar("K")

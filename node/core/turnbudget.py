@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import islice
 from weakref import WeakKeyDictionary
 
-from duolog_server.node.nextturn import NextTurn
+from duolog_server.node.net.next_tick import NextTurn
 
 SLICE_SECONDS = 0.001
 BEGIN_AT_ONCE = 32  # calls that begin, at most, which share a slice

@@ -19,11 +19,11 @@ import numpy as np
 import structlog
 from duolog import _errors as sdk
 
-from duolog_server.node import tokens
 from duolog_server.node.core.births import ORIGIN, origin_in, since
 from duolog_server.node.core.core import Core
 from duolog_server.node.deferred.pendingtimers import PendingTimers
 from duolog_server.node.deferred.redirect import Waiting, redirected, restored, stored_again
+from duolog_server.node.runtime import tokens
 from duolog_server.store.clocks import ForwardSteps, MonoMs, WallMs
 from duolog_server.store.columns import Columns
 from duolog_server.store.delay import SCHEDULE_TOPIC

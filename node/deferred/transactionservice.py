@@ -19,11 +19,11 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import together
 
-from duolog_server.node.config import TransactionsSection
 from duolog_server.node.core.core import Core
 from duolog_server.node.deferred.checking import Turns
 from duolog_server.node.deferred.halfmessages import Decision, Decisions, Half, HalfMessages
 from duolog_server.node.deferred.redirect import Waiting, redirected, restored, stored_again
+from duolog_server.node.runtime.config import TransactionsSection
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.columns import Columns
 from duolog_server.store.errors import StoreError

@@ -24,7 +24,7 @@ from duolog_server.ha.registry import (
     Snapshot,
     Transaction,
 )
-from duolog_server.node.tls import Tls
+from duolog_server.node.runtime.tls import Tls
 from duolog_server.node.wire import etcd_pb2 as wire
 from duolog_server.node.wire import etcd_pb2_grpc as stubs
 

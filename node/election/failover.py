@@ -66,12 +66,12 @@ from duolog_server.ha.registry import (
     Snapshot,
     Transaction,
 )
-from duolog_server.node.config import NodeSection
 from duolog_server.node.election.dials import Dials
 from duolog_server.node.election.directorywrites import DirectoryWrites
 from duolog_server.node.election.leasekeeper import LeaseKeeper
 from duolog_server.node.engine.log import Log
 from duolog_server.node.replication.roles import Replication
+from duolog_server.node.runtime.config import NodeSection
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.errors import StoreError
 

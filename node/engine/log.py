@@ -15,12 +15,12 @@ from typing import Protocol
 
 import structlog
 
-from duolog_server.node.clocks import Clock
 from duolog_server.node.engine.arrivals import ArrivalBoard
 from duolog_server.node.engine.part import Work
 from duolog_server.node.engine.storestatus import StoreStatus
 from duolog_server.node.engine.storetimes import StoreTimes
-from duolog_server.node.histogram import Histogram
+from duolog_server.node.runtime.clocks import Clock
+from duolog_server.node.runtime.histogram import Histogram
 from duolog_server.node.traces.recorder import Recorder
 from duolog_server.node.upkeep.allocating import Allocator
 from duolog_server.node.upkeep.cleaning import Cleaner

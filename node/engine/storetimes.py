@@ -2,7 +2,7 @@
 
 import structlog
 
-from duolog_server.node.clocks import Clock
+from duolog_server.node.runtime.clocks import Clock
 from duolog_server.store.clocks import AgeClock, MonoMs, StoreClock, WallMs, WallSteps
 from duolog_server.store.messagestore import MessageStore
 

@@ -22,8 +22,8 @@ from typing import NoReturn
 from duolog_server.node.following.broker.calls import OldBroker, Runtime
 from duolog_server.node.following.copying import CannotFollow
 from duolog_server.node.following.follower import Follower
+from duolog_server.node.following.preconditions import check_master, check_same
 from duolog_server.node.following.state import UNENDED, Following, State
-from duolog_server.node.following.terms import check_master, check_same
 from duolog_server.node.remoting.calling import CallRefused
 
 PERMISSION = {"brokerPermission": "4"}  # to read

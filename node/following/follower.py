@@ -15,19 +15,19 @@ from typing import NoReturn
 import structlog
 from duolog._background import Background
 
-from duolog_server.node.clocks import SystemClock
-from duolog_server.node.config import Config
 from duolog_server.node.engine.log import Log, Outcome
 from duolog_server.node.following import state as states
 from duolog_server.node.following.broker.calls import OldBroker, Runtime
 from duolog_server.node.following.broker.tables import parsed, read_tables, save_tables
 from duolog_server.node.following.copying import CannotFollow, LogCopy
 from duolog_server.node.following.link import MasterLink, connect
+from duolog_server.node.following.preconditions import check_same, check_settings
 from duolog_server.node.following.state import Following, State
-from duolog_server.node.following.terms import check_same, check_settings
 from duolog_server.node.hawire.frames import BadStream, Frame
 from duolog_server.node.remoting.calling import CallRefused
-from duolog_server.node.storemaking import make_store
+from duolog_server.node.runtime.clocks import SystemClock
+from duolog_server.node.runtime.config import Config
+from duolog_server.node.runtime.storemaking import make_store
 from duolog_server.node.upkeep.threadwork import done_in_thread
 from duolog_server.store.disk import Disk
 from duolog_server.store.messagestore import MessageStore, PutResult

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from duolog_server.node.following.broker.survey import BrokerFacts
 from duolog_server.node.following.copying import CannotFollow
-from duolog_server.node.following.terms import check_name, check_settings
+from duolog_server.node.following.preconditions import check_name, check_settings
 from duolog_server.store.metadata import is_reserved_topic
 from duolog_server.store.options import StoreOptions
 

@@ -10,7 +10,6 @@ from types import FrameType
 import structlog
 from duolog._background import Background
 
-from duolog_server.node.config import Config
 from duolog_server.node.following import state as states
 from duolog_server.node.following import status
 from duolog_server.node.following.broker.calls import OldBroker
@@ -21,12 +20,18 @@ from duolog_server.node.following.cutover import (
     Patience,
     give_back,
 )
+from duolog_server.node.following.divergence import cut_to_master
 from duolog_server.node.following.follower import Follower, store_of
-from duolog_server.node.following.parting import cut_to_master
+from duolog_server.node.following.preconditions import (
+    check_name,
+    check_same,
+    check_settings,
+    following_of,
+)
 from duolog_server.node.following.state import UNENDED, Following, State
-from duolog_server.node.following.terms import check_name, check_same, check_settings, following_of
 from duolog_server.node.remoting.calling import ANYBODY, Access, place_of
-from duolog_server.node.storemaking import disk_of
+from duolog_server.node.runtime.config import Config
+from duolog_server.node.runtime.storemaking import disk_of
 
 log = structlog.get_logger("duolog.following")
 

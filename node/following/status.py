@@ -8,9 +8,9 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from duolog_server.node.clocks import wall_ms
 from duolog_server.node.following.follower import Follower
 from duolog_server.node.following.state import STATUS_PATH
+from duolog_server.node.runtime.clocks import wall_ms
 
 STALE_MS = 5000
 

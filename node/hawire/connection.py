@@ -18,7 +18,7 @@ from duolog_server.node.core.rocketmqslave import RocketmqSlave
 from duolog_server.node.hawire.follower import HOUSEKEEPING_MS, Follower
 from duolog_server.node.hawire.frames import BadStream, SlaveReader
 from duolog_server.node.hawire.source import CannotFollow, Source
-from duolog_server.node.portconnections import host_of
+from duolog_server.node.net.connections import host_of
 from duolog_server.node.replication.coldloader import ColdLoader
 from duolog_server.store.clocks import MonoMs, WallMs
 

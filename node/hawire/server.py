@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import structlog
 from duolog._background import Background
 
-from duolog_server.node.accepting import Listening, listen
 from duolog_server.node.broker import Broker
-from duolog_server.node.config import RocketmqSlavesSection
 from duolog_server.node.core.rocketmqslave import RocketmqSlave
 from duolog_server.node.hawire.connection import Connection, Terms
 from duolog_server.node.hawire.source import Source
+from duolog_server.node.net.accept_limiter import Listening, listen
+from duolog_server.node.runtime.config import RocketmqSlavesSection
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.queueends import QueueKey
 

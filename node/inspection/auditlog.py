@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from duolog import BadRequest, Client, Message
 
 from duolog_server.node.inspection.messages.places import OFFSET_MAX
-from duolog_server.node.numerals import number_of
+from duolog_server.node.runtime.numerals import number_of
 from duolog_server.store.metadata import AUDIT_TOPIC
 
 ENTRIES_SCANNED = 5_000  # of all replica groups together

@@ -9,7 +9,7 @@ from duolog._background import all_of
 
 from duolog_server.node.inspection.messages.places import OFFSET_MAX
 from duolog_server.node.inspection.times import BadTime, time_of
-from duolog_server.node.numerals import number_of
+from duolog_server.node.runtime.numerals import number_of
 
 AT_ONCE = 16  # queues that the nodes are asked for
 OFFSET = "offset:"

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from duolog_server.node.broker import Broker
+from duolog_server.node.metrics.formatting import is_system_group, truth
 from duolog_server.node.metrics.samples import Samples
-from duolog_server.node.metrics.words import is_system_group, truth
 
 # By the number of RocketMQ's ClientType, 1 is a producer.
 PRODUCER = 1

@@ -16,9 +16,9 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import Background, report, together
 
-from duolog_server.node.accepting import Listening, listen
-from duolog_server.node.handshakes import Handshakes
-from duolog_server.node.networks import plain_address
+from duolog_server.node.net.accept_limiter import Listening, listen
+from duolog_server.node.net.handshakes import Handshakes
+from duolog_server.node.net.networks import plain_address
 
 log = structlog.get_logger("duolog.node")
 

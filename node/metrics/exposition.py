@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 
-from duolog_server.node.histogram import COUNT, SUM, Histogram
 from duolog_server.node.metrics.samples import PAUSE_SECONDS, Sample
 from duolog_server.node.metrics.table import METRICS, Metric
+from duolog_server.node.runtime.histogram import COUNT, SUM, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 AT_ONCE = 100  # samples written between two pauses: about half a millisecond

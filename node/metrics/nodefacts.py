@@ -12,8 +12,8 @@ from duolog_server.ha.slave import Slave
 from duolog_server.node.api.replicationstatus import replication_status
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.rocketmqslave import RocketmqSlave
+from duolog_server.node.identity.quotas.quota import LIMITS_OF
 from duolog_server.node.metrics.samples import Bundle, Samples
-from duolog_server.node.quotas.quota import LIMITS_OF
 from duolog_server.store.directories import LOG
 from duolog_server.store.filesystems import file_system_of, fullest
 

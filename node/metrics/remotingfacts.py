@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from duolog_server.node.core.calltimes import CallTimes
+from duolog_server.node.metrics.formatting import truth
 from duolog_server.node.metrics.nodefacts import Connections
 from duolog_server.node.metrics.samples import Samples
-from duolog_server.node.metrics.words import truth
 
 PROTOCOL = "remoting"
 Times = CallTimes[tuple[str, str, bool, str]]  # request, response code, long polling, result

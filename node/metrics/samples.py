@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from duolog_server.node.histogram import Histogram
 from duolog_server.node.metrics.table import BY_NAME
+from duolog_server.node.runtime.histogram import Histogram
 
 Value = float | Histogram
 Labels = tuple[str, ...]  # values, in the order of the table's names

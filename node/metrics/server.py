@@ -7,7 +7,6 @@ from time import monotonic
 from duolog import __version__
 
 from duolog_server.node.broker import Broker
-from duolog_server.node.config import MetricsSection
 from duolog_server.node.metrics.clientfacts import ClientFacts, Clients
 from duolog_server.node.metrics.endpoint import Admit, Endpoint
 from duolog_server.node.metrics.exposition import CONTENT_TYPE, Exposition
@@ -29,6 +28,7 @@ from duolog_server.node.metrics.table import (
 )
 from duolog_server.node.metrics.topicfacts import TopicFacts
 from duolog_server.node.metrics.trafficfacts import TrafficFacts
+from duolog_server.node.runtime.config import MetricsSection
 
 
 class MetricsServer:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from duolog import _errors as sdk
 
-from duolog_server.node.access.gate import Principal
+from duolog_server.node.identity.access.gate import Principal
 from duolog_server.node.remoting.codec.heartbeats import ConsumerData, Heartbeat, Subscription
-from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.port.dispatcher import Peer
 from duolog_server.store.clocks import MonoMs
 
 SILENT_MS = 120_000  # RocketMQ's: then a client is gone

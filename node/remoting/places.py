@@ -5,9 +5,9 @@ import zlib
 
 from duolog import _errors as sdk
 
-from duolog_server.node.access.rules import NO_SUCH_ID
 from duolog_server.node.broker import Broker
-from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.identity.access.rules import NO_SUCH_ID
+from duolog_server.node.remoting.guarding.visibility import Sight
 from duolog_server.store.errors import StoreError
 from duolog_server.store.kernels.encode import RECORD_CRC_BYTES, RECORD_CRC_NAME
 from duolog_server.store.metadata import is_reserved_topic

@@ -1,15 +1,15 @@
 """Queries: single messages by their ids and keys, as records."""
 
 from duolog_server.node.broker import Broker
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.remoting.codec.codes import ResponseCode
 from duolog_server.node.remoting.codec.command import Command
 from duolog_server.node.remoting.codec.errors import BadRequest
 from duolog_server.node.remoting.codec.fields import read_header, write_header
 from duolog_server.node.remoting.codec.headers import QueryRequest, QueryResponse, ViewRequest
-from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.guarding.visibility import Sight
 from duolog_server.node.remoting.places import led_to, message_for
-from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.port.dispatcher import Peer
 from duolog_server.node.remoting.refusals import Refused
 from duolog_server.store.record import Host, Record
 

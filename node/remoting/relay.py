@@ -18,7 +18,7 @@ from duolog import _errors as sdk
 from duolog._background import Joint
 
 from duolog_server.node.core.throttle import Throttle, throttled
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.remoting.batches import count_of
 from duolog_server.node.remoting.calling import Calling, connect
 from duolog_server.node.remoting.codec.codes import RequestCode
@@ -31,7 +31,7 @@ from duolog_server.node.remoting.codec.command import (
 from duolog_server.node.remoting.codec.errors import BadRequest
 from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX
 from duolog_server.node.remoting.held import Held
-from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.port.dispatcher import Peer
 
 RELAYED = 0x100  # a bit of a command's flag, beside RocketMQ's two
 SECONDS = 3.0  # as long as clients wait; with the time that it takes to connect

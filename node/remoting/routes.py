@@ -18,7 +18,7 @@ from duolog_server.node.remoting.codec.routes import (
     cluster_info,
     topic_route,
 )
-from duolog_server.node.remoting.port.desk import Begun
+from duolog_server.node.remoting.port.dispatcher import Begun
 from duolog_server.store.metadata import PERM_READ, PERM_WRITE
 
 DEFAULT_TOPIC = "TBW102"  # whose route a producer takes for a topic that its first send creates

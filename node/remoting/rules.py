@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from duolog._message import RETRY_PREFIX
 
-from duolog_server.node.access.rules import (
+from duolog_server.node.identity.access.rules import (
     Facts,
     Needs,
     Rule,
@@ -21,6 +21,7 @@ from duolog_server.node.access.rules import (
     sees_group,
     sees_topic,
 )
+from duolog_server.node.identity.rights.resources import FOR_SUPERS, Action, Need, cluster, group
 from duolog_server.node.remoting.codec.adminbodies import (
     group_name,
     read_group,
@@ -35,7 +36,6 @@ from duolog_server.node.remoting.codec.headers import sent_fields
 from duolog_server.node.remoting.codec.heartbeats import read_check, read_heartbeat
 from duolog_server.node.remoting.codec.locks import read_locks
 from duolog_server.node.remoting.routes import DEFAULT_TOPIC, reply_topic
-from duolog_server.node.rights.resources import FOR_SUPERS, Action, Need, cluster, group
 
 NeedsOf = Callable[[Command, Facts], Needs]
 

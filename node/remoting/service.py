@@ -13,10 +13,9 @@ from duolog import _errors as sdk
 from duolog._background import Background
 
 from duolog_server.node.broker import Broker
-from duolog_server.node.config import RemotingSection
 from duolog_server.node.core.calltimes import RPC_BOUNDS, CallTimes
-from duolog_server.node.methods import Handler as MethodHandler
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.net.methods import Handler as MethodHandler
 from duolog_server.node.remoting.administration.consumers.membertable import MemberTable
 from duolog_server.node.remoting.administration.refused import unsupported
 from duolog_server.node.remoting.administration.table import Administration
@@ -25,12 +24,12 @@ from duolog_server.node.remoting.codec.command import Command
 from duolog_server.node.remoting.consuming.clients import Clients
 from duolog_server.node.remoting.consuming.offsets import Commits, Offsets
 from duolog_server.node.remoting.consuming.pulling import Pulling
-from duolog_server.node.remoting.guarding.door import Door
-from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.guarding.authenticator import Door
+from duolog_server.node.remoting.guarding.visibility import Sight
 from duolog_server.node.remoting.members import Members
 from duolog_server.node.remoting.naming.registrar import Registrar
 from duolog_server.node.remoting.places import reached_at
-from duolog_server.node.remoting.port.desk import Begun, Handler, Peer, tried
+from duolog_server.node.remoting.port.dispatcher import Begun, Handler, Peer, tried
 from duolog_server.node.remoting.producing.replies import Replies
 from duolog_server.node.remoting.producing.sending import Sending
 from duolog_server.node.remoting.producing.transactions import Transactions
@@ -40,6 +39,7 @@ from duolog_server.node.remoting.relay import Relay
 from duolog_server.node.remoting.replicas.registration import Registration, SlavesPort
 from duolog_server.node.remoting.replicas.tables import TABLES, Tables
 from duolog_server.node.remoting.routes import Routes
+from duolog_server.node.runtime.config import RemotingSection
 
 EXPIRE_SECONDS = 10.0
 TICK_SECONDS = 1.0

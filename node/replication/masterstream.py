@@ -14,16 +14,16 @@ from duolog._background import Background, report
 
 from duolog_server.ha import masterevents
 from duolog_server.ha.frames import BODY_BYTES_MAX, KIND_AT, BadFrame, Hello, Kind, decode
-from duolog_server.node.grpcoptions import replication_port
-from duolog_server.node.grpcserver import serve
-from duolog_server.node.openfiles import slaves_that_fit
+from duolog_server.node.net.grpc.options import replication_port
+from duolog_server.node.net.grpc.receive_limit.ledger import Ledger
+from duolog_server.node.net.grpc.server import serve
 from duolog_server.node.replication.coldloader import ColdLoader
 from duolog_server.node.replication.keyproof import Answer, Unproven
 from duolog_server.node.replication.outgoing import Outgoing
 from duolog_server.node.replication.roles import Connection, Replication
 from duolog_server.node.replication.stream import HA_METHOD, PROOF_SECONDS
-from duolog_server.node.tls import Tls
-from duolog_server.node.unfinished.ledger import Ledger
+from duolog_server.node.runtime.openfiles import slaves_that_fit
+from duolog_server.node.runtime.tls import Tls
 from duolog_server.store.clocks import MonoMs
 
 Frames = AsyncIterator[bytes]

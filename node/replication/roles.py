@@ -22,11 +22,11 @@ from duolog_server.ha.master import Master
 from duolog_server.ha.masterevents import Effect
 from duolog_server.ha.masterships import Mastership, Masterships
 from duolog_server.ha.slave import Slave
-from duolog_server.node.config import Config
 from duolog_server.node.engine.log import Log, Outcome
 from duolog_server.node.replication.keyproof import KeyProof, Marks
 from duolog_server.node.replication.refusals import Refusals
 from duolog_server.node.replication.slavestream import Listener, ReplicationClient, Upstream
+from duolog_server.node.runtime.config import Config
 from duolog_server.store.clocks import MonoMs, WallMs
 from duolog_server.store.disk import no_room
 from duolog_server.store.errors import StoreError

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from duolog_server.node.api.guard import Guard
-from duolog_server.node.api.sight import Sights
 from duolog_server.node.api.verbs import Verbs
-from duolog_server.node.methods import Handler, Methods
+from duolog_server.node.api.visibility import Sights
+from duolog_server.node.net.methods import Handler, Methods
 from duolog_server.node.rocketmq.administration.rules import RULES as ADMIN_RULES
 from duolog_server.node.rocketmq.administration.service import AdminParts, AdminService
 from duolog_server.node.rocketmq.auth import Authenticator

@@ -16,7 +16,6 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as metrics
 
-from duolog_server.node.access.rules import Facts, Needs, group_sub, pub, reads
 from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.core.clientmeasures import (
     GAUGES,
@@ -25,7 +24,8 @@ from duolog_server.node.core.clientmeasures import (
     Distribution,
     Series,
 )
-from duolog_server.node.methods import Methods
+from duolog_server.node.identity.access.rules import Facts, Needs, group_sub, pub, reads
+from duolog_server.node.net.methods import Methods
 from duolog_server.node.rocketmq.auth import Authenticator, note_denied
 from duolog_server.node.rocketmq.words.codes import Refused
 

@@ -16,16 +16,16 @@ from urllib.parse import quote, unquote
 
 from duolog import _errors as sdk
 
-from duolog_server.node.access.access import Access
-from duolog_server.node.access.gate import Gate, Principal
-from duolog_server.node.access.rules import Facts, Needs
 from duolog_server.node.api.native import NodeFacts
 from duolog_server.node.broker import Broker
-from duolog_server.node.config import AccessSection
-from duolog_server.node.rights.resources import Need
+from duolog_server.node.identity.access.access import Access
+from duolog_server.node.identity.access.gate import Gate, Principal
+from duolog_server.node.identity.access.rules import Facts, Needs
+from duolog_server.node.identity.rights.resources import Need
 from duolog_server.node.rocketmq.auth import Dates, Signatures
 from duolog_server.node.rocketmq.relay.calls import CLIENT_ID, OWN, PEER, PROOF, USER, Header
 from duolog_server.node.rocketmq.relay.marks import Marks
+from duolog_server.node.runtime.config import AccessSection
 from duolog_server.node.wirecodec import peer_host
 
 WATCH_SECONDS = 1.0

@@ -17,19 +17,19 @@ from duolog._background import together
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from duolog_server.node.access.gate import PRINCIPAL, Principal
-from duolog_server.node.access.guarding import Delivering, GuardedMethods, with_method
-from duolog_server.node.access.rules import Needs, Rule
 from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.audit.subjects import resource_of
-from duolog_server.node.config import ConfigError
-from duolog_server.node.methods import Handler, Methods
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
+from duolog_server.node.identity.access.guarding import Delivering, GuardedMethods, with_method
+from duolog_server.node.identity.access.rules import Needs, Rule
+from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.net.methods import Handler, Methods
 from duolog_server.node.rocketmq.guard import DENIED, Headers, RocketmqGuard, Session
 from duolog_server.node.rocketmq.relay.calls import Header, refuse_forwarded
 from duolog_server.node.rocketmq.relay.forward import Forwarder
 from duolog_server.node.rocketmq.words.codes import Refused, refusal, refused
 from duolog_server.node.rocketmq.words.stubs import Code, service
+from duolog_server.node.runtime.config import ConfigError
 from duolog_server.node.wirecodec import peer_host
 
 log = structlog.get_logger("duolog.rocketmq")

@@ -9,7 +9,7 @@ from duolog_server.node.consuming.longpoll import check_place, poll, within_room
 from duolog_server.node.consuming.offsets import offset_at
 from duolog_server.node.consuming.reading import Reader, Selection
 from duolog_server.node.core.core import Core
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.rocketmq.receiving import filter_of
 from duolog_server.node.rocketmq.words.codes import OK, Refused, status
 from duolog_server.node.rocketmq.words.messages import pulled

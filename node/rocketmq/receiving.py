@@ -9,9 +9,9 @@ from duolog import _errors as sdk
 from duolog_server.node.core.core import Core
 from duolog_server.node.filters.sqlfilter import SqlFilter
 from duolog_server.node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.pop.liteservice import bound_topic
 from duolog_server.node.pop.popservice import Handle, Popped, PopRequest, PopService
-from duolog_server.node.quotas.quotas import Who
 from duolog_server.node.rocketmq.litetopics import LiteTopics
 from duolog_server.node.rocketmq.relay.clients import Client
 from duolog_server.node.rocketmq.words import handles

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from duolog import _errors as sdk
 
-from duolog_server.node.access.gate import name_of_caller
 from duolog_server.node.broker import Broker
+from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.rocketmq.sending import accepted_types
 from duolog_server.node.rocketmq.words.stubs import Endpoints, MessageQueue, Resource, definition
 from duolog_server.store.metadata import PERM_READ, PERM_WRITE, TopicConfig

@@ -4,8 +4,16 @@ As in RocketMQ 5's proxy, but for all messages and topics of a call, and also fo
 the proxy asks nothing for. Names have their namespace.
 """
 
-from duolog_server.node.access.rules import Facts, Needs, Rule, group_sub, of_owners, pub, reads
-from duolog_server.node.rights.resources import Action, Need
+from duolog_server.node.identity.access.rules import (
+    Facts,
+    Needs,
+    Rule,
+    group_sub,
+    of_owners,
+    pub,
+    reads,
+)
+from duolog_server.node.identity.rights.resources import Action, Need
 from duolog_server.node.rocketmq.words.names import group_of, topic_of
 from duolog_server.node.rocketmq.words.stubs import Resource, definition, service
 

@@ -16,12 +16,12 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import Background, report
 
-from duolog_server.node.access.gate import name_of_caller
 from duolog_server.node.broker import Broker
 from duolog_server.node.deferred.delayservice import DELAY_MS_MAX, TIMER_TOPIC, RecallHandle
 from duolog_server.node.deferred.transactionservice import HALF_TOPIC
 from duolog_server.node.engine.log import Outcome
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.access.gate import name_of_caller
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.rocketmq.words.codes import Refused, put_status
 from duolog_server.node.rocketmq.words.handles import TransactionId
 from duolog_server.node.rocketmq.words.messages import (

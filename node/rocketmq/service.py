@@ -18,13 +18,12 @@ from duolog._nodechannel import uncancelled
 from google.protobuf import message as protobuf
 from grpc.aio import ServicerContext
 
-from duolog_server.node import tokens
-from duolog_server.node.access.gate import name_of_caller
 from duolog_server.node.broker import Broker, report
 from duolog_server.node.core.connected import Read
 from duolog_server.node.deferred.delayservice import RecallHandle
 from duolog_server.node.deferred.transactionservice import Check
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.access.gate import name_of_caller
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.rocketmq.auth import Authenticator, check_keys
 from duolog_server.node.rocketmq.litetopics import LiteTopics
 from duolog_server.node.rocketmq.pulling import Puller
@@ -56,6 +55,7 @@ from duolog_server.node.rocketmq.words.codes import OK, Refused, overall, refusa
 from duolog_server.node.rocketmq.words.messages import orphaned
 from duolog_server.node.rocketmq.words.names import group_of, resource_of, topic_of
 from duolog_server.node.rocketmq.words.stubs import Code, Endpoints, definition, rpc, service
+from duolog_server.node.runtime import tokens
 from duolog_server.node.wirecodec import peer_host
 from duolog_server.store.errors import StoreError
 from duolog_server.store.metadata import Json, new_group

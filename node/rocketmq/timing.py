@@ -8,9 +8,9 @@ import re
 from time import perf_counter
 from typing import Any
 
-from duolog_server.node.access.guarding import Delivering, with_method
 from duolog_server.node.core.calltimes import CallTimes, timed
-from duolog_server.node.methods import Handler, Methods
+from duolog_server.node.identity.access.guarding import Delivering, with_method
+from duolog_server.node.net.methods import Handler, Methods
 from duolog_server.node.rocketmq.words.stubs import SERVICE_NAME, Code
 
 Key = tuple[str, str, bool, str]  # request code, response code, long polling, result

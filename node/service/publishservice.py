@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 
 from duolog_server.node.core.core import Core
 from duolog_server.node.engine.log import Outcome
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.replication.roles import Replication
 from duolog_server.node.service.requests import is_whole, send_of, without_first
 from duolog_server.node.service.sends import Sends

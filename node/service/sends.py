@@ -18,7 +18,7 @@ from duolog_server.node.deferred.delayservice import DelayService
 from duolog_server.node.deferred.redirect import is_copy
 from duolog_server.node.deferred.transactionservice import TransactionService
 from duolog_server.node.engine.log import Outcome
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.store.errors import BadMessage, RepeatUnknown, StoreError
 from duolog_server.store.messagestore import PutBatch, PutResult, Singles, SinglesResult
 from duolog_server.store.offsets import QueueOffset

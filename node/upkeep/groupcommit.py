@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from duolog_server.ha.waiters import OffsetWaiters
-from duolog_server.node.histogram import Histogram
+from duolog_server.node.runtime.histogram import Histogram
 from duolog_server.node.upkeep.threadwork import done_in_thread
 from duolog_server.store.mappedfile import FlushJob
 from duolog_server.store.messagestore import MessageStore

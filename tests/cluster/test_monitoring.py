@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from duolog_server.node.config import load
+from duolog_server.node.runtime.config import load
 
 CLUSTER = Path(__file__).parent.parent.parent / "cluster"
 PROMETHEUS = CLUSTER / "prometheus"

@@ -8,7 +8,7 @@ import duolog.sync
 import pytest
 
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.tls import Tls
+from duolog_server.node.runtime.tls import Tls
 from tests.conformance.conftest import SMALL
 from tests.conformance.languages import SOON_BALANCED, jars_of, java_with, outcome
 from tests.conformance.users import ROOT, node_of_users

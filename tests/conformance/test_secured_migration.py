@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from duolog_server.node.certificates import Renewed
 from duolog_server.node.remoting.calling import Access, connect, signing
-from duolog_server.node.tls import Tls, broker_context
+from duolog_server.node.runtime.certificates import Renewed
+from duolog_server.node.runtime.tls import Tls, broker_context
 from tests.certificates import certificates
 from tests.conformance.brokers import Cluster, cluster, end_server
 from tests.conformance.classic import AWAY, create_topic, send

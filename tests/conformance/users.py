@@ -8,7 +8,7 @@ from typing import Any
 import duolog.sync
 
 from duolog_server.demo.childnode import ChildNode
-from duolog_server.node.tls import Tls
+from duolog_server.node.runtime.tls import Tls
 from tests.certificates import certificates
 from tests.conformance.conftest import SMALL, rights_of
 from tests.keyfiles import access_files

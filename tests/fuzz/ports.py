@@ -31,10 +31,10 @@ from duolog.wire import duolog_pb2 as wire
 from bench import http2bytes as h2
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.ha import frames as ha_frames
-from duolog_server.node.config import Config
-from duolog_server.node.lograte import RateLimiter
-from duolog_server.node.logs import configure_logging
 from duolog_server.node.replication.stream import HA_METHOD
+from duolog_server.node.runtime.config import Config
+from duolog_server.node.runtime.lograte import RateLimiter
+from duolog_server.node.runtime.logs import configure_logging
 from duolog_server.node.server import Node
 from tests.fuzz import remoting
 from tests.ha.test_frames import EXAMPLES

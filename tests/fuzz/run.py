@@ -23,7 +23,7 @@ def fuzz(name: str, seconds: str) -> None:
         include=[
             "duolog",
             "duolog_server.ha",
-            "duolog_server.node.frames",
+            "duolog_server.node.net.frames",
             "duolog_server.node.metrics.endpoint",
             "duolog_server.store",
         ],

@@ -43,7 +43,7 @@ from duolog_server.store.osdisk import OsDisk
 from duolog_server.store.queuelayout import QueueLayout
 from duolog_server.store.record import parse_message_id
 from tests.ha.pair import Link, open_master, open_slave, put
-from tests.node.frames.test_connection import KEY, Side, send
+from tests.node.net.frames.test_connection import KEY, Side, send
 
 # Thousands of inputs make files: beside others, a disk takes 30 ms for each.
 IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None

@@ -12,7 +12,7 @@ from duolog_server.ha import frames
 from tests import oracle
 from tests.fuzz.targets import TARGETS
 from tests.ha.test_frames import EXAMPLES
-from tests.node.frames.test_connection import KEY, a_pull, an_append
+from tests.node.net.frames.test_connection import KEY, a_pull, an_append
 
 CORPUS = Path(__file__).parent / "corpus"
 

@@ -10,8 +10,8 @@ import pytest
 
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.ha.registry import Registry
-from duolog_server.node.access.secrets import HASH_BYTES
-from duolog_server.node.config import Config
+from duolog_server.node.identity.access.secrets import HASH_BYTES
+from duolog_server.node.runtime.config import Config
 from duolog_server.node.server import Node
 
 SMALL_STORE = {
@@ -102,7 +102,7 @@ def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     def scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
         return hashlib.scrypt(password.encode(), salt=salt, n=2, r=r, p=p, dklen=HASH_BYTES)
 
-    monkeypatch.setattr("duolog_server.node.access.secrets._scrypt", scrypt)
+    monkeypatch.setattr("duolog_server.node.identity.access.secrets._scrypt", scrypt)
 
 
 @pytest.fixture

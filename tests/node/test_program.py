@@ -10,7 +10,7 @@ from duolog_server.demo.ports import free_endpoint
 ROOT = Path(__file__).parents[2]
 STARTS = """
 import asyncio, sys
-from duolog_server.node.config import load
+from duolog_server.node.runtime.config import load
 from duolog_server.node.server import Node, load_program
 
 async def main():

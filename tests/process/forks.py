@@ -33,11 +33,11 @@ OF_SPARK = ("SPARK_", "PYSPARK_")  # a session sets some, and only jobs read the
 # What nodes load before they serve, and on their way where they are told to.
 NODE_MODULES = (
     "duolog_server.node.cli.node",
-    "duolog_server.node.logs",
+    "duolog_server.node.runtime.logs",
     "duolog_server.node.server",
     "duolog_server.node.election.etcd",
     "duolog_server.node.metrics.server",
-    "duolog_server.node.remoting.guarding.door",
+    "duolog_server.node.remoting.guarding.authenticator",
     "duolog_server.node.remoting.port.server",
     "duolog_server.node.remoting.service",
 )

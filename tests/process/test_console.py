@@ -19,9 +19,9 @@ import pytest
 from duolog_server.demo.certificates import Authority
 from duolog_server.demo.childprocess import ChildProcess
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node import consoleprocess
 from duolog_server.node.console.__main__ import NICE
-from duolog_server.node.consoleprocess import ConsoleOptions, ConsoleProcess
+from duolog_server.node.runtime import consoleprocess
+from duolog_server.node.runtime.consoleprocess import ConsoleOptions, ConsoleProcess
 from tests.process.support import NodeProcess, environment, run_cli
 from tests.until import wait_until
 

@@ -73,7 +73,7 @@ def test_a_process_that_is_aborted_says_where_it_stands(
             waiting.send_signal(signal.SIGABRT)
             assert waiting.wait(60) == -signal.SIGABRT
     assert "Fatal Python error: Aborted" in errors.read_text()
-    assert "node/config" in errors.read_text()
+    assert "node/runtime/config" in errors.read_text()
 
 
 def test_a_fork_is_told_from_others_and_ends_by_its_own_signal(

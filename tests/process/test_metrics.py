@@ -40,7 +40,7 @@ ELSEWHERE = (AUTO, SLAVES, COPIED, TRACED, MEASURED, AUDITED, CERTIFIED, REGISTE
 FENCED = """
 import asyncio, sys
 from duolog_server.node import server
-from duolog_server.node.config import Config
+from duolog_server.node.runtime.config import Config
 
 class Node(server.Node):
     async def start(self):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 TOLD = """
 import asyncio, os, signal, sys
 from duolog_server.node import server
-from duolog_server.node.config import Config
+from duolog_server.node.runtime.config import Config
 
 begun = []
 

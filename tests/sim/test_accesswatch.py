@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from duolog_server.node.access.gate import Principal
-from duolog_server.node.rights.resources import Action, Kind, Need, Resource
+from duolog_server.node.identity.access.gate import Principal
+from duolog_server.node.identity.rights.resources import Action, Kind, Need, Resource
 from sim.accesswatch import AccessWatch, compare
 from sim.channels import Caller
 from sim.confirmedtables import ConfirmedTables

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from duolog_server.node.methods import Methods
+from duolog_server.node.net.methods import Methods
 from sim.channels import CLIENT, KEEPALIVE_MS, Call, SimServer
 from sim.network import Network
 from sim.world import World

@@ -15,7 +15,7 @@ from duolog import _errors as sdk
 from duolog_server.node.core.ports import Reads
 from duolog_server.node.deferred.delayservice import QUEUE, TIMER_TOPIC, DelayService
 from duolog_server.node.deferred.pendingtimers import PendingTimers
-from duolog_server.node.numerals import number_of
+from duolog_server.node.runtime.numerals import number_of
 from duolog_server.store.delay import SCHEDULE_TOPIC
 from duolog_server.store.kernels.jit import EMPTY_I64, I64
 

@@ -14,7 +14,7 @@ from duolog_server.node.broker import Broker
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.deferred.halfmessages import Half, HalfMessages
 from duolog_server.node.deferred.transactionservice import GROUP, HALF_TOPIC, QUEUE
-from duolog_server.node.numerals import number_of
+from duolog_server.node.runtime.numerals import number_of
 from duolog_server.store.errors import StoreError
 from duolog_server.store.offsets import QueueOffset
 

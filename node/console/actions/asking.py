@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from duolog import BadRequest
 
 from duolog_server.node.console.view.visits import Shown
-from duolog_server.node.numerals import number_of
+from duolog_server.node.runtime.numerals import number_of
 
 INT_MAX = (1 << 31) - 1
 PREVIEW_ROWS_MAX = 500

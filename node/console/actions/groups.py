@@ -8,8 +8,8 @@ from duolog import BadRequest, Client, GroupQueue
 
 from duolog_server.node.console.actions.asking import Field, Question, confirmed
 from duolog_server.node.console.view.addresses import GROUP, GROUPS, address
+from duolog_server.node.console.view.formatting import command, counted, number
 from duolog_server.node.console.view.visits import Action, Done, Shown, Undo, Visit
-from duolog_server.node.console.view.words import command, counted, number
 from duolog_server.node.inspection.resets import (
     BadResumePoint,
     ResumePoint,

@@ -13,9 +13,9 @@ from duolog._columns import split_keys
 
 from duolog_server.node.console.actions.asking import Field, Question, confirmed, whole_number
 from duolog_server.node.console.view.addresses import MESSAGE, TOPIC, address
+from duolog_server.node.console.view.formatting import command, counted, duration, size
 from duolog_server.node.console.view.places import queue_offset
 from duolog_server.node.console.view.visits import Action, Done, Shown, Visit
-from duolog_server.node.console.view.words import command, counted, duration, size
 from duolog_server.node.inspection.messages.sending import (
     NOT_SENT_AGAIN,
     Draft,
@@ -24,7 +24,7 @@ from duolog_server.node.inspection.messages.sending import (
     message_at,
     send,
 )
-from duolog_server.node.inspection.messages.way import place_text
+from duolog_server.node.inspection.messages.trace import place_text
 
 BODY_BYTES = 64 << 10  # that a form carries
 FORM_BYTES = 4 * BODY_BYTES  # each of them may be escaped

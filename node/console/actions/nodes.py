@@ -10,8 +10,8 @@ from duolog._router import Router
 
 from duolog_server.node.console.actions.asking import Field, Question, confirmed, whole_number
 from duolog_server.node.console.view.addresses import CLUSTER
+from duolog_server.node.console.view.formatting import command
 from duolog_server.node.console.view.visits import Action, Done, Shown, Visit
-from duolog_server.node.console.view.words import command
 
 ORDER_SECONDS = 10.0
 EPOCH_MAX = (1 << 63) - 1

@@ -6,8 +6,8 @@ from duolog import BadRequest
 
 from duolog_server.node.console.actions.asking import Field, Question, confirmed, whole_number
 from duolog_server.node.console.view.addresses import TOPIC, TOPICS, address
+from duolog_server.node.console.view.formatting import command, counted
 from duolog_server.node.console.view.visits import Action, Done, Shown, Visit
-from duolog_server.node.console.view.words import command, counted
 from duolog_server.node.inspection.topics import PERMISSIONS, messages_kept, parts_of, permissions
 
 TYPES = ("", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")

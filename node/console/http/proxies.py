@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from starlette.requests import Request
 
 from duolog_server.node.console.http.security import is_loopback
-from duolog_server.node.networks import plain_address
+from duolog_server.node.net.networks import plain_address
 
 FORWARDED = "x-forwarded-for"
 

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from duolog_server.node.origins import BadOrigin, origin_of
+from duolog_server.node.runtime.origins import BadOrigin, origin_of
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from duolog_server.node.accepting import ACCEPTED_AT_ONCE, queue
 from duolog_server.node.console.http.connections import CONNECTIONS_MAX, Connection
 from duolog_server.node.console.http.security import App
-from duolog_server.node.handshakes import Handshakes
+from duolog_server.node.net.accept_limiter import ACCEPTED_AT_ONCE, queue
+from duolog_server.node.net.handshakes import Handshakes
 
 TASKS_MAX = 2 * CONNECTIONS_MAX  # answers under way, also those that nobody waits for any more
 HEADER_BYTES_MAX = 32 << 10

@@ -4,8 +4,8 @@ from duolog import BadRequest
 
 from duolog_server.node.console.pages.lists import ROWS, Pages
 from duolog_server.node.console.view.addresses import AUDIT, address
+from duolog_server.node.console.view.formatting import command, counted, number
 from duolog_server.node.console.view.visits import Shown, Visit
-from duolog_server.node.console.view.words import command, counted, number
 from duolog_server.node.inspection.auditlog import DECISIONS, AuditPage, AuditSearch, audit_page
 from duolog_server.node.inspection.times import BadTime, time_of
 

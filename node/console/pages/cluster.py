@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from duolog import GroupRoute, NodeStatus, SlaveStatus
 
+from duolog_server.node.console.view.formatting import counted, listed
 from duolog_server.node.console.view.rates import Flow
 from duolog_server.node.console.view.timeline import TimeLine, time_line
 from duolog_server.node.console.view.visits import Shown, Visit
-from duolog_server.node.console.view.words import counted, listed
 from duolog_server.node.inspection.doctor.diagnosis import diagnose
 from duolog_server.node.inspection.doctor.findings import ERROR, NOTE, Finding, Seen, replica_of
 from duolog_server.node.inspection.masterships import Led, led

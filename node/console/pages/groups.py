@@ -9,8 +9,8 @@ from duolog._message import DEAD_LETTER_PREFIX
 from duolog_server.node.console.pages.lags import lag_flows, queue_rows, stuck
 from duolog_server.node.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, list_place, listing
 from duolog_server.node.console.view.addresses import GROUPS
+from duolog_server.node.console.view.formatting import command, counted, duration, number
 from duolog_server.node.console.view.visits import Shown, Visit
-from duolog_server.node.console.view.words import command, counted, duration, number
 from duolog_server.node.inspection.doctor.consumers import diagnose_groups
 from duolog_server.node.inspection.doctor.findings import ERROR
 from duolog_server.node.inspection.topics import messages_kept

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from duolog import GroupDescription, GroupQueue
 
+from duolog_server.node.console.view.formatting import duration
 from duolog_server.node.console.view.rates import Flow
 from duolog_server.node.console.view.visits import Visit
-from duolog_server.node.console.view.words import duration
 
 STILL_SECONDS = 10.0  # without a commit, until a queue with messages to consume is called stuck
 

@@ -7,8 +7,8 @@ from typing import Any
 from duolog import Page
 
 from duolog_server.node.console.view.addresses import address
+from duolog_server.node.console.view.formatting import counted
 from duolog_server.node.console.view.visits import Visit
-from duolog_server.node.console.view.words import counted
 
 ROWS = 100
 LIST_SECONDS = 5.0  # between two looks of a live list: nodes look through all names for it

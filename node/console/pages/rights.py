@@ -8,9 +8,9 @@ from duolog import Decision, User
 
 from duolog_server.node.console.pages.lists import LIVE_ROWS_MAX, ROWS, Pages, list_place, listing
 from duolog_server.node.console.view.addresses import RIGHTS, address
+from duolog_server.node.console.view.formatting import command, counted
 from duolog_server.node.console.view.visits import Shown, Visit
-from duolog_server.node.console.view.words import command, counted
-from duolog_server.node.rights.policies import Acl, BadAcl
+from duolog_server.node.identity.rights.policies import Acl, BadAcl
 
 ACTIONS = ("Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
 KIND = "Topic:"  # of a resource that is named without one

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from duolog import Message, TopicDescription
 
 from duolog_server.node.console.pages.messages.rows import Row, message_row
+from duolog_server.node.console.view.formatting import command, counted, number, rate
 from duolog_server.node.console.view.visits import Shown, Visit
-from duolog_server.node.console.view.words import command, counted, number, rate
 from duolog_server.node.inspection.searching.matching import Needle
 from duolog_server.node.inspection.topics import parts_of
 

@@ -7,9 +7,9 @@ from duolog import QueueStats, TopicDescription
 
 from duolog_server.node.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, list_place, listing
 from duolog_server.node.console.view.addresses import TOPICS
+from duolog_server.node.console.view.formatting import command, counted
 from duolog_server.node.console.view.rates import Flow
 from duolog_server.node.console.view.visits import Shown, Visit
-from duolog_server.node.console.view.words import command, counted
 from duolog_server.node.inspection.topics import log_bytes, messages_kept, parts_of, permissions
 
 

@@ -18,8 +18,8 @@ from duolog import (
     UnknownTopic,
 )
 
+from duolog_server.node.console.view.formatting import sentence, spaced, told_apart
 from duolog_server.node.console.view.visits import Shown
-from duolog_server.node.console.view.words import sentence, spaced, told_apart
 
 UNAVAILABLE = 503
 TEMPLATE = "error.html"

@@ -18,8 +18,8 @@ from duolog_server.node.console.requests.answers import html
 from duolog_server.node.console.sessions.attempts import Attempts
 from duolog_server.node.console.sessions.viewers import Viewers
 from duolog_server.node.console.view.addresses import LOGIN, own_path
+from duolog_server.node.console.view.formatting import duration, sentence
 from duolog_server.node.console.view.visits import FORM_BYTES, Shown
-from duolog_server.node.console.view.words import duration, sentence
 
 LOGIN_SECONDS = 30.0  # in which nodes answer, also where others log in first
 LOGINS_MAX = 8  # at a time; a node lets 16 of one address, the console's, wait

@@ -7,7 +7,7 @@ its own try alone, so that who may log in cannot try the passwords of others eit
 from collections import OrderedDict
 from collections.abc import Callable
 
-from duolog_server.node.networks import network_of
+from duolog_server.node.net.networks import network_of
 
 ATTEMPTS = 10  # that an address may fail
 ATTEMPT_SECONDS = 30.0  # until one of them is forgotten

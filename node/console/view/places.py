@@ -2,7 +2,7 @@
 
 from duolog import BadRequest
 
-from duolog_server.node.console.view.words import THIN
+from duolog_server.node.console.view.formatting import THIN
 from duolog_server.node.inspection.messages.places import OFFSET_MAX, QUEUE_ID_MAX, place_of
 from duolog_server.node.inspection.times import BadTime, time_of
 

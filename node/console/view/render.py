@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from duolog import DuologError, Unauthenticated
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from duolog_server.node.console.view import addresses, words
+from duolog_server.node.console.view import addresses
+from duolog_server.node.console.view import formatting as words
 from duolog_server.node.console.view.visits import Shown
 
 LIVE_SECONDS = 1.0  # between two looks

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from duolog_server.node.console.view.words import duration, pause
+from duolog_server.node.console.view.formatting import duration, pause
 from duolog_server.node.inspection.masterships import Led
 
 HEIGHT = 72

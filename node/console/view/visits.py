@@ -6,8 +6,8 @@ from typing import Any
 
 from duolog import Client
 
+from duolog_server.node.console.masking.seen import Seeing
 from duolog_server.node.console.searches.running import Searches
-from duolog_server.node.console.seeing.seen import Seeing
 from duolog_server.node.console.view.rates import Rates
 
 

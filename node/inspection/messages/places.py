@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from duolog import BadRequest, Message
 
-from duolog_server.node.numerals import number_of
+from duolog_server.node.runtime.numerals import number_of
 
 QUEUE_ID_MAX, OFFSET_MAX = (1 << 31) - 1, (1 << 63) - 1
 

@@ -12,7 +12,7 @@ from duolog._columns import ONE_KEY, RESERVED, split_keys
 from duolog._tracecontext import TRACEPARENT, TRACESTATE
 
 from duolog_server.node.inspection.messages.copies import Copy, send_again
-from duolog_server.node.inspection.messages.way import place_text
+from duolog_server.node.inspection.messages.trace import place_text
 from duolog_server.store.metadata import is_reserved_topic
 
 NOT_SENT_AGAIN = "only nodes write to {topic}: its messages cannot be sent again"

@@ -16,7 +16,7 @@ from duolog_server.node.remoting.codec.command import NUMBER_MAX, Command
 from duolog_server.node.remoting.codec.errors import BadRequest
 from duolog_server.node.remoting.codec.fastjson import Key, Value
 from duolog_server.node.remoting.codec.fields import read_header
-from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.port.dispatcher import Peer
 from duolog_server.node.remoting.refusals import Refused
 from duolog_server.store.metadata import new_group
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from duolog_server.node.api.verbs import Verbs
 from duolog_server.node.broker import Broker
-from duolog_server.node.methods import Handler as Method
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.net.methods import Handler as Method
 from duolog_server.node.remoting.administration import namespace
 from duolog_server.node.remoting.administration.brokers.configuration import Configuration
 from duolog_server.node.remoting.administration.brokers.files import Files
@@ -23,9 +23,9 @@ from duolog_server.node.remoting.codec.codes import RequestCode
 from duolog_server.node.remoting.codec.command import HEADER_BYTES_MAX, Command
 from duolog_server.node.remoting.codec.errors import BadRequest
 from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX
-from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.guarding.visibility import Sight
 from duolog_server.node.remoting.members import Members
-from duolog_server.node.remoting.port.desk import Handler, Peer
+from duolog_server.node.remoting.port.dispatcher import Handler, Peer
 
 BODY_BYTES_MAX = FRAME_BYTES_MAX - HEADER_BYTES_MAX
 LISTS_AT_ONCE = 2  # that are made at a time, for all clients

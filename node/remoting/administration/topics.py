@@ -23,8 +23,8 @@ from duolog_server.node.remoting.codec.command import Command
 from duolog_server.node.remoting.codec.errors import BadRequest
 from duolog_server.node.remoting.codec.fields import read_header
 from duolog_server.node.remoting.codec.heartbeats import read_object
-from duolog_server.node.remoting.guarding.sight import Sight
-from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.guarding.visibility import Sight
+from duolog_server.node.remoting.port.dispatcher import Peer
 from duolog_server.node.remoting.routes import retried_group
 from duolog_server.store.metadata import LITE_EXPIRATION, PERM_READ, PERM_WRITE, is_reserved_topic
 

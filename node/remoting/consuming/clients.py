@@ -7,9 +7,9 @@ from dataclasses import replace
 from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
-from duolog_server.node.access.gate import PRINCIPAL, Principal
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.slices import Slices
+from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
 from duolog_server.node.pop.retrytopics import group_retry_topic
 from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.node.remoting.codec.command import LANGUAGES, NUMBER_MAX, ONEWAY, OTHER, Command
@@ -28,10 +28,10 @@ from duolog_server.node.remoting.codec.heartbeats import (
 from duolog_server.node.remoting.codec.locks import QueueName, locked, read_locks
 from duolog_server.node.remoting.consuming.locks import QueueLocks
 from duolog_server.node.remoting.consuming.pulling import filter_of
-from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.guarding.visibility import Sight
 from duolog_server.node.remoting.members import Members
 from duolog_server.node.remoting.places import message_for
-from duolog_server.node.remoting.port.desk import Begun, Peer
+from duolog_server.node.remoting.port.dispatcher import Begun, Peer
 from duolog_server.node.remoting.refusals import Refused
 from duolog_server.store.errors import BadGroup
 from duolog_server.store.metadata import check_group

@@ -28,7 +28,7 @@ from duolog_server.node.remoting.codec.headers import (
 )
 from duolog_server.node.remoting.codec.heartbeats import FROM_FIRST, FROM_TIME
 from duolog_server.node.remoting.members import Members
-from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.port.dispatcher import Peer
 from duolog_server.node.remoting.refusals import Refused
 from duolog_server.store.queueends import QueueKey
 

@@ -6,13 +6,13 @@ from functools import lru_cache
 
 from duolog import _errors as sdk
 
-from duolog_server.node.access.gate import name_of_caller
 from duolog_server.node.broker import Broker
 from duolog_server.node.consuming.longpoll import check_place, poll, within_room
 from duolog_server.node.consuming.reading import Selection
 from duolog_server.node.filters.sqlfilter import SqlFilter
 from duolog_server.node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.access.gate import name_of_caller
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.node.remoting.codec.command import Command
 from duolog_server.node.remoting.codec.errors import BadRequest
@@ -22,7 +22,7 @@ from duolog_server.node.remoting.codec.heartbeats import EXPRESSION_CHARACTERS_M
 from duolog_server.node.remoting.codec.routes import MASTER_ID
 from duolog_server.node.remoting.consuming.offsets import Offsets
 from duolog_server.node.remoting.members import Members
-from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.port.dispatcher import Peer
 from duolog_server.node.remoting.refusals import Refused
 from duolog_server.store.errors import CorruptRecord
 from duolog_server.store.kernels import decode

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from duolog import _errors as sdk
 
-from duolog_server.node.access.gate import UNKNOWN, Gate, Principal
+from duolog_server.node.identity.access.gate import UNKNOWN, Gate, Principal
+from duolog_server.node.identity.rights.policies import NAME_MAX
 from duolog_server.node.remoting.codec.command import Command
 from duolog_server.node.remoting.codec.signatures import (
     ACCESS_KEY,
@@ -18,8 +19,7 @@ from duolog_server.node.remoting.codec.signatures import (
     access_key_of,
     is_signed,
 )
-from duolog_server.node.remoting.port.desk import Peer
-from duolog_server.node.rights.policies import NAME_MAX
+from duolog_server.node.remoting.port.dispatcher import Peer
 
 NOBODY = "No accessKey is configured: this node serves signed requests only (ACL 1.0)"
 

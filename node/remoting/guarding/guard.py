@@ -14,19 +14,19 @@ from typing import Any
 
 from duolog import _errors as sdk
 
-from duolog_server.node.access.gate import PRINCIPAL, Principal
 from duolog_server.node.api.guard import NEEDS_AT_ONCE, Guard
 from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.core.throttle import Throttle
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
+from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.identity.rights.resources import Need
 from duolog_server.node.remoting.codec.codes import RequestCode
 from duolog_server.node.remoting.codec.command import Command
 from duolog_server.node.remoting.guarding.callers import Callers
-from duolog_server.node.remoting.port.desk import Begun, Handler, Peer
+from duolog_server.node.remoting.port.dispatcher import Begun, Handler, Peer
 from duolog_server.node.remoting.relay import RELAYED
 from duolog_server.node.remoting.rules import RULES, SUPERS_ONLY
-from duolog_server.node.rights.resources import Need
 
 DENIED = (sdk.Unauthenticated, sdk.NoPermission)
 _NAMES = {code.value: code.name for code in RequestCode}

@@ -12,12 +12,12 @@ from collections.abc import Collection
 from duolog._background import Background
 
 from duolog_server.node.broker import Broker
-from duolog_server.node.config import RemotingSection
 from duolog_server.node.remoting.calling import ANYBODY, Access
 from duolog_server.node.remoting.codec.routes import MASTER_ID
 from duolog_server.node.remoting.naming.nameserver import NameServer
 from duolog_server.node.remoting.naming.registration import Registration, Registrations, Standing
 from duolog_server.node.remoting.routes import default_topics
+from duolog_server.node.runtime.config import RemotingSection
 from duolog_server.store.metadata import SYSTEM_TOPIC
 from duolog_server.store.queueends import QueueKey
 

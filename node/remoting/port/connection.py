@@ -19,18 +19,18 @@ from duolog._busypoll import BusyPoll
 from duolog._errors import Throttled
 from duolog._frames import frame_memory
 
-from duolog_server.node import readingturns
-from duolog_server.node.arriving import Arriving
-from duolog_server.node.portconnections import host_of
-from duolog_server.node.portreading import PortReading
-from duolog_server.node.readingturns import ReadingTurns
+from duolog_server.node.net import fair_reads as readingturns
+from duolog_server.node.net.connection_protocol import PortReading
+from duolog_server.node.net.connections import host_of
+from duolog_server.node.net.fair_reads import ReadingTurns
+from duolog_server.node.net.receive_budget import Arriving
 from duolog_server.node.remoting.answers import Answers
 from duolog_server.node.remoting.codec.codes import ResponseCode
 from duolog_server.node.remoting.codec.command import Command
 from duolog_server.node.remoting.codec.errors import BadFrame
 from duolog_server.node.remoting.codec.frames import SHORT_BYTES, FrameReader
-from duolog_server.node.remoting.port.desk import Begun, Desk, tried
-from duolog_server.node.tls import common_name
+from duolog_server.node.remoting.port.dispatcher import Begun, Desk, tried
+from duolog_server.node.runtime.tls import common_name
 from duolog_server.store.record import Host
 
 log = structlog.get_logger("duolog.remoting")

@@ -9,14 +9,14 @@ import structlog
 from duolog._background import Background
 from duolog._busypoll import busy_poll
 
-from duolog_server.node.accepting import Listening, listen
-from duolog_server.node.arriving import Arriving
-from duolog_server.node.config import LimitsSection
-from duolog_server.node.handshakes import Handshakes
-from duolog_server.node.portconnections import Connected, PortConnections
+from duolog_server.node.net.accept_limiter import Listening, listen
+from duolog_server.node.net.connections import Connected, PortConnections
+from duolog_server.node.net.handshakes import Handshakes
+from duolog_server.node.net.receive_budget import Arriving
 from duolog_server.node.remoting.port.connection import Connection, Terms
-from duolog_server.node.remoting.port.desk import Desk
-from duolog_server.node.remoting.port.doorway import Doorway
+from duolog_server.node.remoting.port.dispatcher import Desk
+from duolog_server.node.remoting.port.tls_sniffer import Doorway
+from duolog_server.node.runtime.config import LimitsSection
 
 log = structlog.get_logger("duolog.remoting")
 

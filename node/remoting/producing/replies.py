@@ -22,10 +22,10 @@ from duolog_server.node.remoting.codec.headers import (
     read_send,
 )
 from duolog_server.node.remoting.codec.messages import END, properties_text, property_of
-from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.guarding.visibility import Sight
 from duolog_server.node.remoting.held import Held
 from duolog_server.node.remoting.members import Members
-from duolog_server.node.remoting.port.desk import Begun, Peer
+from duolog_server.node.remoting.port.dispatcher import Begun, Peer
 from duolog_server.node.remoting.producing.sending import REGION, Sending
 from duolog_server.node.remoting.refusals import refusal
 

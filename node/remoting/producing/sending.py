@@ -13,15 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
-from duolog_server.node.access.gate import name_of_caller
 from duolog_server.node.broker import Broker
-from duolog_server.node.clocks import TIME_MS_MAX
 from duolog_server.node.core.traffic import NORMAL
 from duolog_server.node.deferred.redirect import fitting
 from duolog_server.node.deferred.transactionservice import IMMUNITY_SECONDS_MAX
 from duolog_server.node.engine.log import Outcome
+from duolog_server.node.identity.access.gate import name_of_caller
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.pop.retrytopics import RETRY_TIMES, WAITING_BYTES, dead_letter_topic
-from duolog_server.node.quotas.quotas import Who
 from duolog_server.node.remoting.batches import read_batch
 from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.node.remoting.codec.command import Command
@@ -36,11 +35,12 @@ from duolog_server.node.remoting.codec.messages import (
     property_of,
     without,
 )
-from duolog_server.node.remoting.guarding.sight import Sight
-from duolog_server.node.remoting.port.desk import Begun, Peer, tried
+from duolog_server.node.remoting.guarding.visibility import Sight
+from duolog_server.node.remoting.port.dispatcher import Begun, Peer, tried
 from duolog_server.node.remoting.refusals import Refused, put_code
 from duolog_server.node.remoting.relay import Relay
 from duolog_server.node.remoting.routes import DEFAULT_TOPIC, reply_topic
+from duolog_server.node.runtime.clocks import TIME_MS_MAX
 from duolog_server.node.service.sends import Placed, Send
 from duolog_server.store.columns import Columns
 from duolog_server.store.errors import BadMessage

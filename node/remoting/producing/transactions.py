@@ -11,7 +11,7 @@ from duolog_server.node.remoting.codec.command import NUMBER_MAX, ONEWAY, Comman
 from duolog_server.node.remoting.codec.fields import read_header, write_header
 from duolog_server.node.remoting.codec.headers import CheckTransactionRequest, EndTransactionRequest
 from duolog_server.node.remoting.codec.messages import body_crc
-from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.guarding.visibility import Sight
 from duolog_server.node.remoting.members import Members
 from duolog_server.store.record import (
     TRANSACTION_COMMIT,

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from duolog import _errors as sdk
 
 from duolog_server.node.broker import Broker
-from duolog_server.node.config import RocketmqSlavesSection
 from duolog_server.node.remoting.codec.codes import ResponseCode
 from duolog_server.node.remoting.codec.command import Command
 from duolog_server.node.remoting.codec.fields import read_header, write_header
 from duolog_server.node.remoting.codec.headers import RegisterResponse
 from duolog_server.node.remoting.codec.registrations import RegisterRequest, UnregisterBrokerRequest
 from duolog_server.node.remoting.codec.routes import MASTER_ID
-from duolog_server.node.remoting.port.desk import Begun, Handler, Peer
+from duolog_server.node.remoting.port.dispatcher import Begun, Handler, Peer
 from duolog_server.node.remoting.refusals import Refused
 from duolog_server.node.remoting.routes import Routes
+from duolog_server.node.runtime.config import RocketmqSlavesSection
 
 Serve = Callable[[Command], Begun]
 

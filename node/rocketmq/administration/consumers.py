@@ -6,7 +6,7 @@ from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
 from duolog_server.node.api.readership import groups_of, topics_of
-from duolog_server.node.api.sight import Sight
+from duolog_server.node.api.visibility import Sight
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.connected import Consumer, Read
 from duolog_server.node.core.slices import Slices

@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.node.api.sight import Sight
 from duolog_server.node.api.timespans import time_span
 from duolog_server.node.api.verbs import Peer, Verbs, unknown_topic
+from duolog_server.node.api.visibility import Sight
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.rocketmq.words.adminstubs import admin

@@ -8,7 +8,9 @@ from typing import Any
 
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.node.access.rules import (
+from duolog_server.node.api.rules import RULES as NATIVE
+from duolog_server.node.api.rules import SEES_CLUSTER
+from duolog_server.node.identity.access.rules import (
     Facts,
     Needs,
     Rule,
@@ -19,9 +21,7 @@ from duolog_server.node.access.rules import (
     sees_group,
     sees_topic,
 )
-from duolog_server.node.api.rules import RULES as NATIVE
-from duolog_server.node.api.rules import SEES_CLUSTER
-from duolog_server.node.rights.resources import Action, cluster, group
+from duolog_server.node.identity.rights.resources import Action, cluster, group
 from duolog_server.node.rocketmq.administration.groups import named
 from duolog_server.node.rocketmq.words.adminstubs import admin
 from duolog_server.node.rocketmq.words.names import group_of, topic_of

@@ -7,8 +7,8 @@ from typing import Protocol
 from duolog import __version__
 from grpc.aio import ServicerContext
 
-from duolog_server.node.api.sight import Sight
 from duolog_server.node.api.verbs import Verbs
+from duolog_server.node.api.visibility import Sight
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.growth import Totals
 from duolog_server.node.rocketmq.administration.asking import Asking

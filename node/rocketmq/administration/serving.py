@@ -10,9 +10,9 @@ import structlog
 from google.protobuf import message as protobuf
 from grpc.aio import ServicerContext
 
-from duolog_server.node.access.gate import name_of_caller
 from duolog_server.node.broker import Broker
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.access.gate import name_of_caller
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.rocketmq.administration.cluster import (
     FAILURES,
     Join,

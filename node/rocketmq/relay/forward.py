@@ -19,7 +19,6 @@ from duolog._background import Background, Joint
 from duolog._nodechannel import uncancelled
 from google.protobuf import message as protobuf
 
-from duolog_server.node import tokens
 from duolog_server.node.api.calls import Replies
 from duolog_server.node.broker import Broker, report
 from duolog_server.node.rocketmq.relay.calls import (
@@ -40,7 +39,8 @@ from duolog_server.node.rocketmq.relay.calls import (
 from duolog_server.node.rocketmq.words import adminstubs
 from duolog_server.node.rocketmq.words.adminstubs import admin
 from duolog_server.node.rocketmq.words.stubs import METHODS, SERVICE_NAME, Status, rpc, service
-from duolog_server.node.tls import Options
+from duolog_server.node.runtime import tokens
+from duolog_server.node.runtime.tls import Options
 
 COPY_SECONDS = 1.0
 PAUSE_SECONDS = 0.05

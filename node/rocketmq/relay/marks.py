@@ -7,7 +7,7 @@ signature would not do: on a stream that moves to the next master it is as old a
 
 from collections.abc import Callable, Iterable, Mapping
 
-from duolog_server.node.access.vouching import Vouching
+from duolog_server.node.identity.access.vouching import Vouching
 from duolog_server.node.rocketmq.relay.calls import CLIENT_ID, METHOD, OWN, Header
 from duolog_server.node.rocketmq.words.codes import Refused
 from duolog_server.node.rocketmq.words.stubs import Code

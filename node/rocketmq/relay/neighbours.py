@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator
 
 from duolog_server.node.broker import Broker
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.wirecodec import peer_host
 
 RESOLVE_SECONDS = 5.0  # between two looks at what names of hosts stand for

@@ -6,10 +6,10 @@ mastership does not match a lease.
 
 from dataclasses import dataclass
 
-from duolog_server.node import tokens
 from duolog_server.node.pop.popservice import Handle
 from duolog_server.node.rocketmq.words.codes import Refused
 from duolog_server.node.rocketmq.words.stubs import Code
+from duolog_server.node.runtime import tokens
 
 
 def to_text(replica_group: str, handle: Handle) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.node.clocks import TIME_MS_MAX
 from duolog_server.node.deferred.transactionservice import HALF_WORDS
 from duolog_server.node.pop.popservice import Popped
 from duolog_server.node.rocketmq.words.codes import Refused
@@ -28,6 +27,7 @@ from duolog_server.node.rocketmq.words.stubs import (
     definition,
 )
 from duolog_server.node.rocketmq.words.times import ms_of
+from duolog_server.node.runtime.clocks import TIME_MS_MAX
 from duolog_server.store import lightqueues
 from duolog_server.store.columns import Columns
 from duolog_server.store.messagestore import PutBatch

@@ -15,11 +15,11 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from structlog.testing import capture_logs
 
-from duolog_server.node.access.recovery import Claims, Place
-from duolog_server.node.access.secrets import read_key
 from duolog_server.node.audit import auditlog
 from duolog_server.node.audit.auditfile import AuditFile
 from duolog_server.node.cli.recovery import recover_everywhere
+from duolog_server.node.identity.access.recovery import Claims, Place
+from duolog_server.node.identity.access.secrets import read_key
 from duolog_server.node.server import Node
 from tests.keyfiles import access_files
 from tests.node.api.test_messages import append, append_request

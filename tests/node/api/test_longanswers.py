@@ -18,7 +18,7 @@ from duolog_server.node.api.longanswers import LONG, counted_methods
 from duolog_server.node.api.native import native_methods
 from duolog_server.node.core.untaken import Untaken
 from duolog_server.node.core.waitingcalls import WaitingCalls
-from duolog_server.node.methods import Methods
+from duolog_server.node.net.methods import Methods
 from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.until import until

@@ -18,12 +18,12 @@ import pytest
 from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.ha.epochs import Epoch
-from duolog_server.node.access.gate import Principal
 from duolog_server.node.api.admin import AdminService
 from duolog_server.node.api.native import native_methods
 from duolog_server.node.core import turnbudget
 from duolog_server.node.core.slices import Slices
-from duolog_server.node.quotas.quota import Quota, Subject
+from duolog_server.node.identity.access.gate import Principal
+from duolog_server.node.identity.quotas.quota import Quota, Subject
 from duolog_server.node.server import Node
 from duolog_server.store.metadata import QUEUES_MAX, TopicConfig, new_group
 from tests.keyfiles import access_files

@@ -12,8 +12,8 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from duolog_server.node.core.untaken import LITTLE_BYTES, SHARES
-from duolog_server.node.quotas.quota import Kind, Limit, Quota
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quota import Kind, Limit, Quota
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.server import Node
 from tests.keyfiles import access_files
 from tests.node.api.test_messages import append, append_request

@@ -12,12 +12,12 @@ import pytest
 from duolog._runtime import MACHINE
 from typer.testing import CliRunner
 
-from duolog_server.node.access.recovery import Claims, Place
-from duolog_server.node.access.secrets import read_key
 from duolog_server.node.api import native
 from duolog_server.node.api.native import _other_groups
 from duolog_server.node.cli import user
 from duolog_server.node.cli.recovery import recover_at, recover_everywhere
+from duolog_server.node.identity.access.recovery import Claims, Place
+from duolog_server.node.identity.access.secrets import read_key
 from duolog_server.node.server import Node
 from duolog_server.node.wire import recovery_pb2 as wire
 from duolog_server.node.wire import recovery_pb2_grpc as stubs

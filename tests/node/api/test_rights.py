@@ -19,10 +19,10 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from google.protobuf.message import Message
 
-from duolog_server.node.access.secrets import hash_password
 from duolog_server.node.api.rules import RULES
-from duolog_server.node.rights.decision import decide
-from duolog_server.node.rights.policies import Acl
+from duolog_server.node.identity.access.secrets import hash_password
+from duolog_server.node.identity.rights.decision import decide
+from duolog_server.node.identity.rights.policies import Acl
 from duolog_server.node.server import Node
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
@@ -571,7 +571,7 @@ async def test_who_is_no_super_user_any_more_ends_no_change_that_was_begun(
 
     async with client_of(node, "root") as root, client_of(node, "boss") as boss:
         await root.access.create_user("boss", PASSWORD, is_super=True)
-        monkeypatch.setattr("duolog_server.node.access.secrets.hash_password", slow)
+        monkeypatch.setattr("duolog_server.node.identity.access.secrets.hash_password", slow)
         creating = asyncio.create_task(boss.access.create_user("late", PASSWORD))
         await until(began.is_set)
         await root.access.alter_user("boss", is_super=False)

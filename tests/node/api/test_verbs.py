@@ -9,9 +9,9 @@ from duolog import _errors as sdk
 from duolog._errors import status_of, trailing_of
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.node.access.gate import PRINCIPAL, Principal
 from duolog_server.node.api.verbs import Peer, Verbs
-from duolog_server.node.methods import Handler
+from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
+from duolog_server.node.net.methods import Handler
 from duolog_server.node.wirecodec import peer_host
 from duolog_server.store.record import Host
 

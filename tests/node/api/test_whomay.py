@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog_server.node.access.users import User
 from duolog_server.node.api.whomay import WhoMay
-from duolog_server.node.rights.decision import decide
-from duolog_server.node.rights.policies import Acl, Pattern
-from duolog_server.node.rights.resources import Action, Kind, Need, Resource
+from duolog_server.node.identity.access.users import User
+from duolog_server.node.identity.rights.decision import decide
+from duolog_server.node.identity.rights.policies import Acl, Pattern
+from duolog_server.node.identity.rights.resources import Action, Kind, Need, Resource
 from duolog_server.store.accesstables import AccessTables
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode

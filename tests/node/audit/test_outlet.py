@@ -17,9 +17,9 @@ from duolog_server.node.audit import auditlog as module
 from duolog_server.node.audit.auditfile import AuditFile
 from duolog_server.node.audit.auditlog import WAITING_MAX, AuditLog, Batch, Outlet
 from duolog_server.node.audit.entry import SPAN_MS, Decision, Entry
-from duolog_server.node.config import AuditSection
 from duolog_server.node.core.core import Core
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.node.runtime.config import AuditSection
 from tests.until import until
 
 LOST = "audit entries are lost: too many wait to be written"

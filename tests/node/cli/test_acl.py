@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from duolog_server.node.cli import main
 from duolog_server.node.cli.acl import granted
-from duolog_server.node.rights.policies import Entry
+from duolog_server.node.identity.rights.policies import Entry
 
 
 def entry(text: str) -> Entry:

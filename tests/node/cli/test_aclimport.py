@@ -7,11 +7,11 @@ import pytest
 import typer
 from duolog import Access, BadRequest, Unavailable, User
 
-from duolog_server.node.access.users import USERS_MAX
 from duolog_server.node.cli.aclimport import import_all
-from duolog_server.node.rights.plainacl import Imported, ImportedUser
-from duolog_server.node.rights.policies import Acl, Entry, Match, Pattern
-from duolog_server.node.rights.resources import Action, Kind
+from duolog_server.node.identity.access.users import USERS_MAX
+from duolog_server.node.identity.rights.plainacl import Imported, ImportedUser
+from duolog_server.node.identity.rights.policies import Acl, Entry, Match, Pattern
+from duolog_server.node.identity.rights.resources import Action, Kind
 
 
 @dataclass

@@ -31,7 +31,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Result, list[So
         noted.append(source)
 
     monkeypatch.setattr("duolog_server.node.following.program.follow", follow)
-    monkeypatch.setattr("duolog_server.node.logs.configure_logging", lambda *how: None)
+    monkeypatch.setattr("duolog_server.node.runtime.logs.configure_logging", lambda *how: None)
 
     def run(*words: str) -> tuple[Result, list[Source]]:
         noted.clear()
@@ -154,7 +154,7 @@ def test_a_broker_that_denies_a_call_is_answered_with_what_to_give(
         raise CallRefused("b:1", 1, "org.apache.rocketmq.acl.common.AclException: No accessKey")
 
     monkeypatch.setattr("duolog_server.node.following.program.follow", follow)
-    monkeypatch.setattr("duolog_server.node.logs.configure_logging", lambda *how: None)
+    monkeypatch.setattr("duolog_server.node.runtime.logs.configure_logging", lambda *how: None)
     done = CliRunner().invoke(app, ["follow", "--broker", "b:1", "--data", str(tmp_path)])
     assert done.exit_code == 1
     assert "b:1: code 1" in done.output

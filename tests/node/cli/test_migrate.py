@@ -15,12 +15,12 @@ from typer.testing import CliRunner, Result
 
 from duolog_server.node.cli import migrateafter  # noqa: F401 - it adds commands
 from duolog_server.node.cli.migrate import app
-from duolog_server.node.clocks import wall_ms
 from duolog_server.node.following import state as states
 from duolog_server.node.following import status as live
 from duolog_server.node.following.state import Following, State
 from duolog_server.node.remoting.codec.codes import RequestCode
 from duolog_server.node.remoting.codec.command import Command
+from duolog_server.node.runtime.clocks import wall_ms
 from duolog_server.store.osdisk import OsDisk
 from tests.node.conftest import StartNode
 from tests.node.following.master import HandMaster, serving

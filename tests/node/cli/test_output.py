@@ -18,7 +18,7 @@ from duolog_server.node.cli.output import (
     show_findings,
 )
 from duolog_server.node.inspection.doctor.findings import Finding
-from duolog_server.node.inspection.messages import way
+from duolog_server.node.inspection.messages import trace as way
 from duolog_server.node.inspection.messages.tracerecords import parse
 from duolog_server.node.inspection.times import iso
 

@@ -13,17 +13,17 @@ import httpx
 import pytest
 
 from duolog_server.node.console.app import Console
+from duolog_server.node.console.masking.seen import Seeing
 from duolog_server.node.console.pages.topics import topic
 from duolog_server.node.console.program import client_of, settings_of
-from duolog_server.node.console.seeing.seen import Seeing
 from duolog_server.node.console.sessions.attempts import ATTEMPTS
 from duolog_server.node.console.sessions.viewers import cookie_of
 from duolog_server.node.console.settings import Settings
 from duolog_server.node.console.view import render
+from duolog_server.node.console.view.formatting import THIN
 from duolog_server.node.console.view.rates import Rates
 from duolog_server.node.console.view.visits import FORM_BYTES, Shown, Visit
-from duolog_server.node.console.view.words import THIN
-from duolog_server.node.consoleprocess import ConsoleOptions
+from duolog_server.node.runtime.consoleprocess import ConsoleOptions
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS

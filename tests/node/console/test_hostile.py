@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from duolog_server.node.console.app import ACTIONS, DOWNLOADS, PAGES
-from duolog_server.node.console.pages.messages.ways import WAYS
+from duolog_server.node.console.pages.messages.lookups import WAYS
 from duolog_server.node.console.view import addresses as at
 from tests.node.conftest import StartNode
 from tests.node.console.pages.deferred.test_dead import make_letters

@@ -7,9 +7,9 @@ import duolog
 import pytest
 
 from duolog_server.node.console.app import PAGES
+from duolog_server.node.console.masking.masks import Masks
+from duolog_server.node.console.masking.seen import Seeing
 from duolog_server.node.console.pages.tail import tail
-from duolog_server.node.console.seeing.masks import Masks
-from duolog_server.node.console.seeing.seen import Seeing
 from duolog_server.node.console.view import addresses as at
 from duolog_server.node.console.view.rates import Rates
 from duolog_server.node.console.view.visits import Visit

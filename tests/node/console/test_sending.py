@@ -10,8 +10,8 @@ import pytest
 
 from duolog_server.node.console.actions import messages
 from duolog_server.node.console.actions.messages import BODY_BYTES, FORM_BYTES
-from duolog_server.node.console.seeing.masks import Masks
-from duolog_server.node.console.seeing.seen import Seeing
+from duolog_server.node.console.masking.masks import Masks
+from duolog_server.node.console.masking.seen import Seeing
 from duolog_server.node.inspection.messages.sending import Draft
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode

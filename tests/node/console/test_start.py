@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import structlog
 
-from duolog_server.node import consoleprocess as module
-from duolog_server.node.consoleprocess import ConsoleOptions, ConsoleProcess
+from duolog_server.node.runtime import consoleprocess as module
+from duolog_server.node.runtime.consoleprocess import ConsoleOptions, ConsoleProcess
 from tests.node.replicas import WAIT_SECONDS
 
 

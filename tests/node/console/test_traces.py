@@ -10,7 +10,7 @@ import pytest
 
 from duolog_server.node.console.app import ACTIONS, DOWNLOADS, PAGES
 from duolog_server.node.console.view import addresses as at
-from duolog_server.node.console.view.words import THIN
+from duolog_server.node.console.view.formatting import THIN
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.console.test_app import ORIGIN, as_boss, browser, make_users

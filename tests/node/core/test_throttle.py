@@ -9,8 +9,8 @@ from duolog import _errors as sdk
 from duolog_server.node.core.metadatalog import MetadataLog
 from duolog_server.node.core.throttle import CONNECTION_AGAIN_MS, Throttle
 from duolog_server.node.engine.storetimes import StoreTimes
-from duolog_server.node.quotas.quota import Kind, Limit
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quota import Kind, Limit
+from duolog_server.node.identity.quotas.quotas import Who
 
 ALICE, ANYBODY = Who("alice", "10.0.0.7"), Who("", "10.0.0.7")
 

@@ -22,10 +22,10 @@ from duolog_server.ha.registry import (
     RegistryUnavailable,
     Transaction,
 )
-from duolog_server.node import certificates as certificates_of
 from duolog_server.node.election.etcd import EtcdRegistry
 from duolog_server.node.election.memoryregistry import MemoryRegistry
-from duolog_server.node.tls import Tls
+from duolog_server.node.runtime import certificates as certificates_of
+from duolog_server.node.runtime.tls import Tls
 from tests.certificates import certificates
 from tests.etcd import need_etcd
 from tests.until import wait_until

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from duolog_server.node.config import Config
 from duolog_server.node.following import state as states
 from duolog_server.node.following.broker.calls import OldBroker
 from duolog_server.node.following.follower import Follower, store_of
 from duolog_server.node.following.state import Following
+from duolog_server.node.runtime.config import Config
 from duolog_server.store.osdisk import OsDisk
 from tests.node.following.master import HandMaster, written
 from tests.support import SMALL

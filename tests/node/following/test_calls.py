@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from duolog_server.node.certificates import CertificateFiles, Renewed, read
 from duolog_server.node.following.broker import calls
 from duolog_server.node.following.broker.calls import BadAnswer, OldBroker
 from duolog_server.node.remoting.calling import Access, CallRefused, signing
 from duolog_server.node.remoting.codec.codes import RequestCode
 from duolog_server.node.remoting.codec.command import RESPONSE, Command
-from duolog_server.node.tls import broker_context, server_context
+from duolog_server.node.runtime.certificates import CertificateFiles, Renewed, read
+from duolog_server.node.runtime.tls import broker_context, server_context
 from tests.certificates import certificates
 from tests.node.following.master import HandMaster, serving, written
 

@@ -7,7 +7,7 @@ import pytest
 
 from duolog_server.node.following.broker.calls import BadAnswer, Runtime
 from duolog_server.node.following.broker.survey import BrokerFacts, brokers_of, facts_of
-from duolog_server.node.following.late import late_offsets
+from duolog_server.node.following.late_offsets import late_offsets
 from duolog_server.node.following.plan import Remark, remarks, user_topics
 from duolog_server.store.metadata import Metadata, TopicConfig
 from tests.node.following.master import SEGMENT, HandMaster, serving

@@ -23,7 +23,7 @@ from duolog_server.store.status import RunningFlags
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
-from tests.node.test_clocks import jumping
+from tests.node.runtime.test_clocks import jumping
 from tests.until import until
 
 

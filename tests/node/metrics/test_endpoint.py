@@ -12,9 +12,9 @@ import pytest
 
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.api.reservedport import ListenError
-from duolog_server.node.config import Config, ConfigError, load
 from duolog_server.node.metrics import endpoint
 from duolog_server.node.metrics.endpoint import Endpoint
+from duolog_server.node.runtime.config import Config, ConfigError, load
 from duolog_server.node.server import Node
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode

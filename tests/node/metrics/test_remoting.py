@@ -12,7 +12,7 @@ import pytest
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.node.remoting.codec.command import Command
-from duolog_server.node.remoting.port.desk import tried
+from duolog_server.node.remoting.port.dispatcher import tried
 from duolog_server.store.status import PutMessageStatus
 from tests.node.conftest import StartNode
 from tests.node.metrics.test_figures import METRICS, of

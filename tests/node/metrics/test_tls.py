@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from duolog_server.demo.certificates import Authority, Issued
-from duolog_server.node import certificates, handshakes
+from duolog_server.node.net import handshakes
+from duolog_server.node.runtime import certificates
 from duolog_server.node.server import Node
 from tests.certificates import trusting
 from tests.keyfiles import access_files

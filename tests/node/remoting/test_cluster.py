@@ -13,7 +13,7 @@ from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.election.memoryregistry import MemoryRegistry
 from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.node.remoting.codec.command import Command
-from duolog_server.node.remoting.port.desk import Begun, Peer
+from duolog_server.node.remoting.port.dispatcher import Begun, Peer
 from duolog_server.node.remoting.relay import RELAYED
 from duolog_server.node.remoting.service import RemotingService
 from duolog_server.node.server import Node

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 from duolog import _errors as sdk
 
-from duolog_server.node.access.gate import Principal
+from duolog_server.node.identity.access.gate import Principal
 from duolog_server.node.remoting import members as module
 from duolog_server.node.remoting.codec.command import Command
 from duolog_server.node.remoting.codec.heartbeats import ConsumerData, Heartbeat, Subscription

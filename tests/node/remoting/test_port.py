@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.config import Config, ConfigError
 from duolog_server.node.remoting.codec.adminheaders import WITHOUT_FIELDS
 from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.node.remoting.replicas.tables import TABLES
+from duolog_server.node.runtime.config import Config, ConfigError
 from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.remoting.client import SENT_ONLY, Remoting, connected

@@ -10,8 +10,8 @@ import duolog
 import pytest
 
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node import readingturns
 from duolog_server.node.engine.log import Outcome
+from duolog_server.node.net import fair_reads as readingturns
 from duolog_server.node.remoting.batches import write_batch
 from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.node.remoting.codec.command import Command, Serialization

@@ -13,13 +13,14 @@ import pytest
 
 from duolog_server.demo.certificates import Authority, Issued
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node import certificates, handshakes
+from duolog_server.node.net import handshakes
 from duolog_server.node.remoting.calling import Sign
 from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.node.remoting.codec.command import Command
 from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
 from duolog_server.node.remoting.codec.signatures import ACCESS_KEY, SIGNATURE
-from duolog_server.node.remoting.port import doorway
+from duolog_server.node.remoting.port import tls_sniffer as doorway
+from duolog_server.node.runtime import certificates
 from duolog_server.node.server import Node
 from tests.certificates import trusting
 from tests.node.conftest import StartNode

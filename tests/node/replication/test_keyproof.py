@@ -19,14 +19,14 @@ from duolog_server.ha.frames import Frame, Welcome
 from duolog_server.ha.localreplica import Member
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.ha.slave import Slave
-from duolog_server.node.access.secrets import read_key
-from duolog_server.node.access.vouching import Vouching
-from duolog_server.node.cautions import cautions
 from duolog_server.node.cli.node import problems_of
-from duolog_server.node.config import Config, ConfigError
+from duolog_server.node.identity.access.secrets import read_key
+from duolog_server.node.identity.access.vouching import Vouching
 from duolog_server.node.replication import masterstream, slavestream
 from duolog_server.node.replication.keyproof import CHALLENGE, MARK, NODE, KeyProof, Unproven
 from duolog_server.node.replication.masterstream import RULES, ReplicationService
+from duolog_server.node.runtime.cautions import cautions
+from duolog_server.node.runtime.config import Config, ConfigError
 from duolog_server.node.server import Node
 from tests.keyfiles import access_files, key_file
 from tests.node.conftest import StartNode

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from duolog_server.demo.certificates import Authority
-from duolog_server.node import certificates
 from duolog_server.node.replication.roles import Replication
+from duolog_server.node.runtime import certificates
 from tests.node.conftest import StartNode
 from tests.node.replicas import Group, broker_of
 from tests.until import WAIT_SECONDS, until

@@ -30,11 +30,11 @@ from duolog_server.ha.progress import ConnectionState
 from duolog_server.ha.slave import Slave
 from duolog_server.node.cli.cluster import row_of
 from duolog_server.node.cli.node import problems_of
-from duolog_server.node.config import ConfigError, load
 from duolog_server.node.consuming.reading import Selection
 from duolog_server.node.filters.tagfilter import EVERYTHING
 from duolog_server.node.replication import masterstream, slavestream
 from duolog_server.node.replication.stream import HA_METHOD
+from duolog_server.node.runtime.config import ConfigError, load
 from duolog_server.node.server import Node
 from duolog_server.store.clocks import MonoMs, WallMs
 from duolog_server.store.metadata import SYSTEM_TOPIC

@@ -17,13 +17,13 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 
-from duolog_server.node.config import Config, ConfigError
 from duolog_server.node.metrics.table import MEASURED as WHERE_MEASURED
 from duolog_server.node.metrics.table import METRICS
 from duolog_server.node.rocketmq import clientmetrics
 from duolog_server.node.rocketmq.clientmetrics import PUSH_BYTES_MAX, SERVICE_NAME
 from duolog_server.node.rocketmq.words import settings
 from duolog_server.node.rocketmq.words.stubs import definition
+from duolog_server.node.runtime.config import Config, ConfigError
 from tests.keyfiles import access_files
 from tests.node.conftest import StartNode
 from tests.node.metrics.test_figures import of

@@ -10,8 +10,8 @@ import grpc.aio
 import pytest
 
 from duolog_server.demo.certificates import Authority, Issued
-from duolog_server.node import certificates
 from duolog_server.node.rocketmq.words.stubs import Code
+from duolog_server.node.runtime import certificates
 from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of

@@ -10,9 +10,9 @@ import duolog
 import grpc
 import pytest
 
-from duolog_server.node.access.access import FORWARDED as FOR_FORWARDED
-from duolog_server.node.access.secrets import read_key
-from duolog_server.node.access.vouching import Vouching
+from duolog_server.node.identity.access.access import FORWARDED as FOR_FORWARDED
+from duolog_server.node.identity.access.secrets import read_key
+from duolog_server.node.identity.access.vouching import Vouching
 from duolog_server.node.rocketmq.guard import RocketmqGuard
 from duolog_server.node.rocketmq.relay.calls import (
     CLIENT_ID,

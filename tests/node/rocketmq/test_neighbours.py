@@ -8,7 +8,7 @@ from typing import Any
 import duolog
 import pytest
 
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.rocketmq.relay.neighbours import Neighbours
 from duolog_server.node.rocketmq.words.stubs import Code, service
 from duolog_server.node.server import Node

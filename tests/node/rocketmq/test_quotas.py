@@ -9,8 +9,8 @@ import grpc.aio
 import pytest
 
 from duolog_server.node.core import untaken
-from duolog_server.node.quotas.quota import Kind, Limit
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quota import Kind, Limit
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.rocketmq.words.stubs import Code, definition, service
 from duolog_server.node.server import Node
 from tests.node.conftest import StartNode

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from duolog_server.node.config import Config, ConfigError
 from duolog_server.node.rocketmq.rules import RULES
 from duolog_server.node.rocketmq.words.stubs import METHODS, Code, definition, service
+from duolog_server.node.runtime.config import Config, ConfigError
 from duolog_server.node.server import Node
 from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of

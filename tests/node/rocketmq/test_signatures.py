@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from duolog import _errors as sdk
 
-from duolog_server.node.access.vouching import Vouching
+from duolog_server.node.identity.access.vouching import Vouching
 from duolog_server.node.rocketmq.auth import Dates, Signed
 from duolog_server.node.rocketmq.relay.calls import CLIENT_ID, FORWARDED, METHOD, PEER, USER
 from duolog_server.node.rocketmq.relay.marks import MARK, TIME, Marks

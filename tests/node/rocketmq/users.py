@@ -11,8 +11,8 @@ from typing import Any, Never, cast
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.duration_pb2 import Duration
 
-from duolog_server.node.access.access import access_of
 from duolog_server.node.api.access import AccessService
+from duolog_server.node.identity.access.access import access_of
 from duolog_server.node.rocketmq.words.stubs import definition, service
 from duolog_server.node.server import Node
 from tests.keyfiles import key_file

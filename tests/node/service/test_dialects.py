@@ -8,7 +8,7 @@ import pytest
 
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.broker import Broker
-from duolog_server.node.quotas.quota import Kind, Limit
+from duolog_server.node.identity.quotas.quota import Kind, Limit
 from duolog_server.node.rocketmq.words.stubs import definition, service
 from duolog_server.node.server import Node
 from tests.node.api.test_messages import append, append_request

@@ -16,9 +16,9 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as otlp
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as stubs
 
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.config import Config, ConfigError
 from duolog_server.node.deferred.delayservice import DelayService
 from duolog_server.node.metrics.table import METRICS, TRACED
+from duolog_server.node.runtime.config import Config, ConfigError
 from duolog_server.node.traces import exporting
 from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, Group, broker_of

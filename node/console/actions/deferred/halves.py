@@ -6,11 +6,11 @@ from duolog import BadRequest, HalfMessage
 
 from duolog_server.node.console.actions.asking import Field, Question, confirmed
 from duolog_server.node.console.view.addresses import HALVES, address
+from duolog_server.node.console.view.formatting import command, number, size
 from duolog_server.node.console.view.visits import Action, Done, Shown, Visit
-from duolog_server.node.console.view.words import command, number, size
 from duolog_server.node.inspection.messages.places import OFFSET_MAX
 from duolog_server.node.inspection.times import iso
-from duolog_server.node.numerals import number_of
+from duolog_server.node.runtime.numerals import number_of
 
 COMMIT, ROLLBACK = "commit", "rollback"
 _WHAT = {

@@ -6,8 +6,8 @@ from duolog import DelayedMessage, NoSuchMessage
 
 from duolog_server.node.console.actions.asking import Field, Question, confirmed, whole_number
 from duolog_server.node.console.view.addresses import DELAYED, address
+from duolog_server.node.console.view.formatting import command, number, size
 from duolog_server.node.console.view.visits import Action, Done, Shown, Visit
-from duolog_server.node.console.view.words import command, number, size
 from duolog_server.node.inspection.messages.finding import delayed_at
 from duolog_server.node.inspection.messages.places import place_of
 from duolog_server.node.inspection.times import iso

@@ -9,9 +9,9 @@ from duolog import BadRequest, Client, Message
 
 from duolog_server.node.console.actions.asking import Field, Question, confirmed, whole_number
 from duolog_server.node.console.view.addresses import DEAD, address
+from duolog_server.node.console.view.formatting import command, counted, listed, number, sentence
 from duolog_server.node.console.view.selections import chosen
 from duolog_server.node.console.view.visits import Action, Done, Shown, Visit
-from duolog_server.node.console.view.words import command, counted, listed, number, sentence
 from duolog_server.node.inspection.deadletters.places import (
     PAGE_BYTES,
     letters_at,

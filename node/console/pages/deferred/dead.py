@@ -7,13 +7,13 @@ from functools import partial
 from duolog import Message
 from duolog._columns import split_keys
 
+from duolog_server.node.console.masking.seen import Seeing
 from duolog_server.node.console.pages.lists import Pages
 from duolog_server.node.console.pages.messages.rows import message_row
-from duolog_server.node.console.seeing.seen import Seeing
 from duolog_server.node.console.view.addresses import DEAD, address
+from duolog_server.node.console.view.formatting import command, counted, number
 from duolog_server.node.console.view.selections import SELECTED, box_of, chosen
 from duolog_server.node.console.view.visits import Exported, Shown, Visit
-from duolog_server.node.console.view.words import command, counted, number
 from duolog_server.node.inspection.deadletters.export import as_json, lines, selected, stopped
 from duolog_server.node.inspection.deadletters.places import letters_page
 from duolog_server.node.inspection.deadletters.redelivery import (

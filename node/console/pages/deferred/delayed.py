@@ -9,8 +9,8 @@ from duolog import DelayedMessage, DelayedPage
 
 from duolog_server.node.console.pages.deferred import waiting
 from duolog_server.node.console.view.addresses import DELAYED, DELAYED_RECALL, address
+from duolog_server.node.console.view.formatting import command, counted, number
 from duolog_server.node.console.view.visits import Shown, Visit
-from duolog_server.node.console.view.words import command, counted, number
 from duolog_server.node.inspection.messages.places import Place
 
 

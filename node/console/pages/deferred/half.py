@@ -6,8 +6,8 @@ from duolog import HalfMessage, HalvesPage
 
 from duolog_server.node.console.pages.deferred import waiting
 from duolog_server.node.console.view.addresses import HALF_DECIDE, HALVES, address
+from duolog_server.node.console.view.formatting import command, counted
 from duolog_server.node.console.view.visits import Shown, Visit
-from duolog_server.node.console.view.words import command, counted
 
 
 @dataclass(frozen=True, slots=True)

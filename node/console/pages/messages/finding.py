@@ -2,9 +2,7 @@
 
 from duolog import BadRequest, NoSuchMessage
 
-from duolog_server.node.console.pages.messages.rows import Row, message_row
-from duolog_server.node.console.pages.messages.searching import searched
-from duolog_server.node.console.pages.messages.ways import (
+from duolog_server.node.console.pages.messages.lookups import (
     KEY,
     MESSAGE_ID,
     OFFSET,
@@ -13,9 +11,11 @@ from duolog_server.node.console.pages.messages.ways import (
     WAYS,
     Wanted,
 )
+from duolog_server.node.console.pages.messages.rows import Row, message_row
+from duolog_server.node.console.pages.messages.searching import searched
+from duolog_server.node.console.view.formatting import counted
 from duolog_server.node.console.view.places import queue_place, time_ms
 from duolog_server.node.console.view.visits import Shown, Visit
-from duolog_server.node.console.view.words import counted
 from duolog_server.node.inspection.messages.finding import by_time
 
 ROWS = 50

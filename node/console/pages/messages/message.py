@@ -6,10 +6,10 @@ from duolog import Message, NoSuchMessage, TrackState
 
 from duolog_server.node.console.pages.messages.rows import message_row
 from duolog_server.node.console.view.addresses import MESSAGE_AGAIN, address
+from duolog_server.node.console.view.formatting import command, counted
 from duolog_server.node.console.view.places import queue_offset
 from duolog_server.node.console.view.visits import Shown, Visit
-from duolog_server.node.console.view.words import command, counted
-from duolog_server.node.inspection.messages import way
+from duolog_server.node.inspection.messages import trace as way
 from duolog_server.node.inspection.messages.finding import client_records
 from duolog_server.node.inspection.messages.sending import is_users, message_at
 

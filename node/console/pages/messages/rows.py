@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from duolog import FoundMessage, Message
 
-from duolog_server.node.console.seeing.seen import LINE_CHARACTERS, Seeing
+from duolog_server.node.console.masking.seen import LINE_CHARACTERS, Seeing
 from duolog_server.node.console.view.addresses import MESSAGE, address
 
 MORE = "…"

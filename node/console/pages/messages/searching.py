@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from duolog import DuologError, Message, NoPermission, Unauthenticated
 from duolog.wire import duolog_pb2 as wire
 
+from duolog_server.node.console.pages.messages.lookups import Wanted
 from duolog_server.node.console.pages.messages.rows import message_row
-from duolog_server.node.console.pages.messages.ways import Wanted
 from duolog_server.node.console.searches.running import UNSEEN_SECONDS, Running
 from duolog_server.node.console.view.addresses import SEARCH_AGAIN, SEARCH_STOP, search_of
+from duolog_server.node.console.view.formatting import counted, duration, number, sentence
 from duolog_server.node.console.view.visits import Visit
-from duolog_server.node.console.view.words import counted, duration, number, sentence
 from duolog_server.node.inspection.searching.matching import Needle
 from duolog_server.node.inspection.searching.search import Search
 from duolog_server.node.inspection.searching.terms import SECONDS, End, Progress

@@ -6,7 +6,7 @@ from duolog_server.node.remoting.administration.bodies import dumps
 from duolog_server.node.remoting.codec.command import Command
 from duolog_server.node.remoting.codec.fastjson import Value
 from duolog_server.node.remoting.codec.routes import MASTER_ID
-from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.port.dispatcher import Peer
 
 LONG_MAX = (1 << 63) - 1  # the end of an epoch that is not over
 

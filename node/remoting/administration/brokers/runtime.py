@@ -9,10 +9,10 @@ from duolog import __version__
 
 from duolog_server.node.broker import Broker
 from duolog_server.node.engine.storestatus import StoreStatus
-from duolog_server.node.histogram import Histogram
 from duolog_server.node.remoting.administration.bodies import dumps
 from duolog_server.node.remoting.administration.brokers.statistics import Statistics
 from duolog_server.node.remoting.codec.command import VERSION, Command
+from duolog_server.node.runtime.histogram import Histogram
 from duolog_server.store.directories import LOG
 from duolog_server.store.filesystems import FileSystem, file_system_of
 

@@ -20,10 +20,10 @@ from duolog_server.node.remoting.codec.errors import BadRequest
 from duolog_server.node.remoting.codec.fastjson import Key, MessageQueue, Value, loads
 from duolog_server.node.remoting.codec.fields import read_header, write_header
 from duolog_server.node.remoting.codec.heartbeats import JSON_BYTES_MAX
-from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.guarding.visibility import Sight
 from duolog_server.node.remoting.members import Members
 from duolog_server.node.remoting.places import message_for
-from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.port.dispatcher import Peer
 from duolog_server.node.remoting.refusals import REMARK_CHARACTERS_MAX, Refused
 from duolog_server.store.record import parse_message_id
 

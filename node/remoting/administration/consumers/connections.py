@@ -13,7 +13,7 @@ from duolog_server.node.remoting.codec.fastjson import Value
 from duolog_server.node.remoting.codec.fields import read_header
 from duolog_server.node.remoting.codec.headers import MembersRequest
 from duolog_server.node.remoting.members import Members
-from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.port.dispatcher import Peer
 from duolog_server.node.remoting.refusals import Refused
 
 

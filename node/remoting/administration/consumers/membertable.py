@@ -6,7 +6,7 @@ from duolog_server.node.core.connected import Consumer, Read
 from duolog_server.node.engine.storetimes import StoreTimes
 from duolog_server.node.remoting.codec.heartbeats import SQL
 from duolog_server.node.remoting.members import Member, Members
-from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.port.dispatcher import Peer
 
 
 class MemberTable:

@@ -22,7 +22,7 @@ from duolog_server.node.remoting.codec.fastjson import Value
 from duolog_server.node.remoting.codec.fields import read_header
 from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX
 from duolog_server.node.remoting.members import Members
-from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.port.dispatcher import Peer
 
 GROUPS_AT_ONCE = 200  # of one page
 COMMITS_AT_ONCE = 256  # queues of one commit

@@ -20,9 +20,9 @@ from duolog_server.node.remoting.codec.command import ONEWAY, Command
 from duolog_server.node.remoting.codec.errors import BadRequest
 from duolog_server.node.remoting.codec.fastjson import MessageQueue
 from duolog_server.node.remoting.codec.fields import read_header, write_header
-from duolog_server.node.remoting.guarding.sight import Sight
+from duolog_server.node.remoting.guarding.visibility import Sight
 from duolog_server.node.remoting.members import Members
-from duolog_server.node.remoting.port.desk import Peer
+from duolog_server.node.remoting.port.dispatcher import Peer
 
 CPP = "CPP"
 

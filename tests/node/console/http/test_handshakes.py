@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from duolog_server.demo.certificates import Authority
-from duolog_server.node import handshakes as module
 from duolog_server.node.console.http import connections
 from duolog_server.node.console.http.serving import Server
-from duolog_server.node.handshakes import Handshakes
+from duolog_server.node.net import handshakes as module
+from duolog_server.node.net.handshakes import Handshakes
 from tests.node.console.http.test_connections import GET, app, connect, ended, reached
 from tests.node.replicas import WAIT_SECONDS
 

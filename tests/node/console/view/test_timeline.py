@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from duolog_server.node.console.view.formatting import THIN
 from duolog_server.node.console.view.timeline import (
     LETTER,
     LINES_MAX,
@@ -12,7 +13,6 @@ from duolog_server.node.console.view.timeline import (
     Span,
     time_line,
 )
-from duolog_server.node.console.view.words import THIN
 from duolog_server.node.inspection.masterships import Led
 
 HOUR_MS = 3_600_000

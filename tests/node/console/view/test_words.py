@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog_server.node.console.view.words import (
+from duolog_server.node.console.view.formatting import (
     command,
     counted,
     duration,

@@ -5,7 +5,7 @@ from duolog import GroupTrack, TrackedMessage, TrackState, TrackStep
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duolog_server.node.inspection.messages import way
+from duolog_server.node.inspection.messages import trace as way
 from duolog_server.node.inspection.messages.tracerecords import TraceRecord, parse
 
 ID = "7F0000010B6818B4AAC21B5D2A3C0000"

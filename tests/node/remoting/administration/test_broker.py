@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from duolog_server.node.histogram import Histogram
 from duolog_server.node.remoting.administration.brokers.runtime import distribution, readable
 from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.node.runtime.histogram import Histogram
 from duolog_server.node.server import Node
 from tests.node.remoting.administration.support import refused, told
 from tests.node.remoting.client import Remoting

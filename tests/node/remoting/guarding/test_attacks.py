@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.access.rules import NO_SUCH_ID
 from duolog_server.node.deferred.transactionservice import Check
+from duolog_server.node.identity.access.rules import NO_SUCH_ID
 from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.node.remoting.codec.command import Command, Serialization
 from duolog_server.node.remoting.codec.signatures import ACCESS_KEY, SIGNATURE, signed

@@ -9,11 +9,11 @@ import pytest
 import structlog.testing
 
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.config import Config, ConfigError
 from duolog_server.node.election.memoryregistry import MemoryRegistry
 from duolog_server.node.remoting.codec.codes import RequestCode
 from duolog_server.node.remoting.naming.nameserver import NameServer
 from duolog_server.node.remoting.naming.registration import Registration
+from duolog_server.node.runtime.config import Config, ConfigError
 from duolog_server.node.server import Node
 from tests.certificates import certificates
 from tests.node.conftest import StartNode

@@ -13,16 +13,17 @@ from duolog._background import Background
 from duolog._busypoll import SMALL_BYTES, BusyPoll
 from duolog._errors import Throttled
 
-from duolog_server.node import arriving, readingturns
-from duolog_server.node.arriving import Arriving
-from duolog_server.node.portreading import AT_ONCE_BYTES
-from duolog_server.node.readingturns import ReadingTurns
+from duolog_server.node.net import fair_reads as readingturns
+from duolog_server.node.net import receive_budget as arriving
+from duolog_server.node.net.connection_protocol import AT_ONCE_BYTES
+from duolog_server.node.net.fair_reads import ReadingTurns
+from duolog_server.node.net.receive_budget import Arriving
 from duolog_server.node.remoting.codec.codes import ResponseCode
 from duolog_server.node.remoting.codec.command import ONEWAY, RESPONSE, Command
 from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX, SHORT_BYTES, FrameReader
 from duolog_server.node.remoting.port import connection as module
 from duolog_server.node.remoting.port.connection import Connection, Terms
-from duolog_server.node.remoting.port.desk import Begun, Peer, tried
+from duolog_server.node.remoting.port.dispatcher import Begun, Peer, tried
 from tests.memory import held_beneath
 
 ECHO, WAIT, REFUSE, BREAK, POLL = 1, 2, 3, 4, 5

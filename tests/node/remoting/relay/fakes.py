@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from duolog_server.node.core.throttle import Throttle
-from duolog_server.node.quotas.quota import Kind, Limit, Subject
-from duolog_server.node.quotas.quotas import Wait, Who
+from duolog_server.node.identity.quotas.quota import Kind, Limit, Subject
+from duolog_server.node.identity.quotas.quotas import Wait, Who
 from duolog_server.node.remoting.codec.codes import RequestCode
 from duolog_server.node.remoting.codec.command import Command
 from duolog_server.node.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from duolog import _errors as sdk
 
-from duolog_server.node.quotas.quotas import Who
+from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.node.remoting.batches import write_batch
 from duolog_server.node.remoting.calling import Calling
 from duolog_server.node.remoting.codec.codes import RequestCode

@@ -1,0 +1,1 @@
+"""Sockets of a node: listeners, TLS, limits of connections and of what arrives, transports."""
