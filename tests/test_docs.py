@@ -46,7 +46,7 @@ def test_every_page_is_checked() -> None:
 
 def test_every_package_of_a_node_has_its_tests() -> None:
     rooms, tested = (
-        {path.parent.name for path in (ROOT / folder).glob(files)}
-        for folder, files in (("node", "*/__init__.py"), ("tests/node", "*/test_*.py"))
+        {path.relative_to(ROOT / folder).parts[0] for path in (ROOT / folder).glob(files)}
+        for folder, files in (("node", "*/__init__.py"), ("tests/node", "*/**/test_*.py"))
     )
     assert tested == rooms - {"wire"}, "generated stubs have none"
