@@ -147,7 +147,7 @@ def test_the_image_is_small_and_has_no_compiler(up: None) -> None:
     assert size <= IMAGE_MB * 1_000_000
     found = run(
         "docker", "exec", "duolog-a1", "python", "-c",
-        "import importlib.util, shutil, store.kernels.jit as jit;"
+        "import importlib.util, shutil, duolog_server.store.kernels.jit as jit;"
         "print(jit.LIBRARY is not None, *map(importlib.util.find_spec, ('numba', 'pytest', 'pip')),"
         "shutil.which('gcc'))",
     )  # fmt: skip
