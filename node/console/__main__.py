@@ -1,4 +1,4 @@
-"""python -m node.console: the console of a node, which starts it and ends it.
+"""python -m duolog_server.node.console: the console of a node, which starts it and ends it.
 
 Standard input: a line with its options, then the numbers of its sockets; it stays open as long as
 the node lives.
