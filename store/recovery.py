@@ -218,6 +218,7 @@ class Recovery:
             entry = queue.entries(first, 1)[0].tolist()
             if entry and entry[0] >= end and not queue.begins_again:
                 self.begun_after[key] = first
+        self.queues.settle()  # no file is left behind in a directory that the cut removes
         self.queues.truncate(end)
         return self._differing(end, {})
 
