@@ -194,7 +194,8 @@ class PublishService:
         """The batch of a valid request, whose topic exists from now on. Raises as `stage`."""
         closed = self._core.admission.closed()
         if closed is not None:
-            raise (sdk.NotMaster if closed.not_master else sdk.Busy)(closed.reason)
+            too_few = closed.status is PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+            raise (sdk.Busy if too_few else sdk.NotMaster)(closed.reason)
         request = _parsed(data)
         if not is_whole(request, request.bodies):
             raise sdk.CorruptBatch("the batch's CRC does not match its bytes")
