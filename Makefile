@@ -19,7 +19,7 @@ help:  ## List the verbs.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 venv: $(STAMP) $(SPARK) $(KERNELS)  ## Make .venv with all that development needs.
-	@$(BIN)/python -m compileall -q client/duolog store ha node sim demo  # 0.2 s of every start
+	@$(BIN)/python -m compileall -q client/duolog store ha node compat ops serve sim demo  # 0.2 s of every start
 
 $(STAMP): pyproject.toml client/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

@@ -27,14 +27,14 @@ from bench.attacks import Attack, Done
 from bench.bareserver import BareServer
 from bench.harness import Figure, Node, running
 from bench.neighbour import Neighbour, Sends
+from duolog_server.compat.hawire import server as slavesport
 from duolog_server.demo import certificates, measure
 from duolog_server.demo.measure import Load
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.console.http import connections
-from duolog_server.node.hawire import server as slavesport
 from duolog_server.node.metrics import endpoint
 from duolog_server.node.replication import masterstream
 from duolog_server.node.runtime.config import LimitsSection
+from duolog_server.ops.console.http import connections
 
 MIB_MAX = 64
 TIMES_MAX = 2.0

@@ -24,8 +24,8 @@ from bench.harness import Node
 from bench.peers.rocketmq import HEAP, RocketMq
 from bench.peers.rocketmqbroker import RocketmqBroker, name_server
 from bench.rocketmqslave import BROKER_RUNTIME_INFO
+from duolog_server.compat.remoting.calling import Calling, CallRefused, connect
 from duolog_server.demo import measure
-from duolog_server.node.remoting.calling import Calling, CallRefused, connect
 from duolog_server.store.options import StoreOptions
 
 VERSIONS = ("4.9.7", "5.3.3")

@@ -24,10 +24,10 @@ import duolog.sync
 from bench.peers.peer import Server
 from bench.peers.rocketmq import RocketMq
 from bench.peers.rocketmqbroker import INDEX_ENTRIES, INDEX_SLOTS, RocketmqBroker, name_server
+from duolog_server.compat.hawire.frames import HEAD, REPORT
+from duolog_server.compat.remoting.calling import Calling, CallRefused, connect
 from duolog_server.demo.childnode import ChildNode
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.hawire.frames import HEAD, REPORT
-from duolog_server.node.remoting.calling import Calling, CallRefused, connect
 
 SEGMENT = 1 << 30
 PIECE_BYTES = 256 << 10

@@ -13,10 +13,10 @@ import duolog
 import grpc.aio
 
 from bench.harness import Figure, Node, running
+from duolog_server.compat.grpc.words.stubs import definition, rpc, service
 from duolog_server.demo import measure
 from duolog_server.demo.measure import Load
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.rocketmq.words.stubs import definition, rpc, service
 
 TRANSACTIONS = 100_000
 DELAYED = 1_000_000

@@ -11,9 +11,9 @@ from typing import Any
 
 import grpc.aio
 
-from duolog_server.node.rocketmq.words import settings
-from duolog_server.node.rocketmq.words.codes import OK
-from duolog_server.node.rocketmq.words.stubs import definition, rpc, service
+from duolog_server.compat.grpc.words import settings
+from duolog_server.compat.grpc.words.codes import OK
+from duolog_server.compat.grpc.words.stubs import definition, rpc, service
 from duolog_server.store.delay import parse_delay_levels
 from duolog_server.store.options import DEFAULT_DELAY_LEVELS
 

@@ -22,7 +22,7 @@ def find_packages() -> None:
 
 if __name__ == "__main__":
     find_packages()
-    from duolog_server.node.cli.main import run
-    from duolog_server.node.cli.pipeline import app
+    from duolog_server.ops.cli.main import run
+    from duolog_server.ops.cli.pipeline import app
 
     run(app)

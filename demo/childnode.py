@@ -18,7 +18,7 @@ class ChildNode(ChildProcess):
     """One node, started and stopped any number of times, with flags of `duolog node start`."""
 
     kind = "node"
-    program = "duolog_server.node.cli.main"  # the module that is run
+    program = "duolog_server.ops.cli.main"  # the module that is run
 
     def __init__(self, data: Path, *flags: str, name: str = "", log: Path | None = None) -> None:
         """name: the directory's where not given. log: beside the directory where not given."""

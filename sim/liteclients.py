@@ -10,16 +10,16 @@ from functools import partial
 
 from duolog import _errors as sdk
 
+from duolog_server.compat.grpc.litetopics import LiteTopics
+from duolog_server.compat.grpc.relay.clients import Client
+from duolog_server.compat.grpc.words.messages import LITE as LITE_KIND
+from duolog_server.compat.grpc.words.messages import Sent
+from duolog_server.compat.grpc.words.names import LITE_TOPIC
+from duolog_server.compat.grpc.words.stubs import Resource, definition, service
 from duolog_server.node.broker import Broker
 from duolog_server.node.filters import tagfilter
 from duolog_server.node.pop.liteservice import EVERYTHING, bound, is_exclusive
 from duolog_server.node.pop.popservice import Popped, PopRequest
-from duolog_server.node.rocketmq.litetopics import LiteTopics
-from duolog_server.node.rocketmq.relay.clients import Client
-from duolog_server.node.rocketmq.words.messages import LITE as LITE_KIND
-from duolog_server.node.rocketmq.words.messages import Sent
-from duolog_server.node.rocketmq.words.names import LITE_TOPIC
-from duolog_server.node.rocketmq.words.stubs import Resource, definition, service
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.lightqueues import is_light, lite_topic_of
 from duolog_server.store.metadata import LITE, TopicConfig, new_group

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
+from duolog_server.compat.grpc.litetopics import LiteTopics
+from duolog_server.compat.grpc.words.stubs import definition
 from duolog_server.node.engine.queueremoval import QueueRemoval
 from duolog_server.node.pop import liteservice
 from duolog_server.node.pop.liteservice import LiteService
 from duolog_server.node.pop.popservice import PopService
-from duolog_server.node.rocketmq.litetopics import LiteTopics
-from duolog_server.node.rocketmq.words.stubs import definition
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.lightputs import LightPuts
 from duolog_server.store.lightqueues import is_light

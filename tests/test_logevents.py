@@ -22,7 +22,7 @@ def test_every_event_of_the_node_is_documented() -> None:
         ("log.info()", "a.py:1: an event is a literal"),
         ('log.info("ready", colour=1)', "does not know the fields"),
         ('log.info("ready", **more)', "does not know the fields"),
-        ('log.info("ready")\nlog.error("ready")', "a.py:2: 'ready' is another event at a.py:1"),
+        ('log.info("ready")\nlog.error("ready")', "a.py:2: 'ready' is another event at .*a.py:1"),
         ('log.info("ready")\nlog.info("ready", data=1)', "is another event"),
         ('log.info("never seen")', "log_events.toml and the code differ in"),
         ("", "log_events.toml and the code differ in"),
@@ -32,6 +32,6 @@ def test_what_breaks_a_rule_is_told(
     code: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.py").write_text(code)
-    monkeypatch.setattr(log_reference, "NODE", tmp_path)
+    monkeypatch.setattr(log_reference, "FOLDERS", (tmp_path,))
     with pytest.raises(ValueError, match=why):
         checked(events())

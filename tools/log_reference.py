@@ -18,7 +18,8 @@ TARGET = DOCS / "logs.md"
 _TOLD = tomllib.loads((Path(__file__).parent / "log_events.toml").read_text())
 FIELDS: dict[str, str] = _TOLD["fields"]
 MEANING: dict[str, str] = _TOLD["events"]
-NODE = Path(__file__).parent.parent / "node"
+ROOT = Path(__file__).parent.parent
+FOLDERS = tuple(ROOT / folder for folder in ("compat", "node", "ops", "serve"))
 LEVELS = {"exception": "error", "error": "error", "warning": "warning", "info": "info"}
 ORDER = ("error", "warning", "info", "debug")
 HEAD = f"""# The log of a node
@@ -81,11 +82,11 @@ def _level(node: ast.expr) -> str:
 
 
 def events() -> list[Event]:
-    """All of the node's code. Raises ValueError for a call that breaks a rule of this module."""
+    """Those of a node's code and its programs'. Raises ValueError where a rule is broken."""
     found = []
-    for path in sorted(NODE.rglob("*.py")):
+    for path, folder in sorted((path, root) for root in FOLDERS for path in root.rglob("*.py")):
         for call, level in _calls(ast.parse(path.read_text())):
-            where = f"{path.relative_to(NODE)}:{call.lineno}"
+            where = f"{path.relative_to(folder.parent)}:{call.lineno}"
             name = call.args[0] if call.args else None
             if not (isinstance(name, ast.Constant) and isinstance(name.value, str)):
                 raise ValueError(f"{where}: an event is a literal")

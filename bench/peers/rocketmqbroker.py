@@ -9,8 +9,8 @@ from typing import Any
 
 from bench.peers.peer import Server
 from bench.peers.rocketmq import LINK_PORT, PATIENT, broker_port, server_process
+from duolog_server.compat.remoting.codec import fastjson
 from duolog_server.demo.ports import free_ports
-from duolog_server.node.remoting.codec import fastjson
 
 HEAP = ("-Xms96m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 GROUP = "broker-a"

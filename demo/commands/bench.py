@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.node.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
-from duolog_server.node.cli.output import Json, Timeout, fail, print_facts, run
+from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli.output import Json, Timeout, fail, print_facts, run
 
 if TYPE_CHECKING:
     from duolog_server.demo.measure import Measured

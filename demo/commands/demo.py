@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from duolog_server.node.cli.output import Json, fail, print_facts
+from duolog_server.ops.cli.output import Json, fail, print_facts
 
 app = typer.Typer()
 

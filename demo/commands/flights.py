@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.node.cli.output import Json, print_facts
-from duolog_server.node.cli.pipeline import Master, app, run_job
+from duolog_server.ops.cli.output import Json, print_facts
+from duolog_server.ops.cli.pipeline import Master, app, run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -119,7 +119,7 @@ class ConsoleProcess:
             sys.executable,
             "-P",  # no modules of the directory that the node runs in
             "-m",
-            "duolog_server.node.console",
+            "duolog_server.ops.console",
             stdin=asyncio.subprocess.PIPE,
             pass_fds=numbers,
             start_new_session=True,

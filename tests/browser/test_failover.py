@@ -71,7 +71,7 @@ def console(nodes: dict[str, NodeProcess], tmp_path: Path) -> Iterator[str]:
     """The URL of `duolog console` beside the nodes."""
     listen = free_endpoint()
     endpoints = ",".join(node.endpoint for node in nodes.values())
-    command = [sys.executable, "-m", "duolog_server.node.cli.main", "console", "--listen", listen]
+    command = [sys.executable, "-m", "duolog_server.ops.cli.main", "console", "--listen", listen]
     process = ChildProcess(
         "console",
         [*command, "--endpoints", endpoints],

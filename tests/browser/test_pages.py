@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from duolog_server.node.console.app import ACTIONS
-from duolog_server.node.console.app import PAGES as SERVED
-from duolog_server.node.console.view import addresses as at
+from duolog_server.ops.console.app import ACTIONS
+from duolog_server.ops.console.app import PAGES as SERVED
+from duolog_server.ops.console.view import addresses as at
 from tests.browser.conftest import Open
 from tests.browser.site import MEMBERS, Cluster
 from tests.browser.window import Window

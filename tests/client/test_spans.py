@@ -15,12 +15,12 @@ from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode
 
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.client.postbench import Bench
 from tests.client.test_sdk import CLIENT
-from tests.node.conftest import client as client
-from tests.node.conftest import node as node
-from tests.node.conftest import start_node as start_node
+from tests.nodefixtures import client as client
+from tests.nodefixtures import node as node
+from tests.nodefixtures import start_node as start_node
 from tests.spans import Taken, attributes, id_of, links_of, parent_of, trace_of
 
 

@@ -23,12 +23,12 @@ from duolog_server.node.deferred.transactionservice import (
     Check,
 )
 from duolog_server.node.engine.log import Log
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.status import PutMessageStatus
-from tests.node.conftest import StartNode, start_node
 from tests.node.replicas import broker_of, take_checks
+from tests.nodefixtures import StartNode, start_node
 from tests.until import until
 
 __all__ = ["start_node"]

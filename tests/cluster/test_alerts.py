@@ -16,7 +16,7 @@ import pytest
 import typer
 import yaml
 
-from duolog_server.node.cli.main import app
+from duolog_server.ops.cli.main import app
 from tests import promql
 from tests.cluster.documented import console_lines
 from tests.cluster.scrapedgroup import Story

@@ -6,9 +6,9 @@ from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
 
-from duolog_server.node.remoting.calling import ANYBODY, Access, Calling, CallRefused, connect
-from duolog_server.node.remoting.codec.codes import RequestCode
-from tests.node.remoting.client import LETTERS, records
+from duolog_server.compat.remoting.calling import ANYBODY, Access, Calling, CallRefused, connect
+from duolog_server.compat.remoting.codec.codes import RequestCode
+from tests.compat.remoting.client import LETTERS, records
 
 TOPIC, GROUP, QUEUES = "T", "g", 4
 CREATE_TOPIC = 17

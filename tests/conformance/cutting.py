@@ -92,7 +92,7 @@ class Cutting:
         self, data: Path, flags: Sequence[str], node: ChildProcess, broker: Server
     ) -> None:
         """flags: of the command."""
-        self._command = [sys.executable, "-m", "duolog_server.node.cli.main", "migrate"]
+        self._command = [sys.executable, "-m", "duolog_server.ops.cli.main", "migrate"]
         self._flags = ["--data", str(data), *flags]
         self._node = node
         self._broker = broker

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from duolog_server.compat.remoting.calling import connect
 from duolog_server.demo.childprocess import ChildProcess
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.remoting.calling import connect
 from tests.conformance.brokers import Cluster, cluster, end_server
 from tests.conformance.classic import AWAY, QUEUES, Consumer, Producer, create_topic, send
 from tests.conformance.cutting import NO_KILL, Cutting, Kill
@@ -78,7 +78,7 @@ def program(data: Path, *words: str) -> ChildProcess:
     command = [
         sys.executable,
         "-m",
-        "duolog_server.node.cli.main",
+        "duolog_server.ops.cli.main",
         "migrate",
         *words,
         "--data",

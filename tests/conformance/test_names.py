@@ -15,10 +15,10 @@ import pytest
 from bench.peers.peer import Server
 from bench.peers.rocketmqbroker import RocketmqBroker, name_server
 from duolog_server.chaos.processes import ProcessTarget
+from duolog_server.compat.remoting.calling import CallRefused, connect
+from duolog_server.compat.remoting.codec.codes import RequestCode
+from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.demo.ports import free_endpoint, free_ports
-from duolog_server.node.remoting.calling import CallRefused, connect
-from duolog_server.node.remoting.codec.codes import RequestCode
-from duolog_server.node.remoting.codec.command import Command
 from tests.conformance.brokers import READY_SECONDS, end_server, jars_of
 from tests.conformance.conftest import LEASE_SECONDS, LED_SECONDS_MAX, SMALL, next_master
 from tests.conformance.languages import java_with, need, outcome

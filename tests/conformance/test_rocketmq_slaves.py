@@ -13,11 +13,11 @@ import pytest
 
 from bench.peers.peer import Server
 from bench.peers.rocketmqbroker import RocketmqBroker, digests, name_server
+from tests.compat.remoting.replicas.sections import slaves
 from tests.conformance.brokers import end_server, jars_of
 from tests.conformance.conftest import SMALL
 from tests.conformance.languages import outcome
 from tests.conformance.test_remoting import classic
-from tests.node.remoting.replicas.sections import slaves
 from tests.process.support import NodeProcess
 from tests.until import wait_until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from duolog_server.node.remoting.calling import Access, connect, signing
+from duolog_server.compat.remoting.calling import Access, connect, signing
 from duolog_server.node.runtime.certificates import Renewed
 from duolog_server.node.runtime.tls import Tls, broker_context
 from tests.certificates import certificates

@@ -35,7 +35,7 @@ from duolog_server.node.replication.stream import HA_METHOD
 from duolog_server.node.runtime.config import Config
 from duolog_server.node.runtime.lograte import RateLimiter
 from duolog_server.node.runtime.logs import configure_logging
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.fuzz import remoting
 from tests.ha.test_frames import EXAMPLES
 from tests.keyfiles import access_files

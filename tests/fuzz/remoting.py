@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import duolog
 
-from duolog_server.node.remoting.codec.command import ONEWAY, Command, Serialization
-from duolog_server.node.remoting.codec.signatures import signed
-from duolog_server.node.remoting.relay import RELAYED
-from tests.node.remoting.guarding.asked import TABLE, Places
+from duolog_server.compat.remoting.codec.command import ONEWAY, Command, Serialization
+from duolog_server.compat.remoting.codec.signatures import signed
+from duolog_server.compat.remoting.relay import RELAYED
+from tests.compat.remoting.guarding.asked import TABLE, Places
 
 USER, SECRET = "signer", "of a user who signs"
 RESOURCES = (

@@ -10,7 +10,7 @@ from duolog_server.demo.ports import free_endpoint
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.node.broker import Broker
 from duolog_server.node.election.memoryregistry import MemoryRegistry
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.until import until
 
 StartNode = Callable[..., Awaitable[Node]]

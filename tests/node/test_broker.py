@@ -13,8 +13,8 @@ from duolog_server.node.deferred.halfmessages import Decision, Half, HalfMessage
 from duolog_server.node.deferred.pendingtimers import PendingTimers
 from duolog_server.node.pop.popline import Line
 from duolog_server.node.pop.popqueue import Lease, PopQueue
-from duolog_server.node.server import Node
 from duolog_server.node.service.publishservice import _Turn
+from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.metadata import TopicConfig
 from tests.node.replicas import broker_of

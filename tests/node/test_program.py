@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 STARTS = """
 import asyncio, sys
 from duolog_server.node.runtime.config import load
-from duolog_server.node.server import Node, load_program
+from duolog_server.serve.server import Node, load_program
 
 async def main():
     where, remoting = sys.argv[1:]

@@ -9,10 +9,10 @@ import duolog
 import pytest
 from duolog._groupreader import GroupReader
 
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
 from tests.node.replicas import GROUPS, WAIT_SECONDS, broker_of, start_groups
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 

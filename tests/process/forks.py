@@ -32,14 +32,14 @@ OF_THE_TEST = "PYTEST_CURRENT_TEST"  # a variable that changes, and that no prog
 OF_SPARK = ("SPARK_", "PYSPARK_")  # a session sets some, and only jobs read them
 # What nodes load before they serve, and on their way where they are told to.
 NODE_MODULES = (
-    "duolog_server.node.cli.node",
+    "duolog_server.ops.cli.node",
     "duolog_server.node.runtime.logs",
-    "duolog_server.node.server",
+    "duolog_server.serve.server",
     "duolog_server.node.election.etcd",
     "duolog_server.node.metrics.server",
-    "duolog_server.node.remoting.guarding.authenticator",
-    "duolog_server.node.remoting.port.server",
-    "duolog_server.node.remoting.service",
+    "duolog_server.compat.remoting.guarding.authenticator",
+    "duolog_server.compat.remoting.port.server",
+    "duolog_server.compat.remoting.service",
 )
 
 
@@ -220,7 +220,7 @@ NODES = Forks(*NODE_MODULES)
 # What most commands load beside their own modules, which each of them still loads itself.
 # gRPC's own lines are off: that is settled when it is loaded.
 COMMANDS = Forks(
-    "duolog.sync", "duolog_server.node.cli.output", "pydantic.type_adapter", "typer.rich_utils",
+    "duolog.sync", "duolog_server.ops.cli.output", "pydantic.type_adapter", "typer.rich_utils",
     GRPC_VERBOSITY="NONE",
 )  # fmt: skip
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import duolog.sync
 
+from duolog_server.compat.grpc.words.stubs import Code, definition, service
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.rocketmq.words.stubs import Code, definition, service
-from tests.node.rocketmq.api import message, resource
+from tests.compat.grpc.api import message, resource
 from tests.process.support import NodeProcess
 from tests.scraping import Scrape, scrape
 

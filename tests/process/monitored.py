@@ -22,10 +22,10 @@ import grpc
 import pytest
 
 from duolog_server.chaos.localetcd import LocalEtcd
+from duolog_server.compat.grpc.words.stubs import rpc
 from duolog_server.demo.certificates import Authority
 from duolog_server.demo.childprocess import ChildProcess
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.rocketmq.words.stubs import rpc
 from tests.etcd import need_etcd
 from tests.process.measured import Measured, official, received, send_timed
 from tests.topics import create_topic

@@ -104,7 +104,7 @@ if __name__ == "__main__":
     asked = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
         importlib.import_module(name)
-    from duolog_server.node.cli.main import main
+    from duolog_server.ops.cli.main import main
 
     gc.freeze()  # or the first collection of each child would copy what they share
     words = Nursery(asked).serve()

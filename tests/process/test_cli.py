@@ -15,8 +15,8 @@ import duolog.sync
 import grpc.aio
 import pytest
 
+from duolog_server.compat.grpc.words.stubs import Resource, definition, rpc, service
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.rocketmq.words.stubs import Resource, definition, rpc, service
 from tests.process.support import (
     INDEX_ENTRIES,
     INDEX_SLOTS,
@@ -258,7 +258,7 @@ def test_the_config_comes_from_file_environment_and_flags(tmp_path: Path) -> Non
     command = [
         sys.executable,
         "-m",
-        "duolog_server.node.cli.main",
+        "duolog_server.ops.cli.main",
         "config",
         "show",
         "--origin",
@@ -306,7 +306,7 @@ def test_unknown_flags_and_variables_are_errors(tmp_path: Path) -> None:
     assert "unknown key" in run_cli("node", "start", *data, "--set", "store.nope=1").stderr
     assert "SECTION.KEY" in run_cli("node", "start", *data, "--set", "nope").stderr
     done = subprocess.run(
-        [sys.executable, "-m", "duolog_server.node.cli.main", "config", "show"],
+        [sys.executable, "-m", "duolog_server.ops.cli.main", "config", "show"],
         capture_output=True, text=True, cwd=ROOT,
         env=environment() | {"DUOLOG_NODE__NOPE": "1"}, check=False,
     )  # fmt: skip

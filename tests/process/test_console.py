@@ -19,9 +19,9 @@ import pytest
 from duolog_server.demo.certificates import Authority
 from duolog_server.demo.childprocess import ChildProcess
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.console.__main__ import NICE
 from duolog_server.node.runtime import consoleprocess
 from duolog_server.node.runtime.consoleprocess import ConsoleOptions, ConsoleProcess
+from duolog_server.ops.console.__main__ import NICE
 from tests.process.support import NodeProcess, environment, run_cli
 from tests.until import wait_until
 
@@ -82,7 +82,7 @@ def consoles(parent: int) -> list[int]:
 
 
 def _is_console(pid: int) -> bool:
-    return b"duolog_server.node.console" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return b"duolog_server.ops.console" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
 
 
 def page(listen: str) -> str:
@@ -258,7 +258,7 @@ def test_a_console_whose_nodes_do_not_answer_says_so_and_ends_when_interrupted(
     tmp_path: Path,
 ) -> None:
     listen, nobody = free_endpoint(), free_endpoint()
-    command = [sys.executable, "-m", "duolog_server.node.cli.main", "console"]
+    command = [sys.executable, "-m", "duolog_server.ops.cli.main", "console"]
     console = ChildProcess(
         "console",
         [*command, "--listen", listen, "--endpoints", nobody],
@@ -293,7 +293,7 @@ def _end_console(number: signal.Signals | None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listen = f"127.0.0.1:{listening.getsockname()[1]}"
         process = subprocess.Popen(
-            [sys.executable, "-m", "duolog_server.node.console"],
+            [sys.executable, "-m", "duolog_server.ops.console"],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=[listening.fileno()],

@@ -8,15 +8,15 @@ from pathlib import Path
 import duolog
 import pytest
 
+from duolog_server.compat.migration import state as states
+from duolog_server.compat.migration.cutover import Patience
+from duolog_server.compat.migration.program import Source, cut_over
+from duolog_server.compat.migration.state import State
 from duolog_server.demo.childnode import ChildNode
 from duolog_server.demo.childprocess import ChildProcess
-from duolog_server.node.following import state as states
-from duolog_server.node.following.cutover import Patience
-from duolog_server.node.following.program import Source, cut_over
-from duolog_server.node.following.state import State
 from duolog_server.store.osdisk import OsDisk
-from tests.node.following.conftest import config_of
-from tests.node.following.master import HandMaster, copied, serving, written
+from tests.compat.migration.conftest import config_of
+from tests.compat.migration.master import HandMaster, copied, serving, written
 from tests.process.support import environment
 from tests.support import SMALL
 from tests.until import until
@@ -38,7 +38,7 @@ def _migrate(data: Path, *words: str) -> ChildProcess:
     command = [
         sys.executable,
         "-m",
-        "duolog_server.node.cli.main",
+        "duolog_server.ops.cli.main",
         "migrate",
         *words,
         "--data",

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture
 def forks() -> Iterator[Forks]:
     """With a nursery of their own."""
-    made = Forks("duolog_server.node.cli.output")
+    made = Forks("duolog_server.ops.cli.output")
     assert made.suit(environment())
     yield made
     made.close()

@@ -12,6 +12,7 @@ import duolog.sync
 import grpc
 import pytest
 
+from duolog_server.compat.grpc.words.stubs import rpc
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.broker import EXIT_FENCED
 from duolog_server.node.metrics.table import (
@@ -26,7 +27,6 @@ from duolog_server.node.metrics.table import (
     SLAVES,
     TRACED,
 )
-from duolog_server.node.rocketmq.words.stubs import rpc
 from tests.process.measured import Measured, official, send_timed
 from tests.process.support import run_cli
 
@@ -39,7 +39,7 @@ ELSEWHERE = (AUTO, SLAVES, COPIED, TRACED, MEASURED, AUDITED, CERTIFIED, REGISTE
 # A node that is fenced as soon as it answers.
 FENCED = """
 import asyncio, sys
-from duolog_server.node import server
+from duolog_server.serve import server
 from duolog_server.node.runtime.config import Config
 
 class Node(server.Node):

@@ -20,13 +20,13 @@ UNUSED = (
     "docker",
     "hypothesis",
     "duolog_server.demo",
-    "duolog_server.node.cli.cluster",
-    "duolog_server.node.cli.config",
-    "duolog_server.node.cli.group",
-    "duolog_server.node.cli.msg",
-    "duolog_server.node.cli.pipeline",
-    "duolog_server.node.cli.store",
-    "duolog_server.node.cli.topic",
+    "duolog_server.ops.cli.cluster",
+    "duolog_server.ops.cli.config",
+    "duolog_server.ops.cli.group",
+    "duolog_server.ops.cli.msg",
+    "duolog_server.ops.cli.pipeline",
+    "duolog_server.ops.cli.store",
+    "duolog_server.ops.cli.topic",
     "duolog_server.node.election.etcd",
     "duolog_server.node.metrics",
     "duolog_server.node.wire.etcd_pb2",
@@ -54,7 +54,7 @@ import atexit, pathlib, sys
 target = pathlib.Path(sys.argv.pop(1))
 names = lambda: [name for name, module in sys.modules.items() if module is not None]
 atexit.register(lambda: target.write_text("\\n".join(names())))
-from duolog_server.node.cli.main import main
+from duolog_server.ops.cli.main import main
 main()
 """
 
@@ -89,7 +89,7 @@ def test_an_idle_node_imports_only_what_it_needs(tmp_path: Path) -> None:
     imported = node.trace.read_text().splitlines()
     assert {
         "grpc.aio",
-        "duolog_server.node.server",
+        "duolog_server.serve.server",
         "duolog_server.store.recovery",
         "structlog",
     } <= set(imported)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 # A node that is stopped once all of it has begun; each piece tells when it begins and ends.
 TOLD = """
 import asyncio, os, signal, sys
-from duolog_server.node import server
+from duolog_server.serve import server
 from duolog_server.node.runtime.config import Config
 
 begun = []

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from duolog_server.node.remoting.codec.command import Command
+from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.store.errors import BadMessage
 from duolog_server.store.record import Record, parse_message_id
 

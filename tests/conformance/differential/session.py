@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from duolog_server.node.remoting.calling import place_of
-from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
-from duolog_server.node.remoting.codec.command import Command, Serialization
+from duolog_server.compat.remoting.calling import place_of
+from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.compat.remoting.codec.command import Command, Serialization
 from duolog_server.store.record import Record
+from tests.compat.remoting.client import LETTERS, Remoting, records
 from tests.conformance.differential.seen import Seen
-from tests.node.remoting.client import LETTERS, Remoting, records
 
 SECONDS = 60.0
 HOLD_MS = 500

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duolog_server.node.remoting.codec.command import Command
+from duolog_server.compat.remoting.codec.command import Command
 from tests.conformance.differential.comparing import Difference, Known, differences, unknown
 from tests.conformance.differential.differences import KNOWN
 from tests.conformance.differential.seen import OFFSET_ID, Seen, plain

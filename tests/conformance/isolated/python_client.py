@@ -18,9 +18,9 @@ import duolog.sync
 import pytest
 
 from duolog_server.chaos.processes import ProcessTarget
+from duolog_server.compat.grpc.words.stubs import Code
 from duolog_server.demo.childnode import ChildNode
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.rocketmq.words.stubs import Code
 from tests.certificates import certificates
 from tests.conformance.conftest import (
     LEASE_SECONDS,

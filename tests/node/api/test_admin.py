@@ -16,11 +16,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from duolog_server.node.api import admin as module
 from duolog_server.node.api.reservedport import ListenError
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.metadata import TopicConfig
 from duolog_server.store.offsets import QueueOffset
-from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 

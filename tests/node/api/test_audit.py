@@ -17,15 +17,15 @@ from structlog.testing import capture_logs
 
 from duolog_server.node.audit import auditlog
 from duolog_server.node.audit.auditfile import AuditFile
-from duolog_server.node.cli.recovery import recover_everywhere
 from duolog_server.node.identity.access.recovery import Claims, Place
 from duolog_server.node.identity.access.secrets import read_key
-from duolog_server.node.server import Node
+from duolog_server.ops.cli.recovery import recover_everywhere
+from duolog_server.serve.server import Node
 from tests.keyfiles import access_files
 from tests.node.api.test_messages import append, append_request
 from tests.node.api.test_rights import words
-from tests.node.conftest import StartNode
 from tests.node.replicas import Group, broker_of, caught_up
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 PASSWORD = "a password of the test"

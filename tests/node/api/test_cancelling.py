@@ -8,7 +8,7 @@ from typing import Any
 
 import duolog
 
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.until import until
 
 Call = Callable[[], Awaitable[Any]]

@@ -15,8 +15,8 @@ from bench.callattacks import Caller
 from bench.portattacks import WATCH
 from duolog_server.node.api import health
 from duolog_server.node.api.health import HealthService
-from duolog_server.node.server import Node
-from tests.node.conftest import StartNode
+from duolog_server.serve.server import Node
+from tests.nodefixtures import StartNode
 
 WAIT_SECONDS = 20.0
 Response = health_pb2.HealthCheckResponse

@@ -9,7 +9,7 @@ import pytest
 from duolog._nodechannel import Channel
 from duolog._runtime import MACHINE
 
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 
 
 class Watched:

@@ -19,8 +19,8 @@ from duolog_server.node.api.native import native_methods
 from duolog_server.node.core.untaken import Untaken
 from duolog_server.node.core.waitingcalls import WaitingCalls
 from duolog_server.node.net.methods import Methods
-from duolog_server.node.server import Node
-from tests.node.conftest import StartNode
+from duolog_server.serve.server import Node
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 LIST, CREATE = "/duolog.v1.Admin/ListTopics", "/duolog.v1.Admin/CreateTopic"

@@ -24,11 +24,11 @@ from duolog_server.node.core import turnbudget
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.identity.access.gate import Principal
 from duolog_server.node.identity.quotas.quota import Quota, Subject
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.metadata import QUEUES_MAX, TopicConfig, new_group
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode
 from tests.turns import turns_of
 
 PASSWORD = "a password of the test"

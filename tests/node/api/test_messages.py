@@ -14,9 +14,9 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from duolog_server.node.api.native import messages_of
-from duolog_server.node.server import Node
-from tests.node.conftest import StartNode
+from duolog_server.serve.server import Node
 from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 Subscribe = grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.MessageBatch]

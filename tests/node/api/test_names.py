@@ -13,8 +13,8 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from tests.hostile import NAMES, check_files, with_each
 from tests.keyfiles import access_files
 from tests.node.api.test_rights import APPEND, PASSWORD, TABLE, client_of, frames_of, words
-from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode
 
 SECONDS, SILENT_SECONDS = 20.0, 0.05
 PUT_STATUSES = ("PUT_OK", "MESSAGE_ILLEGAL", "NO_PERMISSION", "TOPIC_NOT_EXIST")

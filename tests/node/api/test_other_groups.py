@@ -8,10 +8,10 @@ import pytest
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.keyfiles import access_files
 from tests.node.api.test_rights import PASSWORD, client_of, rights_of, words
-from tests.node.conftest import StartNode
+from tests.nodefixtures import StartNode
 
 OWN = ["Topic:B Pub,Sub,Get,List,Create,Update,Delete", "Group:b Pub,Sub,Get,List,Create,Update"]
 DENIED, NONE = "PERMISSION_DENIED", "NOT_FOUND"

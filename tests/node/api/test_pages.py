@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from duolog_server.node.api.admin import AdminService
 from duolog_server.node.api.pages import PageOfNames, page_of
 from duolog_server.node.core.slices import Slices
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.metadata import TopicConfig, new_group
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode
 
 PASSWORD = "a password of the test"
 MANY = 700

@@ -8,7 +8,7 @@ import duolog
 import duolog.sync
 import pytest
 
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 
 
 async def bodies(client: duolog.Client, queue_id: int) -> list[bytes]:

@@ -8,7 +8,7 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from duolog_server.node.deferred.transactionservice import CHECKS, IMMUNITY, ORIGIN
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.node.api.test_messages import append, append_request
 from tests.node.replicas import broker_of
 from tests.until import until

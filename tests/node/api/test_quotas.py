@@ -14,11 +14,11 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from duolog_server.node.core.untaken import LITTLE_BYTES, SHARES
 from duolog_server.node.identity.quotas.quota import Kind, Limit, Quota
 from duolog_server.node.identity.quotas.quotas import Who
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.keyfiles import access_files
 from tests.node.api.test_messages import append, append_request
-from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Group, broker_of, caught_up, following
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 PASSWORD = "a password of the test"

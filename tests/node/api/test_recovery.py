@@ -14,16 +14,16 @@ from typer.testing import CliRunner
 
 from duolog_server.node.api import native
 from duolog_server.node.api.native import _other_groups
-from duolog_server.node.cli import user
-from duolog_server.node.cli.recovery import recover_at, recover_everywhere
 from duolog_server.node.identity.access.recovery import Claims, Place
 from duolog_server.node.identity.access.secrets import read_key
-from duolog_server.node.server import Node
 from duolog_server.node.wire import recovery_pb2 as wire
 from duolog_server.node.wire import recovery_pb2_grpc as stubs
+from duolog_server.ops.cli import user
+from duolog_server.ops.cli.recovery import recover_at, recover_everywhere
+from duolog_server.serve.server import Node
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
 from tests.node.replicas import Group, broker_of, caught_up, following, start_groups
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 PASSWORD = "a password of the test"

@@ -23,10 +23,10 @@ from duolog_server.node.api.rules import RULES
 from duolog_server.node.identity.access.secrets import hash_password
 from duolog_server.node.identity.rights.decision import decide
 from duolog_server.node.identity.rights.policies import Acl
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 PASSWORD = "a password of the test"

@@ -11,9 +11,9 @@ import pytest
 from duolog import Tls, _runtime, _tls
 
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.certificates import certificates
-from tests.node.conftest import StartNode
+from tests.nodefixtures import StartNode
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ from duolog import _columns
 from duolog_server.node.api import readership, tracking
 from duolog_server.node.api.tracking import Tracking
 from duolog_server.node.core import turnbudget
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.metadata import TRACE_TOPIC
+from tests.compat.grpc.api import Api
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
-from tests.node.rocketmq.api import Api
+from tests.nodefixtures import StartNode
 from tests.turns import turns_of
 
 PASSWORD = "a password of the test"

@@ -17,7 +17,7 @@ from duolog_server.node.identity.rights.policies import Acl, Pattern
 from duolog_server.node.identity.rights.resources import Action, Kind, Need, Resource
 from duolog_server.store.accesstables import AccessTables
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
+from tests.nodefixtures import StartNode
 
 ENTRIES = 200
 PATTERNS = ("*", "Topic:*", "Topic:ord*", "Topic:orders", "Group:*", "Namespace:ns", "Topic:else")

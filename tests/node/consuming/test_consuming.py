@@ -24,8 +24,8 @@ from duolog._prefetch import Prefetch
 from duolog_server.store.columns import Columns
 from duolog_server.store.kernels.text import java_hash
 from duolog_server.store.puts import PutBatch
-from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS
+from tests.nodefixtures import StartNode
 from tests.process.support import NodeProcess
 
 pytestmark = pytest.mark.usefixtures("quick_groups")

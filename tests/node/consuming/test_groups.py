@@ -22,10 +22,10 @@ from duolog_server.ha.epochs import Epoch, EpochEntry
 from duolog_server.node.api.groups import GroupsService
 from duolog_server.node.consuming.allocation import STRATEGIES, Deal, Wish, allocate
 from duolog_server.node.consuming.groups import GroupCoordinator, Heartbeat
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
-from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of
+from tests.nodefixtures import StartNode
 
 COUNTS = {"T": 8}
 START, LATER = MonoMs(0), MonoMs(10_001)
@@ -644,7 +644,7 @@ async def test_consumption_continues_through_a_restart_of_the_node(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "duolog_server.node.server.GRACE_SECONDS", 0.2
+        "duolog_server.serve.server.GRACE_SECONDS", 0.2
     )  # the consumer's stream stays open
     node = await start_node()
     listen = f"127.0.0.1:{node.port}"

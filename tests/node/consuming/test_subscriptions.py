@@ -20,10 +20,10 @@ from duolog.wire.duolog_pb2_grpc import MessagesStub
 
 from duolog_server.node.api import messages
 from duolog_server.node.api.native import messages_of
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.metadata import TopicConfig
-from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 SMALL_CREDIT = 64 << 10

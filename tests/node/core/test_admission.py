@@ -3,13 +3,13 @@
 import duolog
 import pytest
 
+from duolog_server.compat.grpc.pulling import Puller
+from duolog_server.compat.grpc.words.stubs import Code, definition, service
 from duolog_server.node.core.admission import Admission
-from duolog_server.node.rocketmq.pulling import Puller
-from duolog_server.node.rocketmq.words.stubs import Code, definition, service
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
+from tests.compat.grpc.api import CALL_SECONDS, Api, message, resource
+from tests.compat.grpc.test_pulling import queue
 from tests.node.replicas import broker_of
-from tests.node.rocketmq.api import CALL_SECONDS, Api, message, resource
-from tests.node.rocketmq.test_pulling import queue
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_calls_of_rocketmqs_clients_are_admitted_like_those_of_the_sdk(
     monkeypatch.setattr(broker_of(master).replication, "may_be_behind", lambda: True)
     # What waits is answered a second after the call, and has all the rest of its time for that.
     monkeypatch.setattr(
-        "duolog_server.node.rocketmq.relay.forward.MARGIN_SECONDS", CALL_SECONDS - 1.0
+        "duolog_server.compat.grpc.relay.forward.MARGIN_SECONDS", CALL_SECONDS - 1.0
     )
     assert await codes() == [Code.HA_NOT_AVAILABLE] * 3
     with pytest.raises(duolog.NotMaster):

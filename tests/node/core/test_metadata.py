@@ -11,7 +11,7 @@ import pytest
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.metadatalog import MetadataLog
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.columns import Columns
 from duolog_server.store.messagestore import PutBatch
@@ -19,8 +19,8 @@ from duolog_server.store.metadata import SYSTEM_TOPIC, Metadata
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.reader import GetResult, Wanted
 from duolog_server.store.status import BrokerRole, PutMessageStatus
-from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode
 from tests.store.test_metadatafiles import FILES, rocketmqs
 from tests.until import until
 

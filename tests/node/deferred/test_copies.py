@@ -13,10 +13,10 @@ from duolog._unrouted import Place
 from duolog_server.node.deferred.delayservice import TIMER_TOPIC
 from duolog_server.node.deferred.redirect import NOTES, fitting
 from duolog_server.node.deferred.transactionservice import DISCARD_TOPIC, HALF_TOPIC
-from duolog_server.node.inspection.deadletters.redelivery import MARK, Bounds, redeliver
-from duolog_server.node.inspection.messages.sending import copy_of, message_at, send
 from duolog_server.node.pop.retrytopics import dead_letter_topic, group_retry_topic
-from duolog_server.node.server import Node
+from duolog_server.ops.inspection.deadletters.redelivery import MARK, Bounds, redeliver
+from duolog_server.ops.inspection.messages.sending import copy_of, message_at, send
+from duolog_server.serve.server import Node
 from duolog_server.store.columns import Columns
 from duolog_server.store.delay import SCHEDULE_TOPIC
 from duolog_server.store.messagestore import PutBatch
@@ -24,8 +24,8 @@ from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.record import KEPT_FLAGS, PROPERTIES_BYTES_MAX, Record, decode_properties
 from duolog_server.store.record import SENT_PROPERTIES_BYTES_MAX as SENT_MAX
 from duolog_server.store.status import PutMessageStatus
-from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 QUICK = {"message_delay_level": "1s"}

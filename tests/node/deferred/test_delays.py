@@ -17,15 +17,15 @@ from duolog_server.node.deferred.delayservice import (
     TIMER_TOPIC,
     RecallHandle,
 )
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.columns import Columns
 from duolog_server.store.commitlog import CommitLog
 from duolog_server.store.delay import SCHEDULE_TOPIC
 from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.status import PutMessageStatus
-from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 LEVELS = {"message_delay_level": "1s 2s 1h"}

@@ -12,11 +12,11 @@ from duolog._columns import crc32, pack
 from duolog._sink import Sink, SinkState
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.node.server import Node
 from duolog_server.node.service.publishservice import STAGED_TOPIC
+from duolog_server.serve.server import Node
 from duolog_server.store.dispatch import Dispatcher
-from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 NOTHING = (b"", b"")

@@ -6,9 +6,9 @@ from pathlib import Path
 import duolog
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.node.api.test_messages import append, append_request
-from tests.node.conftest import StartNode
+from tests.nodefixtures import StartNode
 
 FIRST, OTHER = b"producer01", b"producer02"
 

@@ -9,8 +9,8 @@ from duolog._frameschannel import FramesChannel
 
 from duolog_server.demo.certificates import Authority
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
 from tests.node.election.test_failover import Voters, name_of
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 PASSWORD = "a password of the test"

@@ -30,23 +30,23 @@ from duolog_server.ha.mandate import Mandate
 from duolog_server.ha.membership import Membership
 from duolog_server.ha.registry import Delete, Grant, RegistryUnavailable, Transaction
 from duolog_server.node.api.native import appends_of
-from duolog_server.node.cli.cluster import row_of
-from duolog_server.node.cli.node import problems_of
 from duolog_server.node.core import admission
 from duolog_server.node.election import failover
 from duolog_server.node.election.failover import FailoverService
 from duolog_server.node.election.memoryregistry import MemoryRegistry
-from duolog_server.node.inspection.doctor.diagnosis import diagnose
-from duolog_server.node.inspection.survey import look
 from duolog_server.node.replication import refusals
 from duolog_server.node.replication.slavestream import ReplicationClient
-from duolog_server.node.server import Node
+from duolog_server.ops.cli.cluster import row_of
+from duolog_server.ops.cli.node import problems_of
+from duolog_server.ops.inspection.doctor.diagnosis import diagnose
+from duolog_server.ops.inspection.survey import look
+from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.record import Host
 from tests.node.api.test_messages import append, append_request
-from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of, log_bytes
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 KEYS = Keys("DefaultCluster", "broker-a")
@@ -960,7 +960,7 @@ async def test_no_read_of_a_group_is_answered_by_a_node_that_may_lack_commits(
 
 def test_services_read_groups_through_the_one_gate() -> None:
     """A service that took the tables themselves might answer from old ones."""
-    apis = [list(Path("node", room).glob("*.py")) for room in ("rocketmq", "api")]
+    apis = [list(Path(room).glob("*.py")) for room in ("compat/grpc", "node/api")]
     assert all(len(files) > 4 for files in apis)
     answering = [file for files in apis for file in files]
     for file in answering:

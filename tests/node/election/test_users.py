@@ -7,9 +7,9 @@ import duolog
 import pytest
 
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
 from tests.node.election.test_failover import Voters, name_of
 from tests.node.replicas import WAIT_SECONDS
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 PASSWORD = "a password of the test"

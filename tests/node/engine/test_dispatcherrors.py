@@ -8,7 +8,7 @@ import duolog
 import pytest
 
 from duolog_server.node.broker import Broker
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.errors import StoreClosed, StoreFenced
 from tests.node.replicas import broker_of
 

@@ -10,11 +10,11 @@ from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.node.core.metadatalog import MetadataLog
 from duolog_server.node.engine.log import Log
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.errors import StoreFenced
 from duolog_server.store.metadata import TopicConfig
-from tests.node.conftest import StartNode
 from tests.node.replicas import Group, broker_of, caught_up
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 SOON_SECONDS = 10.0  # far less than the moment is in these tests

@@ -12,7 +12,7 @@ from duolog_server.node.api.messages import _Subscription
 from duolog_server.node.api.native import messages_of
 from duolog_server.node.engine.arrivals import ArrivalBoard
 from duolog_server.node.identity.quotas.quotas import Who
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.node.replicas import broker_of
 from tests.until import until
 

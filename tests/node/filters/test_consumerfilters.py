@@ -10,8 +10,8 @@ import pytest
 from duolog_server.node.filters.bloomfilter import BloomFilter
 from duolog_server.node.filters.consumerfilters import ConsumerFilters
 from duolog_server.store.filterbits import FilterBits
-from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 EXT: dict[str, Any] = {"enable_consume_queue_ext": True, "enable_calc_filter_bit_map": True}

@@ -7,12 +7,12 @@ import duolog
 import pytest
 from duolog import _errors as sdk
 
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
+from tests.compat.grpc.api import Api, message
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
 from tests.node.metrics.test_figures import METRICS, in_sync, of
 from tests.node.replicas import Group, broker_of
-from tests.node.rocketmq.api import Api, message
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 CALLS, RPCS = "duolog_call_seconds_count", "rocketmq_rpc_latency_count"

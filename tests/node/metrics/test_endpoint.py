@@ -15,9 +15,9 @@ from duolog_server.node.api.reservedport import ListenError
 from duolog_server.node.metrics import endpoint
 from duolog_server.node.metrics.endpoint import Endpoint
 from duolog_server.node.runtime.config import Config, ConfigError, load
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
+from tests.nodefixtures import StartNode
 from tests.scraping import get, scraped
 from tests.until import until
 

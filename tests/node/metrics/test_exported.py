@@ -7,16 +7,16 @@ from pathlib import Path
 import duolog
 import pytest
 
+from duolog_server.compat.grpc.words.stubs import service
 from duolog_server.node.engine.log import APPEND_BOUNDS
 from duolog_server.node.metrics.table import BY_NAME, PUT_TIMES
-from duolog_server.node.rocketmq.words.stubs import service
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.columns import Columns
 from duolog_server.store.puts import PutBatch
-from tests.node.conftest import StartNode
+from tests.compat.grpc.api import Api, message, resource
 from tests.node.replicas import WAIT_SECONDS, Elected, broker_of
-from tests.node.rocketmq.api import Api, message, resource
+from tests.nodefixtures import StartNode
 from tests.scraping import Scrape, scraped
 from tests.until import until
 

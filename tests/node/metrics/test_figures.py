@@ -10,11 +10,11 @@ from typing import Any
 import duolog
 import pytest
 
-from duolog_server.node import server
+from duolog_server.compat.grpc.words.stubs import Code, definition, service
 from duolog_server.node.consuming.groups import Heartbeat
-from duolog_server.node.rocketmq.words.stubs import Code, definition, service
-from duolog_server.node.server import Node
-from tests.node.conftest import StartNode
+from duolog_server.serve import server
+from duolog_server.serve.server import Node
+from tests.compat.grpc.api import Api, message, resource
 from tests.node.replicas import (
     WAIT_SECONDS,
     Elected,
@@ -23,7 +23,7 @@ from tests.node.replicas import (
     caught_up,
     following,
 )
-from tests.node.rocketmq.api import Api, message, resource
+from tests.nodefixtures import StartNode
 from tests.scraping import Scrape, scraped
 from tests.until import until
 

@@ -9,15 +9,15 @@ import weakref
 import duolog
 import pytest
 
+from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.compat.remoting.codec.command import Command
+from duolog_server.compat.remoting.port.dispatcher import tried
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
-from duolog_server.node.remoting.codec.command import Command
-from duolog_server.node.remoting.port.dispatcher import tried
 from duolog_server.store.status import PutMessageStatus
-from tests.node.conftest import StartNode
+from tests.compat.remoting.client import connected
+from tests.compat.remoting.test_members import Client
 from tests.node.metrics.test_figures import METRICS, of
-from tests.node.remoting.client import connected
-from tests.node.remoting.test_members import Client
+from tests.nodefixtures import StartNode
 
 CALLS, RPCS = "duolog_call_seconds_count", "rocketmq_rpc_latency_count"
 

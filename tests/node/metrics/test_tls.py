@@ -14,10 +14,10 @@ import pytest
 from duolog_server.demo.certificates import Authority, Issued
 from duolog_server.node.net import handshakes
 from duolog_server.node.runtime import certificates
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.certificates import trusting
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
+from tests.nodefixtures import StartNode
 from tests.scraping import Scrape
 
 USER = {"Authorization": "Basic " + base64.b64encode(b"root:secret").decode()}

@@ -5,16 +5,16 @@ import time
 import duolog
 import pytest
 
+from duolog_server.compat.grpc.words.stubs import definition, service
 from duolog_server.node.deferred.delayservice import TIMER_TOPIC
-from duolog_server.node.rocketmq.words.stubs import definition, service
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.status import PutMessageStatus
-from tests.node.conftest import StartNode
+from tests.compat.grpc.api import Api, message, resource
 from tests.node.metrics.test_figures import METRICS, of
 from tests.node.replicas import broker_of, take_checks
-from tests.node.rocketmq.api import Api, message, resource
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 SNAPSHOT = "rocketmq_timer_message_snapshot"

@@ -20,14 +20,14 @@ from structlog.testing import capture_logs
 
 from bench import http2bytes as h2
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.node import server
 from duolog_server.node.core import untaken as untaken_module
 from duolog_server.node.net.grpc import options as grpcoptions
 from duolog_server.node.net.grpc import reset_limiter as resets
 from duolog_server.node.net.grpc.reset_limiter import Resets
-from duolog_server.node.server import Node
+from duolog_server.serve import server
+from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
-from tests.node.conftest import StartNode
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 PULL = b"/duolog.v1.Messages/Pull"

@@ -13,12 +13,12 @@ from duolog_server.demo.ports import free_endpoint, free_ports
 from duolog_server.node.api.reservedport import ListenError, ReservedPort
 from duolog_server.node.net.accept_limiter import listen
 from duolog_server.node.net.connections import host_of
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.errors import StoreLocked
 from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.record import Host
 from duolog_server.store.recovery import RecoveryReport
-from tests.node.conftest import StartNode
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 

@@ -12,8 +12,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from duolog_server.node.api.groups import GroupsService
 from duolog_server.node.net.methods import Methods
-from duolog_server.node.server import Node
-from tests.node.conftest import StartNode
+from duolog_server.serve.server import Node
+from tests.nodefixtures import StartNode
 
 
 def test_generated_code_is_collected_by_service_and_by_path() -> None:

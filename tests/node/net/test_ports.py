@@ -14,12 +14,12 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from bench import http2bytes as h2
+from duolog_server.compat.grpc.words.stubs import METHODS, SERVICE_NAME
 from duolog_server.node.replication.stream import HA_METHOD
-from duolog_server.node.rocketmq.words.stubs import METHODS, SERVICE_NAME
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode
 
 PASSWORD = "of a node with four ports"
 BASIC = f"Basic {base64.b64encode(f'root:{PASSWORD}'.encode()).decode()}"

@@ -22,10 +22,10 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from duolog_server.demo.certificates import Authority, Issued
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.runtime import certificates
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from tests.certificates import trusting
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 PASSWORD = "a password of the test"

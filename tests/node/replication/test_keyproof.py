@@ -19,7 +19,6 @@ from duolog_server.ha.frames import Frame, Welcome
 from duolog_server.ha.localreplica import Member
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.ha.slave import Slave
-from duolog_server.node.cli.node import problems_of
 from duolog_server.node.identity.access.secrets import read_key
 from duolog_server.node.identity.access.vouching import Vouching
 from duolog_server.node.replication import masterstream, slavestream
@@ -27,11 +26,12 @@ from duolog_server.node.replication.keyproof import CHALLENGE, MARK, NODE, KeyPr
 from duolog_server.node.replication.masterstream import RULES, ReplicationService
 from duolog_server.node.runtime.cautions import cautions
 from duolog_server.node.runtime.config import Config, ConfigError
-from duolog_server.node.server import Node
+from duolog_server.ops.cli.node import problems_of
+from duolog_server.serve.server import Node
 from tests.keyfiles import access_files, key_file
-from tests.node.conftest import StartNode
 from tests.node.replicas import Elected, Group, broker_of, caught_up, following, log_bytes
 from tests.node.replication.test_replication import hello, in_sync
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 PURPOSE = b"duolog replication v1"

@@ -10,8 +10,8 @@ import pytest
 from duolog_server.demo.certificates import Authority
 from duolog_server.node.replication.roles import Replication
 from duolog_server.node.runtime import certificates
-from tests.node.conftest import StartNode
 from tests.node.replicas import Group, broker_of
+from tests.nodefixtures import StartNode
 from tests.until import WAIT_SECONDS, until
 
 

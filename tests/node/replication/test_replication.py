@@ -28,20 +28,19 @@ from duolog_server.ha.frames import Ack, Frame, Hello, Refusal, Refuse, Welcome
 from duolog_server.ha.master import Master
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.ha.slave import Slave
-from duolog_server.node.cli.cluster import row_of
-from duolog_server.node.cli.node import problems_of
 from duolog_server.node.consuming.reading import Selection
 from duolog_server.node.filters.tagfilter import EVERYTHING
 from duolog_server.node.replication import masterstream, slavestream
 from duolog_server.node.replication.stream import HA_METHOD
 from duolog_server.node.runtime.config import ConfigError, load
-from duolog_server.node.server import Node
+from duolog_server.ops.cli.cluster import row_of
+from duolog_server.ops.cli.node import problems_of
+from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs, WallMs
 from duolog_server.store.metadata import SYSTEM_TOPIC
 from duolog_server.store.osdisk import OsDisk
 from tests.certificates import certificates
 from tests.node.api.test_messages import append, append_request
-from tests.node.conftest import StartNode
 from tests.node.replicas import (
     WAIT_SECONDS,
     Elected,
@@ -51,6 +50,7 @@ from tests.node.replicas import (
     following,
     log_bytes,
 )
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 

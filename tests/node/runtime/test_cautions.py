@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from duolog_server.demo.certificates import Authority
-from duolog_server.node.cli.config import app
-from duolog_server.node.cli.node import problems_of
 from duolog_server.node.runtime.cautions import cautions
 from duolog_server.node.runtime.config import Config
+from duolog_server.ops.cli.config import app
+from duolog_server.ops.cli.node import problems_of
 from tests.keyfiles import key_file
-from tests.node.conftest import StartNode
+from tests.nodefixtures import StartNode
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from duolog.wire import duolog_pb2_grpc as stubs
 
 from duolog_server.node.deferred.transactionservice import Check
 from duolog_server.node.runtime.clocks import SystemClock
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs, WallMs
 from duolog_server.store.columns import Columns
 from duolog_server.store.delay import SCHEDULE_TOPIC
 from duolog_server.store.messagestore import PutBatch
-from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 HOUR = 3_600_000

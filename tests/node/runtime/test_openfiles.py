@@ -6,10 +6,10 @@ import resource
 import pytest
 from structlog.testing import capture_logs
 
-from duolog_server.node import server
 from duolog_server.node.runtime import openfiles
 from duolog_server.node.runtime.config import Config
-from tests.node.conftest import StartNode
+from duolog_server.serve import server
+from tests.nodefixtures import StartNode
 
 
 def test_the_limit_is_raised_as_far_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:

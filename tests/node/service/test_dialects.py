@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import duolog
 import pytest
 
+from duolog_server.compat.grpc.words.stubs import definition, service
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.broker import Broker
 from duolog_server.node.identity.quotas.quota import Kind, Limit
-from duolog_server.node.rocketmq.words.stubs import definition, service
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
+from tests.compat.grpc.api import Api, message, resource
+from tests.compat.remoting.client import Remoting, connected, records
 from tests.node.api.test_messages import append, append_request
-from tests.node.conftest import StartNode
-from tests.node.remoting.client import Remoting, connected, records
 from tests.node.replicas import broker_of
-from tests.node.rocketmq.api import Api, message, resource
+from tests.nodefixtures import StartNode
 
 BODY = b"x" * 10
 DELAY_SECONDS = 3600

@@ -20,9 +20,9 @@ from duolog_server.node.deferred.delayservice import DelayService
 from duolog_server.node.metrics.table import METRICS, TRACED
 from duolog_server.node.runtime.config import Config, ConfigError
 from duolog_server.node.traces import exporting
-from tests.node.conftest import StartNode
+from tests.compat.grpc.api import Api, message
 from tests.node.replicas import WAIT_SECONDS, Elected, Group, broker_of
-from tests.node.rocketmq.api import Api, message
+from tests.nodefixtures import StartNode
 from tests.scraping import scraped
 from tests.spans import Taken, id_of, trace_of
 from tests.until import until

@@ -10,8 +10,8 @@ import pytest
 import structlog
 
 from duolog_server.store.checkpoint import StoreCheckpoint
-from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode
 
 CONFIRM_AT = 32  # of confirmPhyOffset, in the file
 

@@ -7,10 +7,10 @@ import duolog
 import pytest
 
 from duolog_server.node.broker import Broker
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store import dump
-from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 

@@ -11,16 +11,16 @@ import structlog
 from duolog._connection import Connection
 from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.node.cli.node import problems_of
-from duolog_server.node.server import Node
 from duolog_server.node.upkeep.groupcommit import GroupCommitService
+from duolog_server.ops.cli.node import problems_of
+from duolog_server.serve.server import Node
 from duolog_server.store.mappedfile import FlushJob
 from duolog_server.store.offsets import PhyOffset
 from duolog_server.store.osdisk import OsFile
 from duolog_server.store.status import PutMessageStatus
 from tests.node.api.test_messages import append, append_request
-from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, broker_of
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 
@@ -358,7 +358,7 @@ async def test_the_producer_follows_a_node_through_its_restart(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "duolog_server.node.server.GRACE_SECONDS", 0.2
+        "duolog_server.serve.server.GRACE_SECONDS", 0.2
     )  # the producer's stream stays open
     node = await start_node()
     listen, data = f"127.0.0.1:{node.port}", node.config.node.data

@@ -13,11 +13,11 @@ import pytest
 
 from duolog_server.node.filters.tagfilter import EVERYTHING
 from duolog_server.node.pop.popservice import PopRequest
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store import osdisk
 from duolog_server.store.mappedfile import FlushJob
-from tests.node.conftest import StartNode
 from tests.node.replicas import broker_of
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 

@@ -1,9 +1,9 @@
 """SQL92 expressions and tags: which messages of a list they select, and which cannot be parsed."""
 
-from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
+from tests.compat.remoting.client import records
 from tests.conformance.differential.requests.pulling import check
 from tests.conformance.differential.session import Session, properties, pull_fields
-from tests.node.remoting.client import records
 
 TOPIC = "F"
 MESSAGES: dict[str, str] = {

@@ -4,9 +4,9 @@ import asyncio
 import json
 from typing import Any
 
-from duolog_server.node.remoting.codec import fastjson
-from duolog_server.node.remoting.codec.codes import RequestCode
-from duolog_server.node.remoting.codec.command import Command
+from duolog_server.compat.remoting.codec import fastjson
+from duolog_server.compat.remoting.codec.codes import RequestCode
+from duolog_server.compat.remoting.codec.command import Command
 from tests.conformance.differential.seen import Seen
 from tests.conformance.differential.session import Cases, Session, pull_fields, session
 

@@ -5,12 +5,12 @@ import json
 import time
 from typing import Any
 
-from duolog_server.node.remoting.codec.codes import RequestCode
-from duolog_server.node.remoting.codec.command import Command
+from duolog_server.compat.remoting.codec.codes import RequestCode
+from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.store.record import Record, parse_message_id
+from tests.compat.remoting.client import records
 from tests.conformance.differential.seen import plain
 from tests.conformance.differential.session import Cases, Session, properties
-from tests.node.remoting.client import records
 
 LEVELS_MS = (1000, 2000, 1000)
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0

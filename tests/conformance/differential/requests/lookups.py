@@ -4,13 +4,13 @@ import asyncio
 import time
 from typing import Any
 
-from duolog_server.node.remoting.codec import fastjson
-from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.compat.remoting.codec import fastjson
+from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.store.record import parse_message_id
+from tests.compat.remoting.client import records
 from tests.conformance.differential.seen import Seen
 from tests.conformance.differential.session import SECONDS, Cases, Session, properties, session
 from tests.conformance.differential.sides import Side
-from tests.node.remoting.client import records
 
 TOPIC = "Q"
 UNIQUE = "0A0000010000000000000000000000D1"

@@ -4,8 +4,9 @@ import asyncio
 import json
 from typing import Any
 
-from duolog_server.node.remoting.codec.codes import RequestCode, ResponseCode
-from duolog_server.node.remoting.codec.command import Command
+from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.compat.remoting.codec.command import Command
+from tests.compat.remoting.client import records
 from tests.conformance.differential.session import (
     GROUP,
     HAS_SUBSCRIPTION,
@@ -15,7 +16,6 @@ from tests.conformance.differential.session import (
     properties,
     pull_fields,
 )
-from tests.node.remoting.client import records
 
 TOPIC, COUNT = "P", 10  # queue 0 has messages, the others have none
 HOLD_MS = 300

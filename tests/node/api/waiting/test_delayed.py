@@ -11,12 +11,12 @@ from duolog import DelayedMessage, DelayedPage
 
 from duolog_server.node.api.waiting import delayed
 from duolog_server.node.deferred.delayservice import TIMER_TOPIC
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.delay import SCHEDULE_TOPIC
 from duolog_server.store.metadata import AUDIT_TOPIC
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS
+from tests.nodefixtures import StartNode
 
 LEVELS = {"message_delay_level": "1h 2h"}
 HOUR = 3_600_000

@@ -11,11 +11,11 @@ from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.node.api.waiting import halves
 from duolog_server.node.core import turnbudget
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.metadata import AUDIT_TOPIC
 from tests.keyfiles import access_files
-from tests.node.conftest import StartNode
 from tests.node.replicas import WAIT_SECONDS, take_checks
+from tests.nodefixtures import StartNode
 
 PATIENT = {"timeout_ms": 3_600_000, "check_interval_ms": 3_600_000}
 

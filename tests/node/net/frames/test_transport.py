@@ -24,8 +24,8 @@ from duolog.wire import duolog_pb2 as wire
 from duolog_server.node.identity.access.frameskeys import SharedKey
 from duolog_server.node.net.frames.connection import Connection as ServersConnection
 from duolog_server.node.net.frames.server import FramesServer
-from duolog_server.node.server import Node
-from tests.node.conftest import StartNode
+from duolog_server.serve.server import Node
+from tests.nodefixtures import StartNode
 from tests.until import until
 
 

@@ -21,8 +21,8 @@ from duolog_server.node.net.grpc.threads import (
     SHORT_SECONDS,
     CoreThreads,
 )
-from duolog_server.node.server import Node
-from tests.node.conftest import StartNode
+from duolog_server.serve.server import Node
+from tests.nodefixtures import StartNode
 from tests.until import wait_until
 
 LOOK = 0.02

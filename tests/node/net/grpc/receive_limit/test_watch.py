@@ -20,9 +20,9 @@ from duolog_server.node.net.grpc.receive_limit.offenders import OFFENCES
 from duolog_server.node.net.grpc.receive_limit.sockets import BOUND_BYTES, are_told
 from duolog_server.node.runtime.clocks import mono_ms
 from duolog_server.node.runtime.memory import OwnMemory
-from duolog_server.node.server import Node
+from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
-from tests.node.conftest import StartNode
+from tests.nodefixtures import StartNode
 
 pytestmark = pytest.mark.skipif(not are_told(), reason="this system tells nothing of connections")
 

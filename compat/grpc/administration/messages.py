@@ -1,0 +1,150 @@
+"""Messages looked up, and sent by an operator."""
+
+import asyncio
+import secrets
+from collections.abc import Iterable
+
+from duolog import _errors as sdk
+from duolog.wire import duolog_pb2 as wire
+
+from duolog_server.compat.grpc.administration.serving import Caller
+from duolog_server.compat.grpc.relay.calls import time_left
+from duolog_server.compat.grpc.sending import Sender
+from duolog_server.compat.grpc.words.adminstubs import admin
+from duolog_server.compat.grpc.words.codes import OK, Refused
+from duolog_server.compat.grpc.words.messages import TRANSACTION, found, kind_of
+from duolog_server.compat.grpc.words.names import topic_of
+from duolog_server.compat.grpc.words.stubs import Code, Message
+from duolog_server.compat.grpc.words.times import ms_of
+from duolog_server.node.api.verbs import Peer, Verbs
+from duolog_server.node.broker import Broker
+from duolog_server.store.errors import BadMessage
+from duolog_server.store.record import parse_message_id
+
+MESSAGES_MAX = 32  # of an answer, as of Messages/Find
+SEND_SECONDS = 3.0
+_UNSERVED = {
+    "subscription": "messages are looked up by id and by key: read the topic to choose among them",
+    "lite_topic": "the messages of a lite topic are not listed here: subscribe to it",
+}
+
+
+class Messages:
+    """Serves calls about messages, on the master of this replica group."""
+
+    def __init__(self, broker: Broker, verbs: Verbs, sender: Sender) -> None:
+        self._broker = broker
+        self._verbs = verbs
+        self._sender = sender
+
+    async def query(
+        self, peer: Peer, request: admin.ListMessageRequest
+    ) -> admin.ListMessageResponse:
+        """QueryMessage. Raises as Messages/Find, Refused."""
+        topic, by = topic_of(request.topic), request.WhichOneof("search_key")
+        if by in _UNSERVED:
+            raise Refused(Code.UNSUPPORTED, _UNSERVED[by])
+        if by is None:
+            raise Refused(Code.BAD_REQUEST, "say which messages (message_id or message_key)")
+        if request.scroll_id or request.page_num > 1:
+            raise Refused(
+                Code.BAD_REQUEST,
+                f"an answer is one page of at most {MESSAGES_MAX} messages: narrow the time range",
+            )
+        if not 0 <= request.max_message_nums <= MESSAGES_MAX:
+            raise Refused(
+                Code.BAD_REQUEST,
+                f"max_message_nums is {request.max_message_nums}; it must be 1 to {MESSAGES_MAX}, "
+                f"or 0 for {MESSAGES_MAX}",
+            )
+        if request.broker_name not in ("", self._broker.group):
+            raise Refused(Code.MESSAGE_NOT_FOUND, f"no broker {request.broker_name[:255]!r} here")
+        if by == "message_id":
+            rows = await by_id(self._verbs, peer, topic, request.message_id)
+        else:
+            rows = await self._by_key(peer, topic, request)
+        if request.HasField("queue_id"):
+            rows = [row for row in rows if row.queue_id == request.queue_id]
+        messages = [found(row, request.topic) for row in rows]
+        return admin.ListMessageResponse(status=OK, messages=messages)
+
+    async def _by_key(
+        self, peer: Peer, topic: str, request: admin.ListMessageRequest
+    ) -> list[wire.FoundMessage]:
+        wanted = wire.FindRequest(
+            topic=topic,
+            key=request.message_key,
+            max=request.max_message_nums or MESSAGES_MAX,
+            begin_time=ms_of(request.begin_timestamp, "begin_timestamp"),
+            end_time=ms_of(request.end_timestamp, "end_timestamp"),
+        )
+        return list((await self._verbs.find(peer, wanted)).messages)
+
+    async def send(
+        self, caller: Caller, request: admin.AdminSendMessageRequest
+    ) -> admin.AdminSendMessageResponse:
+        """AdminSendMessage. Raises as SendMessage, Refused."""
+        topic = topic_of(request.topic)
+        message = self._message(request)
+        if kind_of(message.system_properties) == TRANSACTION:
+            raise Refused(
+                Code.BAD_REQUEST, "a half message needs a producer that decides: use SendMessage"
+            )
+        seconds = time_left(caller, SEND_SECONDS, SEND_SECONDS)
+        deadline = asyncio.get_running_loop().time() + seconds
+        (entry,) = await self._sender.send(topic, [message], caller.host, deadline)
+        return admin.AdminSendMessageResponse(status=entry.status, message_id=entry.message_id)
+
+    def _message(self, request: admin.AdminSendMessageRequest) -> Message:
+        """The message, with a time where it has none."""
+        message = Message(
+            topic=request.topic,
+            body=request.body,
+            user_properties=request.user_properties,
+            system_properties=request.system_properties,
+        )
+        system = message.system_properties
+        if request.HasField("tag"):
+            system.tag = request.tag
+        if request.HasField("key") and request.key not in system.keys:
+            system.keys.append(request.key)
+        if not system.HasField("born_timestamp"):
+            system.born_timestamp.FromMilliseconds(self._broker.times.wall_ms())
+        return message
+
+
+def identify(request: admin.AdminSendMessageRequest) -> None:
+    """Give the message an id where it has none."""
+    if not request.system_properties.message_id:
+        request.system_properties.message_id = f"01{secrets.token_hex(16).upper()}"
+
+
+async def by_id(verbs: Verbs, peer: Peer, topic: str, given: str) -> list[wire.FoundMessage]:
+    """The message with an id: the one that its producer gave it, or that of its place in the log.
+
+    Raises as Messages/Find.
+    """
+    try:
+        return list(
+            (await verbs.find(peer, wire.FindRequest(topic=topic, unique_key=given))).messages
+        )
+    except sdk.NoSuchMessage as error:
+        unknown = sdk.NoSuchMessage(f"{topic} has no message with the id {given[:255]!r}")
+        try:
+            parse_message_id(given)
+        except BadMessage:
+            raise unknown from error
+    rows = (await verbs.find(peer, wire.FindRequest(message_id=given))).messages
+    if rows[0].topic != topic:
+        raise unknown
+    return list(rows)
+
+
+def joined_messages(replies: Iterable[admin.ListMessageResponse]) -> admin.ListMessageResponse:
+    """A Join: all of them, the oldest first, as many as one answer has."""
+    rows = [row for reply in replies for row in reply.messages]
+    rows.sort(key=lambda row: row.system_properties.store_timestamp.ToMilliseconds())
+    return admin.ListMessageResponse(status=OK, messages=rows[:MESSAGES_MAX])
+
+
+__all__ = ["Messages", "by_id", "identify", "joined_messages"]

@@ -1,0 +1,144 @@
+"""Offsets of groups set back or forward.
+
+The offsets of a group without members are set here. Members by the remoting protocol keep their
+own: they are told where to go on, stop, and commit that, as in RocketMQ.
+"""
+
+import json
+
+from duolog import Start
+from duolog import _errors as sdk
+from duolog.wire import duolog_pb2 as wire
+
+from duolog_server.compat.remoting.administration.bodies import dumps
+from duolog_server.compat.remoting.codec.adminheaders import ResetOffsetRequest
+from duolog_server.compat.remoting.codec.codes import RequestCode
+from duolog_server.compat.remoting.codec.command import ONEWAY, Command
+from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.fastjson import MessageQueue
+from duolog_server.compat.remoting.codec.fields import read_header, write_header
+from duolog_server.compat.remoting.guarding.visibility import Sight
+from duolog_server.compat.remoting.members import Members
+from duolog_server.compat.remoting.port.dispatcher import Peer
+from duolog_server.node.api.verbs import Verbs
+from duolog_server.node.broker import Broker
+from duolog_server.node.consuming.offsets import offset_at
+
+CPP = "CPP"
+
+
+class Resets:
+    """Serves INVOKE_BROKER_TO_RESET_OFFSET."""
+
+    def __init__(self, broker: Broker, members: Members, verbs: Verbs, sight: Sight) -> None:
+        self._sight = sight
+        self._broker = broker
+        self._members = members
+        self._verbs = verbs
+
+    async def reset(self, peer: Peer, request: Command) -> Command:
+        """Tells where the group goes on. Raises as Admin/ResetGroup, Groups/Commit, BadRequest."""
+        header = read_header(ResetOffsetRequest, request.fields)
+        await self._broker.log.caught_up()
+        self._broker.admission.check_current()
+        wanted = self._wanted(header)
+        members = self._members.of(header.group)
+        if members and self._broker.members(header.group) > len(self._members.ids(header.group)):
+            raise sdk.Busy(f"group {header.group} has members by other protocols: stop them first")
+        if members:
+            told = [
+                peer
+                for peer, member in members.items()
+                if self._sight.may_consume(member.user, header.group)
+            ]
+            self._tell(told, header, wanted)
+            shown = {"group": header.group, "topic": header.topic, "time": header.timestamp}
+            self._verbs.note(peer, "Admin/ResetGroup", f"Group:{header.group}", shown)
+        else:
+            wanted = await self._store(peer, header, wanted)
+        rows = {self._queue(header.topic, queue): offset for queue, offset in wanted.items()}
+        return request.answer(0, body=dumps({"offsetTable": rows}))
+
+    def _wanted(self, header: ResetOffsetRequest) -> dict[int, int]:
+        """Queue offsets by queue id. Without force, no queue goes forward.
+
+        Raises UnknownTopic, BadRequest.
+        """
+        topic = self._broker.metadata.topics.get(header.topic)
+        if topic is None:
+            raise sdk.UnknownTopic(f"topic {header.topic[:200]!r} does not exist")
+        queues = range(topic.queues)
+        if header.queue_id >= 0:
+            if header.queue_id not in queues:
+                raise BadRequest(f"{topic.name} has queues 0..{topic.queues - 1}")
+            queues = range(header.queue_id, header.queue_id + 1)
+        tables = self._broker.admission.group_tables()
+        found = {}
+        for queue in queues:
+            offset = self._offset(header, queue)
+            committed = tables.committed(header.group, header.topic, queue)
+            back = header.is_force or committed < 0 or offset < committed
+            found[queue] = offset if back else committed
+        return found
+
+    def _offset(self, header: ResetOffsetRequest, queue: int) -> int:
+        if header.queue_id >= 0 and header.offset >= 0:
+            low, high = self._broker.core.store.queue_range(header.topic, queue)
+            return min(max(header.offset, low), high)
+        at = Start.LATEST if header.timestamp < 0 else header.timestamp
+        return offset_at(self._broker.core, header.topic, queue, at)
+
+    async def _store(
+        self, peer: Peer, header: ResetOffsetRequest, wanted: dict[int, int]
+    ) -> dict[int, int]:
+        """As the native API does it, queue by queue where they do not all go to one time."""
+        if header.is_force and header.queue_id < 0:
+            request = wire.ResetGroupRequest(group=header.group, topic=header.topic)
+            if header.timestamp < 0:
+                request.start = wire.LATEST
+            else:
+                request.time = header.timestamp
+            reply = await self._verbs.reset_group(peer, request)
+            return {one.queue_id: one.offset for one in reply.offsets}
+        if self._broker.members(header.group):
+            raise sdk.Busy(f"group {header.group} has members: stop them first")
+        offsets = [
+            wire.QueueOffset(topic=header.topic, queue_id=queue, offset=offset)
+            for queue, offset in wanted.items()
+        ]
+        await self._verbs.commit(peer, wire.CommitRequest(group=header.group, offsets=offsets))
+        return wanted
+
+    def _tell(self, peers: list[Peer], header: ResetOffsetRequest, wanted: dict[int, int]) -> None:
+        """RESET_CONSUMER_CLIENT_OFFSET to all members. Raises Busy where one takes nothing."""
+        rows = {self._queue(header.topic, queue): offset for queue, offset in wanted.items()}
+        code, fields = RequestCode.RESET_CONSUMER_CLIENT_OFFSET, write_header(header)
+        java, cpp = (
+            Command(code, 0, fields, body, flag=ONEWAY)
+            for body in (dumps({"offsetTable": rows}), _for_c(rows))
+        )
+        for peer in peers:
+            client = self._members.client(peer)
+            is_cpp = client is not None and client.language == CPP
+            if not peer.tell(cpp if is_cpp else java):
+                raise sdk.Busy(f"the client at {peer.name} takes no requests: try again")
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(self._broker.group, queue_id, topic)
+
+
+def _for_c(rows: dict[MessageQueue, int]) -> bytes:
+    """ResetOffsetBodyForC: C++ reads no objects as keys."""
+    found = [
+        {
+            "brokerName": one.broker_name,
+            "offset": offset,
+            "queueId": one.queue_id,
+            "topic": one.topic,
+        }
+        for one, offset in rows.items()
+    ]
+    return json.dumps({"offsetTable": found}, separators=(",", ":")).encode()
+
+
+__all__ = ["Resets"]

@@ -1,0 +1,86 @@
+"""The body of a batch: messages one behind the other (see the kernels that split it)."""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.messages import LATER
+from duolog_server.store.columns import Columns
+from duolog_server.store.kernels import batch
+from duolog_server.store.kernels.jit import I64, U8, U32
+
+BATCH_MESSAGES_MAX = 1 << 16
+_FIXED = struct.Struct(">iiiii")  # length, magic code, CRC, flag, length of the body
+_SHORT = struct.Struct(">h")
+_REASONS = {
+    batch.CUT: "a batch ends within a message: {1} bytes are left",
+    batch.SIZE_LIES: "a message of a batch has {0} bytes, {1} are left",
+    batch.BODY_LIES: "a message of {0} bytes in a batch has a body of {1}",
+    batch.PROPERTIES_LIE: "a message of {0} bytes in a batch has {1} of properties",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Its messages. flags: of each. waiting: how many are delayed."""
+
+    columns: Columns
+    flags: I64
+    waiting: int
+
+
+def count_of(body: bytes) -> int:
+    """How many messages a batch has, at least one. Raises BadRequest."""
+    where: I64 = np.zeros(2, np.int64)
+    found = batch.count(np.frombuffer(body, np.uint8), where)
+    if found < 0:
+        raise BadRequest(_REASONS[found].format(*where.tolist()))
+    if not found:
+        raise BadRequest("a batch has no messages")
+    if found > BATCH_MESSAGES_MAX:
+        raise BadRequest(f"a batch has more than {BATCH_MESSAGES_MAX} messages")
+    return found
+
+
+def read_batch(body: bytes, unsaid: Sequence[bytes] = ()) -> Batch:
+    """The messages, without the properties of these names and those without a value.
+
+    Raises BadRequest.
+    """
+    count, data = count_of(body), np.frombuffer(body, np.uint8)
+    bodies, texts, flags = np.empty_like(data), np.empty_like(data), np.empty(count, np.int64)
+    body_offsets: U32 = np.empty(count + 1, np.uint32)
+    text_offsets: U32 = np.empty(count + 1, np.uint32)
+    waiting = batch.split(
+        data, *_names(unsaid), *_LATER, bodies, body_offsets, texts, text_offsets, flags
+    )
+    columns = Columns(
+        bodies[: body_offsets[-1]], body_offsets, texts[: text_offsets[-1]], text_offsets
+    )
+    return Batch(columns, flags, waiting)
+
+
+def _names(names: Sequence[bytes]) -> tuple[U8, I64]:
+    """Names as the kernel takes them."""
+    ends = np.fromiter(accumulate(map(len, names)), np.int64, len(names))
+    return np.frombuffer(b"".join(names), np.uint8), ends
+
+
+_LATER = _names(LATER)
+
+
+def write_batch(messages: Sequence[tuple[int, bytes, bytes]]) -> bytes:
+    """A batch, as clients make it, of flags, bodies and properties."""
+    parts: list[bytes] = []
+    for flag, body, properties in messages:
+        size = _FIXED.size + len(body) + _SHORT.size + len(properties)
+        parts += (_FIXED.pack(size, 0, 0, flag, len(body)), body)
+        parts += (_SHORT.pack(len(properties)), properties)
+    return b"".join(parts)
+
+
+__all__ = ["BATCH_MESSAGES_MAX", "Batch", "count_of", "read_batch", "write_batch"]

@@ -1,0 +1,178 @@
+"""Bodies of clients about themselves: heartbeats, checks of a subscription, lists of members.
+
+What a client of another language writes differently is accepted: numbers in the place of the names
+of enums, and names in any case. Unknown members are left out.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from duolog_server.compat.remoting.codec.command import OTHER
+from duolog_server.compat.remoting.codec.errors import BadRequest
+
+GROUPS_MAX = 1024  # of one client
+SUBSCRIPTIONS_MAX = 1024  # of one group
+TEXT_BYTES_MAX = 255
+JSON_BYTES_MAX = 256 << 10  # of a body, which is read at once: a subscription takes 2 us
+EXPRESSION_CHARACTERS_MAX = 16 << 10
+TAG, SQL = "TAG", "SQL92"
+_MODELS = ("BROADCASTING", "CLUSTERING")
+_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")
+FROM_FIRST, FROM_TIME = "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP"
+_BEGINS = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    FROM_FIRST,
+    FROM_TIME,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group reads of a topic. version: grows when a client changes it."""
+
+    topic: str
+    expression: str
+    kind: str = TAG
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerData:
+    """A client as a member of a consumer group. begins: where, if the group has no offset."""
+
+    group: str
+    broadcasting: bool
+    pushes: bool
+    subscriptions: tuple[Subscription, ...]
+    begins: str = _BEGINS[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A client and its groups. language, version: as its request's header has them."""
+
+    client_id: str
+    producers: tuple[str, ...]
+    consumers: tuple[ConsumerData, ...]
+    language: str = OTHER
+    version: int = 0
+
+
+def read_heartbeat(body: bytes) -> Heartbeat:
+    """HeartbeatData. Raises BadRequest."""
+    found = read_object(read_text(body), "a heartbeat")
+    producers = read_list(found.get("producerDataSet"), "producerDataSet", GROUPS_MAX)
+    consumers = read_list(found.get("consumerDataSet"), "consumerDataSet", GROUPS_MAX)
+    return Heartbeat(
+        read_name(found.get("clientID"), "clientID"),
+        tuple(
+            read_name(read_object(one, "a producer").get("groupName"), "groupName")
+            for one in producers
+        ),
+        tuple(_consumer(read_object(one, "a consumer")) for one in consumers),
+    )
+
+
+def read_check(body: bytes) -> Subscription:
+    """The subscription of a CheckClientRequestBody. Raises BadRequest."""
+    found = read_object(read_text(body), "a check of a client")
+    return _subscription(read_object(found.get("subscriptionData"), "subscriptionData"))
+
+
+def member_list(client_ids: list[str]) -> bytes:
+    """GetConsumerListByGroupResponseBody."""
+    return json.dumps({"consumerIdList": client_ids}, separators=(",", ":")).encode()
+
+
+def _consumer(found: dict[str, Any]) -> ConsumerData:
+    rows = read_list(found.get("subscriptionDataSet"), "subscriptionDataSet", SUBSCRIPTIONS_MAX)
+    return ConsumerData(
+        read_name(found.get("groupName"), "groupName"),
+        _enum(found.get("messageModel"), _MODELS, "CLUSTERING") == "BROADCASTING",
+        _enum(found.get("consumeType"), _TYPES, "CONSUME_PASSIVELY") == "CONSUME_PASSIVELY",
+        tuple(_subscription(read_object(row, "a subscription")) for row in rows),
+        _enum(found.get("consumeFromWhere"), _BEGINS, _BEGINS[0]),
+    )
+
+
+def _subscription(found: dict[str, Any]) -> Subscription:
+    expression = found.get("subString") or ""
+    if not isinstance(expression, str) or len(expression) > EXPRESSION_CHARACTERS_MAX:
+        raise BadRequest(f"subString is no text of at most {EXPRESSION_CHARACTERS_MAX} characters")
+    if any("\ud800" <= character <= "\udfff" for character in expression):
+        raise BadRequest("subString has half characters")
+    kind = found.get("expressionType") or TAG
+    if not isinstance(kind, str) or kind.upper() not in (TAG, SQL):
+        raise BadRequest(f"the expression type {str(kind)[:40]!r} is not TAG or SQL92")
+    version = found.get("subVersion", 0)
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise BadRequest("subVersion is no number")
+    return Subscription(read_name(found.get("topic"), "topic"), expression, kind.upper(), version)
+
+
+def read_text(body: bytes) -> object:
+    """A body as JSON. Raises BadRequest."""
+    if len(body) > JSON_BYTES_MAX:
+        raise BadRequest(f"a body in JSON has {len(body)} bytes, the limit is {JSON_BYTES_MAX}")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is no JSON: {str(error)[:200]}") from None
+
+
+def read_object(found: object, what: str) -> dict[str, Any]:
+    """An object. Raises BadRequest."""
+    if not isinstance(found, dict):
+        raise BadRequest(f"{what} is no JSON object")
+    return found
+
+
+def read_list(found: object, name: str, most: int) -> list[Any]:
+    """An array of so many entries at most, empty for none. Raises BadRequest."""
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise BadRequest(f"{name} is no JSON array")
+    if len(found) > most:
+        raise BadRequest(f"{name} has {len(found)} entries, the limit is {most}")
+    return found
+
+
+def read_name(found: object, name: str) -> str:
+    """A name. Raises BadRequest."""
+    if not isinstance(found, str) or not found or len(found) > TEXT_BYTES_MAX:
+        raise BadRequest(f"{name} is no text of 1 to {TEXT_BYTES_MAX} characters")
+    if not found.isprintable():  # which half characters are not, either
+        raise BadRequest(f"{name} has characters that cannot be shown")
+    return found
+
+
+def _enum(found: object, names: tuple[str, ...], default: str) -> str:
+    """A name, whatever its case, or a number in its place; the default for anything else."""
+    if isinstance(found, str) and found.upper() in names:
+        return found.upper()
+    if isinstance(found, int) and 0 <= found < len(names):
+        return names[found]
+    return default
+
+
+__all__ = [
+    "FROM_FIRST",
+    "FROM_TIME",
+    "SQL",
+    "TAG",
+    "ConsumerData",
+    "Heartbeat",
+    "Subscription",
+    "member_list",
+    "read_check",
+    "read_heartbeat",
+    "read_list",
+    "read_name",
+    "read_object",
+    "read_text",
+]

@@ -1,0 +1,199 @@
+"""Pulls: records of a queue as the log has them, or a wait until there are some."""
+
+import asyncio
+import contextlib
+from functools import lru_cache
+
+from duolog import _errors as sdk
+
+from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
+from duolog_server.compat.remoting.codec.command import Command
+from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.fields import read_header, write_header
+from duolog_server.compat.remoting.codec.headers import PullRequest, PullResponse
+from duolog_server.compat.remoting.codec.heartbeats import EXPRESSION_CHARACTERS_MAX, SQL
+from duolog_server.compat.remoting.codec.routes import MASTER_ID
+from duolog_server.compat.remoting.consuming.offsets import Offsets
+from duolog_server.compat.remoting.members import Members
+from duolog_server.compat.remoting.port.dispatcher import Peer
+from duolog_server.compat.remoting.refusals import Refused
+from duolog_server.node.broker import Broker
+from duolog_server.node.consuming.longpoll import check_place, poll, within_room
+from duolog_server.node.consuming.reading import Selection
+from duolog_server.node.filters.sqlfilter import SqlFilter
+from duolog_server.node.filters.tagfilter import BadFilter, MessageFilter, TagFilter
+from duolog_server.node.identity.access.gate import name_of_caller
+from duolog_server.node.identity.quotas.quotas import Who
+from duolog_server.store.errors import CorruptRecord
+from duolog_server.store.kernels import decode
+from duolog_server.store.kernels.jit import I64
+from duolog_server.store.queueends import QueueKey
+from duolog_server.store.reader import GetMessageStatus, GetResult
+
+COMMITS, SUSPENDS, HAS_SUBSCRIPTION = 0x1, 0x2, 0x4  # bits of a pull's flags
+BYTES_MAX = 4 << 20  # of bodies in one answer; a single larger message is answered
+MESSAGES_MAX = 1024
+EXPRESSIONS = 1024  # that are kept as they were parsed
+LONG_EXPRESSIONS = 16
+SHORT_CHARACTERS = 256
+
+_CODES = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+_EMPTY = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+
+
+def filter_of(kind: str, expression: str) -> MessageFilter:
+    """The filter of a subscription. Raises Refused (SUBSCRIPTION_PARSE_FAILED)."""
+    if len(expression) > EXPRESSION_CHARACTERS_MAX:
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"an expression has {len(expression)} characters, the limit is "
+            f"{EXPRESSION_CHARACTERS_MAX}",
+        )
+    return (_short if len(expression) <= SHORT_CHARACTERS else _long)(kind, expression)
+
+
+def _parsed(kind: str, expression: str) -> MessageFilter:
+    try:
+        return SqlFilter.parse(expression) if kind == SQL else TagFilter.parse(expression)
+    except BadFilter as error:
+        raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+
+
+_short, _long = lru_cache(EXPRESSIONS)(_parsed), lru_cache(LONG_EXPRESSIONS)(_parsed)
+
+
+class Pulling:
+    """Reads queues for consumers."""
+
+    def __init__(self, broker: Broker, members: Members, offsets: Offsets) -> None:
+        self._broker = broker
+        self._core = broker.core
+        self._members = members
+        self._offsets = offsets
+
+    async def pull(self, peer: Peer, request: Command) -> Command:
+        """PULL_MESSAGE, LITE_PULL_MESSAGE. Raises what refusals know."""
+        header = read_header(PullRequest, request.fields)
+        await self._broker.log.caught_up()
+        key = (header.topic, header.queue_id)
+        queues = self._core.admission.readable_queue(*key).queues
+        check_place(key, queues, max(0, header.queue_offset))
+        chosen = self._filter(peer, header)
+        if header.max_msg_nums < 0:
+            raise BadRequest(f"the field maxMsgNums is {header.max_msg_nums}")
+        row = self._core.metadata.tables.groups.get(header.consumer_group, {})
+        if not row.get("consumeEnable", True):
+            raise sdk.NoPermission(f"group {header.consumer_group!r} may not consume")
+        if header.sys_flag & COMMITS and header.commit_offset >= 0:
+            with contextlib.suppress(sdk.NotMaster):
+                self._offsets.commit(header.consumer_group, key, header.commit_offset)
+        if header.queue_offset < 0:
+            return self._moved(request, key)
+        lite = request.code == RequestCode.LITE_PULL_MESSAGE
+        await self._offsets.begin_at(peer, header.consumer_group, key, header.queue_offset, lite)
+        who = Who.at(name_of_caller(), peer.host.address)
+        reader, start = self._broker.reader, header.queue_offset
+        deadline = asyncio.get_running_loop().time() + self._wait_seconds(header)
+        offset, result, held = await within_room(
+            reader,
+            who.address,
+            key,
+            self._selection(header, chosen, who),
+            lambda narrowed: poll(reader, key, start, narrowed, deadline),
+        )
+        try:
+            return self._answer(request, header, offset, result)
+        finally:
+            peer.after_answer(lambda: reader.untaken.give(who.address, held))
+
+    def _filter(self, peer: Peer, header: PullRequest) -> MessageFilter:
+        """What the client selects, by the request itself or by its last heartbeat."""
+        if header.sys_flag & HAS_SUBSCRIPTION:
+            return filter_of(header.expression_type.upper(), header.subscription)
+        found = self._members.subscription(peer, header.consumer_group, header.topic)
+        if found is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the client is no member of group {header.consumer_group[:255]!r} that reads "
+                f"{header.topic}: its heartbeat has not arrived, or not on this connection",
+            )
+        if found.version < header.sub_version:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the subscription {header.sub_version} to {header.topic} is newer than the "
+                f"client's last heartbeat ({found.version})",
+            )
+        return filter_of(found.kind, found.expression)
+
+    def _wait_seconds(self, header: PullRequest) -> float:
+        if not header.sys_flag & SUSPENDS:
+            return 0.0
+        most = self._broker.limits.poll_ms_max
+        return max(0, min(header.suspend_timeout_millis, most)) / 1000
+
+    def _selection(self, header: PullRequest, chosen: MessageFilter, who: Who) -> Selection:
+        count = max(1, min(header.max_msg_nums, MESSAGES_MAX))
+        size = min(BYTES_MAX, self._broker.limits.pull_bytes_max)
+        if header.max_msg_bytes > 0:
+            size = min(size, header.max_msg_bytes)
+        asked = who if self._core.throttle.on else None
+        return Selection(chosen, count, size, header.consumer_group, asked)
+
+    def _moved(self, request: Command, key: QueueKey) -> Command:
+        """The answer to an offset before all: where the queue begins."""
+        low, high = self._core.store.queue_range(*key)
+        fields = write_header(PullResponse(MASTER_ID, low, low, high))
+        too_small = GetMessageStatus.OFFSET_TOO_SMALL
+        return request.answer(_CODES[too_small], too_small.value, fields)
+
+    def _answer(
+        self, request: Command, header: PullRequest, offset: int, result: GetResult
+    ) -> Command:
+        code, following = _CODES[result.status], int(result.next_offset)
+        if code is ResponseCode.PULL_NOT_FOUND:
+            following = max(offset, following)
+            if result.status in _EMPTY and offset:  # the client is ahead of a queue that is empty
+                code, following = ResponseCode.PULL_OFFSET_MOVED, 0
+        fields = write_header(
+            PullResponse(MASTER_ID, following, result.min_offset, result.max_offset)
+        )
+        remark = result.status.value
+        if code is not ResponseCode.SUCCESS:
+            return request.answer(code, remark, fields)
+        body = self._records(result.table)
+        self._broker.reader.delivered(
+            (header.topic, header.queue_id), header.consumer_group, result
+        )
+        return request.answer(code, remark, fields, body)
+
+    def _records(self, table: I64) -> bytes:
+        """The records of a read as they lie in the log; those side by side are copied at once.
+
+        Called in the turn of the read: nothing of the log is removed in between.
+        """
+        starts, sizes = table[decode.OUT_PHY], table[decode.OUT_SIZE]
+        begins = [0, *((starts[1:] != starts[:-1] + sizes[:-1]).nonzero()[0] + 1).tolist()]
+        ends = [*begins[1:], len(starts)]
+        data_at = self._broker.store.log.get_data
+        parts: list[memoryview] = []
+        for first, end in zip(begins, ends, strict=True):
+            at, size = int(starts[first]), int(sizes[first:end].sum())
+            while size:
+                part = data_at(at)[:size]
+                if not len(part):
+                    raise CorruptRecord(at, "its segment is gone")
+                parts.append(part.data)
+                at, size = at + len(part), size - len(part)
+        return b"".join(parts)
+
+
+__all__ = ["Pulling", "filter_of"]

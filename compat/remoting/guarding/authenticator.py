@@ -1,0 +1,40 @@
+"""What a node asks before it serves requests, as configured."""
+
+from dataclasses import dataclass
+
+from duolog_server.compat.remoting.guarding.callers import KeyPair, Users
+from duolog_server.compat.remoting.guarding.guard import RequestGuard
+from duolog_server.compat.remoting.guarding.visibility import Sight
+from duolog_server.node.api.guard import Guard
+from duolog_server.node.broker import Broker
+from duolog_server.node.identity.access.access import Access
+from duolog_server.node.runtime.config import RocketmqSection
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """The guard before requests, and what it and those who serve them know of rights."""
+
+    guard: RequestGuard
+    sight: Sight
+
+
+def door_of(
+    broker: Broker, section: RocketmqSection, access: Access | None, guard: Guard | None
+) -> Door | None:
+    """The door of a node; None where anybody may do everything.
+
+    access, guard: None where there are no users. section: has a pair of keys that all clients sign
+    with, or none.
+    """
+    throttle, audit = broker.core.throttle, broker.audit
+    if access is not None and guard is not None:
+        users = Users(access.gate)
+        return Door(RequestGuard(users, guard, throttle, audit), Sight(guard))
+    if section.access_key:
+        keys = KeyPair(section.access_key, section.secret_key)
+        return Door(RequestGuard(keys, None, throttle, audit), Sight())
+    return None
+
+
+__all__ = ["Door", "door_of"]

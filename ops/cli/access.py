@@ -1,0 +1,336 @@
+"""Which nodes a command calls, and as whom: what is shared by all commands that call nodes.
+
+Rules: each setting is taken from the flag, else the environment, else the context, else it is the
+default; a context that a flag names comes before the environment. A context's password is for its
+own user. A password is on no command line. The options are added to every command that has
+`--endpoints`, in one place.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+if TYPE_CHECKING:
+    from duolog import Client, Tls
+    from duolog._caller import Caller
+
+# The tree of commands imports this module, also for --help: it imports others when it needs them.
+
+DEFAULT_ENDPOINTS = "127.0.0.1:8081"
+PANEL = "Nodes and user"
+_PASSWORD = ("password", "password_file")
+FLAGS, ENVIRONMENT = "duolog.access.flags", "duolog.access.environment"
+Command = TyperCommand | TyperGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The way to nodes that a command takes. context: the one it comes from, if any."""
+
+    endpoints: str = DEFAULT_ENDPOINTS
+    user: str = ""
+    password: str = field(default="", repr=False)
+    tls: "Tls | None" = None
+    context: str = ""
+
+
+_PLAIN = Way()
+_current: ContextVar[Way] = ContextVar("way")
+
+
+def current_way() -> Way:
+    """Of the command that runs."""
+    return _current.get(_PLAIN)
+
+
+def client_of(endpoints: str, timeout: float) -> "Client":
+    """A client of some nodes, as the user that the command runs as."""
+    from duolog import Client
+
+    way = current_way()
+    return Client(endpoints, user=way.user, password=way.password, tls=way.tls, timeout=timeout)
+
+
+def caller() -> "Caller":
+    """Who the command runs as, for jobs."""
+    from duolog._caller import Caller
+
+    way = current_way()
+    return Caller(way.user, way.password, tls=way.tls)
+
+
+# -- the options -----------------------------------------------------------------------------------
+
+
+def _noted(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+    """Keep what was given, with where it was given, for `resolved`."""
+    assert param.name is not None, "options have names"
+    source = ctx.get_parameter_source(param.name)
+    where = {"COMMANDLINE": FLAGS, "ENVIRONMENT": ENVIRONMENT}.get(source.name if source else "")
+    if where is not None and value is not None:
+        ctx.meta.setdefault(where, {})[param.name] = value
+    return value
+
+
+def _resolve(ctx: typer.Context, param: typer.CallbackParam, value: str) -> str:
+    """The endpoints of a command; and all that goes with them becomes the current way."""
+    _noted(ctx, param, value)
+    if ctx.resilient_parsing:  # for completion
+        return value
+    way = resolved(ctx.meta.get(FLAGS, {}), ctx.meta.get(ENVIRONMENT, {}))
+    from duolog_server.ops.cli.output import context_in_use
+
+    token, told = _current.set(way), context_in_use.set(way.context)
+    ctx.call_on_close(lambda: _current.reset(token))
+    ctx.call_on_close(lambda: context_in_use.reset(told))
+    return way.endpoints
+
+
+Endpoints = typer.Option(
+    "--endpoints",
+    "-e",
+    envvar="DUOLOG_ENDPOINTS",
+    help="HOST:PORT[,HOST:PORT...] of nodes.",
+    callback=_resolve,
+)
+
+
+def _option(flag: str, variable: str, help_: str) -> Any:
+    return typer.Option(
+        flag,
+        envvar=variable,
+        help=help_,
+        callback=_noted,
+        expose_value=False,
+        is_eager=True,
+        rich_help_panel=PANEL,
+    )
+
+
+def _shared(
+    context: Annotated[
+        str | None, _option("--context", "DUOLOG_CONTEXT", "Context to use; '' for none.")
+    ] = None,
+    user: Annotated[str | None, _option("--user", "DUOLOG_USER", "User to call as.")] = None,
+    password_file: Annotated[
+        str | None,
+        _option(
+            "--password-file",
+            "DUOLOG_PASSWORD_FILE",
+            "File with the user's password (or DUOLOG_PASSWORD).",
+        ),
+    ] = None,
+    tls: Annotated[
+        bool | None, _option("--tls/--no-tls", "DUOLOG_TLS", "Connect with TLS.")
+    ] = None,
+    tls_ca: Annotated[
+        str | None,
+        _option(
+            "--tls-ca", "DUOLOG_TLS_CA", "File with the CA of the nodes; default: the system's."
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        str | None, _option("--tls-cert", "DUOLOG_TLS_CERT", "File with a certificate of our own.")
+    ] = None,
+    tls_key: Annotated[
+        str | None, _option("--tls-key", "DUOLOG_TLS_KEY", "File with the key of --tls-cert.")
+    ] = None,
+    tls_port: Annotated[
+        str | None,
+        _option(
+            "--tls-port", "DUOLOG_TLS_PORT", "TLS port of every node, where routes name another."
+        ),
+    ] = None,
+) -> None:
+    """Carries the options that commands share; never called."""
+
+
+def add_options(command: Command, *, here: bool = False) -> None:
+    """Give the shared options to a command that calls nodes, or to those of a group.
+
+    here: to this command itself.
+    """
+    for one in list(getattr(command, "commands", {}).values()):
+        add_options(one)
+    if here or any(param.name == "endpoints" for param in command.params):
+        sample = typer.Typer(add_completion=False)
+        sample.command()(_shared)
+        given = typer.main.get_command(sample)
+        command.params.extend(param for param in given.params if param.name in _NAMES)
+
+
+_NAMES = frozenset(_shared.__annotations__) - {"return"}
+
+
+# -- what they come to -----------------------------------------------------------------------------
+
+
+def _refuse(text: str, hint: str = "") -> NoReturn:
+    from duolog_server.ops.cli.output import USAGE, fail
+
+    fail(text, hint, USAGE)
+
+
+def resolved(flags: Mapping[str, Any], environment: Mapping[str, Any]) -> Way:
+    """The way that flags, environment and context come to; it fails the command otherwise.
+
+    environment: without DUOLOG_PASSWORD, which is read here.
+    """
+    name, context = _context(flags, environment)
+    variables = {**environment}
+    if os.environ.get("DUOLOG_PASSWORD"):
+        variables["password"] = os.environ["DUOLOG_PASSWORD"]
+    first, second = _texts(flags), _texts(variables)
+
+    def levels() -> list[dict[str, str]]:
+        return [first, context, second] if "context" in flags else [first, second, context]
+
+    asked_for = "context" in flags or "user" in first
+    if not asked_for and _elsewhere(_merged([first, second]), context):
+        context = _without(context, "user", *_PASSWORD)
+    user = _merged(levels()).get("user", "")
+    if context.get("user", "") != user:
+        context = _without(context, *_PASSWORD)
+    found = _merged(levels())
+    return Way(
+        found.get("endpoints") or DEFAULT_ENDPOINTS,
+        user,
+        _password(user, levels()),
+        _tls(found, levels()),
+        name,
+    )
+
+
+def _merged(levels: list[dict[str, str]]) -> dict[str, str]:
+    """Settings, the first level that has one first."""
+    return {key: value for level in reversed(levels) for key, value in level.items()}
+
+
+def _without(level: Mapping[str, str], *names: str) -> dict[str, str]:
+    return {key: value for key, value in level.items() if key not in names}
+
+
+def _elsewhere(said: Mapping[str, str], context: Mapping[str, str]) -> bool:
+    """Whether other nodes are meant than those of the context, who must not see its password."""
+
+    def nodes(settings: Mapping[str, str]) -> set[str]:
+        return {word.strip() for word in settings.get("endpoints", "").split(",") if word.strip()}
+
+    return bool(nodes(context)) and not nodes(said) <= nodes(context)
+
+
+def _texts(level: Mapping[str, Any]) -> dict[str, str]:
+    """Settings as contexts have them."""
+    switch = {True: "on", False: "off"}
+    return {
+        name: switch[value] if isinstance(value, bool) else str(value)
+        for name, value in level.items()
+        if name != "context" and value != ""
+    }
+
+
+def _context(
+    flags: Mapping[str, Any], environment: Mapping[str, Any]
+) -> tuple[str, dict[str, str]]:
+    """The context in use, and what it says."""
+    from duolog_server.ops.cli.contexts import ContextError, load_contexts
+
+    named = flags.get("context", environment.get("context"))
+    if named == "":
+        return "", {}
+    try:
+        contexts = load_contexts()
+        name = named or contexts.current
+        return (name, contexts.get(name).settings()) if name else ("", {})
+    except ContextError as error:
+        _refuse(str(error), "duolog context list")
+
+
+def _password(user: str, levels: list[dict[str, str]]) -> str:
+    """From the first level that has one."""
+    for level in levels:
+        if "password" in level and "password_file" in level:
+            _refuse("give the password as DUOLOG_PASSWORD or in a file, not both")
+        if "password" in level:
+            return _of_user(user, level["password"])
+        if "password_file" in level:
+            return _of_user(user, read_password(level["password_file"]))
+    if user:
+        _refuse(
+            f"user {user!r} has no password",
+            "--password-file FILE, DUOLOG_PASSWORD_FILE or DUOLOG_PASSWORD",
+        )
+    return ""
+
+
+def _of_user(user: str, password: str) -> str:
+    if not user:
+        _refuse("a password was given without a user", "--user NAME, or DUOLOG_USER")
+    return password
+
+
+def read_password(file: str) -> str:
+    """The password in a file; it fails the command where there is none."""
+    from duolog import BadRequest
+    from duolog._login import password_in
+
+    try:
+        return password_in(file)
+    except BadRequest as error:
+        _refuse(str(error))
+
+
+def asked_password(question: str) -> str:
+    """From a prompt, or from stdin where that is no terminal; it fails the command without one."""
+    if sys.stdin.isatty():
+        return str(typer.prompt(question, hide_input=True, confirmation_prompt=True, err=True))
+    password = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
+    if not password:
+        _refuse("stdin has no password")
+    return password
+
+
+def _tls(found: Mapping[str, str], levels: list[dict[str, str]]) -> "Tls | None":
+    """None without TLS. The first level that says anything about it decides: a file asks for it."""
+    asked = "off"
+    for level in reversed(levels):
+        if any(name.startswith("tls") for name in level):
+            asked = level.get("tls", "on")
+    if asked == "off":  # whatever else is said, as by a level below
+        return None
+    return tls_of_settings({**found, "tls": asked})
+
+
+def tls_of_settings(settings: Mapping[str, str]) -> "Tls | None":
+    """TLS as options, variables or a context say; it fails the command where it cannot be."""
+    from duolog import BadRequest
+    from duolog._tls import TLS_SETTINGS, tls_in
+
+    from duolog_server.ops.cli.output import help_of
+
+    spelled = {name: f"--{name.replace('_', '-')}" for name in TLS_SETTINGS}
+    try:
+        return tls_in(settings, spelled)
+    except BadRequest as error:
+        _refuse(str(error), help_of())
+
+
+__all__ = [
+    "DEFAULT_ENDPOINTS",
+    "Endpoints",
+    "Way",
+    "add_options",
+    "asked_password",
+    "caller",
+    "client_of",
+    "current_way",
+    "read_password",
+    "resolved",
+    "tls_of_settings",
+]

@@ -1,0 +1,256 @@
+"""`duolog cluster`: state of the nodes, planned switches, nodes taken out for maintenance."""
+
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli.output import (
+    LONG_MAX,
+    Json,
+    Timeout,
+    fail,
+    print_rows,
+    run,
+)
+from duolog_server.ops.inspection.masterships import led
+from duolog_server.ops.inspection.times import iso
+
+if TYPE_CHECKING:
+    from duolog import Admin, ClusterStatus, Mastership, NodeStatus, RocketmqSlaveStatus
+
+    from duolog_server.ops.inspection.masterships import Led
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Show the nodes, switch the master, drain a node."""
+
+
+@app.command()
+def status(
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between two polls.", min=0.1)] = 1.0,
+    count: Annotated[
+        int, typer.Option(help="Number of polls with --watch; 0: no limit.", min=0)
+    ] = 0,
+) -> None:
+    """Show nodes, roles, offsets, lag and state."""
+    polls = 0
+    while True:
+        polls += 1
+        try:
+            show(run(ask(endpoints, timeout)), as_json, clear=watch)
+        except typer.Exit:
+            if not watch:
+                raise  # with --watch, the error was printed, and the next poll may succeed
+        if not watch or polls == count:
+            return
+        try:
+            time.sleep(interval)
+        except KeyboardInterrupt:
+            return
+
+
+async def ask(endpoints: str, timeout: float) -> "ClusterStatus":
+    """One poll."""
+    async with client_of(endpoints, timeout) as client:
+        return await client.admin.cluster_status()
+
+
+@app.command()
+def epochs(
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Show who led each replica group, since when, how long and why, and how long nobody did."""
+    rows = [
+        _led_row(node.replication.group, one, told, as_json)
+        for node in run(ask(endpoints, timeout)).nodes
+        if node.is_master and not node.stale
+        for one, told in zip(
+            node.replication.masterships, led(node.replication.masterships), strict=True
+        )
+    ]
+    columns = ["group", "epoch", "master", "since", "lasted_ms", "cause", "unled_ms"]
+    print_rows(rows, columns, as_json)
+
+
+def _led_row(group: str, one: "Mastership", told: "Led", as_json: bool) -> dict[str, object]:
+    """A mastership; its cause as its name for programs, in words for people."""
+    return {
+        "group": group,
+        "epoch": told.epoch,
+        "master": told.master,
+        "since": told.begin_ms if as_json else iso(told.begin_ms),
+        "lasted_ms": told.lasted_ms,
+        "cause": one.cause if as_json else told.cause,
+        "unled_ms": told.unled_ms,
+    }
+
+
+def show(found: "ClusterStatus", as_json: bool, clear: bool) -> None:
+    """Print the nodes; on a terminal, --watch overwrites the previous output."""
+    rows = [row for node in found.nodes for row in rows_of(found.cluster, node)]
+    if clear and sys.stdout.isatty() and not as_json:
+        sys.stdout.write("\x1b[H\x1b[2J")
+    print_rows(rows, list(rows[0]) if rows else ["node"], as_json)
+
+
+def rows_of(cluster: str, node: "NodeStatus") -> list[dict[str, object]]:
+    """One node, and the brokers of RocketMQ that copy its log."""
+    row = row_of(cluster, node)
+    return [row, *(_copy_row(row, one) for one in node.replication.rocketmq_slaves)]
+
+
+def _copy_row(master: dict[str, object], copy: "RocketmqSlaveStatus") -> dict[str, object]:
+    """A broker of RocketMQ as a row beside its master's."""
+    return {
+        **dict.fromkeys(master),
+        "cluster": master["cluster"],
+        "group": master["group"],
+        "node": copy.address,
+        "role": "ROCKETMQ_SLAVE",
+        "endpoint": "",
+        "max_offset": copy.received_offset,
+        "lag_bytes": copy.lag_bytes,
+        "lag_seconds": round(copy.lag_ms / 1000, 3),
+        "in_sync": "",
+        "state": copy.state,
+        "reason": copy.reason or f"since {iso(copy.since_ms)}",
+    }
+
+
+def row_of(cluster: str, node: "NodeStatus") -> dict[str, object]:
+    """One node as a row."""
+    part = node.replication
+    in_sync = " ".join(part.sync_state_set)
+    if not in_sync and node.is_master:
+        in_sync = str(part.in_sync_replicas or "")
+    own = not node.stale  # otherwise the zeros are unknown values
+    return {
+        "cluster": cluster,
+        "group": part.group,
+        "node": node.name,
+        "role": node.role,
+        "endpoint": node.listen,
+        "epoch": part.epoch if own else part.epoch or None,
+        "max_offset": node.max_offset if own else node.max_offset or None,
+        "confirm_offset": node.confirm_offset if own else None,
+        "flushed_offset": node.flushed_offset if own else None,
+        "lag_bytes": part.lag_bytes if own else None,
+        "lag_seconds": round(part.lag_ms / 1000, 3) if own else None,
+        "in_sync": in_sync,
+        "state": " ".join([*node.flags, part.state or ("SERVING" if own else "UNKNOWN")]),
+        "reason": part.reason or part.refusal or node.fence_reason,
+    }
+
+
+@app.command()
+def failover(
+    node: Annotated[str, typer.Argument(help="The next master; default: any in-sync slave.")] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+) -> None:
+    """Make another node the master (planned switch): puts pause for some ms, nothing is lost."""
+    order(endpoints, timeout, lambda admin: admin.failover(node))
+    print(f"{node or 'another node'} is taking over")
+
+
+@app.command()
+def drain(
+    node: Annotated[str, typer.Argument(help="Name of the node.")],
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+) -> None:
+    """Exclude a node: a master hands over, the node is not elected, and no put waits for it."""
+    order(endpoints, timeout, lambda admin: admin.drain(node))
+    print(f"{node} is drained")
+
+
+@app.command()
+def undrain(
+    node: Annotated[str, typer.Argument(help="Name of the node.")],
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+) -> None:
+    """Include a drained node again: it can be elected, and puts wait for it."""
+    order(endpoints, timeout, lambda admin: admin.drain(node, undo=True))
+    print(f"{node} is no longer drained")
+
+
+@app.command("set")
+def set_guarantee(
+    setting: Annotated[
+        str, typer.Argument(help="in-sync-replicas, flush-disk-type or ack.", show_default=False)
+    ],
+    value: Annotated[
+        str,
+        typer.Argument(
+            help="A number; SYNC_FLUSH or ASYNC_FLUSH; durable or received.", show_default=False
+        ),
+    ],
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Set what puts of an elected group are promised, whichever node leads.
+
+    A node whose own settings ask for less goes by the group's; one whose settings ask for more
+    keeps them while it leads.
+    """
+
+    async def change() -> dict[str, str]:
+        async with client_of(endpoints, timeout) as client:
+            return dict(await client.admin.set_guarantee(setting, value))
+
+    rows: list[dict[str, object]] = [
+        {"setting": name, "value": now} for name, now in run(change()).items()
+    ]
+    print_rows(rows, ["setting", "value"], as_json)
+
+
+@app.command()
+def elect(
+    epoch: Annotated[
+        int,
+        typer.Option(min=0, max=LONG_MAX, help="The last epoch, as shown by `cluster status`."),
+    ],
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 15.0,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="Accept the loss of records that this node lacks.")
+    ] = False,
+) -> None:
+    """Make the node at the endpoint the master of a group that lost its in-sync replicas.
+
+    The last resort: acknowledged messages that this node lacks are lost. The group's state records
+    what was given up.
+    """
+    if not unclean:
+        fail(
+            "this may lose acknowledged messages: pass --unclean to do it anyway",
+            "duolog cluster status",
+            2,
+        )
+    order(endpoints, timeout, lambda admin: admin.elect_unclean(epoch))
+    print(f"elected; what only other nodes held after epoch {epoch} is given up")
+
+
+def order(endpoints: str, timeout: float, what: Callable[["Admin"], Awaitable[None]]) -> None:
+    """Send an administrative request to the node at the endpoints."""
+
+    async def give() -> None:
+        async with client_of(endpoints, timeout) as client:
+            await what(client.admin)
+
+    run(give())

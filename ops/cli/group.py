@@ -1,0 +1,248 @@
+"""`duolog group`: list, show, explain, set, dead letters, reset, delete."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from duolog_server.ops.cli import deadletters
+from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli.output import (
+    INT_MAX,
+    After,
+    Contains,
+    Json,
+    Limit,
+    Timeout,
+    Yes,
+    confirm,
+    fail,
+    print_facts,
+    print_json,
+    print_rows,
+    run,
+    say,
+    say_next,
+    show_findings,
+)
+
+if TYPE_CHECKING:
+    from duolog import GroupDescription, Page, QueueOffset, TopicDescription
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("list")
+def list_(
+    contains: Annotated[str, Contains] = "",
+    limit: Annotated[int | None, Limit] = None,
+    after: Annotated[str, After] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """List groups by name, all of them or a part, with their lag in messages and seconds."""
+
+    async def ask() -> "Page[GroupDescription]":
+        async with client_of(endpoints, timeout) as client:
+            return await client.admin.groups_page(contains, after=after, limit=limit or 0)
+
+    page = run(ask())
+
+    rows = [
+        {
+            "group": group.group,
+            "members": group.members,
+            "clients": group.clients,
+            "topics": " ".join(sorted({queue.topic for queue in group.queues})),
+            "lag_messages": sum(queue.lag_messages for queue in group.queues),
+            "lag_seconds": max((queue.lag_ms for queue in group.queues), default=0) / 1000,
+        }
+        for group in page.rows
+    ]
+    columns = ["group", "members", "clients", "topics", "lag_messages", "lag_seconds"]
+    print_rows(rows, columns, as_json)
+    say_next(page)
+
+
+@app.command()
+def show(
+    group: str,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Show the queues of a group: committed offsets, lag, readers."""
+
+    async def ask() -> "GroupDescription":
+        async with client_of(endpoints, timeout) as client:
+            return await client.admin.group(group)
+
+    rows = [
+        {
+            "topic": queue.topic,
+            "queue_id": queue.queue_id,
+            "committed": queue.committed,
+            "max_offset": queue.max_offset,
+            "replica_group": queue.replica_group,
+            "lag_messages": queue.lag_messages,
+            "lag_seconds": queue.lag_ms / 1000,
+            "member": queue.member_id,
+            "not_polled": queue.not_polled,
+        }
+        for queue in run(ask()).queues
+    ]
+    columns = ["topic", "queue_id", "committed", "max_offset", "lag_messages", "lag_seconds"]
+    print_rows(rows, [*columns, "member", "not_polled"], as_json)
+
+
+@app.command()
+def explain(
+    group: str,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Say how a group is doing, what is wrong with it, and what to do."""
+    from duolog._message import DEAD_LETTER_PREFIX
+
+    from duolog_server.ops.inspection.doctor.consumers import diagnose_groups
+
+    async def ask() -> "tuple[GroupDescription, list[TopicDescription]]":
+        async with client_of(endpoints, timeout) as client:
+            found = await client.admin.group(group)
+            return found, await client.admin.topics([DEAD_LETTER_PREFIX + group], system=True)
+
+    found, dead = run(ask())
+    rows = [_progress(found, topic) for topic in sorted({q.topic for q in found.queues})]
+    findings = diagnose_groups([found], dead)
+    if as_json:
+        told = [asdict(finding) for finding in findings]
+        counts = {"members": found.members, "clients": found.clients}
+        print_json({"group": group, **counts, "topics": rows, "findings": told})
+        return
+    print(f"consumers connected: {found.members} of the SDK, {found.clients} of RocketMQ's clients")
+    print_rows(rows, list(rows[0]) if rows else ["topic"], False)
+    show_findings(findings)
+
+
+def _progress(group: "GroupDescription", topic: str) -> dict[str, object]:
+    """How far a group is in a topic."""
+    queues = [queue for queue in group.queues if queue.topic == topic]
+    return {
+        "topic": topic,
+        "queues": len(queues),
+        "queues_read": sum(bool(queue.member_id) for queue in queues),
+        "queues_not_polled": sum(queue.not_polled for queue in queues),
+        "queues_behind": sum(queue.lag_messages > 0 for queue in queues),
+        "lag_messages": sum(queue.lag_messages for queue in queues),
+        "lag_seconds": max(queue.lag_ms for queue in queues) / 1000,
+    }
+
+
+@app.command("set")
+def set_(
+    group: str,
+    orderly: Annotated[
+        bool | None,
+        typer.Option(
+            "--orderly/--concurrent",
+            help="Deliver the messages of a queue one at a time, in order.",
+        ),
+    ] = None,
+    retry_times: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=INT_MAX,
+            help="Retries after the first attempt, before a message becomes a dead letter.",
+        ),
+    ] = None,
+    lite_topic: Annotated[
+        str | None, typer.Option(help="Topic whose lite topics it subscribes to; empty: none.")
+    ] = None,
+    exclusive: Annotated[
+        bool | None,
+        typer.Option(
+            "--exclusive/--shared", help="Whether a lite topic has one subscriber at a time."
+        ),
+    ] = None,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Create a group, or change how it consumes."""
+
+    async def ask() -> "GroupDescription":
+        async with client_of(endpoints, timeout) as client:
+            return await client.admin.put_group(
+                group,
+                orderly=orderly,
+                retry_times=retry_times,
+                lite_topic=lite_topic,
+                lite_exclusive=exclusive,
+            )
+
+    found = run(ask())
+    facts = {"group": found.group, "orderly": found.orderly, "retry_times": found.retry_times}
+    if found.lite_topic:
+        facts |= {"lite_topic": found.lite_topic, "exclusive": found.lite_exclusive}
+    print_facts(facts, as_json)
+
+
+for command in deadletters.COMMANDS:
+    app.command()(command)
+
+
+@app.command()
+def reset(
+    group: str,
+    topic: str,
+    to: Annotated[
+        str, typer.Option(help="earliest, latest, a time (10m, 2h, ISO, ms), or offset:N.")
+    ] = "earliest",
+    yes: Annotated[bool, Yes] = False,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Set the offsets of a group that has no members now."""
+    from duolog_server.ops.inspection.resets import BadResumePoint, resume_point_of
+
+    try:
+        point = resume_point_of(to)
+    except BadResumePoint as error:
+        fail(str(error), "duolog group reset --help")
+    confirm(f"Reset the offsets of {group} in {topic} to {to}?", yes)
+
+    async def ask() -> list["QueueOffset"]:
+        async with client_of(endpoints, timeout) as client:
+            return await client.admin.reset_group(group, topic, point.at, offset=point.offset)
+
+    rows = [
+        {"topic": found.topic, "queue_id": found.queue_id, "offset": found.offset}
+        for found in run(ask())
+    ]
+    print_rows(rows, ["topic", "queue_id", "offset"], as_json)
+
+
+@app.command()
+def delete(
+    group: str,
+    yes: Annotated[bool, Yes] = False,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Delete a group and its offsets."""
+    confirm(f"Delete group {group} and its offsets?", yes)
+
+    async def ask() -> None:
+        async with client_of(endpoints, timeout) as client:
+            await client.admin.delete_group(group)
+
+    run(ask())
+    if as_json:
+        print_facts({"deleted": group}, True)
+    else:
+        say(f"deleted {group}")

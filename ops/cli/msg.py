@@ -1,0 +1,382 @@
+"""`duolog msg`: send, get, find, track, tail. One message per line, JSON lines with --json."""
+
+import base64
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from duolog._columns import split_keys
+
+from duolog_server.ops.cli import waiting
+from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli.msgprinter import Format, Printer, Proto
+from duolog_server.ops.cli.output import (
+    INT_MAX,
+    Json,
+    Timeout,
+    fail,
+    help_of,
+    print_json,
+    print_rows,
+    run,
+    say,
+    when,
+)
+from duolog_server.ops.cli.places import PLACE, read_place
+from duolog_server.ops.inspection.messages import trace as way
+from duolog_server.ops.inspection.messages.tracerecords import TraceRecord
+
+if TYPE_CHECKING:
+    from duolog import Client, FoundMessage, Message, TrackedMessage
+
+    Shown = Message | FoundMessage
+
+app = typer.Typer(no_args_is_help=True)
+
+SEND_BATCH = 2000
+
+
+class _BadTemplate(Exception):
+    """A template is not valid."""
+
+
+def _filled(template: str, n: int, line: str) -> str:
+    """A template with its fields filled in. Raises _BadTemplate or KeyError."""
+    try:
+        return template.format(n=n, time=int(time.time() * 1000), line=line)
+    except IndexError:
+        raise _BadTemplate("{} names no field: use {line}, {n} or {time}") from None
+    except (ValueError, AttributeError, TypeError) as error:
+        raise _BadTemplate(str(error)) from None
+
+
+def _lines(template: str | None, count: int | None) -> Iterator[str]:
+    """Lines of stdin, or a template applied to them or to a counter."""
+    if count is not None:
+        for n in range(count):
+            yield _filled(template or "{n}", n, "")
+        return
+    for n, line in enumerate(sys.stdin):
+        text = line.rstrip("\n")
+        yield text if template is None else _filled(template, n, text)
+
+
+@app.command()
+def send(
+    topic: str,
+    body: Annotated[
+        str | None, typer.Argument(help="One message; default: read from stdin.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="Partition key; also indexed.")] = None,
+    keys: Annotated[list[str] | None, typer.Option(help="Further keys (repeatable).")] = None,
+    tags: Annotated[str | None, typer.Option(help="Tag to filter by.")] = None,
+    property_: Annotated[
+        list[str] | None, typer.Option("--property", help="Property NAME=VALUE (repeatable).")
+    ] = None,
+    queue: Annotated[int | None, typer.Option(max=INT_MAX, help="Queue to send to.")] = None,
+    delay: Annotated[
+        float | None, typer.Option(min=0, max=INT_MAX, help="Deliver after this many seconds.")
+    ] = None,
+    template: Annotated[str | None, typer.Option(help="Body template: {line} {n} {time}.")] = None,
+    count: Annotated[
+        int | None, typer.Option(min=0, help="Number of messages made from the template.")
+    ] = None,
+    lines_json: Annotated[
+        bool,
+        typer.Option(
+            "--lines-json", help='Input lines are JSON: {"body", "key", "keys", "tags", ...}.'
+        ),
+    ] = False,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Send messages: an argument, or every line of stdin."""
+    common: dict[str, Any] = {"key": key, "keys": keys or [], "tags": tags, "queue_id": queue}
+    common["properties"] = _properties(property_ or [])
+    common["delay"] = delay
+    if queue is not None and queue < 0:
+        fail(f"--queue is {queue}; it must not be negative", f"duolog topic stats {topic}")
+    source: Iterator[str] = iter([body]) if body is not None else _lines(template, count)
+
+    async def work() -> int:
+        import asyncio
+
+        sent = 0
+        async with client_of(endpoints, timeout) as client, client.producer() as producer:
+            while True:
+                chunk = list(itertools.islice(source, SEND_BATCH))
+                if not chunk:
+                    return sent
+                messages = [_message(text, common, lines_json) for text in chunk]
+                sends = [producer.send(topic, data, **how) for data, how in messages]
+                receipts = await asyncio.gather(*sends)
+                sent += len(receipts)
+                for receipt in receipts:
+                    if as_json:
+                        print_json(
+                            {
+                                "topic": receipt.topic,
+                                "queue_id": receipt.queue_id,
+                                "queue_offset": receipt.queue_offset,
+                                "unique_key": receipt.unique_key,
+                                "store_time": receipt.store_time_ms,
+                                "status": receipt.status,
+                            }
+                        )
+
+    try:
+        sent = run(work())
+    except KeyError as error:
+        fail(f"template {template!r}: unknown field {error}", "fields: line, n, time")
+    except _BadTemplate as error:
+        fail(f"template {template!r}: {error}", "for example 'order {n} at {time}'; write { as {{")
+    if not as_json:
+        say(f"sent {sent} messages to {topic}")
+
+
+def _properties(texts: list[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            fail(f"--property {text!r} is not NAME=VALUE", "duolog msg send --help")
+        found[name] = value
+    return found
+
+
+def _message(text: str, common: dict[str, Any], lines_json: bool) -> tuple[bytes, dict[str, Any]]:
+    if not lines_json:
+        return text.encode(errors="surrogateescape"), common
+    try:
+        return _from_json(json.loads(text), common)
+    except (ValueError, TypeError) as error:
+        fail(f"line {text[:80]!r} is not a message: {error}", 'a line such as {"body": "hello"}')
+
+
+def _from_json(fields: object, common: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    """Body and options of a message. Raises ValueError or TypeError."""
+    if not isinstance(fields, dict):
+        raise ValueError("it is not a JSON object")
+    how = {**common}
+    for name, kinds, wanted in _FIELDS:
+        value = fields.get(name)
+        if not value:
+            continue
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise ValueError(f'"{name}" must be {wanted}')
+        how[name] = split_keys(value) if name == "keys" and isinstance(value, str) else value
+    if how["queue_id"] is not None and not 0 <= how["queue_id"] <= INT_MAX:
+        raise ValueError(f'"queue_id" must be 0 to {INT_MAX}')
+    texts = [*how["properties"], *how["properties"].values(), *how["keys"]]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("keys and properties must be strings")
+    if "body_base64" in fields:
+        return base64.b64decode(fields["body_base64"]), how
+    if "body" not in fields:
+        raise ValueError('it has no "body"')
+    return str(fields["body"]).encode(), how
+
+
+_FIELDS: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
+    ("key", str, "a string"),
+    ("keys", (str, list), "a string or a list of strings"),
+    ("tags", str, "a string"),
+    ("queue_id", int, "an integer"),
+    ("properties", dict, "an object"),
+)
+
+
+@app.command()
+def get(
+    topic: str,
+    group: Annotated[str, typer.Option(help="Group to read as; its offsets are committed.")],
+    max_: Annotated[int, typer.Option("--max", help="Maximum number of messages.")] = 10,
+    tags: Annotated[
+        list[str] | None, typer.Option(help="Only messages with this tag (repeatable).")
+    ] = None,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for more messages.")] = 2.0,
+    template: Annotated[str | None, Format] = None,
+    proto: Annotated[str, Proto] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Consume up to --max messages as a group, and commit them."""
+    if max_ < 1:
+        fail(f"--max is {max_}; it must be at least 1", "duolog msg get --help")
+    printer = Printer(as_json, template, proto)
+
+    async def work() -> int:
+        async with client_of(endpoints, timeout) as client:
+            consumer = client.consumer(group, topic, tags=tags or [])
+            async with consumer:
+                shown = 0
+                while shown < max_ and (message := await consumer.get(wait)) is not None:
+                    printer.message(message)
+                    shown += 1
+                return shown
+
+    shown = run(work())
+    if shown < max_ and not as_json:
+        say(f"{shown} messages; no more arrived within {wait:g} s")
+
+
+@app.command()
+def find(
+    topic: Annotated[str, typer.Argument(help="Topic (not needed with --id).")] = "",
+    key: Annotated[str, typer.Option(help="A key of the message.")] = "",
+    unique_key: Annotated[str, typer.Option(help="The unique key its producer gave it.")] = "",
+    id_: Annotated[str, typer.Option("--id", help="The message id (32 or 56 hex digits).")] = "",
+    since: Annotated[str | None, typer.Option(help="Start time: 10m, 2h, ISO or ms.")] = None,
+    until: Annotated[str | None, typer.Option(help="End time: as --since.")] = None,
+    max_: Annotated[
+        int,
+        typer.Option("--max", min=1, max=INT_MAX, help="Maximum number of messages (64 by key)."),
+    ] = 32,
+    template: Annotated[str | None, Format] = None,
+    proto: Annotated[str, Proto] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Find messages by key, unique key, id, or time (--since alone)."""
+    if not (key or unique_key or id_ or since):
+        fail(
+            "give one of --key, --unique-key, --id or --since",
+            "duolog msg find TOPIC --key KEY | --unique-key K | --id ID | --since 10m",
+        )
+    printer = Printer(as_json, template, proto)
+    begin = when(since) if since else 0
+    end = when(until) if until else 0
+
+    from duolog_server.ops.inspection.messages.finding import by_time
+
+    async def work() -> "Sequence[Shown]":
+        async with client_of(endpoints, timeout) as client:
+            if key or unique_key or id_:
+                return await client.admin.find(
+                    topic,
+                    key=key,
+                    unique_key=unique_key,
+                    message_id=id_,
+                    count=max_,
+                    begin_ms=begin,
+                    end_ms=end,
+                )
+            return await by_time(client, topic, begin, end, max_)
+
+    found = run(work())
+    for message in found:
+        printer.message(message)
+    if not found and not as_json:
+        say("nothing found")
+
+
+@app.command()
+def track(
+    topic: str,
+    key: Annotated[str, typer.Option(help="A key of the message.")] = "",
+    unique_key: Annotated[str, typer.Option(help="The unique key its producer gave it.")] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Show the way of messages: sent, delayed, stored, and what every consumer group did."""
+    if not (key or unique_key):
+        fail("give --key or --unique-key", "duolog msg track TOPIC --key KEY | --unique-key K")
+
+    from duolog_server.ops.inspection.messages.finding import client_records
+
+    async def work() -> "list[tuple[TrackedMessage, list[TraceRecord]]]":
+        async with client_of(endpoints, timeout) as client:
+            messages = await client.admin.track_key(topic, key or unique_key)
+            return [
+                (message, await client_records(client, message.unique_key)) for message in messages
+            ]
+
+    found = run(work())
+    if as_json:
+        print_json([way.as_json(*one) for one in found])
+        return
+    print_rows([row for one in found for row in way.rows(*one)], way.COLUMNS, False)
+
+
+for command in waiting.COMMANDS:
+    app.command()(command)
+
+
+@app.command()
+def tail(
+    topic: str,
+    tags: Annotated[
+        list[str] | None, typer.Option(help="Only messages with this tag (repeatable).")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="Start time: 10m, 2h, ISO or ms.")] = None,
+    from_: Annotated[
+        str,
+        typer.Option("--from", help=f"Start at {PLACE}, and show that queue alone."),
+    ] = "",
+    max_: Annotated[
+        int | None, typer.Option("--max", min=1, help="Stop after this many messages.")
+    ] = None,
+    template: Annotated[str | None, Format] = None,
+    proto: Annotated[str, Proto] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Show messages of all queues as they arrive, without a group."""
+    printer = Printer(as_json, template, proto)
+    from duolog import Start
+
+    if since and from_:
+        fail("give --since or --from, not both", help_of())
+    begin = when(since) if since else Start.LATEST
+    place = read_place(from_, "duolog group show GROUP --json") if from_ else None
+
+    async def follow(client: "Client", queue_id: int, shown: list[int]) -> None:
+        group = place.replica_group if place is not None else None
+        if place is not None:
+            offset = place.offset
+        else:
+            offset = await client.admin.offset_at_time(topic, queue_id, begin)
+        while max_ is None or len(shown) < max_:
+            batch = await client.pull(
+                topic, queue_id, offset, wait=20.0, tags=tags or [], group=group
+            )
+            for message in batch:
+                if tags and message.tags not in tags:
+                    continue
+                if max_ is not None and len(shown) >= max_:
+                    return
+                shown.append(1)
+                printer.message(message)
+                sys.stdout.flush()
+            offset = batch.next_offset
+
+    async def work() -> None:
+        import asyncio
+
+        from duolog import UnknownTopic
+        from duolog._background import together
+
+        async with client_of(endpoints, timeout) as client:
+            topics = await client.admin.topics([topic])
+            if not topics:
+                raise UnknownTopic(f"topic {topic!r} does not exist")
+            shown: list[int] = []
+            async with together() as tasks:
+                following = [
+                    tasks.create_task(follow(client, queue_id, shown))
+                    for queue_id in ([place.queue_id] if place else range(topics[0].queues))
+                ]
+                await asyncio.wait(following, return_when=asyncio.FIRST_COMPLETED)
+                for task in following:  # as many were shown as were asked for
+                    task.cancel()
+
+    run(work())

@@ -1,0 +1,274 @@
+"""`duolog pipeline`: jobs on Spark over store directories and topics."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, caller
+from duolog_server.ops.cli.output import (
+    Json,
+    fail,
+    print_facts,
+    print_json,
+    print_rows,
+    say,
+)
+from duolog_server.ops.cli.store import Entries, Slots, index_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from duolog_server.pipeline.audit import Audit, Difference
+
+app = typer.Typer(no_args_is_help=True)
+T = TypeVar("T")
+
+Directory = typer.Argument(help="Store directory.", metavar="DIR")
+Master = typer.Option("--master", help="Where Spark runs: local[*], spark://HOST:PORT, ...")
+PROBLEM_COLUMNS = ("kind", "segment", "offset", "bytes", "reason")
+
+
+def run_job(
+    name: str,
+    master: str,
+    work: Callable[["SparkSession"], T],
+    check: Callable[[], object] = lambda: None,
+    *,
+    topics: bool = True,
+) -> T:
+    """Run with a Spark session; an error ends the command with one line.
+
+    check: refuses what can be refused before Spark starts, which takes seconds. topics: whether
+    the job reads or writes topics.
+    """
+    from duolog import DuologError
+
+    from duolog_server.pipeline.errors import BadJob
+    from duolog_server.pipeline.session import end_session, spark_session
+    from duolog_server.pipeline.sparkerrors import reason_of
+    from duolog_server.store.errors import StoreError
+
+    refused = (BadJob, DuologError, StoreError, OSError)
+    try:
+        check()
+    except refused as error:
+        fail(str(error), f"duolog pipeline {name} --help")
+    try:
+        spark = spark_session(name, master, topics=topics)
+    except BadJob as error:
+        fail(str(error), "duolog pipeline --help")
+    try:
+        return work(spark)
+    except refused as error:
+        fail(str(error), f"duolog pipeline {name} --help")
+    except Exception as error:
+        kind = type(error).__module__
+        if not kind.startswith(("pyspark", "py4j")):
+            raise
+        fail(reason_of(error), f"duolog pipeline {name} --help")
+    finally:
+        end_session(spark)
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+        bar = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(bar, completed=done, total=total)
+
+
+@app.command()
+def audit(
+    directory: Annotated[Path, Directory],
+    against: Annotated[
+        Path | None, typer.Option(help="Another replica's directory, to compare with.")
+    ] = None,
+    master: Annotated[str, Master] = "",
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Verify every record; with --against, print the first record in which two replicas differ."""
+    from duolog_server.pipeline.audit import audit as work
+    from duolog_server.pipeline.audit import compare
+    from duolog_server.pipeline.segments import segments_of
+
+    directories = [one for one in (directory, against) if one is not None]
+
+    def both(spark: "SparkSession") -> "tuple[Audit, Audit | None, Difference | None]":
+        found = work(spark, directory)
+        if against is None:
+            return found, None, None
+        other = work(spark, against)
+        end = min(found.max_offset, other.max_offset)
+        return found, other, compare(spark, directory, against, end)
+
+    found, other, difference = run_job(
+        "audit", master, both, lambda: [segments_of(one) for one in directories], topics=False
+    )
+    for one in (found, other):
+        if one is not None and one.held:
+            say(f"{one.directory} is held by a running node: it is read as it is, and not changed")
+        if one is not None and one.copied:
+            say(
+                f"{one.directory} was copied while a node wrote to it: what its log lacks at "
+                "the end is not lost, the original has it"
+            )
+    problems = [*found.problems, *(other.problems if other is not None else [])]
+    facts = {k: v for k, v in found.to_json().items() if k != "problems"}
+    if as_json:
+        compared = {"difference": asdict(difference) if difference else None} if other else {}
+        print_json({**facts, "problems": [asdict(p) for p in problems], **compared})
+    else:
+        print_facts(facts, False)
+        if problems:
+            print_rows([asdict(p) for p in problems], PROBLEM_COLUMNS, False)
+        if difference is not None:
+            say(f"the replicas differ from offset {difference.offset:,}:")
+            print_facts({f"here {k}": v for k, v in difference.record.items()}, False)
+            print_facts({f"there {k}": v for k, v in difference.other.items()}, False)
+        elif other is not None:
+            say("the replicas do not differ")
+    if problems or difference is not None:
+        raise typer.Exit(2)
+
+
+@app.command()
+def rebuild(
+    directory: Annotated[Path, Directory],
+    index_slots: Slots = None,
+    index_entries: Entries = None,
+    master: Annotated[str, Master] = "",
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Rebuild consume queues and index from the commit log; the node must be stopped."""
+    from duolog_server.pipeline.rebuild import rebuild as work
+    from duolog_server.pipeline.segments import segments_of
+
+    given = index_slots is not None or index_entries is not None
+    options = index_options(index_slots, index_entries) if given else None
+    made = run_job(
+        "rebuild",
+        master,
+        lambda s: work(s, directory, options),
+        lambda: segments_of(directory),
+        topics=False,
+    )
+    print_facts(asdict(made), as_json)
+
+
+@app.command()
+def tier(
+    directory: Annotated[Path, Directory],
+    out: Annotated[Path, typer.Option(help="Folder for the Parquet files.")],
+    group: Annotated[str, typer.Option(help="Replica group that the log belongs to.")] = "broker-a",
+    compression: Annotated[
+        str, typer.Option(help="Compression: zstd, snappy, gzip or none.")
+    ] = "zstd",
+    master: Annotated[str, Master] = "",
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Write sealed segments as Parquet by topic and day, each segment once."""
+    from duolog_server.pipeline.tier import check
+    from duolog_server.pipeline.tier import tier as work
+
+    if compression not in ("zstd", "snappy", "gzip", "none"):
+        fail(
+            f"--compression {compression!r}: must be zstd, snappy, gzip or none",
+            "duolog pipeline tier",
+        )
+    made = run_job(
+        "tier",
+        master,
+        lambda s: work(s, directory, out, group, compression),
+        lambda: check(directory, out, group),
+        topics=False,
+    )
+    columns = ("segment", "rows", "files", "bytes", "before")
+    print_rows([asdict(one) for one in made], columns, as_json)
+
+
+@app.command()
+def replay(
+    topic: Annotated[str, typer.Option("--to", help="Topic to send to.")],
+    path: Annotated[
+        str, typer.Argument(help="File or folder: Parquet, JSON lines or CSV.", metavar="PATH")
+    ] = "",
+    source: Annotated[str, typer.Option("--from", help="Topic to read instead of files.")] = "",
+    file_format: Annotated[str, typer.Option("--format", help="parquet, json or csv.")] = "",
+    sql: Annotated[str, typer.Option(help="SQL query over the view `source`.")] = "",
+    body: Annotated[str, typer.Option(help="Column with the body; default: the row as JSON.")] = "",
+    key: Annotated[str, typer.Option(help="Column with the key.")] = "",
+    tags: Annotated[str, typer.Option(help="Column with the tags.")] = "",
+    event_time: Annotated[
+        str, typer.Option("--time", help="Column with the time of the event.")
+    ] = "",
+    order: Annotated[
+        list[str] | None, typer.Option(help="Column to order by (repeatable).")
+    ] = None,
+    rate: Annotated[float, typer.Option(help="Messages per second; 0: no limit.")] = 0.0,
+    name: Annotated[str, typer.Option(help="Name of the replay: sends each row once.")] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    master: Annotated[str, Master] = "",
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Send files, or a topic's messages, into a topic."""
+    from duolog_server.pipeline.replay import check
+    from duolog_server.pipeline.replay import replay as work
+    from duolog_server.pipeline.replayoptions import Replay
+
+    what = Replay(
+        endpoints,
+        topic,
+        path,
+        file_format,
+        source,
+        sql,
+        body,
+        key,
+        tags,
+        event_time,
+        tuple(order or ()),
+        rate,
+        name,
+        caller(),
+    )
+    with _bar("replay") as progress:
+        made = run_job(
+            "replay", master, lambda spark: work(spark, what, progress), lambda: check(what)
+        )
+    print_facts({**asdict(made), "seconds": round(made.seconds, 3)}, as_json)
+
+
+@app.command()
+def report(
+    out: Annotated[Path, typer.Option(help="Folder for the tables and the page.")],
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", help="Topic (repeatable); default: all.")
+    ] = None,
+    parquet: Annotated[str, typer.Option("--tier", help="Folder with tiered messages.")] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    master: Annotated[str, Master] = "",
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Report traffic, sizes, delays and lag, as tables and one HTML page."""
+    from duolog_server.pipeline.report import Source, check
+    from duolog_server.pipeline.report import report as work
+
+    source = Source(endpoints, topics or (), parquet, caller())
+    made = run_job(
+        "report", master, lambda spark: work(spark, source, out), lambda: check(source, out)
+    )
+    if as_json:
+        print_json(asdict(made))
+        return
+    columns = ("topic", "messages", "bytes", "largest", "delay_p50_ms", "delay_p99_ms")
+    print_rows(made.topics, columns, False)
+    say(f"{made.page}")

@@ -1,0 +1,130 @@
+"""`duolog quota`: list, set, delete the quotas of users, client addresses, topics, namespaces."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli.output import (
+    Json,
+    Timeout,
+    Yes,
+    confirm,
+    fail,
+    help_of,
+    print_facts,
+    print_rows,
+    run,
+    say,
+    shortened,
+)
+
+if TYPE_CHECKING:
+    from duolog import Quota
+
+app = typer.Typer(no_args_is_help=True)
+
+Subject = typer.Argument(
+    metavar="SUBJECT",
+    help="User:NAME, Client:ADDRESS, Topic:NAME or Namespace:NAME; with the name * every one "
+    "without a quota of its own.",
+)
+LIMITS = ("bytes_in", "messages_in", "bytes_out", "messages_out", "connections", "topics")
+DIGITS_MAX = 30  # the node says which numbers a limit may have
+UNITS = {"k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+
+
+def amount(text: str) -> int:
+    """The number that a text stands for: 5000, 5k, 10Mi; `none` is 0. Raises BadParameter."""
+    word = text.strip().lower()
+    if word == "none":
+        return 0
+    digits = word.rstrip("kmgi")
+    unit = word[len(digits) :]
+    if not digits.isdecimal() or len(digits) > DIGITS_MAX or (unit and unit not in UNITS):
+        raise typer.BadParameter(
+            f"{shortened(text)!r} is no number, as 5000, 5k or 10Mi, nor `none`"
+        )
+    return int(digits) * UNITS.get(unit, 1)
+
+
+def _limit(help_: str) -> object:
+    return typer.Option(parser=amount, metavar="NUMBER", help=help_)
+
+
+def _row(quota: "Quota") -> dict[str, object]:
+    limits = {name: getattr(quota, name) or "none" for name in LIMITS}
+    return {"subject": quota.subject, **limits, "burst_ms": quota.burst_ms}
+
+
+@app.command("list")
+def list_(
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """List all quotas."""
+
+    async def ask() -> "list[Quota]":
+        async with client_of(endpoints, timeout) as client:
+            return await client.admin.quotas()
+
+    print_rows(map(_row, run(ask())), ["subject", *LIMITS, "burst_ms"], as_json)
+
+
+@app.command("set")
+def set_(
+    subject: Annotated[str, Subject],
+    bytes_in: Annotated[int | None, _limit("Bytes that may be sent in a second.")] = None,
+    messages_in: Annotated[int | None, _limit("Messages that may be sent in a second.")] = None,
+    bytes_out: Annotated[int | None, _limit("Bytes that may be read in a second.")] = None,
+    messages_out: Annotated[int | None, _limit("Messages that may be read in a second.")] = None,
+    connections: Annotated[
+        int | None, _limit("Connections of a user or an address with one node.")
+    ] = None,
+    topics: Annotated[int | None, _limit("Topics that a user created, or of a namespace.")] = None,
+    burst_ms: Annotated[
+        int | None,
+        typer.Option(min=1, help="After a pause, so much of a rate passes at once [1000]."),
+    ] = None,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Set limits: 5000, 5k, 10Mi, or `none` for no limit. Those that are not named stay."""
+    named = {
+        "bytes_in": bytes_in,
+        "messages_in": messages_in,
+        "bytes_out": bytes_out,
+        "messages_out": messages_out,
+        "connections": connections,
+        "topics": topics,
+        "burst_ms": burst_ms,
+    }
+    limits = {name: value for name, value in named.items() if value is not None}
+    if not limits:
+        fail("no limit is named", help_of())
+
+    async def ask() -> "Quota":
+        async with client_of(endpoints, timeout) as client:
+            return await client.admin.put_quota(subject, **limits)
+
+    print_facts(_row(run(ask())), as_json)
+
+
+@app.command()
+def delete(
+    subject: Annotated[str, Subject],
+    yes: Annotated[bool, Yes] = False,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+) -> None:
+    """Take all limits from a subject."""
+    confirm(f"Delete the quota of {subject}?", yes)
+
+    async def ask() -> None:
+        async with client_of(endpoints, timeout) as client:
+            await client.admin.delete_quota(subject)
+
+    run(ask())
+    say(f"deleted the quota of {subject}")

@@ -1,0 +1,193 @@
+"""`duolog topic`: list, create, alter, delete, stats."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli.output import (
+    INT_MAX,
+    After,
+    Contains,
+    Json,
+    Limit,
+    Timeout,
+    Yes,
+    confirm,
+    fail,
+    print_facts,
+    print_rows,
+    run,
+    say,
+    say_next,
+)
+from duolog_server.ops.inspection.times import iso
+
+if TYPE_CHECKING:
+    from duolog import Page, TopicDescription
+
+app = typer.Typer(no_args_is_help=True)
+
+
+def _row(topic: "TopicDescription") -> dict[str, object]:
+    return {
+        "topic": topic.topic,
+        "group": topic.group,
+        "queues": topic.queues,
+        "perm": topic.perm,
+        "type": topic.message_type or "any",
+        **({"lite_ttl": topic.lite_ttl_minutes} if topic.lite_ttl_minutes else {}),
+        **({"owner": topic.owner} if topic.owner else {}),
+        **({"retention_hours": topic.retention_hours} if topic.retention_hours else {}),
+        "messages": sum(s.max_offset - s.min_offset for s in topic.stats),
+    }
+
+
+@app.command("list")
+def list_(
+    system: Annotated[bool, typer.Option(help="Include system topics.")] = False,
+    contains: Annotated[str, Contains] = "",
+    limit: Annotated[int | None, Limit] = None,
+    after: Annotated[str, After] = "",
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """List topics by name: all of them, or a part."""
+
+    async def ask() -> "Page[TopicDescription]":
+        async with client_of(endpoints, timeout) as client:
+            return await client.admin.topics_page(
+                contains, after=after, limit=limit or 0, system=system
+            )
+
+    page = run(ask())
+    print_rows(map(_row, page.rows), ["topic", "group", "queues", "perm", "messages"], as_json)
+    say_next(page)
+
+
+@app.command()
+def create(
+    topic: str,
+    queues: Annotated[int, typer.Option(max=INT_MAX, help="Number of queues.")] = 4,
+    perm: Annotated[int, typer.Option(max=6, help="Permissions: 4 read + 2 write.")] = 6,
+    message_type: Annotated[
+        str,
+        typer.Option(
+            "--type", help="NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or LITE; default: any."
+        ),
+    ] = "",
+    lite_ttl: Annotated[
+        int,
+        typer.Option(
+            max=INT_MAX, help="Minutes without a message before a lite topic expires; 0: never."
+        ),
+    ] = 0,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Create a topic."""
+    if queues < 1 or perm < 1:
+        fail(f"queues {queues}, perm {perm}: both must be at least 1", "duolog topic create --help")
+    if lite_ttl < 0:
+        fail(f"--lite-ttl is {lite_ttl}; it must not be negative", "duolog topic create --help")
+
+    async def ask() -> "TopicDescription":
+        async with client_of(endpoints, timeout) as client:
+            return await client.admin.create_topic(
+                topic, queues, perm, message_type=message_type, lite_ttl_minutes=lite_ttl
+            )
+
+    print_facts(_row(run(ask())), as_json)
+
+
+@app.command()
+def alter(
+    topic: str,
+    queues: Annotated[
+        int | None,
+        typer.Option(min=1, max=INT_MAX, help="New number of queues; it can only grow."),
+    ] = None,
+    perm: Annotated[
+        int | None, typer.Option(min=2, max=6, help="Permissions: 4 read + 2 write.")
+    ] = None,
+    lite_ttl: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=INT_MAX,
+            help="Minutes without a message before a lite topic expires; 0: never.",
+        ),
+    ] = None,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Add queues, or change permissions."""
+    if queues is None and perm is None and lite_ttl is None:
+        fail("nothing to change: give --queues, --perm or --lite-ttl", "duolog topic alter --help")
+
+    async def ask() -> "TopicDescription":
+        async with client_of(endpoints, timeout) as client:
+            return await client.admin.alter_topic(
+                topic, queues or 0, perm or 0, lite_ttl_minutes=lite_ttl
+            )
+
+    print_facts(_row(run(ask())), as_json)
+
+
+@app.command()
+def delete(
+    topic: str,
+    yes: Annotated[bool, Yes] = False,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Delete a topic and its messages."""
+    confirm(f"Delete topic {topic} and all its messages?", yes)
+
+    async def ask() -> None:
+        async with client_of(endpoints, timeout) as client:
+            await client.admin.delete_topic(topic)
+
+    run(ask())
+    if as_json:
+        print_facts({"deleted": topic}, True)
+    else:
+        say(f"deleted {topic}")
+
+
+@app.command()
+def stats(
+    topic: str,
+    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
+    timeout: Annotated[float, Timeout] = 10.0,
+    as_json: Annotated[bool, Json] = False,
+) -> None:
+    """Show the queues of a topic: offsets, time of the last message, bytes in the log.
+
+    A node that does not know the bytes yet counts some millions of messages in each call.
+    """
+
+    async def ask() -> "list[TopicDescription]":
+        async with client_of(endpoints, timeout) as client:
+            return await client.admin.topics([topic], sizes=True)
+
+    found = run(ask())
+    if not found:
+        fail(f"topic {topic!r} does not exist", "duolog topic list")
+    rows = [
+        {
+            "queue_id": s.queue_id,
+            "min_offset": s.min_offset,
+            "max_offset": s.max_offset,
+            "last_store_time": s.last_store_time_ms if as_json else iso(s.last_store_time_ms),
+            "log_bytes": s.log_bytes,
+        }
+        for topic_row in found
+        for s in topic_row.stats
+    ]
+    columns = ["queue_id", "min_offset", "max_offset", "last_store_time", "log_bytes"]
+    print_rows(rows, columns, as_json)

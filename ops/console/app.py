@@ -1,0 +1,155 @@
+"""The console as an ASGI application: which address has which page, and what runs beside them.
+
+Rules: every call to a node is made as the user who is logged in, so that the nodes decide what may
+be seen. A page and an action are found here and nowhere else; neither knows of HTTP.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from duolog_server.ops.console.actions import groups as group_actions
+from duolog_server.ops.console.actions import messages as message_actions
+from duolog_server.ops.console.actions import nodes as node_actions
+from duolog_server.ops.console.actions import searches as search_actions
+from duolog_server.ops.console.actions import topics as topic_actions
+from duolog_server.ops.console.actions.deferred import halves, recalls, redelivery
+from duolog_server.ops.console.http.security import App, Protected
+from duolog_server.ops.console.pages.audit import audit
+from duolog_server.ops.console.pages.cluster import cluster, doctor
+from duolog_server.ops.console.pages.deferred.dead import dead, dead_export
+from duolog_server.ops.console.pages.deferred.delayed import delayed
+from duolog_server.ops.console.pages.deferred.half import half
+from duolog_server.ops.console.pages.deferred.path import way
+from duolog_server.ops.console.pages.groups import group, groups
+from duolog_server.ops.console.pages.messages.finding import messages
+from duolog_server.ops.console.pages.messages.message import message
+from duolog_server.ops.console.pages.rights import rights
+from duolog_server.ops.console.pages.tail import tail
+from duolog_server.ops.console.pages.topics import topic, topics
+from duolog_server.ops.console.requests.changes import Changes
+from duolog_server.ops.console.requests.downloads import Downloads
+from duolog_server.ops.console.requests.live_pages import Looks
+from duolog_server.ops.console.requests.logins import Logins
+from duolog_server.ops.console.sessions import clock
+from duolog_server.ops.console.sessions.sessions import MakeClient, Sessions
+from duolog_server.ops.console.sessions.viewers import Viewers
+from duolog_server.ops.console.settings import Settings
+from duolog_server.ops.console.view import addresses as at
+from duolog_server.ops.console.view.visits import Action, Download, Page
+
+EXPIRE_SECONDS = 30.0
+NOWHERE = (404, 405)  # also addresses that forms are sent to, and that have no page
+STATIC = Path(__file__).parent / "static"
+PAGES: Mapping[str, Page] = {
+    at.CLUSTER: cluster,
+    at.DOCTOR: doctor,
+    at.TOPICS: topics,
+    at.TOPIC: topic,
+    at.TAIL: tail,
+    at.MESSAGE: message,
+    at.GROUPS: groups,
+    at.GROUP: group,
+    at.DEAD: dead,
+    at.MESSAGES: messages,
+    at.WAY: way,
+    at.DELAYED: delayed,
+    at.HALVES: half,
+    at.RIGHTS: rights,
+    at.AUDIT: audit,
+}
+DOWNLOADS: Mapping[str, Download] = {at.DEAD_EXPORT: dead_export}
+ACTIONS: Mapping[str, Action] = {
+    at.TOPIC_CREATE: topic_actions.CREATE,
+    at.TOPIC_ALTER: topic_actions.ALTER,
+    at.TOPIC_DELETE: topic_actions.DELETE,
+    at.MESSAGE_SEND: message_actions.SEND,
+    at.MESSAGE_AGAIN: message_actions.AGAIN,
+    at.GROUP_RESET: group_actions.RESET,
+    at.GROUP_DELETE: group_actions.DELETE,
+    at.GROUP_REDELIVER: redelivery.REDELIVER,
+    at.SEARCH_STOP: search_actions.STOP,
+    at.SEARCH_AGAIN: search_actions.AGAIN,
+    at.DELAYED_RECALL: recalls.RECALL,
+    at.HALF_DECIDE: halves.DECIDE,
+    at.NODE_SWITCH: node_actions.SWITCH,
+    at.NODE_DRAIN: node_actions.DRAIN,
+    at.NODE_UNDRAIN: node_actions.UNDRAIN,
+}
+
+
+class Console:
+    """The application and its state."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client_of: MakeClient,
+        seconds: Callable[[], float] = clock.seconds,
+    ) -> None:
+        """client_of: a client of the nodes as a user; as nobody with two empty words."""
+        self._settings = settings
+        self._viewers = Viewers(settings, client_of, seconds)
+        self.looks = Looks(self._viewers)
+        self._changes = Changes(self._viewers)
+        self._downloads = Downloads(self._viewers)
+        self._logins = Logins(self._viewers)
+
+    @property
+    def sessions(self) -> Sessions:
+        """Who is logged in."""
+        return self._viewers.sessions
+
+    def app(self) -> App:
+        """What a server serves."""
+        made = Starlette(
+            routes=list(self._routes()),
+            lifespan=self._life,
+            exception_handlers=dict.fromkeys(NOWHERE, self.looks.nowhere),
+        )
+        made.router.redirect_slashes = False  # it names this console as its Host and port say
+        settings = self._settings
+        return Protected(made, loopback_only=settings.loopback, origins=settings.origins)
+
+    def _routes(self) -> Iterator[BaseRoute]:
+        yield Route(at.LOGIN, self._logins.page, methods=["GET"])
+        yield Route(at.LOGIN, self._logins.log_in, methods=["POST"])
+        yield Route(at.LOGOUT, self._logins.log_out, methods=["POST"])
+        yield Route(at.UNDO, self._changes.undo, methods=["POST"])
+        yield Mount(at.STATIC, StaticFiles(directory=STATIC))
+        for path, page in PAGES.items():
+            yield Route(path, partial(self.looks.page, page), methods=["GET"])
+        for path, download in DOWNLOADS.items():
+            yield Route(path, partial(self._downloads.file, download), methods=["GET"])
+        for path, action in ACTIONS.items():
+            ask = partial(self.looks.page, action.ask, followed=False)
+            yield Route(path, ask, methods=["GET"])
+            yield Route(path, partial(self._changes.act, action), methods=["POST"])
+
+    @asynccontextmanager
+    async def _life(self, app: Starlette) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as tasks:
+            expiring = tasks.create_task(self._expire())
+            try:
+                yield
+            finally:
+                expiring.cancel()
+        await self.close()
+
+    async def close(self) -> None:
+        """End all sessions."""
+        await self._viewers.close()
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_SECONDS)
+            await self.sessions.expire()
+
+
+__all__ = ["Console"]

@@ -1,0 +1,155 @@
+"""Who leads, who is in sync, and what is wrong."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from duolog import GroupRoute, NodeStatus, SlaveStatus
+
+from duolog_server.ops.console.view.formatting import counted, listed
+from duolog_server.ops.console.view.rates import Flow
+from duolog_server.ops.console.view.timeline import TimeLine, time_line
+from duolog_server.ops.console.view.visits import Shown, Visit
+from duolog_server.ops.inspection.doctor.diagnosis import diagnose
+from duolog_server.ops.inspection.doctor.findings import ERROR, NOTE, Finding, Seen, replica_of
+from duolog_server.ops.inspection.masterships import Led, led
+from duolog_server.ops.inspection.survey import examine, look_at_nodes
+
+LOOK_SECONDS = 10.0
+EPOCHS = 8  # that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node as the page shows it. lag_bytes: None where it is not known. why: what is wrong."""
+
+    node: NodeStatus
+    reached: bool
+    in_sync: bool
+    drained: bool
+    lag_bytes: int | None
+    lag_ms: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBlock:
+    """A replica group. masterships: those of the line, the newest first."""
+
+    route: GroupRoute
+    master: NodeStatus | None
+    nodes: Sequence[NodeRow]
+    flows: dict[str, Flow]
+    masterships: Sequence[Led]
+    line: TimeLine
+
+
+async def cluster(visit: Visit) -> Shown:
+    """The cluster as it is now."""
+    seen = await look_at_nodes(visit.client, visit.endpoints)
+    findings = diagnose(seen)
+    blocks = [_block(visit, seen, route) for route in seen.route.groups]
+    facts = {
+        "sentence": sentence(seen, findings),
+        "alarm": any(one.severity == ERROR for one in findings),
+        "findings": [one for one in findings if one.severity != NOTE],
+        "groups": blocks,
+        "silent": seen.silent,
+    }
+    return Shown("cluster.html", "Cluster", facts, "duolog cluster status")
+
+
+async def doctor(visit: Visit) -> Shown:
+    """What is wrong, in nodes and consumer groups, and still is a moment later."""
+    findings = await examine(visit.client, visit.endpoints, LOOK_SECONDS)
+    worst = [one for one in findings if one.severity != NOTE]
+    told = f"{counted(len(worst), 'thing')} to look at." if worst else "Nothing is wrong."
+    facts = {"sentence": told, "alarm": any(one.severity == ERROR for one in findings)}
+    return Shown("doctor.html", "Doctor", {**facts, "findings": findings}, "duolog doctor")
+
+
+def sentence(seen: Seen, findings: Sequence[Finding]) -> str:
+    """How the cluster is, in words."""
+    errors = [one for one in findings if one.severity == ERROR]
+    if errors:
+        first = f"{errors[0].where}: {errors[0].what}."
+        more = f" And {len(errors) - 1} more." if len(errors) > 1 else ""
+        return first[0].upper() + first[1:] + more
+    return " ".join((_replicas(seen), *_leaders(seen.route.groups), *_silent(seen)))
+
+
+def _replicas(seen: Seen) -> str:
+    groups = seen.route.groups
+    members = [replica for group in groups for replica in group.replicas]
+    in_sync = sum(replica.in_sync for replica in members)
+    if not members:
+        return f"{counted(len(seen.nodes), 'node')} with fixed roles."
+    of = f" of {counted(len(groups), 'replica group')}" if len(groups) > 1 else ""
+    if in_sync == len(members) and not seen.silent:
+        return f"All {counted(in_sync, 'replica')}{of} in sync." if in_sync > 1 else "One replica."
+    if in_sync == len(members):  # those that are silent may be members, too
+        return f"{counted(in_sync, 'replica')}{of} in sync."
+    return f"{in_sync} of {counted(len(members), 'replica')}{of} in sync."
+
+
+def _silent(seen: Seen) -> Iterator[str]:
+    if seen.silent:
+        yield f"{listed(list(seen.silent))} {'do' if len(seen.silent) > 1 else 'does'} not answer."
+
+
+def _leaders(groups: Iterable[GroupRoute]) -> Iterator[str]:
+    elected = [group for group in groups if group.epoch and group.master]
+    if len(elected) == 1:
+        yield f"{elected[0].master} leads epoch {elected[0].epoch}."
+    elif elected:
+        yield f"{listed([f'{one.master} leads {one.group}' for one in elected])}."
+
+
+def _block(visit: Visit, seen: Seen, route: GroupRoute) -> GroupBlock:
+    own = [node for node in seen.nodes if node.replication.group == route.group]
+    master = next((node for node in own if node.is_master and not node.stale), None)
+    told = {slave.name: slave for slave in master.replication.slaves} if master else {}
+    rows = [_row(seen, route, node, told.get(node.name)) for node in own]
+    masterships = led(master.replication.masterships)[-EPOCHS:] if master else []
+    return GroupBlock(
+        route,
+        master,
+        sorted(rows, key=lambda row: row.node.name),
+        dict(_flows(visit, route.group, master)) if master else {},
+        masterships[::-1],
+        time_line(masterships),
+    )
+
+
+def _row(seen: Seen, route: GroupRoute, node: NodeStatus, told: SlaveStatus | None) -> NodeRow:
+    replica = replica_of(seen.route, node)
+    replication = node.replication
+    in_sync = replica.in_sync if replica is not None else bool(told and told.in_sync)
+    lag: int | None = None
+    lag_ms = 0
+    if told is not None:
+        lag, lag_ms = told.lag_bytes, told.lag_ms
+    elif not node.is_master and not node.stale:
+        lag, lag_ms = replication.lag_bytes, replication.lag_ms
+    why = node.fence_reason or replication.refusal or replication.reason
+    if told is not None and told.reason:
+        why = why or told.reason
+    return NodeRow(
+        node,
+        (route.group, node.name) not in seen.unreachable and not node.stale,
+        in_sync or (node.is_master and not node.stale),
+        replica is not None and replica.drained,
+        lag,
+        lag_ms,
+        why or ", ".join(node.flags),
+    )
+
+
+def _flows(visit: Visit, group: str, master: NodeStatus) -> Iterator[tuple[str, Flow]]:
+    for name in ("messages_in", "messages_out", "bytes_in", "bytes_out"):
+        points = visit.rates.note(
+            f"{group}/{master.name}/{master.start_time_ms}/{name}", getattr(master, name), visit.now
+        )
+        yield name, Flow.of(points)
+
+
+__all__ = ["cluster", "doctor", "sentence"]

@@ -1,0 +1,62 @@
+"""Lists that are searched, a page at a time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from duolog import Page
+
+from duolog_server.ops.console.view.addresses import address
+from duolog_server.ops.console.view.formatting import counted
+from duolog_server.ops.console.view.visits import Visit
+
+ROWS = 100
+LIST_SECONDS = 5.0  # between two looks of a live list: nodes look through all names for it
+LIVE_ROWS_MAX = 500  # of a live page: they are rendered each second, for each viewer
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Links to other pages of a list; empty where there is none."""
+
+    first: str = ""
+    next: str = ""
+    previous: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ListPlace:
+    """Where in a list somebody is. contains: a part of names. after: the name before the page."""
+
+    contains: str = ""
+    after: str = ""
+    limit: int = ROWS
+
+    def flags(self) -> list[str]:
+        """The same place for the command line."""
+        flags = {"--contains": self.contains, "--after": self.after}
+        return [word for flag, value in flags.items() if value for word in (flag, value)]
+
+
+def list_place(visit: Visit) -> ListPlace:
+    """Where a link or the search leads."""
+    return ListPlace(visit.query.get("q", ""), visit.query.get("after", ""))
+
+
+def listing(pattern: str, at: ListPlace, page: Page[Any], noun: str) -> Mapping[str, object]:
+    """What the template of a list shows. pattern: the address of the list."""
+    matching = f" whose names contain “{at.contains}”" if at.contains else ""
+    count = counted(page.total, noun) if page.total else f"No {noun}s"
+    query: dict[str, object] = {"q": at.contains}
+    return {
+        "sentence": f"{count}{matching}.",
+        "rows": page.rows,
+        "q": at.contains,
+        "pages": Pages(
+            first=address(pattern, query) if at.after else "",
+            next=address(pattern, {**query, "after": page.next}) if page.next else "",
+        ),
+    }
+
+
+__all__ = ["LIST_SECONDS", "LIVE_ROWS_MAX", "ROWS", "ListPlace", "Pages", "list_place", "listing"]

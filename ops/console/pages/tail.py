@@ -1,0 +1,99 @@
+"""The newest messages of a topic as they arrive, never faster than a person reads."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from duolog import Message, TopicDescription
+
+from duolog_server.ops.console.pages.messages.rows import Row, message_row
+from duolog_server.ops.console.view.formatting import command, counted, number, rate
+from duolog_server.ops.console.view.visits import Shown, Visit
+from duolog_server.ops.inspection.searching.matching import Needle
+from duolog_server.ops.inspection.topics import parts_of
+
+KEPT = 50
+AT_ONCE = 20  # messages that one look adds
+QUEUES_AT_ONCE = 32  # that one look reads
+BYTES_AT_ONCE = 1 << 20  # of one queue
+Queue = tuple[str, int]  # replica group, queue id
+
+
+@dataclass(slots=True)
+class Tail:
+    """What a viewer has seen. ends: of each queue when it was last read. came: how many arrived."""
+
+    began: float
+    ends: dict[Queue, int] = field(default_factory=dict)
+    rows: deque[Row] = field(default_factory=lambda: deque(maxlen=KEPT))
+    came: int = 0
+    shown: int = 0
+
+
+async def tail(visit: Visit) -> Shown:
+    """Messages that arrived since the viewer opened the page. Raises UnknownTopic."""
+    name, wanted = visit.path["topic"], visit.query.get("q", "")
+    parts = await parts_of(visit.client, name)
+    found = visit.memory.get("tail")
+    if found is None:
+        found = visit.memory["tail"] = Tail(visit.now, _ends(parts))
+    else:
+        await _follow(visit, found, name, parts, wanted)
+    facts = {
+        "sentence": _sentence(found, visit.now),
+        "topic": name,
+        "q": wanted,
+        "rows": found.rows,
+    }
+    return Shown("tail.html", f"Tail of {name}", facts, command("msg", "tail", names=[name]))
+
+
+def _ends(parts: Sequence[TopicDescription]) -> dict[Queue, int]:
+    return {
+        (part.group, queue.queue_id): queue.max_offset for part in parts for queue in part.stats
+    }
+
+
+async def _follow(
+    visit: Visit, found: Tail, name: str, parts: Sequence[TopicDescription], wanted: str
+) -> None:
+    """Read what arrived; of much, the newest."""
+    ends = _ends(parts)
+    news = {queue: end - found.ends.get(queue, 0) for queue, end in ends.items()}
+    busy = sorted((queue for queue, count in news.items() if count > 0), key=lambda q: -news[q])
+    found.ends.update(ends)  # a replica group that is away for a moment goes on where it was
+    found.came += sum(news[queue] for queue in busy)
+    messages: list[Message] = []
+    for group, queue_id in busy[:QUEUES_AT_ONCE]:
+        end = ends[group, queue_id]
+        batch = await visit.client.pull(
+            name,
+            queue_id,
+            end - min(news[group, queue_id], AT_ONCE),
+            max_messages=AT_ONCE,
+            max_bytes=BYTES_AT_ONCE,
+            group=group,
+        )
+        messages += [
+            one for one in batch if one.queue_offset < end and _matches(visit, one, wanted)
+        ]
+    messages.sort(key=lambda one: (one.store_time_ms, one.physical_offset))
+    for one in messages[-AT_ONCE:]:
+        found.rows.appendleft(message_row(visit.seeing, one, one.group))
+        found.shown += 1
+
+
+def _matches(visit: Visit, message: Message, wanted: str) -> bool:
+    """Whether what is shown of a message has a text."""
+    return not wanted or visit.seeing.see(message).has(Needle(wanted))
+
+
+def _sentence(found: Tail, now: float) -> str:
+    passed = now - found.began
+    if not found.came:
+        return "No message has arrived yet."
+    each = f", {rate(found.came / passed)}" if passed > 0 else ""
+    return f"{counted(found.came, 'message')} arrived{each}; {number(found.shown)} shown."
+
+
+__all__ = ["Tail", "tail"]

@@ -1,0 +1,132 @@
+"""Users log in and out.
+
+Rules: the nodes decide whether a password is right. An attempt counts as failed from its beginning,
+so that attempts at the same time do not pass the limit together. Nobody logs in where the nodes
+have no users: any name would do.
+"""
+
+import asyncio
+
+from duolog import BadRequest, Client, DuologError, NoPermission, Timeout, Unauthenticated
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from duolog_server.ops.console.http.forms import fields_of
+from duolog_server.ops.console.http.proxies import address_of
+from duolog_server.ops.console.requests import errors
+from duolog_server.ops.console.requests.answers import html
+from duolog_server.ops.console.sessions.attempts import Attempts
+from duolog_server.ops.console.sessions.viewers import Viewers
+from duolog_server.ops.console.view.addresses import LOGIN, own_path
+from duolog_server.ops.console.view.formatting import duration, sentence
+from duolog_server.ops.console.view.visits import FORM_BYTES, Shown
+
+LOGIN_SECONDS = 30.0  # in which nodes answer, also where others log in first
+LOGINS_MAX = 8  # at a time; a node lets 16 of one address, the console's, wait
+NO_USERS = (
+    "The nodes have no users, so nobody can log in: serve the console on loopback, or set the "
+    "nodes' access.key_file"
+)
+
+
+class Logins:
+    """The pages of it."""
+
+    def __init__(self, viewers: Viewers) -> None:
+        self._viewers = viewers
+        self._attempts = Attempts(viewers.seconds)
+        self._asking = asyncio.Semaphore(LOGINS_MAX)
+
+    async def page(self, request: Request) -> Response:
+        """The form; where its user is logged in already, the page that was asked for."""
+        wanted = own_path(request.query_params.get("next", ""))
+        if "next" in request.query_params and self._viewers.logged_in(request) is not None:
+            return RedirectResponse(wanted, 303)
+        return self._form(request, "", wanted)
+
+    async def log_in(self, request: Request) -> Response:
+        """Begin a session, and go on at the page that was asked for."""
+        proxied = bool(self._viewers.settings.origins)
+        address = address_of(request, proxied=proxied)
+        fields = await fields_of(request, FORM_BYTES)
+        wanted = own_path(fields.get("next", ""))
+        wait = self._attempts.left_seconds(address)
+        if wait:
+            told = f"Too many logins failed. Try again in {duration(wait * 1000)}."
+            return self._form(request, told, wanted, 429)
+        user, password = fields.get("user", ""), fields.get("password", "")
+        if not user or not password:
+            return self._form(request, "Enter a user and a password.", wanted, 400)
+        self._attempts.failed(address)
+        try:
+            cookie = await self._begin(user, password)
+        except Unauthenticated:
+            return self._form(request, "User or password is wrong.", wanted, 401)
+        except DuologError as error:
+            self._attempts.passed(address)
+            return self._form(request, sentence(str(error)), wanted, errors.status_of(error))
+        self._attempts.passed(address)
+        await self._viewers.end(request)
+        response = RedirectResponse(wanted, 303)
+        self._viewers.give(response, cookie)
+        return response
+
+    async def log_out(self, request: Request) -> Response:
+        """End the session."""
+        session = self._viewers.logged_in(request)
+        fields = await fields_of(request, FORM_BYTES)
+        if session is not None and not session.proves(fields.get("form", "")):
+            shown = errors.refusal("Not logged out", "This form is of another session.")
+            return html(shown, request, session, 403)
+        await self._viewers.end(request)
+        response = RedirectResponse(LOGIN, 303)
+        self._viewers.take(response)
+        return response
+
+    def _form(self, request: Request, wrong: str, wanted: str, status: int = 200) -> Response:
+        settings = self._viewers.settings
+        facts = {
+            "sentence": wrong or "Log in as a user of the nodes.",
+            "alarm": bool(wrong),
+            "next": wanted,
+            "plain": not (settings.secured or settings.loopback),
+        }
+        return html(Shown("login.html", "Log in", facts), request, None, status)
+
+    async def _begin(self, user: str, password: str) -> str:
+        """A new session's cookie. Raises Unauthenticated where the password is wrong."""
+        client = self._viewers.client_of(user, password)
+        try:
+            async with asyncio.timeout(LOGIN_SECONDS), self._asking:
+                if await self._without_users():
+                    raise BadRequest(NO_USERS)
+                await _prove(client)
+                generation = (await client.access.who_am_i()).generation
+            return await self._viewers.sessions.add(user, client, generation)
+        except TimeoutError:
+            await client.close()
+            told = "the nodes do not answer, or too many users log in at once: try again"
+            raise Timeout(told) from None
+        except BaseException:
+            await client.close()
+            raise
+
+    async def _without_users(self) -> bool:
+        """Whether the nodes let anybody in."""
+        async with self._viewers.client_of("", "") as nobody:
+            try:
+                await nobody.admin.route()
+            except Unauthenticated:
+                return False
+        return True
+
+
+async def _prove(client: Client) -> None:
+    """Have the nodes check who a client is. Raises Unauthenticated."""
+    try:
+        await client.admin.route()
+    except NoPermission:
+        pass  # a user, who may not see this
+
+
+__all__ = ["Logins"]

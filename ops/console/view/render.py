@@ -1,0 +1,100 @@
+"""Pages as HTML, and as streams of what has changed."""
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+from duolog import DuologError, Unauthenticated
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from duolog_server.ops.console.view import addresses
+from duolog_server.ops.console.view import formatting as words
+from duolog_server.ops.console.view.visits import Shown
+
+LIVE_SECONDS = 1.0  # between two looks
+STREAM_SECONDS = 600.0  # then the browser asks for the next stream
+BEAT_SECONDS = 15.0  # without a change, until a sign of life
+BODY = "content"  # the block of a page that changes
+LAST = "event: last\ndata:\n\n"  # the page changes no more: the browser follows it no more
+OVER = "event: over\ndata:\n\n"  # the session is: the browser asks for the page, to log in
+Look = Callable[[], Awaitable[Shown]]
+
+
+@functools.cache
+def environment() -> Environment:
+    """The templates; all that they show is escaped."""
+    made = Environment(
+        loader=PackageLoader("duolog_server.ops.console"),
+        autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals.update(address=addresses.address, page=addresses)
+    made.filters.update(
+        counted=words.counted,
+        duration=words.duration,
+        number=words.number,
+        pause=words.pause,
+        percent=words.percent,
+        rate=words.rate,
+        size=words.size,
+        told_apart=words.told_apart,
+    )
+    return made
+
+
+def whole(shown: Shown, around: dict[str, object]) -> str:
+    """A page. around: what the frame of all pages shows."""
+    template = environment().get_template(shown.template)
+    return template.render(**around, **_facts(shown))
+
+
+def body(shown: Shown) -> str:
+    """The part of a page that changes."""
+    template = environment().get_template(shown.template)
+    context = template.new_context(_facts(shown))
+    return "".join(template.blocks[BODY](context))
+
+
+def _facts(shown: Shown) -> dict[str, object]:
+    return {"title": shown.title, "command": shown.command, "alarm": False, **shown.facts}
+
+
+async def live(
+    look: Look, failed: Callable[[DuologError], Shown], lasts: Callable[[], bool] = lambda: True
+) -> AsyncGenerator[str, None]:
+    """Server-sent events: the body of a page whenever it has changed. failed: shows an error.
+
+    lasts: whether the session of the page does; nothing is shown once it does not.
+    """
+    loop = asyncio.get_running_loop()
+    end, told, last = loop.time() + STREAM_SECONDS, loop.time(), ""
+    while (now := loop.time()) < end:
+        if not lasts():
+            yield OVER
+            return
+        try:
+            shown = await look()
+        except Unauthenticated:
+            yield OVER
+            return
+        except DuologError as error:
+            shown = failed(error)
+        if not lasts():
+            continue
+        html = body(shown)
+        if html != last:
+            yield "".join(f"data: {line}\n" for line in html.splitlines()) + "\n"
+            last, told = html, loop.time()
+        if shown.over:
+            yield LAST
+            return
+        if loop.time() >= told + BEAT_SECONDS:
+            yield ":\n\n"
+            told = loop.time()
+        pause = LIVE_SECONDS if shown.pause_seconds is None else shown.pause_seconds
+        await asyncio.sleep(max(0.0, pause - (loop.time() - now)))
+
+
+__all__ = ["LAST", "OVER", "body", "environment", "live", "whole"]

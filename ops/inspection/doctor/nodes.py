@@ -1,0 +1,245 @@
+"""Single nodes: whether they answer, their disks and their certificates."""
+
+from collections.abc import Iterator
+
+from duolog import NodeStatus
+
+from duolog_server.ops.inspection.doctor.findings import (
+    ERROR,
+    NOTE,
+    WARNING,
+    Finding,
+    Seen,
+    elects,
+    members_of,
+    replica_of,
+)
+from duolog_server.ops.inspection.doctor.replication import of_replication
+from duolog_server.store.directories import LOG
+
+DISPATCH_BYTES = 16 << 20
+EXPIRES_MS = 14 * 86_400_000  # a certificate that expires earlier is reported
+DISK_FILLING, DISK_BUSY = 0.85, 0.75  # segments are deleted before their time; as soon as expired
+RECENT_MS = 3_600_000
+OTHERS_FILL = "other files use more of it than the store does, so unexpired messages are kept"
+
+
+def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
+    """What is wrong with a node; one that does not answer is down, and nothing more."""
+    group = node.replication.group
+    where = f"node {node.name} of {group}"
+    replica = replica_of(seen.route, node)
+    drained = replica is not None and replica.drained
+    at = f" at {node.listen}" if node.listen else ""
+    if drained:
+        yield Finding(
+            NOTE,
+            "drained",
+            where,
+            "it is drained: no put waits for it, and it is not elected"
+            + (f"; it does not answer{at}" if node.stale else ""),
+            f"duolog cluster undrain {node.name}, after the maintenance",
+        )
+    if node.stale:
+        if not drained and node.listen not in seen.refusing:
+            yield down(where, f"it does not answer{at}", elects(members_of(seen, group)))
+        return
+    if (group, node.name) in seen.unreachable:
+        yield Finding(
+            WARNING,
+            "unreachable",
+            where,
+            f"it does not answer{at} from here, although its group takes it for alive",
+            "if it does not stand still, look at node.advertise and at the way to it",
+        )
+    yield from _disk(where, node)
+    yield from _certificate(where, node, seen.now_ms)
+    yield from of_replication(seen, where, node, drained)
+    if node.recovered_abnormally and seen.now_ms - node.start_time_ms < RECENT_MS:
+        yield Finding(
+            NOTE,
+            "unclean-stop",
+            where,
+            "within the last hour, it was started after a stop that was not clean",
+            "find out who killed it, or why it crashed",
+            "abnormal-recovery",
+        )
+    waiting = node.parts.get("half_messages_waiting", 0)
+    if node.is_master and waiting:
+        yield Finding(
+            NOTE,
+            "half-messages",
+            where,
+            f"half messages that wait for the decision of their producers: {waiting}",
+            "start the producers of their group, if none runs",
+            "half-messages",
+        )
+    lost = node.parts.get("name_servers_lost", 0)
+    if lost:
+        yield Finding(
+            WARNING,
+            "name-servers",
+            where,
+            f"name servers of RocketMQ that do not know this node: {lost} of "
+            f"{node.parts.get('name_servers', lost)}",
+            "start them, or repair the way to them: the node's log has `name server: not "
+            "registered` with the reason. Clients that know only those may not find it",
+        )
+    unsafe = node.parts.get("unsafe_settings", 0)
+    if unsafe:
+        yield Finding(
+            NOTE,
+            "unsafe-settings",
+            where,
+            f"settings that work and are not safe, as ports without TLS: {unsafe}",
+            "run `duolog config check` on its machine, or look at the beginning of its log",
+        )
+
+
+def refuses(address: str, reason: str) -> Finding:
+    """A node that answers, and refuses to say how it is."""
+    return Finding(
+        WARNING,
+        "node-refuses",
+        f"node at {address}",
+        f"it answers, and refuses to say how it is: {reason}",
+        "see its log: its key file or its users may differ from those of its group; or name a user "
+        "that may Get the cluster",
+    )
+
+
+def stranger(address: str, cluster: str) -> Finding:
+    """A node of another cluster."""
+    return Finding(
+        WARNING,
+        "other-cluster",
+        f"node at {address}",
+        f"it is a node of another cluster, {cluster}, and was not looked at",
+        "name nodes of one cluster; if it is meant to be of this one, set its node.cluster",
+    )
+
+
+def namesake(group: str, name: str, address: str, other: str) -> Finding:
+    """Two nodes that have one name."""
+    return Finding(
+        ERROR,
+        "same-name",
+        f"node {name} of {group}",
+        f"two nodes have this name: those at {address} and at {other}",
+        "stop the one that no producer uses, and keep its directory; a node of the group needs a "
+        "node.name of its own",
+        "two-masters",
+    )
+
+
+def down(where: str, what: str, elected: bool) -> Finding:
+    """A node that does not answer. elected: its group elects its master."""
+    return Finding(
+        WARNING,
+        "node-down",
+        where,
+        what,
+        "start it with its old directory" + (", or drain it if it stays away" if elected else ""),
+        "node-down",
+    )
+
+
+def others_fill(node: NodeStatus) -> bool:
+    """Whether other files than the store's use most of the disk, where that was looked at."""
+    parts = node.parts
+    return parts.get("disk_others_bytes", 0) > parts.get("disk_store_bytes", 0)
+
+
+def _disk_of(node: NodeStatus) -> str:
+    """Its disk, by the directory on it where it is not that of the log."""
+    named = node.disk_directory not in ("", LOG)
+    return f"the file system of {node.disk_directory}" if named else "its disk"
+
+
+def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
+    """The store of a node."""
+    if node.fence_reason:
+        yield Finding(
+            ERROR,
+            "fenced",
+            where,
+            f"it stores nothing any more: {node.fence_reason}",
+            "look at its disk; it must be started again",
+            "fenced",
+        )
+    if "DISK_FULL" in node.flags:
+        yield Finding(
+            ERROR,
+            "disk-full",
+            where,
+            f"{_disk_of(node)} is too full to store messages"
+            + (f": {OTHERS_FILL}" if others_fill(node) else ""),
+            "free disk space; it goes on by itself",
+            "disk-full",
+        )
+    elif node.disk_used_ratio >= DISK_BUSY:
+        filling = node.disk_used_ratio >= DISK_FILLING
+        effect = "messages are deleted as soon as they expire"
+        if filling and node.disk_directory not in ("", LOG):
+            effect += "; soon puts are refused"
+        elif filling and others_fill(node):
+            effect = f"{OTHERS_FILL}; soon puts are refused"
+        elif filling:
+            effect = "messages are deleted before their time"
+        yield Finding(
+            WARNING if filling else NOTE,
+            "disk-filling",
+            where,
+            f"{_disk_of(node)} is {node.disk_used_ratio:.0%} full: {effect}",
+            "free disk space, or lower store.file_reserved_time",
+            "disk-full",
+        )
+    if node.corrupt_ranges:
+        yield Finding(
+            ERROR if node.is_master else WARNING,
+            "damaged-log",
+            where,
+            f"ranges of its commit log that cannot be read: {node.corrupt_ranges}",
+            "a slave repairs itself; hand over, if it is the master",
+            "damaged-ranges",
+        )
+    if node.refused_records:
+        yield Finding(
+            WARNING,
+            "refused-records",
+            where,
+            "records that have no queue entry, so that consumers do not see them: "
+            f"{node.refused_records}",
+            "run `duolog store check` on its machine",
+            "damaged-ranges",
+        )
+    if node.dispatch_behind_bytes > DISPATCH_BYTES:
+        yield Finding(
+            WARNING,
+            "dispatch-behind",
+            where,
+            f"{node.dispatch_behind_bytes >> 20} MiB of its log have no queue entries yet: "
+            "consumers get these messages late",
+            "look at its log, its disk and its CPU",
+            "dispatch-behind",
+        )
+
+
+def _certificate(where: str, node: NodeStatus, now_ms: int) -> Iterator[Finding]:
+    if not node.certificate_until_ms:
+        return
+    left_ms = node.certificate_until_ms - now_ms
+    expired = left_ms <= 0
+    if left_ms < EXPIRES_MS:
+        yield Finding(
+            ERROR if expired else WARNING,
+            "certificate-expires",
+            where,
+            f"its certificate {node.certificate} "
+            + ("has expired" if expired else f"expires in {left_ms // 3_600_000} hours"),
+            "replace the files; the node takes new ones without a restart",
+            "certificates",
+        )
+
+
+__all__ = ["EXPIRES_MS", "down", "namesake", "of_node", "refuses", "stranger"]

@@ -1,0 +1,163 @@
+"""What all nodes of a cluster answer, as the material of a diagnosis."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from duolog import Client, DuologError, GroupDescription, NodeStatus, Route, TopicDescription
+from duolog import Timeout as TooSlow
+from duolog._admin import status_or_refusal
+from duolog._client import runtime_of
+from duolog._runtime import Runtime
+
+from duolog_server.ops.inspection.doctor.diagnosis import diagnose, second_look
+from duolog_server.ops.inspection.doctor.findings import NOTE, Clock, Finding, Seen, replica_of
+
+NODE_SECONDS = 3.0  # that one node has to answer
+AGAIN_SECONDS = 2.0  # until the second look, where the first one found something
+
+
+async def examine(client: Client, named: Iterable[str], timeout: float) -> list[Finding]:
+    """What is wrong, and still is a moment later. named: see `look`. timeout: seconds of one look.
+
+    Raises duolog's errors where no node answers.
+    """
+    try:
+        async with asyncio.timeout(timeout):
+            first = diagnose(await look(client, named))
+        if all(finding.severity == NOTE for finding in first):
+            return first
+        await asyncio.sleep(AGAIN_SECONDS)
+        async with asyncio.timeout(timeout):
+            return second_look(first, diagnose(await look(client, named)))
+    except TimeoutError:
+        raise TooSlow(f"the nodes did not answer within {timeout} s") from None
+
+
+async def look(client: Client, named: Iterable[str]) -> Seen:
+    """Ask all nodes of the cluster, also for its groups and topics. named: see `look_at_nodes`."""
+    seen = await look_at_nodes(client, named)
+    groups, topics, unread = await _consumption(client)
+    return replace(seen, groups=groups, topics=topics, unread=unread)
+
+
+async def look_at_nodes(client: Client, named: Iterable[str]) -> Seen:
+    """Ask all nodes of the cluster how they are. named: addresses at which nodes should answer."""
+    runtime = runtime_of(client)
+    status, route = await asyncio.gather(client.admin.cluster_status(), client.admin.route())
+    told = await _all_at([_address_of(node, route) for node in status.nodes], runtime)
+    nodes = {_key_of(node): node for node in status.nodes}
+    refusing = {one.address: one.refusal for one in told if one.refusal}
+    unreachable, strangers = set[tuple[str, str]](), dict[str, str]()
+    answered = {_key_of(status.nodes[0])}
+    for node, one in zip(status.nodes[1:], told[1:], strict=True):  # the first one answered
+        key = _key_of(node)
+        own = one.status
+        if own is not None and own.cluster not in ("", status.cluster):  # older ones say none
+            strangers[one.address] = own.cluster
+        elif own is not None and _key_of(own) == key:
+            nodes[key] = own
+            answered.add(key)
+        elif not node.stale and one.address and not one.refusal:
+            unreachable.add(key)
+    silent = []
+    namesakes: dict[tuple[str, str], tuple[str, str]] = {}
+    known = {node.listen for node in nodes.values()}
+    more = await _all_at(sorted(set(named) - known), runtime)
+    for one in more:
+        if one.refusal:
+            refusing[one.address] = one.refusal
+        elif one.status is None:
+            silent.append(one.address)
+        elif one.status.cluster not in ("", status.cluster):
+            strangers[one.address] = one.status.cluster
+        else:
+            key = _key_of(one.status)
+            if key in answered and nodes[key].listen != one.status.listen:
+                namesakes[key] = (nodes[key].listen, one.status.listen)
+                continue
+            nodes[key] = one.status  # it may be reached at this address only
+            answered.add(key)
+            unreachable.discard(key)
+    return Seen(
+        route,
+        tuple(nodes.values()),
+        (),
+        (),
+        _wall_ms(),
+        frozenset(unreachable),
+        tuple(silent),
+        clocks=tuple(
+            one.clock
+            for one in (*told, *more)
+            if one.clock is not None and one.address not in strangers
+        ),
+        refusing=refusing,
+        strangers=strangers,
+        namesakes=namesakes,
+    )
+
+
+def _key_of(node: NodeStatus) -> tuple[str, str]:
+    """Its replica group and name."""
+    return node.replication.group, node.name
+
+
+async def _consumption(
+    client: Client,
+) -> tuple[tuple[GroupDescription, ...], tuple[TopicDescription, ...], str]:
+    """Consumer groups and topics, or why they cannot be read."""
+    try:
+        async with asyncio.timeout(NODE_SECONDS):
+            groups, topics = await asyncio.gather(
+                client.admin.groups(), client.admin.topics(system=True)
+            )
+    except DuologError as error:
+        return (), (), f"{type(error).__name__}: {error}"
+    except TimeoutError:
+        return (), (), f"no answer within {NODE_SECONDS:.0f} s"
+    return tuple(groups), tuple(topics), ""
+
+
+def _address_of(node: NodeStatus, route: Route) -> str:
+    """HOST:PORT of a node's client API, empty where nobody knows it."""
+
+    replica = replica_of(route, node)
+    return node.listen or (replica.endpoint if replica is not None else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the node at an address says of itself: its status, or why it refuses to tell it.
+
+    clock: None where it does not say what time it is.
+    """
+
+    address: str
+    status: NodeStatus | None = None
+    clock: Clock | None = None
+    refusal: str = ""
+
+
+async def _all_at(addresses: Sequence[str], runtime: Runtime) -> list[_Told]:
+    """What the nodes at some addresses say of themselves; nothing of one that does not answer."""
+
+    async def at(address: str) -> _Told:
+        if not address:
+            return _Told(address)
+        before, began = _wall_ms(), time.monotonic()
+        status = await status_or_refusal(address, NODE_SECONDS, runtime)
+        took = int((time.monotonic() - began) * 1000) + 1
+        if isinstance(status, DuologError):
+            return _Told(address, refusal=f"{type(status).__name__}: {status}")
+        if status is None or not status.wall_ms:
+            return _Told(address, status)
+        ahead = status.wall_ms - before
+        return _Told(address, status, Clock(status.name, ahead - took, ahead))
+
+    return await asyncio.gather(*map(at, addresses))
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,132 @@
+"""Whatever an address or a form says, no page fails, and none has markup or headers of it."""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import duolog
+import httpx
+import pytest
+import structlog
+
+from duolog_server.ops.console.app import ACTIONS, DOWNLOADS, PAGES
+from duolog_server.ops.console.pages.messages.lookups import WAYS
+from duolog_server.ops.console.view import addresses as at
+from tests.nodefixtures import StartNode
+from tests.ops.console.pages.deferred.test_dead import make_letters
+from tests.ops.console.test_actions import form_of
+from tests.ops.console.test_app import HOSTILE, ORIGIN, browser
+
+VALUES = (
+    HOSTILE,
+    "\x00",
+    "-1",
+    "9" * 40,
+    "\u0663",
+    "a" * 1000,
+    "../../x",
+    "%00%2e%2e",
+    "x\r\nSet-Cookie: x=1",
+    "x{{7*7}}x",
+    "\ufdd0\U0010ffff\u202e",
+)
+PLACES = ("due", "place", "selected", "letter:x", "letters", "count", "epoch", "next", "confirm")
+QUERY = (
+    *("q", "after", "topic", "by", "value", "since", "until", "order", "case", "to", "at"),
+    *("group", "user", "action", "resource", "source", "decision", "before", "from", "key"),
+    *PLACES,
+)
+FORM = (
+    *("topic", "queues", "perm", "type", "lite_ttl", "body", "format", "keys", "tags"),
+    *("properties", "queue", "delay", "to", "value", "key", "undo", "user", "password"),
+    *PLACES,
+)
+NAMES: dict[str, Any] = {
+    "topic": "T",
+    "group": "g",
+    "queue": "0",
+    "offset": "0",
+    "half": "0",
+    "node": "test",
+}
+SLOW = (at.DOCTOR,)  # takes no words
+
+
+def paths(pattern: str) -> Iterator[str]:
+    """The page with names that exist and hostile words, and with hostile names."""
+    for value in VALUES:
+        words = urlencode(dict.fromkeys(QUERY, value))
+        hostile: dict[str, Any] = dict.fromkeys(NAMES, value)
+        yield f"{at.address(pattern, **NAMES)}?{words}"
+        if "{" in pattern:
+            yield at.address(pattern, **hostile)
+
+
+def check(answer: httpx.Response, path: str) -> None:
+    """Nothing failed, and nothing of the request is more than text."""
+    assert answer.status_code in (200, 303, 400, 403, 404, 409), (path, answer.text)
+    assert "x=1" not in answer.headers.get("set-cookie", "")
+    assert "<script>alert" not in answer.text
+    assert "<img" not in answer.text
+    assert "x49x" not in answer.text
+    if answer.status_code == 303:
+        assert answer.headers["location"].startswith("/")
+        assert not answer.headers["location"].startswith("//")
+
+
+async def made(client: duolog.Client) -> None:
+    """Something on each page."""
+    await make_letters(client, [b"1", b"2"])
+
+
+@pytest.mark.parametrize("pattern", [*PAGES, *DOWNLOADS, *ACTIONS])
+async def test_no_page_fails(start_node: StartNode, pattern: str) -> None:
+    node = await start_node()
+    endpoint = f"127.0.0.1:{node.port}"
+    asked = [at.address(pattern)] if pattern in SLOW else list(paths(pattern))
+    if pattern == at.MESSAGES:
+        words = [{"topic": "T", "by": way, "value": value} for way in WAYS for value in VALUES]
+        asked += [f"{at.MESSAGES}?{urlencode(one)}" for one in words]
+    with structlog.testing.capture_logs() as lines:
+        async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as tab:
+            await made(client)
+            for path in asked:
+                check(await tab.get(path), path)
+    assert [line for line in lines if line["log_level"] == "error"] == []
+
+
+@pytest.mark.parametrize("pattern", [*ACTIONS, at.UNDO, at.LOGIN, at.LOGOUT])
+async def test_no_form_fails(start_node: StartNode, pattern: str) -> None:
+    node = await start_node()
+    endpoint = f"127.0.0.1:{node.port}"
+    path = at.address(pattern, **NAMES)
+    with structlog.testing.capture_logs() as lines:
+        async with duolog.Client(endpoint, timeout=10) as client, browser(endpoint) as tab:
+            await made(client)
+            for value in VALUES:
+                form: dict[str, Any] = await form_of(tab, at.TOPIC_CREATE)
+                fields = dict.fromkeys(FORM, value)
+                check(await tab.post(path, data={**form, **fields}, headers=ORIGIN), path)
+            (topic,) = await client.admin.topics(["T"])
+            assert topic.queues == 1
+    assert [line for line in lines if line["log_level"] == "error"] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"form=%ff%fe&once",
+        b"\xff\xfe",
+        b"&" * 5000,
+        b"form=x&" * 33,
+        b"a=%ed%a0%80&form=%00",
+        b'{"form": 1}',
+    ],
+)
+async def test_a_body_that_is_no_form_is_refused(start_node: StartNode, body: bytes) -> None:
+    node = await start_node()
+    async with browser(f"127.0.0.1:{node.port}") as tab:
+        kind = {"content-type": "multipart/form-data; boundary=x"}
+        for headers in (ORIGIN, {**ORIGIN, **kind}):
+            answer = await tab.post(at.TOPIC_CREATE, content=body, headers=headers)
+            assert answer.status_code == 400

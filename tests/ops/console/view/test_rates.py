@@ -1,0 +1,127 @@
+"""Numbers that a viewer follows: rates, gauges, what stands still, and their lines."""
+
+import re
+from math import isnan, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duolog_server.ops.console.view import rates as module
+from duolog_server.ops.console.view.rates import (
+    GAP_SECONDS,
+    POINTS,
+    SLOT_SECONDS,
+    Rates,
+    sparkline,
+)
+
+
+def test_a_rate_is_that_of_the_time_between_two_looks() -> None:
+    rates = Rates()
+    assert rates.note("a", 100, 10.0) == ()
+    assert rates.note("a", 300, 12.0) == (100.0,)
+    assert rates.note("a", 310, 12.1) == (100.0,), "too soon for a point"
+    assert rates.note("a", 400, 13.0) == (100.0, 100.0)
+    assert rates.note("a", 0, 14.0) == (100.0, 100.0), "the counter began anew"
+    assert rates.note("a", 50, 15.0) == (100.0, 100.0, 50.0)
+    for second in range(16, 200):
+        points = rates.note("a", 50, float(second))
+    assert len(points) == POINTS
+
+
+def test_a_gauge_keeps_the_greatest_value_of_each_slot() -> None:
+    rates = Rates()
+    assert rates.gauge("a", 3, 100.0) == (3,)
+    assert rates.gauge("a", 7, 101.0) == (7,)
+    assert rates.gauge("a", 2, 104.9) == (7,)
+    assert rates.gauge("a", 1, 105.0) == (7, 1)
+    for slot in range(500):
+        points = rates.gauge("a", slot, 110.0 + slot * SLOT_SECONDS)
+    assert points == tuple(range(500 - POINTS, 500))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 9)), max_size=30))
+def test_a_line_of_a_gauge_is_that_of_its_points(looks: list[tuple[int, float]]) -> None:
+    points, lines, now = Rates(), Rates(), 0.0
+    for value, passed in looks:
+        now += passed
+        assert lines.line("a", value, now) == sparkline(points.gauge("a", value, now))
+
+
+def test_a_gauge_has_a_gap_where_nobody_looked() -> None:
+    rates = Rates()
+    rates.gauge("a", 3, 0.0)
+    first, *between, last = rates.gauge("a", 4, 4 * SLOT_SECONDS)
+    assert (first, last, len(between)) == (3, 4, 3)
+    assert all(map(isnan, between))
+    after = rates.gauge("a", 5, 1e9)
+    assert (len(after), after[-1]) == (POINTS, 5)
+    assert all(map(isnan, after[:-1])), "nothing of it is of the last minutes"
+
+
+def test_what_stands_still_is_told_as_far_as_it_was_looked_at() -> None:
+    rates = Rates()
+    assert rates.still_seconds("a", None, 10.0) == 0.0
+    assert rates.still_seconds("a", None, 21.0) == 11.0
+    assert rates.still_seconds("a", 4, 22.0) == 0.0
+    assert rates.still_seconds("a", 4, 30.0) == 8.0
+    assert rates.still_seconds("a", 4, 31.0 + GAP_SECONDS) == 0.0, "it may have moved meanwhile"
+
+
+def test_the_series_that_are_looked_at_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SERIES_MAX", 2)
+    rates = Rates()
+    for second in range(5):
+        assert rates.note("mine", 10 * second, float(second)) == (10.0,) * second
+        rates.note(f"other-{second}", 10 * second, float(second))
+    late = 5.0 + GAP_SECONDS
+    assert rates.note("mine", 50, 5.0) == (10.0,) * 5
+    assert rates.note("mine", 100, 10.0) == (10.0,) * 6
+    rates.note("new", 0, late)
+    assert rates.note("new", 30, late + 1) == (30.0,), "other-0 made room"
+    assert rates.note("mine", 0, late + 1) != ()
+
+
+def test_as_many_series_as_there_may_be_are_kept_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SERIES_MAX", 3)
+    rates = Rates()
+    for second in range(100):
+        for look in (rates.note, rates.gauge, rates.still_seconds):
+            look(f"{second}", second, 7.0 * second)
+    for kept in (rates._counters, rates._gauges, rates._still):
+        assert len(kept._series) == 3
+
+
+def places_of(path: str) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML](\S+?) ([\d.]+)", path)]
+
+
+@given(st.lists(st.one_of(st.just(nan), st.floats(0, 1e12)), min_size=1, max_size=POINTS))
+def test_a_line_stays_in_its_box(points: list[float]) -> None:
+    path = sparkline(points)
+    places = places_of(path)
+    assert all(-0.1 <= x <= 96.1 and 0 <= y <= 18 for x, y in places)
+    assert places == sorted(places, key=lambda place: place[0])
+    parts = sum(
+        not isnan(one)
+        for one, before in zip(points, [nan, *points[:-1]], strict=True)
+        if isnan(before)
+    )
+    assert path.count("M") == parts, "a gap is not crossed"
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=POINTS))
+def test_a_line_has_every_height(points: list[int]) -> None:
+    most = max(points) or 1
+    drawn = dict(places_of(sparkline(points)))
+    step = 96 / (POINTS - 1)
+    for k, value in enumerate(points):
+        x = round(96 - step * (len(points) - 1 - k), 1)
+        before = max(at for at in drawn if at <= x + 0.05)
+        assert drawn[before] == pytest.approx(17 - 16 * value / most, abs=0.051)
+
+
+def test_a_level_line_is_short() -> None:
+    assert sparkline([5] * POINTS).count("L") == 1
+    assert sparkline([]) == ""

@@ -1,0 +1,136 @@
+"""Numbers and texts of the console."""
+
+import shlex
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duolog_server.ops.console.view.formatting import (
+    command,
+    counted,
+    duration,
+    listed,
+    number,
+    pause,
+    rate,
+    sentence,
+    size,
+    spaced,
+    told_apart,
+)
+
+
+def plain(text: str) -> str:
+    return text.replace("\u202f", " ")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 KB"),
+        (999_499, "999 KB"),
+        (999_500, "1.0 MB"),
+        (1_234_567_890, "1.2 GB"),
+        (10**18, "1000 PB"),
+    ],
+)
+def test_sizes(value: int, shown: str) -> None:
+    assert plain(size(value)) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0/s"),
+        (0.25, "0.2/s"),
+        (12, "12/s"),
+        (999.6, "1.0 k/s"),
+        (84_100, "84.1 k/s"),
+        (2e6, "2.0 M/s"),
+    ],
+)
+def test_rates(value: float, shown: str) -> None:
+    assert plain(rate(value)) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0.0 s"),
+        (400, "0.4 s"),
+        (14_000, "14 s"),
+        (300_000, "5 min"),
+        (61 * 3_600_000, "61 h"),
+        (12 * 86_400_000, "12 d"),
+    ],
+)
+def test_durations(value: int, shown: str) -> None:
+    assert plain(duration(value)) == shown
+
+
+def test_words() -> None:
+    assert plain(number(12_345)) == "12 345"
+    assert [counted(1, "message"), counted(2, "entry")] == ["1 message", "2 entries"]
+    assert [listed([]), listed(["a"]), listed(["a", "b", "c"])] == ["", "a", "a, b and c"]
+    assert spaced("NoSuchMessage") == "No such message"
+    assert [plain(pause(ms)) for ms in (0, 60, 900, 3_400)] == ["0 ms", "60 ms", "0.9 s", "3.4 s"]
+    assert [sentence("there is none"), sentence("so.")] == ["there is none.", "so."]
+
+
+@given(st.lists(st.text(min_size=1)))
+def test_a_command_has_its_words_whatever_they_are(words: list[str]) -> None:
+    if all(one.isprintable() or one in "\n\t" for word in words for one in word):
+        assert shlex.split(command(*words)) == ["duolog", *words]
+    assert all(one.isprintable() or one in "\n\t" for one in command(*words))
+
+
+def test_a_name_that_begins_like_an_option_is_none() -> None:
+    flags = ["--to", "latest"]
+    said = command("group", "reset", names=["g", "T"], flags=flags)
+    assert said == "duolog group reset g T --to latest"
+    key = "--endpoints=evil.example:8081"
+    assert command("msg", "recall", names=["T", key]) == f"duolog msg recall -- T {key}"
+    said = command("group", "reset", names=["-g", "T"], flags=flags)
+    assert said == "duolog group reset --to latest -- -g T"
+
+
+def test_a_shell_reads_the_words_of_a_command_and_obeys_none() -> None:
+    words = [
+        "k\x03\nrm x\n",
+        "\x1b[201~",
+        "a\u202eb",
+        "it's \\ $HOME `id`\x7f",
+        "\U000e0001",
+        "a\nb",
+    ]
+    script = f"duolog() {{ printf '%s\\0' \"$@\"; }}; {command(*words)}"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
+    )
+    assert done.stdout.decode().split("\0") == [*words, ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("boss", "boss"),
+        ("Jörg ß", "Jörg ß"),
+        ("山田 taro", "山田 taro"),
+        ("иван", "иван"),
+        ("bоss", "bоss (о U+043E)"),
+        ("аlιсе", "аlιсе (а U+0430, ι U+03B9, с U+0441, е U+0435)"),
+        ("сοп", "сοп (с U+0441, ο U+03BF, п U+043F)"),
+        ("x\ud800\ufdd0", "x\ud800\ufdd0"),
+        ("", ""),
+    ],
+)
+def test_letters_that_look_like_others_are_told(text: str, shown: str) -> None:
+    assert told_apart(text) == shown
+
+
+def test_few_of_them_are_told() -> None:
+    assert told_apart("x" + "абвгдежзийк").count("U+") == 8
