@@ -65,6 +65,7 @@ class PutBatch:
     light_queues: tuple[str, ...] = ()  # that a single message is in, beside its topic's queue
     accepted: bool = False  # checked or stored before: limits of clients do not matter any more
     waited_in: str = ""  # topic in which an earlier attempt may have been stored instead
+    expect_offset: QueueOffset | None = None  # of its first message, or it is refused
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -175,6 +176,11 @@ class Puts:
                 PutMessageStatus.MESSAGE_ILLEGAL,
                 f"sequences from {batch.sequence + first} on are partly stored, in other batches",
             )
+        if batch.expect_offset is not None:
+            following = QueueOffset(self.ends.get((batch.topic, batch.queue_id), 0))
+            if following != batch.expect_offset + first:
+                reason = f"the next offset of {batch.topic}/{batch.queue_id} is {following}"
+                return PutResult(PutMessageStatus.QUEUE_OFFSET_MISMATCH, reason, following)
         result = self._append(batch, first, known, wall_ms)
         if result.status is PutMessageStatus.PUT_OK:
             for key, offset in light:

@@ -45,6 +45,11 @@ def split_keys(text: str) -> list[str]:
     return [key for key in text.split(KEY_SEPARATOR) if key]
 
 
+def offset_bytes(offset: int) -> bytes:
+    """A queue offset as a CRC covers it."""
+    return offset.to_bytes(8, "little", signed=True)
+
+
 def _numbers(values: Iterable[int]) -> bytes:
     numbers = array("I", values)
     assert numbers.itemsize == 4, "array('I') has 4 bytes on every platform CPython supports"

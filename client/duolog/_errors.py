@@ -13,6 +13,7 @@ DuologError
 │   │   └── MessageTooLarge
 │   ├── UnknownTopic, UnknownGroup, NoSuchMessage
 │   ├── TopicExists
+│   ├── OffsetMismatch        the next offset of the queue is not the expected one
 │   ├── Unauthenticated       the node does not know who is calling
 │   ├── NoPermission
 │   ├── StaleMember           another member of the group has the queue now
@@ -132,6 +133,18 @@ class StaleMember(Fatal):
     """The queue went to another member of the group; the commit was refused."""
 
 
+class OffsetMismatch(Fatal):
+    """A batch was to have a queue offset that is not the next of its queue; nothing was stored.
+
+    Attributes:
+        next_offset: the next offset of the queue, on the node that refused it.
+    """
+
+    def __init__(self, text: str = "", next_offset: int = -1) -> None:
+        super().__init__(text)
+        self.next_offset = next_offset
+
+
 class CorruptBatch(Fatal):
     """A batch's CRC did not match its bytes."""
 
@@ -179,6 +192,7 @@ _CODES: dict[type[DuologError], grpc.StatusCode] = {
     NoPermission: grpc.StatusCode.PERMISSION_DENIED,
     StaleMember: grpc.StatusCode.ABORTED,
     CorruptBatch: grpc.StatusCode.DATA_LOSS,
+    OffsetMismatch: grpc.StatusCode.ABORTED,
     ResultUnknown: grpc.StatusCode.UNKNOWN,
     SlaveNotAvailable: grpc.StatusCode.UNKNOWN,
 }

@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass
 
 from duolog._backoff import BackOff, wait_of, would_be_cut_off
-from duolog._columns import crc32
+from duolog._columns import crc32, offset_bytes
 from duolog._connection import ATTEMPT_SECONDS
 from duolog._errors import (
     BadRequest,
@@ -22,6 +22,7 @@ from duolog._errors import (
     MessageTooLarge,
     NoPermission,
     NotMaster,
+    OffsetMismatch,
     ResultUnknown,
     Retryable,
     SlaveNotAvailable,
@@ -208,6 +209,11 @@ class _Delivery:
             request.deliver_time = terms.deliver_time
             request.transaction_group = terms.transaction_group
             request.immunity_seconds = terms.immunity_seconds
+            if terms.expect_offset is not None:
+                request.expect_offset = terms.expect_offset
+                request.crc32 = crc32(
+                    *batch.bodies, *batch.texts, offset_bytes(terms.expect_offset)
+                )
             if terms.copied_from is not None:
                 topic, place, offset = terms.copied_from
                 request.copied_from.topic, request.copied_from.queue_id = topic, place
@@ -333,5 +339,7 @@ class _Delivery:
 def _refusal(topic: str, reply: wire.AppendReply) -> DuologError:
     if reply.status == wire.THROTTLED:
         return Throttled(f"{topic}: {reply.reason}", reply.retry_after_ms)
+    if reply.status == wire.QUEUE_OFFSET_MISMATCH:
+        return OffsetMismatch(reply.reason, reply.queue_offset)
     kind = REFUSED.get(reply.status, ResultUnknown)
     return kind(f"{topic}: {reply.reason}")

@@ -1,6 +1,6 @@
 """What a producer asks of a node beside storing a batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duolog._errors import BadRequest
 
@@ -10,7 +10,8 @@ class Terms:
     """What a node shall do with a batch: when consumers get it (a time in ms, or a level's delay),
     and whether it is half messages of a producer group.
 
-    copied_from: topic, queue and offset where its one message is stored already.
+    copied_from: topic, queue and offset where its one message is stored already. expect_offset:
+    queue offset of the first message, without which nothing is stored.
     """
 
     deliver_time: int = 0
@@ -18,6 +19,7 @@ class Terms:
     transaction_group: str = ""
     immunity_seconds: int = 0
     copied_from: tuple[str, int, int] | None = None
+    expect_offset: int | None = None
 
     @staticmethod
     def of(
@@ -34,6 +36,14 @@ class Terms:
         if delay is not None:
             return Terms(int(wall_ms + delay * 1000))
         return Terms(deliver_at or 0, delay_level or 0)
+
+    def expecting(self, offset: int, queue_id: int | None) -> "Terms":
+        """The terms of a batch that is stored at this offset of its queue alone, or BadRequest."""
+        if queue_id is None or offset < 0 or self is not PLAIN:
+            raise BadRequest(
+                f"expect_offset={offset} needs a queue_id, is not negative, and goes with no delay"
+            )
+        return replace(self, expect_offset=offset)
 
 
 PLAIN = Terms()

@@ -304,6 +304,7 @@ class Producer:
         delay: float | None = None,
         deliver_at: int | None = None,
         delay_level: int | None = None,
+        expect_offset: int | None = None,
         timeout: float | None = None,
     ) -> BatchReceipt:
         """As `duolog.Producer.send_batch`."""
@@ -319,6 +320,7 @@ class Producer:
                 delay=delay,
                 deliver_at=deliver_at,
                 delay_level=delay_level,
+                expect_offset=expect_offset,
                 timeout=timeout,
             )
         )

@@ -18,7 +18,7 @@ from duolog_server.store.status import PutMessageStatus
 log = structlog.get_logger("duolog.node")
 
 _EXPECTED_REFUSALS = (wire.NOT_MASTER, wire.IN_SYNC_REPLICAS_NOT_ENOUGH)
-_FREQUENT_REFUSALS = (*_EXPECTED_REFUSALS, wire.THROTTLED)
+_FREQUENT_REFUSALS = (*_EXPECTED_REFUSALS, wire.THROTTLED, wire.QUEUE_OFFSET_MISMATCH)
 
 
 class Appends:
@@ -65,6 +65,7 @@ class Appends:
             named: wire.PutStatus = getattr(wire.PutStatus, status_of(error))
             return self._reject(reply, request, named, str(error))
         if result.status is not PutMessageStatus.PUT_OK:
+            reply.queue_offset = result.queue_offset  # where another was expected
             self._say_refused(reply, request, PUT_STATUS[result.status], result.reason)
             return reply, None
         self._fill(reply, result)

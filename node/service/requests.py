@@ -1,7 +1,7 @@
 """Append requests as sends. Sinks' batches are staged in the same form."""
 
 import numpy as np
-from duolog._columns import crc32
+from duolog._columns import crc32, offset_bytes
 from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.node.service.sends import Send
@@ -14,8 +14,10 @@ from duolog_server.store.record import Host
 
 def is_whole(request: wire.AppendRequest, bodies: bytes | memoryview) -> bool:
     """Whether its CRC matches the bytes of a request. bodies: see `send_of`."""
-    columns = request.body_offsets, request.properties, request.property_offsets
-    return crc32(bodies, *columns) == request.crc32
+    parts = [request.body_offsets, request.properties, request.property_offsets]
+    if request.HasField("expect_offset"):
+        parts.append(offset_bytes(request.expect_offset))
+    return crc32(bodies, *parts) == request.crc32
 
 
 def send_of(
@@ -43,6 +45,9 @@ def send_of(
         sequence=request.sequence,
         repeat_of=repeat_of,
         accepted=accepted,
+        expect_offset=QueueOffset(request.expect_offset)
+        if request.HasField("expect_offset")
+        else None,
     )
     origin: tuple[str, int, QueueOffset] | None = None
     if request.HasField("copied_from"):

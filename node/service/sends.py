@@ -124,6 +124,8 @@ class Sends:
         elif send.deliver_ms:
             kind = DELAY
             batch = self._delays.at_time(batch, send.deliver_ms, self._core.times.wall_ms())
+        if batch.expect_offset is not None and batch.topic != topic:
+            raise BadMessage("only a message that nothing delays has an expected queue offset")
         return Placed(topic, kind, batch, send.no_wait)
 
     def _as_copy(self, batch: PutBatch, topic: str, queue_id: int, offset: QueueOffset) -> PutBatch:

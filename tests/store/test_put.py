@@ -52,6 +52,38 @@ PRODUCER = b"0123456789"
 # -- statuses ----------------------------------------------------------------------------------
 
 
+def test_a_batch_with_an_expected_offset_is_stored_there_or_nowhere(store: MessageStore) -> None:
+    def expecting(offset: int, sequence: int, *bodies: bytes) -> PutResult:
+        return put(
+            store,
+            list(bodies),
+            producer=PRODUCER,
+            sequence=sequence,
+            expect_offset=QueueOffset(offset),
+        )
+
+    refused = expecting(1, 0, b"a")
+    assert refused.status is PutMessageStatus.QUEUE_OFFSET_MISMATCH
+    assert (refused.queue_offset, store.log.max_offset) == (0, 0)
+    assert expecting(0, 0, b"a", b"b").queue_offset == 0
+    assert expecting(0, 2, b"c").queue_offset == 2  # the queue's next offset
+    # A repeat is answered with the first result, whatever the queue got meanwhile.
+    put_ok(store, [b"other"])
+    again = expecting(0, 0, b"a", b"b")
+    assert (again.status, again.count) == (PutMessageStatus.PUT_OK, 0)
+    assert expecting(3, 2, b"c").queue_offset == 3
+
+
+def test_the_rest_of_a_batch_is_expected_behind_what_was_stored_of_it(store: MessageStore) -> None:
+    put_ok(store, [b"a"], producer=PRODUCER, sequence=0)
+    how: dict[str, Any] = {"producer": PRODUCER, "sequence": 0, "expect_offset": QueueOffset(0)}
+    assert put_ok(store, [b"a", b"b"], **how).queue_offset == 1
+    put_ok(store, [b"other"])
+    longer = put(store, [b"a", b"b", b"c"], **how)
+    assert longer.status is PutMessageStatus.QUEUE_OFFSET_MISMATCH
+    assert longer.queue_offset == 3
+
+
 def test_a_put_says_where_the_batch_is(store: MessageStore) -> None:
     first = put_ok(store, [b"a", b"b"])
     second = put_ok(store, [b"c"])

@@ -28,6 +28,7 @@ class PutStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NOT_MASTER: _ClassVar[PutStatus]
     MESSAGE_TOO_LARGE: _ClassVar[PutStatus]
     THROTTLED: _ClassVar[PutStatus]
+    QUEUE_OFFSET_MISMATCH: _ClassVar[PutStatus]
 
 class Column(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -91,6 +92,7 @@ IN_SYNC_REPLICAS_NOT_ENOUGH: PutStatus
 NOT_MASTER: PutStatus
 MESSAGE_TOO_LARGE: PutStatus
 THROTTLED: PutStatus
+QUEUE_OFFSET_MISMATCH: PutStatus
 COLUMN_UNSPECIFIED: Column
 BODIES: Column
 PROPERTIES: Column
@@ -225,7 +227,7 @@ class TransactionCheck(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., half: _Optional[int] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., born_time: _Optional[int] = ...) -> None: ...
 
 class AppendRequest(_message.Message):
-    __slots__ = ("id", "topic", "queue_id", "bodies", "body_offsets", "properties", "property_offsets", "crc32", "born_time", "flag", "producer_id", "sequence", "no_wait", "delay_level", "deliver_time", "transaction_group", "immunity_seconds", "again", "known_end", "known_nonce", "patience_ms", "copied_from")
+    __slots__ = ("id", "topic", "queue_id", "bodies", "body_offsets", "properties", "property_offsets", "crc32", "born_time", "flag", "producer_id", "sequence", "no_wait", "delay_level", "deliver_time", "transaction_group", "immunity_seconds", "again", "known_end", "known_nonce", "patience_ms", "copied_from", "expect_offset")
     ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -248,6 +250,7 @@ class AppendRequest(_message.Message):
     KNOWN_NONCE_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_MS_FIELD_NUMBER: _ClassVar[int]
     COPIED_FROM_FIELD_NUMBER: _ClassVar[int]
+    EXPECT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     id: int
     topic: str
     queue_id: int
@@ -270,7 +273,8 @@ class AppendRequest(_message.Message):
     known_nonce: int
     patience_ms: int
     copied_from: QueueOffset
-    def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., crc32: _Optional[int] = ..., born_time: _Optional[int] = ..., flag: _Optional[int] = ..., producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., no_wait: _Optional[bool] = ..., delay_level: _Optional[int] = ..., deliver_time: _Optional[int] = ..., transaction_group: _Optional[str] = ..., immunity_seconds: _Optional[int] = ..., again: _Optional[bool] = ..., known_end: _Optional[int] = ..., known_nonce: _Optional[int] = ..., patience_ms: _Optional[int] = ..., copied_from: _Optional[_Union[QueueOffset, _Mapping]] = ...) -> None: ...
+    expect_offset: int
+    def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., bodies: _Optional[bytes] = ..., body_offsets: _Optional[bytes] = ..., properties: _Optional[bytes] = ..., property_offsets: _Optional[bytes] = ..., crc32: _Optional[int] = ..., born_time: _Optional[int] = ..., flag: _Optional[int] = ..., producer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., no_wait: _Optional[bool] = ..., delay_level: _Optional[int] = ..., deliver_time: _Optional[int] = ..., transaction_group: _Optional[str] = ..., immunity_seconds: _Optional[int] = ..., again: _Optional[bool] = ..., known_end: _Optional[int] = ..., known_nonce: _Optional[int] = ..., patience_ms: _Optional[int] = ..., copied_from: _Optional[_Union[QueueOffset, _Mapping]] = ..., expect_offset: _Optional[int] = ...) -> None: ...
 
 class AppendReply(_message.Message):
     __slots__ = ("id", "status", "reason", "count", "queue_offset", "physical_offset", "store_time", "duplicates", "store_host", "master", "master_epoch", "epoch_nonce", "retry_after_ms")

@@ -276,6 +276,43 @@ async def test_waiting_calls_are_bounded(start_node: StartNode) -> None:
         assert [batch.count for batch in await asyncio.gather(*waits)] == [1, 1, 1]
 
 
+async def test_of_two_writers_that_expect_an_offset_one_succeeds(
+    client: duolog.Client, node: Node
+) -> None:
+    async with client.producer() as one, client.producer() as other:
+        first = await one.send_batch("T", [b"a", b"b"], queue_id=1, expect_offset=0)
+        assert first.parts[0].queue_offset == 0
+        with pytest.raises(duolog.OffsetMismatch, match="next offset of T/1 is 2") as refused:
+            await other.send_batch("T", [b"x"], queue_id=1, expect_offset=0)
+        assert refused.value.next_offset == 2
+        await other.send_batch("T", [b"c"], queue_id=1, expect_offset=refused.value.next_offset)
+        with pytest.raises(duolog.BadRequest, match="needs a queue_id"):
+            await one.send_batch("T", [b"x"], expect_offset=3)
+        with pytest.raises(duolog.BadRequest, match="is not negative"):
+            await one.send_batch("T", [b"x"], queue_id=1, expect_offset=-1)
+        with pytest.raises(duolog.BadRequest, match="goes with no delay"):
+            await one.send_batch("T", [b"x"], queue_id=1, expect_offset=3, delay=5)
+        with pytest.raises(duolog.BadRequest, match="several requests"):
+            await one.send_batch("T", [bytes(1 << 20)] * 2, queue_id=1, expect_offset=3)
+    assert broker_of(node).store.puts.ends["T", 1] == 3
+
+
+async def test_an_expected_offset_is_refused_by_nodes_that_do_not_know_it(
+    client: duolog.Client, node: Node
+) -> None:
+    def older(request: wire.AppendRequest, bodies: bytes) -> bool:
+        columns = request.body_offsets, request.properties, request.property_offsets
+        return crc32(bodies, *columns) == request.crc32
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("duolog_server.node.api.appends.is_whole", older)
+        async with client.producer() as producer:
+            await producer.send_batch("T", [b"a"], queue_id=1)
+            with pytest.raises(duolog.CorruptBatch):
+                await producer.send_batch("T", [b"x"], queue_id=1, expect_offset=5)
+    assert broker_of(node).store.puts.ends["T", 1] == 1
+
+
 async def test_a_batch_damaged_in_transit_is_detected(client: duolog.Client) -> None:
     async with client.producer() as producer:
         await producer.send("T", b"x", queue_id=0)
