@@ -660,7 +660,7 @@ def with_files_for(config: Config) -> Config:
     if fits == wanted:
         return config
     log.warning(
-        "a setting is not safe",
+        "insecure setting",
         reason=f"limits.connections_max = {wanted}: so few files may be open that each port takes "
         f"{fits} connections: raise the limit (ulimit -n, LimitNOFILE)",
     )
@@ -691,7 +691,7 @@ async def serve(config: Config) -> int:
     config = with_files_for(config)
     gc.disable()  # a start makes millions of objects that stay: looking for garbage finds none
     for reason in cautions(config):
-        log.warning("a setting is not safe", reason=reason)
+        log.warning("insecure setting", reason=reason)
     node = Node(config)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

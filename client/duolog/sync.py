@@ -84,7 +84,7 @@ class _Thread:
 
     @classmethod
     def running(cls) -> "_Thread":
-        """This process's."""
+        """The thread of this process, started at the first call."""
         with cls._starting:
             if cls._running is None:
                 cls._running = cls()

@@ -310,7 +310,7 @@ class AccessService(stubs.AccessServicer):
         assert principal is not None, "only users get here"
         name = request.user or principal.name
         if name != principal.name and not gate.is_super(principal):
-            raise sdk.NoPermission("what another user may do is told to super users only")
+            raise sdk.NoPermission("only super users can see another user's permissions")
         asked, source = _need(request), _source(request, principal)
         if gate.user(name) is None and self._user(name) is None:
             self._admission.check_knows()

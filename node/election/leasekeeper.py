@@ -157,4 +157,4 @@ class LeaseKeeper:
         """Log a problem once: it is retried ten times a second."""
         if what != self._told:
             self._told = what
-            log.warning("trouble with the lease", what=what, reason=reason)
+            log.warning("lease renewal failed", what=what, reason=reason)

@@ -1,4 +1,4 @@
-"""Settings that work and are not safe: told in the log at a start, and by `duolog config check`."""
+"""Insecure settings: logged at a start, and shown by `duolog config check`."""
 
 import ipaddress
 import stat

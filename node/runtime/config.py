@@ -144,9 +144,9 @@ class NodeSection(_Section):
         250,
         ge=0,
         le=MICROSECONDS_MAX,
-        description="how long the node looks for the next request over frames or the remoting "
-        "protocol, in µs, after it answered a single message, before it sleeps, as long as that "
-        "pays; not where it has less than two cores. 0: not at all",
+        description="after a single message, busy-poll this long (µs) for the next request over "
+        "frames or the remoting protocol before sleeping; turns itself off where it does not help, "
+        "and with fewer than two cores. 0: never",
     )
     data: Path = Field(Path("duolog-data"), description="store directory")
     log_level: str = Field("info", description="lowest level logged: debug, info, warning or error")

@@ -97,7 +97,7 @@ def set_(
     except (OSError, UnicodeDecodeError) as error:
         fail(f"cannot read {file}: {error}")
     if not text.strip():
-        fail(f"{file} is empty: it would take all rights; if it shall, give {{}}", help_of())
+        fail(f"{file} is empty: this would revoke all rights; to do that, pass {{}}", help_of())
 
     async def ask() -> str:
         async with client_of(endpoints, timeout) as client:

@@ -180,7 +180,7 @@ def status(
     ] = False,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Say how a directory stands that follows. Exit status 2 where it does not follow now."""
+    """Show the migration status of a data directory. Exit status 2 where no copy is running."""
     from duolog_server.compat.migration import state as states
     from duolog_server.compat.migration import status as live
     from duolog_server.compat.migration.checksums import checksums_of
@@ -193,7 +193,10 @@ def status(
     except (StoreError, OSError) as error:
         fail(str(error), "duolog migrate follow --data DIR --broker HOST:PORT")
     if following is None:
-        fail(f"{directory} follows nobody", "duolog migrate follow --data DIR --broker HOST:PORT")
+        fail(
+            f"{directory} is not a migration target",
+            "duolog migrate follow --data DIR --broker HOST:PORT",
+        )
     found = live.read(directory)
     running = found is not None and not found.is_stale
     facts: dict[str, object] = {

@@ -61,7 +61,7 @@ def start(
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="Wait so long for `duolog migrate cutover` to promote the directory, then start.",
+            help="Wait up to SECONDS for the cut-over (`duolog migrate cutover`), then start.",
         ),
     ] = None,
 ) -> None:

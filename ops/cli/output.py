@@ -61,7 +61,7 @@ def confirm(question: str, yes: bool) -> None:
     except typer.Abort:
         if sys.stdin.isatty():
             raise
-        fail("nothing was done, as nobody confirmed it", "--yes, where nobody can be asked")
+        fail("aborted: not confirmed", "--yes in scripts")
 
 
 def say(text: str) -> None:

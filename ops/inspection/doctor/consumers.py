@@ -87,7 +87,7 @@ def _late(group: GroupDescription, worst: GroupQueue) -> Finding:
             WARNING,
             "queue-stuck",
             where,
-            f"{told}. Other queues are not that late as {queues}",
+            f"{told}. Only {queues} {'is' if len(late) == 1 else 'are'} lagging",
             f"look at {_reader(group, worst)}: a message may block it",
             "consumer-lag",
         )

@@ -50,7 +50,7 @@ def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             "unreachable",
             where,
             f"it does not answer{at} from here, although its group takes it for alive",
-            "if it does not stand still, look at node.advertise and at the way to it",
+            "if the process is not hung, check node.advertise and the network path",
         )
     yield from _disk(where, node)
     yield from _certificate(where, node, seen.now_ms)
@@ -82,7 +82,7 @@ def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             where,
             f"name servers of RocketMQ that do not know this node: {lost} of "
             f"{node.parts.get('name_servers', lost)}",
-            "start them, or repair the way to them: the node's log has `name server: not "
+            "start them, or repair the network path to them: the node's log has `name server: not "
             "registered` with the reason. Clients that know only those may not find it",
         )
     unsafe = node.parts.get("unsafe_settings", 0)
@@ -91,7 +91,7 @@ def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             NOTE,
             "unsafe-settings",
             where,
-            f"settings that work and are not safe, as ports without TLS: {unsafe}",
+            f"insecure settings (e.g. ports without TLS): {unsafe}",
             "run `duolog config check` on its machine, or look at the beginning of its log",
         )
 

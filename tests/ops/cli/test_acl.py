@@ -46,7 +46,7 @@ def test_an_empty_file_takes_no_rights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["duolog", *words])
     done = CliRunner().invoke(main.app, words, input="\n")
     assert done.exit_code == 1
-    assert "- is empty: it would take all rights" in done.stderr
+    assert "- is empty: this would revoke all rights" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_checksums_are_of_segments_that_were_copied_whole(directory: Path) -> No
 def test_a_directory_that_follows_nobody_is_told(tmp_path: Path) -> None:
     done = _run("status", "--data", str(tmp_path))
     assert done.exit_code == 1
-    assert "follows nobody" in done.output
+    assert "is not a migration target" in done.output
 
 
 @pytest.mark.parametrize("command", ["abort", "cutover"])
