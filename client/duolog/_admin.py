@@ -461,7 +461,7 @@ class Admin:
             groups=[group],
         )
 
-    async def put_quota(self, subject: str, **limits: int) -> Quota:
+    async def put_quota(self, /, subject: str, **limits: int) -> Quota:
         """Set limits of a user, a client address, a topic or a namespace. Raises BadRequest.
 
         Args:

@@ -10,7 +10,6 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import grpc
 
@@ -285,9 +284,21 @@ class Transactions:
         await self._end(half, False)
 
     @contextlib.asynccontextmanager
-    async def begin(self, topic: str, body: bytes, **how: Any) -> AsyncIterator[Half]:
-        """Commit at the end of the block; roll back where it raises. how: as for `prepare`."""
-        half = await self.prepare(topic, body, **how)
+    async def begin(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        keys: Sequence[str] = (),
+        tags: str | None = None,
+        properties: dict[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Half]:
+        """Prepare a message, commit it at the end of the block, or roll back where that raises."""
+        half = await self.prepare(
+            topic, body, key=key, keys=keys, tags=tags, properties=properties, timeout=timeout
+        )
         try:
             yield half
         except BaseException:

@@ -7,50 +7,39 @@ classes, so that nothing is ever "maybe awaitable".
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 from duolog import _client
 from duolog._access import Access as AsyncAccess
-from duolog._access import Decision, User, UserDecision
 from duolog._admin import Admin as AsyncAdmin
 from duolog._background import report
 from duolog._batcher import BUFFER_BYTES, Buffering
 from duolog._consumer import Consumer as AsyncConsumer
-from duolog._descriptions import (
-    ClusterStatus,
-    FoundMessage,
-    GroupDescription,
-    NodeStatus,
-    QueueOffset,
-    Quota,
-    Route,
-    TopicDescription,
-    TrackedMessage,
-    TrackState,
-)
 from duolog._errors import BadRequest, DuologError, Unavailable
 from duolog._login import login_of
 from duolog._message import Batch, Message
-from duolog._pages import Page
 from duolog._posted import Posted as AsyncPosted
 from duolog._producer import Producer as AsyncProducer
-from duolog._receipts import BatchReceipt, Receipt
+from duolog._receipts import Receipt
 from duolog._sending import SendOptions
-from duolog._start import Start
 from duolog._tls import Tls
-from duolog._transactions import Half, UndecidedMessage
 from duolog._transactions import Transactions as AsyncTransactions
-from duolog._waiting import DelayedPage, HalfMessage, HalvesPage
+from duolog._transactions import UndecidedMessage
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
 T = TypeVar("T")
+A = TypeVar("A")
+F = TypeVar("F")
+P = ParamSpec("P")
 INTERRUPTIONS_MAX = 10  # of what cleans up after one; a user who goes on interrupting wants to end
 
 
@@ -163,6 +152,61 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
+class _Face(Generic[T]):
+    """The synchronous face of an object of the SDK, whose calls run on the loop of all clients."""
+
+    def __init__(self, loop: _Loop, face_of: T) -> None:
+        """Not called by users."""
+        self._loop = loop
+        self._of = face_of
+
+
+def _waits(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """A method of a face that makes the same call and waits for its result."""
+
+    @functools.wraps(method)
+    def call(face: Any, /, *args: P.args, **how: P.kwargs) -> T:
+        result: T = face._loop.run(method(face._of, *args, **how))
+        return result
+
+    return call
+
+
+def _makes(
+    method: Callable[Concatenate[Any, P], A], face_of: Callable[[_Loop, A], F]
+) -> Callable[Concatenate[Any, P], F]:
+    """A method of a face that returns the face of what the same call makes."""
+
+    @functools.wraps(method)
+    def call(face: Any, /, *args: P.args, **how: P.kwargs) -> F:
+        made: A = face._loop.call(lambda: method(face._of, *args, **how))
+        return face_of(face._loop, made)
+
+    return call
+
+
+def _within(
+    method: Callable[Concatenate[Any, P], AbstractAsyncContextManager[T]],
+) -> Callable[Concatenate[Any, P], AbstractContextManager[T]]:
+    """A method of a face for `with`, of one for `async with`."""
+
+    @functools.wraps(method)
+    @contextlib.contextmanager
+    def call(face: Any, /, *args: P.args, **how: P.kwargs) -> Iterator[T]:
+        manager = method(face._of, *args, **how)
+        entered: T = face._loop.run(manager.__aenter__())
+        try:
+            yield entered
+        except BaseException as error:
+            face._loop.run(manager.__aexit__(type(error), error, error.__traceback__))
+            raise
+        face._loop.run(manager.__aexit__(None, None, None))
+
+    return call
+
+
 class Posted:
     """A message on its way, made by `Producer.post`; see `duolog.Posted`."""
 
@@ -192,47 +236,12 @@ def _handle(loop: _Loop, posted: AsyncPosted) -> Posted:
     return handle
 
 
-class Producer:
+class Producer(_Face[AsyncProducer]):
     """Sends messages and waits for their receipts. Usable from several threads."""
 
-    def __init__(self, loop: _Loop, producer: AsyncProducer) -> None:
-        """Not called by users."""
-        self._loop = loop
-        self._producer = producer
-
-    def send(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        key: str | None = None,
-        keys: Sequence[str] = (),
-        tags: str | None = None,
-        properties: dict[str, str] | None = None,
-        queue_id: int | None = None,
-        group: str | None = None,
-        delay: float | None = None,
-        deliver_at: int | None = None,
-        delay_level: int | None = None,
-        timeout: float | None = None,
-    ) -> Receipt:
-        """As `duolog.Producer.send`."""
-        return self._loop.run(
-            self._producer.send(
-                topic,
-                body,
-                key=key,
-                keys=keys,
-                tags=tags,
-                properties=properties,
-                queue_id=queue_id,
-                group=group,
-                delay=delay,
-                deliver_at=deliver_at,
-                delay_level=delay_level,
-                timeout=timeout,
-            )
-        )
+    send = _waits(AsyncProducer.send)
+    send_batch = _waits(AsyncProducer.send_batch)
+    flush = _waits(AsyncProducer.flush)
 
     def post(
         self,
@@ -264,13 +273,13 @@ class Producer:
             and (delay is None and deliver_at is None and delay_level is None)
             and not (keys or properties)
         ):  # the same, with less to hand on
-            return _handle(loop, self._producer.post(topic, body, timeout=timeout))
+            return _handle(loop, self._of.post(topic, body, timeout=timeout))
         told = None
         if on_done is not None:
             told = _told(loop, on_done)
         return _handle(
             loop,
-            self._producer.post(
+            self._of.post(
                 topic,
                 body,
                 key=key,
@@ -287,51 +296,13 @@ class Producer:
             ),
         )
 
-    def flush(self) -> None:
-        """As `duolog.Producer.flush`."""
-        self._loop.run(self._producer.flush())
-
-    def send_batch(
-        self,
-        topic: str,
-        bodies: Sequence[bytes],
-        *,
-        tags: str | None = None,
-        keys: Sequence[Sequence[str]] | None = None,
-        tags_list: Sequence[str | None] | None = None,
-        queue_id: int | None = None,
-        group: str | None = None,
-        delay: float | None = None,
-        deliver_at: int | None = None,
-        delay_level: int | None = None,
-        expect_offset: int | None = None,
-        timeout: float | None = None,
-    ) -> BatchReceipt:
-        """As `duolog.Producer.send_batch`."""
-        return self._loop.run(
-            self._producer.send_batch(
-                topic,
-                bodies,
-                tags=tags,
-                keys=keys,
-                tags_list=tags_list,
-                queue_id=queue_id,
-                group=group,
-                delay=delay,
-                deliver_at=deliver_at,
-                delay_level=delay_level,
-                expect_offset=expect_offset,
-                timeout=timeout,
-            )
-        )
-
     def close(self) -> None:
         """Wait for sends under way, then refuse new ones; raises as `duolog.Producer.close`.
 
         In a forked process it does nothing: what was posted is the parent's.
         """
         if not self._loop.forked:
-            self._loop.run(self._producer.close())
+            self._loop.run(self._of.close())
 
     def __enter__(self) -> "Producer":
         """Use it in `with`."""
@@ -340,7 +311,7 @@ class Producer:
     def __exit__(self, kind: object, value: object, trace: object) -> None:
         """Close."""
         if not self._loop.forked:
-            self._loop.run(self._producer.__aexit__(kind, value, trace))
+            self._loop.run(self._of.__aexit__(kind, value, trace))
 
 
 def _told(loop: _Loop, on_done: Callable[[Posted], object]) -> Callable[[AsyncPosted], object]:
@@ -353,56 +324,21 @@ def _told(loop: _Loop, on_done: Callable[[Posted], object]) -> Callable[[AsyncPo
     return tell
 
 
-class Transactions:
+class Transactions(_Face[AsyncTransactions]):
     """Transactions of a producer group. Usable from several threads; it listens in `with`."""
 
-    def __init__(self, loop: _Loop, transactions: AsyncTransactions) -> None:
-        """Not called by users."""
-        self._loop = loop
-        self._transactions = transactions
-
-    def prepare(self, topic: str, body: bytes, **how: Any) -> Half:
-        """As `duolog.Transactions.prepare`."""
-        return self._loop.run(self._transactions.prepare(topic, body, **how))
-
-    def prepare_batch(self, topic: str, bodies: Sequence[bytes], **how: Any) -> list[Half]:
-        """As `duolog.Transactions.prepare_batch`."""
-        return self._loop.run(self._transactions.prepare_batch(topic, bodies, **how))
-
-    def commit_all(self, halves: Iterable[Half]) -> None:
-        """Commit many at a time."""
-        self._loop.run(self._transactions.commit_all(halves))
-
-    def rollback_all(self, halves: Iterable[Half]) -> None:
-        """Roll many back at a time."""
-        self._loop.run(self._transactions.rollback_all(halves))
-
-    def commit(self, half: Half) -> None:
-        """Let consumers see it."""
-        self._loop.run(self._transactions.commit(half))
-
-    def rollback(self, half: Half) -> None:
-        """Drop it."""
-        self._loop.run(self._transactions.rollback(half))
-
-    @contextlib.contextmanager
-    def begin(self, topic: str, body: bytes, **how: Any) -> Iterator[Half]:
-        """Commit at the end of the block; roll back where it raises."""
-        half = self.prepare(topic, body, **how)
-        try:
-            yield half
-        except BaseException:
-            self.rollback(half)
-            raise
-        self.commit(half)
-
-    def close(self) -> None:
-        """Finish decisions under way, stop listening."""
-        self._loop.run(self._transactions.close())
+    prepare = _waits(AsyncTransactions.prepare)
+    prepare_batch = _waits(AsyncTransactions.prepare_batch)
+    commit_all = _waits(AsyncTransactions.commit_all)
+    rollback_all = _waits(AsyncTransactions.rollback_all)
+    commit = _waits(AsyncTransactions.commit)
+    rollback = _waits(AsyncTransactions.rollback)
+    close = _waits(AsyncTransactions.close)
+    begin = _within(AsyncTransactions.begin)
 
     def __enter__(self) -> "Transactions":
         """Listen."""
-        self._loop.run(self._transactions.start())
+        self._loop.run(self._of.start())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -446,69 +382,51 @@ class _Interruptible(Generic[T]):
             self._consumer.take_back()
 
 
-class Consumer:
+class Consumer(_Face[AsyncConsumer]):
     """A member of a consumer group. For one thread at a time."""
 
-    def __init__(self, loop: _Loop, consumer: AsyncConsumer) -> None:
-        """Not called by users."""
-        self._loop = loop
-        self._consumer = consumer
+    commit = _waits(AsyncConsumer.commit)
+    seek_to_time = _waits(AsyncConsumer.seek_to_time)
+    seek = _waits(AsyncConsumer.seek)
+    send_back = _waits(AsyncConsumer.send_back)
 
     def get(self, timeout: float | None = None) -> Message | None:
         """As `duolog.Consumer.get`."""
         if not (self._loop.forked or self._loop.closed):
             try:
-                for message in self._consumer._at_hand:  # without a turn of the loop
+                for message in self._of._at_hand:  # without a turn of the loop
                     return message
             # A signal handler's, after the message was taken; just before it, the last one repeats.
             except BaseException:
-                self._loop.call_interrupted(self._consumer.take_back)
+                self._loop.call_interrupted(self._of.take_back)
                 raise
-        asked = _Interruptible[Message](self._loop, self._consumer)
-        processing = self._consumer.processing
+        asked = _Interruptible[Message](self._loop, self._of)
+        processing = self._of.processing
         if processing is None:
-            return asked.result(lambda: self._consumer.get(timeout))
+            return asked.result(lambda: self._of.get(timeout))
         # Spans are current in the thread of the program, not in that of all clients.
         asked_ns = processing.end()
-        found = asked.result(lambda: self._consumer.next_message(timeout))
+        found = asked.result(lambda: self._of.next_message(timeout))
         if found is not None:
             processing.begin_first(found, asked_ns)
         return found
 
     def get_batch(self, timeout: float | None = None) -> Batch | None:
         """As `duolog.Consumer.get_batch`."""
-        asked = _Interruptible[Batch](self._loop, self._consumer)
-        processing = self._consumer.processing
+        asked = _Interruptible[Batch](self._loop, self._of)
+        processing = self._of.processing
         if processing is None:
-            return asked.result(lambda: self._consumer.get_batch(timeout))
+            return asked.result(lambda: self._of.get_batch(timeout))
         asked_ns = processing.end()
-        batch = asked.result(lambda: self._consumer.next_batch(timeout))
+        batch = asked.result(lambda: self._of.next_batch(timeout))
         if batch is not None:
             processing.begin_batch(batch, asked_ns)
         return batch
 
-    def commit(self) -> None:
-        """As `duolog.Consumer.commit`."""
-        self._loop.run(self._consumer.commit())
-
-    def seek_to_time(self, at: Start | int) -> None:
-        """As `duolog.Consumer.seek_to_time`."""
-        self._loop.run(self._consumer.seek_to_time(at))
-
-    def seek(self, topic: str, queue_id: int, offset: int) -> None:
-        """As `duolog.Consumer.seek`."""
-        self._loop.run(self._consumer.seek(topic, queue_id, offset))
-
-    def send_back(self, message: Message, *, delay_level: int = 0, max_attempts: int = 0) -> str:
-        """As `duolog.Consumer.send_back`."""
-        return self._loop.run(
-            self._consumer.send_back(message, delay_level=delay_level, max_attempts=max_attempts)
-        )
-
     @property
     def assignment(self) -> list[tuple[str, int]]:
         """Queues this member reads now."""
-        return self._consumer.assignment
+        return self._of.assignment
 
     def __iter__(self) -> Iterator[Message]:
         """All messages, for ever."""
@@ -519,287 +437,86 @@ class Consumer:
         """Commit and leave the group. In a forked process it does nothing: it is the parent's."""
         if self._loop.forked:
             return
-        if self._consumer.processing is not None:
-            self._consumer.processing.end()
-        self._loop.run(self._consumer.close())
+        if self._of.processing is not None:
+            self._of.processing.end()
+        self._loop.run(self._of.close())
 
     def __enter__(self) -> "Consumer":
         """Join the group."""
-        self._loop.run(self._consumer.start())
+        self._loop.run(self._of.start())
         return self
 
     def __exit__(self, kind: object, value: BaseException | None, trace: object) -> None:
         """Leave; after an error the message in hand does not count as consumed."""
         if self._loop.forked:
             return
-        if self._consumer.processing is not None:
-            self._consumer.processing.end(value)
-        self._loop.run(self._consumer.__aexit__(kind, value, trace))
+        if self._of.processing is not None:
+            self._of.processing.end(value)
+        self._loop.run(self._of.__aexit__(kind, value, trace))
 
 
-class Access:
+class Access(_Face[AsyncAccess]):
     """Users and their rights; every method as in `duolog.Access`."""
 
-    def __init__(self, loop: _Loop, access: AsyncAccess) -> None:
-        """Not called by users."""
-        self._loop = loop
-        self._access = access
-
-    def who_am_i(self) -> User:
-        """The user that this client is."""
-        return self._loop.run(self._access.who_am_i())
-
-    def create_user(
-        self,
-        name: str,
-        password: str,
-        *,
-        is_super: bool = False,
-        signs: bool = False,
-        disabled: bool = False,
-    ) -> User:
-        """Create a user."""
-        return self._loop.run(
-            self._access.create_user(
-                name, password, is_super=is_super, signs=signs, disabled=disabled
-            )
-        )
-
-    def alter_user(
-        self,
-        name: str,
-        *,
-        password: str | None = None,
-        signs: bool = False,
-        is_super: bool | None = None,
-        disabled: bool | None = None,
-    ) -> User:
-        """Alter a user."""
-        return self._loop.run(
-            self._access.alter_user(
-                name, password=password, signs=signs, is_super=is_super, disabled=disabled
-            )
-        )
-
-    def delete_user(self, name: str) -> None:
-        """Delete a user and its rights."""
-        self._loop.run(self._access.delete_user(name))
-
-    def users(self) -> list[User]:
-        """All users."""
-        return self._loop.run(self._access.users())
-
-    def users_page(self, contains: str = "", *, after: str = "", limit: int = 100) -> Page[User]:
-        """Users by name, so many at a time."""
-        return self._loop.run(self._access.users_page(contains, after=after, limit=limit))
-
-    def who_may(self, action: str, resource: str, **how: Any) -> Page[UserDecision]:
-        """The users who may do something, with the entries that decide."""
-        return self._loop.run(self._access.who_may(action, resource, **how))
-
-    def rights(self, name: str) -> str:
-        """The rights of a user, as JSON."""
-        return self._loop.run(self._access.rights(name))
-
-    def set_rights(self, name: str, rights: str, *, expected: str | None = None) -> str:
-        """Replace the rights of a user."""
-        return self._loop.run(self._access.set_rights(name, rights, expected=expected))
-
-    def issue_token(self, seconds: int, *, user: str = "") -> str:
-        """A token in the place of a password."""
-        return self._loop.run(self._access.issue_token(seconds, user=user))
-
-    def test(self, action: str, resource: str, *, user: str = "", source: str = "") -> Decision:
-        """Whether a user may do something, and which entry decides."""
-        return self._loop.run(self._access.test(action, resource, user=user, source=source))
+    who_am_i = _waits(AsyncAccess.who_am_i)
+    create_user = _waits(AsyncAccess.create_user)
+    alter_user = _waits(AsyncAccess.alter_user)
+    delete_user = _waits(AsyncAccess.delete_user)
+    users = _waits(AsyncAccess.users)
+    users_page = _waits(AsyncAccess.users_page)
+    who_may = _waits(AsyncAccess.who_may)
+    rights = _waits(AsyncAccess.rights)
+    set_rights = _waits(AsyncAccess.set_rights)
+    issue_token = _waits(AsyncAccess.issue_token)
+    test = _waits(AsyncAccess.test)
 
 
-class Admin:
+class Admin(_Face[AsyncAdmin]):
     """Administration; every method as in `duolog.Admin`."""
 
-    def __init__(self, loop: _Loop, admin: AsyncAdmin) -> None:
-        """Not called by users."""
-        self._loop = loop
-        self._admin = admin
-
-    def create_topic(
-        self, topic: str, queues: int = 4, perm: int = 6, **how: Any
-    ) -> TopicDescription:
-        """Create a topic."""
-        return self._loop.run(self._admin.create_topic(topic, queues, perm, **how))
-
-    def alter_topic(
-        self, topic: str, queues: int = 0, perm: int = 0, **how: Any
-    ) -> TopicDescription:
-        """Add queues or change permissions."""
-        return self._loop.run(self._admin.alter_topic(topic, queues, perm, **how))
-
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic."""
-        self._loop.run(self._admin.delete_topic(topic))
-
-    def topics(
-        self, names: Sequence[str] = (), system: bool = False, *, sizes: bool = False
-    ) -> list[TopicDescription]:
-        """List topics."""
-        return self._loop.run(self._admin.topics(names, system, sizes=sizes))
-
-    def topics_page(
-        self,
-        contains: str = "",
-        *,
-        after: str = "",
-        limit: int = 100,
-        system: bool = False,
-        sizes: bool = False,
-    ) -> Page[TopicDescription]:
-        """Topics by name, so many at a time."""
-        return self._loop.run(
-            self._admin.topics_page(contains, after=after, limit=limit, system=system, sizes=sizes)
-        )
-
-    def put_group(self, group: str, **how: Any) -> GroupDescription:
-        """Create a consumer group, or alter it."""
-        return self._loop.run(self._admin.put_group(group, **how))
-
-    def delayed_page(
-        self, topic: str = "", *, after: str = "", limit: int = 100, group: str | None = None
-    ) -> DelayedPage:
-        """Messages that wait for their time, the soonest first."""
-        return self._loop.run(
-            self._admin.delayed_page(topic, after=after, limit=limit, group=group)
-        )
-
-    def recall_delayed(
-        self, topic: str, queue_offset: int, unique_key: str, *, group: str | None = None
-    ) -> None:
-        """Take back a message that waits for its time."""
-        self._loop.run(self._admin.recall_delayed(topic, queue_offset, unique_key, group=group))
-
-    def halves_page(
-        self, topic: str = "", *, after: str = "", limit: int = 100, group: str | None = None
-    ) -> HalvesPage:
-        """Half messages that nobody decided on."""
-        return self._loop.run(self._admin.halves_page(topic, after=after, limit=limit, group=group))
-
-    def half(self, half: int, *, group: str) -> HalfMessage:
-        """One half message that nobody decided on."""
-        return self._loop.run(self._admin.half(half, group=group))
-
-    def decide_half(self, producer_group: str, half: int, *, commit: bool, group: str) -> None:
-        """Commit a half message, or roll it back."""
-        self._loop.run(self._admin.decide_half(producer_group, half, commit=commit, group=group))
-
-    def put_quota(self, subject: str, **limits: int) -> Quota:
-        """Set limits of a user, a client address, a topic or a namespace."""
-        return self._loop.run(self._admin.put_quota(subject, **limits))
-
-    def delete_quota(self, subject: str) -> None:
-        """Take all limits from a subject."""
-        self._loop.run(self._admin.delete_quota(subject))
-
-    def quotas(self) -> list[Quota]:
-        """List quotas."""
-        return self._loop.run(self._admin.quotas())
-
-    def groups(self) -> list[GroupDescription]:
-        """List groups."""
-        return self._loop.run(self._admin.groups())
-
-    def groups_page(
-        self, contains: str = "", *, after: str = "", limit: int = 100
-    ) -> Page[GroupDescription]:
-        """Groups by name, so many at a time."""
-        return self._loop.run(self._admin.groups_page(contains, after=after, limit=limit))
-
-    def group(self, group: str) -> GroupDescription:
-        """Describe a group."""
-        return self._loop.run(self._admin.group(group))
-
-    def reset_group(
-        self,
-        group: str,
-        topic: str,
-        to: Start | int = Start.EARLIEST,
-        *,
-        offset: int | None = None,
-    ) -> list[QueueOffset]:
-        """Set a group's offsets."""
-        return self._loop.run(self._admin.reset_group(group, topic, to, offset=offset))
-
-    def delete_group(self, group: str) -> None:
-        """Forget a group."""
-        self._loop.run(self._admin.delete_group(group))
-
-    def find(self, topic: str = "", **how: Any) -> list[FoundMessage]:
-        """Find messages."""
-        return self._loop.run(self._admin.find(topic, **how))
-
-    def track(
-        self, topic: str, queue_id: int, queue_offset: int, **how: Any
-    ) -> Mapping[str, TrackState]:
-        """What became of a message in every consumer group."""
-        return self._loop.run(self._admin.track(topic, queue_id, queue_offset, **how))
-
-    def track_key(self, topic: str, key: str) -> list[TrackedMessage]:
-        """The whole way of the messages with a key."""
-        return self._loop.run(self._admin.track_key(topic, key))
-
-    def offset_at_time(
-        self, topic: str, queue_id: int, at: Start | int, *, group: str | None = None
-    ) -> int:
-        """Queue offset at a time, or of an end of the queue."""
-        return self._loop.run(self._admin.offset_at_time(topic, queue_id, at, group=group))
-
-    def offset_at_size(
-        self, topic: str, queue_id: int, queue_offset: int, size: int, *, group: str
-    ) -> int:
-        """Queue offset up to which there are so many bytes."""
-        return self._loop.run(
-            self._admin.offset_at_size(topic, queue_id, queue_offset, size, group=group)
-        )
-
-    def commit(
-        self, group: str, offsets: Mapping[tuple[str, str, int], int], *, forward: bool = False
-    ) -> None:
-        """Commit offsets of a group without members."""
-        self._loop.run(self._admin.commit(group, offsets, forward=forward))
-
-    def node_status(self) -> NodeStatus:
-        """Status of the node."""
-        return self._loop.run(self._admin.node_status())
-
-    def cluster_status(self) -> ClusterStatus:
-        """Status of the cluster."""
-        return self._loop.run(self._admin.cluster_status())
-
-    def route(self) -> Route:
-        """Groups, masters and replicas, and where they are reached."""
-        return self._loop.run(self._admin.route())
-
-    def failover(self, node: str = "", *, epoch: int = 0) -> None:
-        """Make another node the master (planned switch)."""
-        self._loop.run(self._admin.failover(node, epoch=epoch))
-
-    def set_guarantee(self, setting: str, value: str) -> Mapping[str, str]:
-        """See `Admin.set_guarantee`."""
-        return self._loop.run(self._admin.set_guarantee(setting, value))
-
-    def drain(self, node: str, *, undo: bool = False) -> None:
-        """Take a node out, or back in."""
-        self._loop.run(self._admin.drain(node, undo=undo))
-
-    def elect_unclean(self, epoch: int) -> None:
-        """Make this node the master, whatever others may have held."""
-        self._loop.run(self._admin.elect_unclean(epoch))
+    create_topic = _waits(AsyncAdmin.create_topic)
+    alter_topic = _waits(AsyncAdmin.alter_topic)
+    delete_topic = _waits(AsyncAdmin.delete_topic)
+    topics = _waits(AsyncAdmin.topics)
+    topics_page = _waits(AsyncAdmin.topics_page)
+    put_group = _waits(AsyncAdmin.put_group)
+    delayed_page = _waits(AsyncAdmin.delayed_page)
+    recall_delayed = _waits(AsyncAdmin.recall_delayed)
+    halves_page = _waits(AsyncAdmin.halves_page)
+    half = _waits(AsyncAdmin.half)
+    decide_half = _waits(AsyncAdmin.decide_half)
+    put_quota = _waits(AsyncAdmin.put_quota)
+    delete_quota = _waits(AsyncAdmin.delete_quota)
+    quotas = _waits(AsyncAdmin.quotas)
+    groups = _waits(AsyncAdmin.groups)
+    groups_page = _waits(AsyncAdmin.groups_page)
+    group = _waits(AsyncAdmin.group)
+    reset_group = _waits(AsyncAdmin.reset_group)
+    delete_group = _waits(AsyncAdmin.delete_group)
+    find = _waits(AsyncAdmin.find)
+    track = _waits(AsyncAdmin.track)
+    track_key = _waits(AsyncAdmin.track_key)
+    offset_at_time = _waits(AsyncAdmin.offset_at_time)
+    offset_at_size = _waits(AsyncAdmin.offset_at_size)
+    commit = _waits(AsyncAdmin.commit)
+    node_status = _waits(AsyncAdmin.node_status)
+    cluster_status = _waits(AsyncAdmin.cluster_status)
+    route = _waits(AsyncAdmin.route)
+    failover = _waits(AsyncAdmin.failover)
+    set_guarantee = _waits(AsyncAdmin.set_guarantee)
+    drain = _waits(AsyncAdmin.drain)
+    elect_unclean = _waits(AsyncAdmin.elect_unclean)
 
 
-class Client:
+class Client(_Face[_client.Client]):
     """The synchronous client.
 
     with Client("127.0.0.1:8765") as client, client.producer() as producer:
         producer.send("greetings", b"hello")
     """
+
+    consumer = _makes(_client.Client.consumer, Consumer)
+    pull = _waits(_client.Client.pull)
 
     def __init__(
         self,
@@ -815,8 +532,8 @@ class Client:
         """As `duolog.Client`."""
         _client.parse_endpoints(endpoints)
         login_of(user, password)
-        self._loop = _Loop()
-        self._client = self._loop.call(
+        loop = _Loop()
+        client = loop.call(
             lambda: _client.Client(
                 endpoints,
                 user=user,
@@ -827,8 +544,9 @@ class Client:
                 tracer_provider=tracer_provider,
             )
         )
-        self.admin = Admin(self._loop, self._client.admin)
-        self.access = Access(self._loop, self._client.access)
+        super().__init__(loop, client)
+        self.admin = Admin(loop, client.admin)
+        self.access = Access(loop, client.access)
 
     def producer(
         self,
@@ -841,7 +559,7 @@ class Client:
         """A producer, as `duolog.Client.producer`."""
         buffering = Buffering(linger, buffer_bytes, self._loop.loop)
         options = SendOptions(accept_weak=accept_weak)
-        made = self._loop.call(lambda: self._client.make_producer(timeout, buffering, options))
+        made = self._loop.call(lambda: self._of.make_producer(timeout, buffering, options))
         return Producer(self._loop, made)
 
     def transactions(
@@ -860,7 +578,7 @@ class Client:
             return await asyncio.to_thread(checker, message)
 
         made = self._loop.call(
-            lambda: self._client.transactions(
+            lambda: self._of.transactions(
                 group,
                 ask if checker is not None else None,
                 immunity=immunity,
@@ -870,20 +588,11 @@ class Client:
         )
         return Transactions(self._loop, made)
 
-    def consumer(self, group: str, topics: str | Sequence[str], **how: Any) -> Consumer:
-        """A member of a consumer group, as `duolog.Client.consumer`; it joins in `with`."""
-        made = self._loop.call(lambda: self._client.consumer(group, topics, **how))
-        return Consumer(self._loop, made)
-
-    def pull(self, topic: str, queue_id: int, queue_offset: int, **how: Any) -> Batch:
-        """As `duolog.Client.pull`."""
-        return self._loop.run(self._client.pull(topic, queue_id, queue_offset, **how))
-
     def start(
         self, make: Callable[[_client.Client], Coroutine[Any, Any, T]]
     ) -> "concurrent.futures.Future[T]":
         """Begin something with the asynchronous client behind this one."""
-        return self._loop.start(make(self._client))
+        return self._loop.start(make(self._of))
 
     def run(self, make: Callable[[_client.Client], Coroutine[Any, Any, T]]) -> T:
         """Do something with the asynchronous client behind this one."""
@@ -902,7 +611,7 @@ class Client:
         if self._loop.forked or self._loop.closed:
             return
         try:
-            self._loop.run(self._client.__aexit__(kind, *rest))
+            self._loop.run(self._of.__aexit__(kind, *rest))
         except DuologError:  # of a part that is closed nevertheless
             self._loop.stop()
             raise

@@ -398,7 +398,7 @@ def test_a_forked_process_does_not_end_its_parents_spans(
     ended: list[None] = []
     with duolog.sync.Client("127.0.0.1:1", tracer_provider=taken.provider) as client:
         consumer = client.consumer("g", "T")
-        monkeypatch.setattr(consumer._consumer.processing, "end", lambda *_: ended.append(None))
+        monkeypatch.setattr(consumer._of.processing, "end", lambda *_: ended.append(None))
         monkeypatch.setattr(consumer._loop, "forked", True)
         consumer.close()
         consumer.__exit__(None, None, None)

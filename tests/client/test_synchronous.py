@@ -19,7 +19,7 @@ def test_closing_the_synchronous_client_reports_a_failed_message() -> None:
 
     def post(client: duolog.sync.Client) -> None:
         producer = client.producer()
-        producer._producer._sender.send = refuse  # type: ignore[method-assign]
+        producer._of._sender.send = refuse  # type: ignore[method-assign]
         producer.post("T", b"x")
 
     client = duolog.sync.Client("127.0.0.1:1", timeout=20)
@@ -107,7 +107,7 @@ def test_a_callback_that_raises_system_exit_leaves_the_client_running() -> None:
 
     with duolog.sync.Client("127.0.0.1:1", timeout=5) as client:
         producer = client.producer()
-        producer._producer._sender.send = store  # type: ignore[method-assign]
+        producer._of._sender.send = store  # type: ignore[method-assign]
         posted = producer.post("T", b"1", on_done=leave)
         assert posted.receipt(timeout=5).status == "PUT_OK"
         assert producer._loop._thread.is_alive()

@@ -429,7 +429,7 @@ def interrupt_when_waiting(consumer: duolog.sync.Consumer) -> None:
     main = threading.main_thread().ident
     assert main is not None
     deadline = time.monotonic() + 20
-    while not consumer._consumer._arrived._waiters:
+    while not consumer._of._arrived._waiters:
         if time.monotonic() > deadline:
             break
         time.sleep(0.01)
