@@ -22,6 +22,16 @@ SMALL_STORE = {
     "max_message_size": 64 << 10,
 }
 
+__all__ = [
+    "cheap_passwords",
+    "client",
+    "node",
+    "nothing_noted",
+    "quick_groups",
+    "short_polls",
+    "start_node",
+]
+
 StartNode = Callable[..., Awaitable[Node]]
 
 

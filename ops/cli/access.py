@@ -8,10 +8,10 @@ own user. A password is on no command line. The options are added to every comma
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from duolog import Client, Tls
     from duolog._caller import Caller
 
+T = TypeVar("T")
 # The tree of commands imports this module, also for --help: it imports others when it needs them.
 
 DEFAULT_ENDPOINTS = "127.0.0.1:8081"
@@ -55,6 +56,23 @@ def client_of(endpoints: str, timeout: float) -> "Client":
 
     way = current_way()
     return Client(endpoints, user=way.user, password=way.password, tls=way.tls, timeout=timeout)
+
+
+def asked(
+    endpoints: str,
+    timeout: float,
+    call: "Callable[[Client], Coroutine[object, None, T]]",
+    hints: Mapping[str, str] | None = None,
+) -> T:
+    """The answer of one call to a node; ends the command where it fails. hints: see `run`."""
+
+    from duolog_server.ops.cli.output import run
+
+    async def ask() -> T:
+        async with client_of(endpoints, timeout) as client:
+            return await call(client)
+
+    return run(ask(), hints)
 
 
 def caller() -> "Caller":

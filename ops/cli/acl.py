@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, asked, client_of
 from duolog_server.ops.cli.output import (
     After,
     Json,
@@ -28,8 +28,6 @@ from duolog_server.ops.cli.output import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from duolog import Decision, Page, UserDecision
 
     from duolog_server.node.identity.rights.plainacl import Imported
     from duolog_server.node.identity.rights.policies import Acl, Entry
@@ -76,11 +74,7 @@ def show(
 ) -> None:
     """Show the rights of a user; --json as `set` reads them."""
 
-    async def ask() -> str:
-        async with client_of(endpoints, timeout) as client:
-            return await client.access.rights(name)
-
-    _show(name, run(ask()), as_json)
+    _show(name, asked(endpoints, timeout, lambda client: client.access.rights(name)), as_json)
 
 
 @app.command("set")
@@ -99,11 +93,11 @@ def set_(
     if not text.strip():
         fail(f"{file} is empty: this would revoke all rights; to do that, pass {{}}", help_of())
 
-    async def ask() -> str:
-        async with client_of(endpoints, timeout) as client:
-            return await client.access.set_rights(name, text)
-
-    _show(name, run(ask()), as_json)
+    _show(
+        name,
+        asked(endpoints, timeout, lambda client: client.access.set_rights(name, text)),
+        as_json,
+    )
 
 
 def _change(
@@ -217,12 +211,11 @@ def ask_whether(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Say whether a user may do something, and which entry decides. Exit status 3: it may not."""
-
-    async def ask() -> "Decision":
-        async with client_of(endpoints, timeout) as client:
-            return await client.access.test(action, resource, user=name, source=source)
-
-    found = run(ask())
+    found = asked(
+        endpoints,
+        timeout,
+        lambda client: client.access.test(action, resource, user=name, source=source),
+    )
     facts = {"allowed": found.allowed, "entry": found.entry, "reason": found.reason}
     if as_json:
         print_json(facts)
@@ -244,14 +237,13 @@ def who_may(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """List the users who may do something, and which entry decides."""
-
-    async def ask() -> "Page[UserDecision]":
-        async with client_of(endpoints, timeout) as client:
-            return await client.access.who_may(
-                action, resource, source=source, after=after, limit=limit or 0
-            )
-
-    page = run(ask())
+    page = asked(
+        endpoints,
+        timeout,
+        lambda client: client.access.who_may(
+            action, resource, source=source, after=after, limit=limit or 0
+        ),
+    )
     rows = [
         {
             "user": row.user.name,
@@ -292,11 +284,7 @@ def import_(
     what = f"{len(imported.users)} users, and the rights of {len(imported.acls)}"
     confirm(f"Import {what}?", yes)
 
-    async def ask() -> None:
-        async with client_of(endpoints, timeout) as client:
-            await import_all(client.access, imported, str(file))
-
-    run(ask())
+    asked(endpoints, timeout, lambda client: import_all(client.access, imported, str(file)))
     say(f"imported {what}")
 
 

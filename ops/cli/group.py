@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from duolog_server.ops.cli import deadletters
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, asked, client_of
 from duolog_server.ops.cli.output import (
     INT_MAX,
     After,
@@ -27,7 +27,7 @@ from duolog_server.ops.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from duolog import GroupDescription, Page, QueueOffset, TopicDescription
+    from duolog import GroupDescription, TopicDescription
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -42,12 +42,11 @@ def list_(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """List groups by name, all of them or a part, with their lag in messages and seconds."""
-
-    async def ask() -> "Page[GroupDescription]":
-        async with client_of(endpoints, timeout) as client:
-            return await client.admin.groups_page(contains, after=after, limit=limit or 0)
-
-    page = run(ask())
+    page = asked(
+        endpoints,
+        timeout,
+        lambda client: client.admin.groups_page(contains, after=after, limit=limit or 0),
+    )
 
     rows = [
         {
@@ -74,10 +73,6 @@ def show(
 ) -> None:
     """Show the queues of a group: committed offsets, lag, readers."""
 
-    async def ask() -> "GroupDescription":
-        async with client_of(endpoints, timeout) as client:
-            return await client.admin.group(group)
-
     rows = [
         {
             "topic": queue.topic,
@@ -90,7 +85,7 @@ def show(
             "member": queue.member_id,
             "not_polled": queue.not_polled,
         }
-        for queue in run(ask()).queues
+        for queue in asked(endpoints, timeout, lambda client: client.admin.group(group)).queues
     ]
     columns = ["topic", "queue_id", "committed", "max_offset", "lag_messages", "lag_seconds"]
     print_rows(rows, [*columns, "member", "not_polled"], as_json)
@@ -172,18 +167,17 @@ def set_(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Create a group, or change how it consumes."""
-
-    async def ask() -> "GroupDescription":
-        async with client_of(endpoints, timeout) as client:
-            return await client.admin.put_group(
-                group,
-                orderly=orderly,
-                retry_times=retry_times,
-                lite_topic=lite_topic,
-                lite_exclusive=exclusive,
-            )
-
-    found = run(ask())
+    found = asked(
+        endpoints,
+        timeout,
+        lambda client: client.admin.put_group(
+            group,
+            orderly=orderly,
+            retry_times=retry_times,
+            lite_topic=lite_topic,
+            lite_exclusive=exclusive,
+        ),
+    )
     facts = {"group": found.group, "orderly": found.orderly, "retry_times": found.retry_times}
     if found.lite_topic:
         facts |= {"lite_topic": found.lite_topic, "exclusive": found.lite_exclusive}
@@ -215,13 +209,13 @@ def reset(
         fail(str(error), "duolog group reset --help")
     confirm(f"Reset the offsets of {group} in {topic} to {to}?", yes)
 
-    async def ask() -> list["QueueOffset"]:
-        async with client_of(endpoints, timeout) as client:
-            return await client.admin.reset_group(group, topic, point.at, offset=point.offset)
-
     rows = [
         {"topic": found.topic, "queue_id": found.queue_id, "offset": found.offset}
-        for found in run(ask())
+        for found in asked(
+            endpoints,
+            timeout,
+            lambda client: client.admin.reset_group(group, topic, point.at, offset=point.offset),
+        )
     ]
     print_rows(rows, ["topic", "queue_id", "offset"], as_json)
 
@@ -237,11 +231,7 @@ def delete(
     """Delete a group and its offsets."""
     confirm(f"Delete group {group} and its offsets?", yes)
 
-    async def ask() -> None:
-        async with client_of(endpoints, timeout) as client:
-            await client.admin.delete_group(group)
-
-    run(ask())
+    asked(endpoints, timeout, lambda client: client.admin.delete_group(group))
     if as_json:
         print_facts({"deleted": group}, True)
     else:

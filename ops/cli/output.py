@@ -155,7 +155,6 @@ _HINTS = {
     "ResultUnknown": "duolog msg find TOPIC --unique-key KEY",
     "Unauthenticated": "--user NAME --password-file FILE   (or: duolog context add NAME --help)",
 }
-_NO_HINTS: Mapping[str, str] = {}
 # Errors that may come from the way to the nodes that a context describes; they name it.
 context_in_use: ContextVar[str] = ContextVar("context", default="")
 _OF_THE_WAY = ("Unavailable", "Timeout", "Unauthenticated", "NoPermission")
@@ -167,7 +166,7 @@ def help_of() -> str:
     return " ".join(["duolog", *words, "--help"])
 
 
-def run(work: Coroutine[object, None, T], hints: Mapping[str, str] = _NO_HINTS) -> T:
+def run(work: Coroutine[object, None, T], hints: Mapping[str, str] | None = None) -> T:
     """Run a client's work; its errors become messages with a hint, and so do words that cannot be
     sent.
 
@@ -182,7 +181,7 @@ def run(work: Coroutine[object, None, T], hints: Mapping[str, str] = _NO_HINTS) 
         context = context_in_use.get() if name in _OF_THE_WAY else ""
         where = f" (context {context!r})" if context else ""
         usual = help_of() if name == "BadRequest" else _HINTS.get(name, "")
-        fail(f"{name}: {error}{where}", hints.get(name, usual))
+        fail(f"{name}: {error}{where}", (hints or {}).get(name, usual))
     except UnicodeEncodeError:
         fail("an argument is not valid UTF-8", help_of())
     except KeyboardInterrupt:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, asked
 from duolog_server.ops.cli.output import (
     Json,
     Timeout,
@@ -14,7 +14,6 @@ from duolog_server.ops.cli.output import (
     help_of,
     print_facts,
     print_rows,
-    run,
     say,
     shortened,
 )
@@ -64,12 +63,11 @@ def list_(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """List all quotas."""
-
-    async def ask() -> "list[Quota]":
-        async with client_of(endpoints, timeout) as client:
-            return await client.admin.quotas()
-
-    print_rows(map(_row, run(ask())), ["subject", *LIMITS, "burst_ms"], as_json)
+    print_rows(
+        map(_row, asked(endpoints, timeout, lambda client: client.admin.quotas())),
+        ["subject", *LIMITS, "burst_ms"],
+        as_json,
+    )
 
 
 @app.command("set")
@@ -105,11 +103,10 @@ def set_(
     if not limits:
         fail("no limit is named", help_of())
 
-    async def ask() -> "Quota":
-        async with client_of(endpoints, timeout) as client:
-            return await client.admin.put_quota(subject, **limits)
-
-    print_facts(_row(run(ask())), as_json)
+    print_facts(
+        _row(asked(endpoints, timeout, lambda client: client.admin.put_quota(subject, **limits))),
+        as_json,
+    )
 
 
 @app.command()
@@ -122,9 +119,5 @@ def delete(
     """Take all limits from a subject."""
     confirm(f"Delete the quota of {subject}?", yes)
 
-    async def ask() -> None:
-        async with client_of(endpoints, timeout) as client:
-            await client.admin.delete_quota(subject)
-
-    run(ask())
+    asked(endpoints, timeout, lambda client: client.admin.delete_quota(subject))
     say(f"deleted the quota of {subject}")

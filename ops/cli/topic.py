@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, asked
 from duolog_server.ops.cli.output import (
     INT_MAX,
     After,
@@ -17,14 +17,13 @@ from duolog_server.ops.cli.output import (
     fail,
     print_facts,
     print_rows,
-    run,
     say,
     say_next,
 )
 from duolog_server.ops.inspection.times import iso
 
 if TYPE_CHECKING:
-    from duolog import Page, TopicDescription
+    from duolog import TopicDescription
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -54,14 +53,13 @@ def list_(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """List topics by name: all of them, or a part."""
-
-    async def ask() -> "Page[TopicDescription]":
-        async with client_of(endpoints, timeout) as client:
-            return await client.admin.topics_page(
-                contains, after=after, limit=limit or 0, system=system
-            )
-
-    page = run(ask())
+    page = asked(
+        endpoints,
+        timeout,
+        lambda client: client.admin.topics_page(
+            contains, after=after, limit=limit or 0, system=system
+        ),
+    )
     print_rows(map(_row, page.rows), ["topic", "group", "queues", "perm", "messages"], as_json)
     say_next(page)
 
@@ -93,13 +91,18 @@ def create(
     if lite_ttl < 0:
         fail(f"--lite-ttl is {lite_ttl}; it must not be negative", "duolog topic create --help")
 
-    async def ask() -> "TopicDescription":
-        async with client_of(endpoints, timeout) as client:
-            return await client.admin.create_topic(
-                topic, queues, perm, message_type=message_type, lite_ttl_minutes=lite_ttl
+    print_facts(
+        _row(
+            asked(
+                endpoints,
+                timeout,
+                lambda client: client.admin.create_topic(
+                    topic, queues, perm, message_type=message_type, lite_ttl_minutes=lite_ttl
+                ),
             )
-
-    print_facts(_row(run(ask())), as_json)
+        ),
+        as_json,
+    )
 
 
 @app.command()
@@ -128,13 +131,18 @@ def alter(
     if queues is None and perm is None and lite_ttl is None:
         fail("nothing to change: give --queues, --perm or --lite-ttl", "duolog topic alter --help")
 
-    async def ask() -> "TopicDescription":
-        async with client_of(endpoints, timeout) as client:
-            return await client.admin.alter_topic(
-                topic, queues or 0, perm or 0, lite_ttl_minutes=lite_ttl
+    print_facts(
+        _row(
+            asked(
+                endpoints,
+                timeout,
+                lambda client: client.admin.alter_topic(
+                    topic, queues or 0, perm or 0, lite_ttl_minutes=lite_ttl
+                ),
             )
-
-    print_facts(_row(run(ask())), as_json)
+        ),
+        as_json,
+    )
 
 
 @app.command()
@@ -148,11 +156,7 @@ def delete(
     """Delete a topic and its messages."""
     confirm(f"Delete topic {topic} and all its messages?", yes)
 
-    async def ask() -> None:
-        async with client_of(endpoints, timeout) as client:
-            await client.admin.delete_topic(topic)
-
-    run(ask())
+    asked(endpoints, timeout, lambda client: client.admin.delete_topic(topic))
     if as_json:
         print_facts({"deleted": topic}, True)
     else:
@@ -170,12 +174,7 @@ def stats(
 
     A node that does not know the bytes yet counts some millions of messages in each call.
     """
-
-    async def ask() -> "list[TopicDescription]":
-        async with client_of(endpoints, timeout) as client:
-            return await client.admin.topics([topic], sizes=True)
-
-    found = run(ask())
+    found = asked(endpoints, timeout, lambda client: client.admin.topics([topic], sizes=True))
     if not found:
         fail(f"topic {topic!r} does not exist", "duolog topic list")
     rows = [

@@ -9,6 +9,7 @@ import typer
 from duolog_server.ops.cli.access import (
     DEFAULT_ENDPOINTS,
     Endpoints,
+    asked,
     asked_password,
     client_of,
     read_password,
@@ -32,7 +33,7 @@ from duolog_server.ops.cli.output import (
 from duolog_server.ops.inspection.times import iso
 
 if TYPE_CHECKING:
-    from duolog import Page, User
+    from duolog import User
 
     from duolog_server.ops.cli.recovery import Recovered
 
@@ -74,12 +75,11 @@ def list_(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """List users by name: all of them, or a part."""
-
-    async def ask() -> "Page[User]":
-        async with client_of(endpoints, timeout) as client:
-            return await client.access.users_page(contains, after=after, limit=limit or 0)
-
-    page = run(ask())
+    page = asked(
+        endpoints,
+        timeout,
+        lambda client: client.access.users_page(contains, after=after, limit=limit or 0),
+    )
     print_rows(map(_row, page.rows), ["user", "type", "status", "signs", "recovered"], as_json)
     say_next(page)
 
@@ -91,12 +91,7 @@ def whoami(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show which user you are."""
-
-    async def ask() -> "User":
-        async with client_of(endpoints, timeout) as client:
-            return await client.access.who_am_i()
-
-    user = run(ask())
+    user = asked(endpoints, timeout, lambda client: client.access.who_am_i())
     if not user.name:
         say("the node has no users: anybody may do anything (access.key_file is not set)")
     print_facts(_row(user), as_json)
@@ -115,11 +110,18 @@ def create(
     """Create a user. The first one must be --super."""
     password = _new_password(new_password_file)
 
-    async def ask() -> "User":
-        async with client_of(endpoints, timeout) as client:
-            return await client.access.create_user(name, password, is_super=is_super, signs=signs)
-
-    print_facts(_row(run(ask())), as_json)
+    print_facts(
+        _row(
+            asked(
+                endpoints,
+                timeout,
+                lambda client: client.access.create_user(
+                    name, password, is_super=is_super, signs=signs
+                ),
+            )
+        ),
+        as_json,
+    )
 
 
 @app.command()
@@ -146,13 +148,18 @@ def alter(
         fail("--signs needs the password once more: add --password or --new-password-file")
     new = _new_password(new_password_file) if wants else None
 
-    async def ask() -> "User":
-        async with client_of(endpoints, timeout) as client:
-            return await client.access.alter_user(
-                name, password=new, signs=signs, is_super=is_super, disabled=disabled
+    print_facts(
+        _row(
+            asked(
+                endpoints,
+                timeout,
+                lambda client: client.access.alter_user(
+                    name, password=new, signs=signs, is_super=is_super, disabled=disabled
+                ),
             )
-
-    print_facts(_row(run(ask())), as_json)
+        ),
+        as_json,
+    )
 
 
 @app.command()
@@ -165,11 +172,7 @@ def delete(
     """Delete a user and its rights."""
     confirm(f"Delete user {name} and its rights?", yes)
 
-    async def ask() -> None:
-        async with client_of(endpoints, timeout) as client:
-            await client.access.delete_user(name)
-
-    run(ask())
+    asked(endpoints, timeout, lambda client: client.access.delete_user(name))
     say(f"deleted {name}")
 
 
@@ -181,12 +184,13 @@ def token(
     timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
     """Print a token, which a program gives in the place of the password."""
-
-    async def ask() -> str:
-        async with client_of(endpoints, timeout) as client:
-            return await client.access.issue_token(days * 24 * 3600, user=name)
-
-    print(run(ask()))
+    print(
+        asked(
+            endpoints,
+            timeout,
+            lambda client: client.access.issue_token(days * 24 * 3600, user=name),
+        )
+    )
 
 
 @app.command()

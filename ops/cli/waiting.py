@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, asked, client_of
 from duolog_server.ops.cli.output import (
     Json,
     Timeout,
@@ -85,12 +85,11 @@ def delayed(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """List messages that wait for their time, the soonest first."""
-
-    async def ask() -> "DelayedPage":
-        async with client_of(endpoints, timeout) as client:
-            return await client.admin.delayed_page(topic, after=after, limit=limit)
-
-    page = run(ask())
+    page = asked(
+        endpoints,
+        timeout,
+        lambda client: client.admin.delayed_page(topic, after=after, limit=limit),
+    )
     last = iso(page.last_due_ms or 0)
     told = f"{page.waiting} wait, of all topics; the last is due at {last}" if page.waiting else ""
     columns = ["due", "topic", "place", "level", "unique_key", "keys", "size"]
@@ -132,12 +131,9 @@ def half(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """List half messages that nobody decided on."""
-
-    async def ask() -> "HalvesPage":
-        async with client_of(endpoints, timeout) as client:
-            return await client.admin.halves_page(topic, after=after, limit=limit)
-
-    page = run(ask())
+    page = asked(
+        endpoints, timeout, lambda client: client.admin.halves_page(topic, after=after, limit=limit)
+    )
     columns = ["stored", "topic", "producer_group", "place", "checks", "next_check", "unique_key"]
     _show(page, [_half_row(row) for row in page.rows], columns, as_json)
 
