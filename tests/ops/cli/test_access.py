@@ -55,7 +55,7 @@ class Commands:
             self.called.append((access.current_way(), endpoints))
             raise self.failing or typer.Exit(0)
 
-        monkeypatch.setattr("duolog_server.ops.cli.topic.client_of", work)
+        monkeypatch.setattr("duolog_server.ops.cli.access.client_of", work)
 
     def run(self, *words: str, stdin: str = "") -> Ran:
         self._patch.setattr(sys, "argv", ["duolog", *words])
