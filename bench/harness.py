@@ -80,39 +80,35 @@ async def ready(node: Node) -> AsyncIterator[duolog.Client]:
 @asynccontextmanager
 async def running(*flags: str) -> AsyncIterator[tuple[Node, duolog.Client]]:
     """A node on a fresh directory, and a client."""
-    root = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
-    node = Node(root / "data", *flags)
-    node.start()
-    try:
-        async with duolog.Client(node.endpoint, timeout=60) as client:
-            await node.wait_ready(client)
-            await client.admin.create_topic("bench", 4)
-            yield node, client
-    finally:
-        node.stop()
-        shutil.rmtree(root, ignore_errors=True)
+    with fresh_directory() as root:
+        node = Node(root / "data", *flags)
+        node.start()
+        try:
+            async with ready(node) as client:
+                await client.admin.create_topic("bench", 4)
+                yield node, client
+        finally:
+            node.stop()
 
 
 @asynccontextmanager
-async def pair(*flags: str) -> AsyncIterator[tuple[Node, Node, duolog.Client]]:
-    """A SYNC_MASTER and its slave, in sync, and a client of the master."""
-    root = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
+async def pair(*flags: str) -> AsyncIterator[duolog.Client]:
+    """A client of a SYNC_MASTER whose slave is in sync."""
     port = free_endpoint()
-    master = Node(root / "master", "--role", "SYNC_MASTER", "--ha-listen", port, *flags)
-    slave = Node(root / "slave", "--role", "SLAVE", "--ha-master", port, *flags)
-    master.start()
-    slave.start()
-    try:
-        async with duolog.Client(master.endpoint, timeout=60) as client:
-            await master.wait_ready(client)
-            while (await client.admin.node_status()).replication.in_sync_replicas < 2:
-                await asyncio.sleep(0.02)
-            await client.admin.create_topic("bench", 4)
-            yield master, slave, client
-    finally:
-        slave.stop()
-        master.stop()
-        shutil.rmtree(root, ignore_errors=True)
+    with fresh_directory() as root:
+        master = Node(root / "master", "--role", "SYNC_MASTER", "--ha-listen", port, *flags)
+        slave = Node(root / "slave", "--role", "SLAVE", "--ha-master", port, *flags)
+        master.start()
+        slave.start()
+        try:
+            async with ready(master) as client:
+                while (await client.admin.node_status()).replication.in_sync_replicas < 2:
+                    await asyncio.sleep(0.02)
+                await client.admin.create_topic("bench", 4)
+                yield client
+        finally:
+            slave.stop()
+            master.stop()
 
 
 def take_pages(size: int = 1 << 30) -> float:
@@ -122,15 +118,12 @@ def take_pages(size: int = 1 << 30) -> float:
     a page at a time, ten times as slowly. The machine of a broker has its memory in use, for the
     page cache. After this call so many bytes are in hand for a second or two.
     """
-    root = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
-    try:
+    with fresh_directory() as root:
         file = OsDisk(root).create("pages", size)
         began = time.perf_counter()
         file.populate(0, file.size)
         seconds = time.perf_counter() - began
         file.close()
-    finally:
-        shutil.rmtree(root)
     return size / seconds
 
 

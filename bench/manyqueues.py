@@ -1,4 +1,4 @@
-"""Figures of a node with many queues: their disk, making them, sends to them, starts with them.
+"""Figures of a node with many queues: their disk, sends to them, starts with them.
 
 python -m bench.manyqueues [--scale 0.02]    1, as in `make bench`, is 16,000 and 200,000 queues
 """
@@ -8,40 +8,35 @@ import asyncio
 import contextlib
 import itertools
 import os
+import random
+import statistics
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import duolog
 
 from bench.harness import Figure, Node, fresh_directory, print_table, ready
-from bench.queuefiller import check_room
-from bench.queuesends import (
-    ALONE,
-    QUEUES_EACH,
-    Queue,
-    Turns,
-    check_one_message_each,
-    create_topics,
-    neighbour_latency,
-    new_queue_cost,
-    one_at_a_time,
-    send_all,
-)
-from bench.queuestarts import starts, starts_of_filled, stop_cleanly
+from bench.queuefiller import BODY, QUEUES_EACH, check_room, fill_in_child, heavy_topic
+from duolog_server.demo.measure import percentile
 from duolog_server.store.osdisk import OsDisk
+
+Queue = tuple[str, int]
+
+ALONE = "alone"  # a topic of one queue
+AT_ONCE = 64
+TURN = 100  # sends at a stretch: what else the machine does meets both sides
+CAUGHT_UP_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     """How much is made and measured."""
 
-    topics: int  # of QUEUES_EACH queues; a tenth as many are known before and take turns with them
-    rounds: int  # of sends, and of those one at a time
-    rate: float  # queues a second, of the client that meets new ones beside another client
-    flush_ms: int  # between thorough flushes: so short that each stretch of sends meets its own
-    sends: int  # of a round, one at a time
+    topics: int  # of QUEUES_EACH queues
+    sends: int  # one at a time
     starts: int
     heavy: int  # queues of topics, to start with
     light: int  # light queues, to start with
@@ -52,10 +47,7 @@ class Size:
         small = scale < 0.1
         return Size(
             topics=max(QUEUES_EACH, round(4000 * scale)),
-            rounds=2 if small else 5,
-            rate=40 if small else 400,
-            flush_ms=200 if small else 2000,
-            sends=200 if small else 2000,
+            sends=400 if small else 10_000,
             starts=1 if small else 3,
             heavy=max(QUEUES_EACH, round(40_000 * scale)),
             light=max(QUEUES_EACH, round(160_000 * scale)),
@@ -90,91 +82,186 @@ def disk_figure(before: Counter[str], after: Counter[str], queues: int, rss_mib:
         f"{queues:,} queues with a message each, disk",
         "<= 200 MB more",
         f"{total / 1e6:,.1f} MB more, {more['consumequeue'] / 1e6:,.1f} MB of it in consumequeue/",
-        f"before {sum(before.values()) / 1e6:,.0f} MB, {before['index'] / 1e6:,.0f} MB of it index",
+        f"before {sum(before.values()) / 1e6:,.0f} MB",
         total <= 200e6,
-        {
-            "bytes": total,
-            "queue_bytes": more["consumequeue"],
-            "index_bytes": more["index"],
-            "before_bytes": sum(before.values()),
-            "rss_mib": rss_mib,
-        },
+        {"bytes": total, "queue_bytes": more["consumequeue"], "rss_mib": rss_mib},
     )
 
 
-def portions(queues: Sequence[Queue], count: int) -> list[Sequence[Queue]]:
-    """So many stretches, as equal as they can be."""
-    ends = [len(queues) * k // count for k in range(count + 1)]
-    return [queues[low:high] for low, high in itertools.pairwise(ends)]
+async def send_each(producer: duolog.Producer, queues: Iterable[Queue]) -> list[float]:
+    """One send to each queue, one at a time; seconds of each."""
+    found = []
+    for topic, queue_id in queues:
+        began = time.perf_counter()
+        await producer.send(topic, BODY, queue_id=queue_id)
+        found.append(time.perf_counter() - began)
+    return found
+
+
+async def send_all(client: duolog.Client, queues: Sequence[Queue]) -> None:
+    """One send to each queue, many at a time, until all are in their queues."""
+    async with client.producer(timeout=120) as producer:
+        for at in range(0, len(queues), AT_ONCE):
+            some = queues[at : at + AT_ONCE]
+            await asyncio.gather(*(producer.send(t, BODY, queue_id=q) for t, q in some))
+    async with asyncio.timeout(CAUGHT_UP_SECONDS):
+        while (await client.admin.node_status()).dispatch_behind_bytes:
+            await asyncio.sleep(0.001)
+
+
+async def check_one_message_each(client: duolog.Client, queues: Sequence[Queue]) -> None:
+    """Raise ValueError unless each queue has one message: else something else was measured."""
+    found = {
+        (topic.topic, row.queue_id): row.max_offset - row.min_offset
+        for topic in await client.admin.topics()
+        for row in topic.stats
+    }
+    wrong = {queue: found.get(queue) for queue in queues if found.get(queue) != 1}
+    if wrong:
+        raise ValueError(f"{len(wrong)} of {len(queues)} queues lack their message: {wrong}"[:500])
 
 
 async def many_queues(size: Size = FULL) -> list[Figure]:
-    """16,000 queues that come into being under a node that runs."""
+    """16,000 queues of a node, beside a node with one."""
+    flags = ("--set", f"limits.topics_max={size.topics + 100}")
     with fresh_directory() as root:
-        flags = ("--set", f"limits.topics_max={2 * size.topics + 100}")
-        flush = ("--set", f"store.flush_consume_queue_thorough_interval={size.flush_ms}")
-        many, one = Node(root / "many", *flags, *flush), Node(root / "one", *flags, *flush)
+        many, one = Node(root / "many", *flags), Node(root / "one", *flags)
         try:
             many.start()
             one.start()
             async with ready(many) as client, ready(one) as other:
-                known = await _known_queues(client, other, size)
-                queues = await create_topics(client, "many", size.topics)
-                figures = await _made_under(many, client, known, queues, size)
-            for node in (many, one):
-                stop_cleanly(node)
-                node.flags = flags  # what follows meets the usual flushes
-                node.start()
-            async with ready(many) as client, ready(one) as other:
-                turns = size.rounds, size.sends
-                figures.append(await one_at_a_time(client, other, queues, *turns))
-            figures.append(await starts(many, one, [*known, *queues], size.starts))
+                for each in (client, other):
+                    await each.admin.create_topic(ALONE, 1)
+                    await send_all(each, [(ALONE, 0)])
+                check_room(OsDisk(many.data, read_only=True))
+                before = disk_used(many.data)
+                names = [f"many-{number:05d}" for number in range(size.topics)]
+                for at in range(0, size.topics, AT_ONCE):
+                    some = names[at : at + AT_ONCE]
+                    made = (client.admin.create_topic(name, QUEUES_EACH) for name in some)
+                    await asyncio.gather(*made)
+                queues = [(name, number) for name in names for number in range(QUEUES_EACH)]
+                await send_all(client, queues)
+                await check_one_message_each(client, queues)
+                used = disk_used(many.data)
+                figures = [disk_figure(before, used, len(queues), many.rss_mib())]
+                figures.append(await one_at_a_time(client, other, queues, size.sends))
+            figures.append(await starts(many, one, queues, size.starts))
         finally:
             many.stop()
             one.stop()
     return figures
 
 
-async def _known_queues(client: duolog.Client, other: duolog.Client, size: Size) -> list[Queue]:
-    """Queues that have files, on the node of many queues; the one queue on both nodes."""
-    for each in (client, other):
-        await each.admin.create_topic(ALONE, 1)
-        await send_all(each, [(ALONE, 0)])
-    known = await create_topics(client, "known", max(1, size.topics // 10))
-    await send_all(client, known)
-    return known
+async def one_at_a_time(
+    client: duolog.Client, other: duolog.Client, queues: Sequence[Queue], sends: int
+) -> Figure:
+    """Sends over all queues of a node, against the one queue of another node, in turns."""
+    spread = itertools.cycle(random.Random(1).sample(queues, len(queues)))
+    many: list[float] = []
+    alone: list[float] = []
+    async with client.producer() as here, other.producer() as there:
+        for _ in range(sends // TURN):
+            many += await send_each(here, itertools.islice(spread, TURN))
+            alone += await send_each(there, itertools.repeat((ALONE, 0), TURN))
+    p50, limit = statistics.median(many), statistics.median(alone)
+    p99, limit_p99 = percentile(many, 0.99), percentile(alone, 0.99)
+    return Figure(
+        f"one send at a time over {len(queues):,} queues, p50",
+        "<= 1.1 x the one queue of another node",
+        f"{p50 * 1e6:.0f} us, {p50 / limit:.2f} x (p99 {p99 * 1e6:,.0f} us)",
+        f"one queue {limit * 1e6:.0f} us (p99 {limit_p99 * 1e6:,.0f} us)",
+        p50 <= 1.1 * limit,
+        {"p50_s": p50, "p99_s": p99, "alone_p50_s": limit, "alone_p99_s": limit_p99},
+    )
 
 
-async def _made_under(
-    node: Node, client: duolog.Client, known: list[Queue], queues: list[Queue], size: Size
-) -> list[Figure]:
-    """Make the queues: half of them as fast as it goes, half beside another client."""
-    disk, half = OsDisk(node.data, read_only=True), len(queues) // 2
-    turns = Turns(client, known, 1.25 * size.flush_ms / 1000)
-    await asyncio.sleep(turns.settle_seconds)
-    check_room(disk)
-    before = disk_used(node.data)
-    cost = await new_queue_cost(turns, portions(queues[:half], size.rounds))
-    check_room(disk)
-    rounds = portions(queues[half:], size.rounds)
-    latency = await neighbour_latency(turns, node.endpoint, rounds, size.rate)
-    await check_one_message_each(client, queues)
-    space = disk_figure(before, disk_used(node.data), len(queues), node.rss_mib())
-    return [space, cost, latency]
+async def start_seconds(node: Node) -> float:
+    """Start a node; seconds until it answers."""
+    began = time.perf_counter()
+    node.start()
+    async with ready(node):
+        return time.perf_counter() - began
+
+
+def stop_cleanly(node: Node) -> float:
+    """Stop a node; seconds it took. Raises ValueError where it was no clean stop."""
+    began = time.perf_counter()
+    status = node.stop()
+    if status:
+        raise ValueError(f"node {node.name} ended with status {status}, see {node.log}")
+    return time.perf_counter() - began
+
+
+async def starts(many: Node, one: Node, queues: Sequence[Queue], rounds: int) -> Figure:
+    """Starts of a node with many queues and of one with one, in turns; both run before."""
+    found: dict[str, list[float]] = {name: [] for name in ("many", "one", "stop", "stopped")}
+    for _ in range(rounds):
+        for node, some in ((many, queues), (one, [(ALONE, 0)])):
+            async with ready(node) as client:
+                await send_all(client, some)
+        many.kill()
+        one.kill()
+        found["many"].append(await start_seconds(many))
+        found["one"].append(await start_seconds(one))
+        found["stop"].append(stop_cleanly(many))
+        found["stopped"].append(await start_seconds(many))
+    middle = {name: statistics.median(seconds) for name, seconds in found.items()}
+    extra = middle["many"] - middle["one"]
+    return Figure(
+        f"start with {len(queues):,} queues after SIGKILL",
+        "<= 3 s more than with one queue",
+        f"{extra:.2f} s more, {middle['many']:.2f} s (after a clean stop, which took "
+        f"{middle['stop']:.2f} s: {middle['stopped']:.2f} s)",
+        f"one queue {middle['one']:.2f} s",
+        extra <= 3,
+        {f"{name}_s": seconds for name, seconds in middle.items()} | {"extra_s": extra},
+    )
 
 
 async def very_many_queues(size: Size = FULL) -> list[Figure]:
-    """200,000 queues, light ones most of them, that a node finds at its start."""
+    """200,000 queues, light ones most of them, that another process made and died."""
+    heavy, light = size.heavy, size.light
     with fresh_directory() as root:
-        return [await starts_of_filled(root, size.heavy, size.light)]
+        node = Node(root / "filled", "--set", f"store.max_lmq_consume_queue_num={light}")
+        await asyncio.to_thread(fill_in_child, node.data, heavy, light)
+        try:
+            first = await start_seconds(node)
+            async with ready(node) as client:
+                last = heavy_topic((heavy - 1) // QUEUES_EACH)
+                await check_one_message_each(client, [(heavy_topic(0), 0), (last, 0)])
+            memory = node.rss_mib()
+            node.kill()
+            again = await start_seconds(node)
+            stop = stop_cleanly(node)
+            stopped = await start_seconds(node)
+        finally:
+            node.stop()
+    return [
+        Figure(
+            f"start with {heavy:,} queues and {light:,} light ones after SIGKILL",
+            "<= 15 s",
+            f"{first:.2f} s, killed again {again:.2f} s (after a clean stop, which took "
+            f"{stop:.2f} s: {stopped:.2f} s)",
+            "",
+            max(first, again) <= 15,
+            {
+                "seconds": first,
+                "again_s": again,
+                "stopped_s": stopped,
+                "stop_s": stop,
+                "rss_mib": memory,
+            },
+        )
+    ]
 
 
 def main() -> None:
+    """Measure at a scale."""
     parser = argparse.ArgumentParser(prog="python -m bench.manyqueues")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full size")
     size = Size.scaled(parser.parse_args().scale)
-    figures = asyncio.run(many_queues(size)) + asyncio.run(very_many_queues(size))
-    print_table(figures)
+    print_table(asyncio.run(many_queues(size)) + asyncio.run(very_many_queues(size)))
 
 
 if __name__ == "__main__":

@@ -8,10 +8,8 @@ import asyncio
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -22,14 +20,11 @@ import duolog
 
 from bench import (
     abuse,
-    consolepages,
-    growth,
     limits,
     manyqueues,
     oneatatime,
     posts,
     replication,
-    scraped,
     services,
     spark,
     starts,
@@ -43,8 +38,8 @@ RESULTS = Path(__file__).parent / "results"
 
 
 async def produce_small() -> list[Figure]:
-    async with limits.bare_channel() as channel:
-        unary = await limits.unary_rate(channel)
+    async with limits.bare() as bare:
+        unary = await bare.unary_rate()
     async with running() as (_, client):
         await measure.produce_batches(client, Load(200_000, 100), 50_000)
         pages = await asyncio.to_thread(take_pages, 2 << 30)
@@ -77,8 +72,8 @@ async def produce_small() -> list[Figure]:
 
 
 async def produce_large() -> list[Figure]:
-    async with limits.bare_channel() as channel:
-        stream = await limits.stream_rate(channel)
+    async with limits.bare() as bare:
+        stream = await bare.stream_rate()
     async with running() as (_, client):
         await measure.produce_batches(client, Load(20_000, 1024), 10_000)
         pages = await asyncio.to_thread(take_pages)
@@ -160,49 +155,12 @@ async def group_commit() -> list[Figure]:
     ]
 
 
-async def recovery() -> list[Figure]:
-    import numpy as np
-
-    from duolog_server.store.kernels import scan
-    from duolog_server.store.kernels.jit import EMPTY_I64
-    from duolog_server.store.osdisk import OsDisk
-    from duolog_server.store.scanahead import ROWS_MAX
-
-    directory = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
-    try:
-        measure.fill_store(directory, 1 << 30, 1024)
-        file = OsDisk(directory, read_only=True).open("commitlog/" + "0" * 20, False)
-        rows = np.empty((scan.COLUMNS, ROWS_MAX), np.int64)
-        result = np.zeros(2, np.int64)
-        int(file.memory[::4096].sum())  # in the page cache and mapped
-        began, position, code = time.perf_counter(), 0, scan.SCAN_FULL
-        while code == scan.SCAN_FULL:
-            code = scan.scan(file.memory, position, file.size, 0, True, EMPTY_I64, rows, result)
-            position = int(result[1])
-        rate = position / (time.perf_counter() - began)
-        file.close()
-        found = measure.recover(directory)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    return [
-        Figure(
-            "recovery scan with CRC, 1 KiB", ">= 1 GB/s", f"{rate / 1e9:.2f} GB/s", "",
-            rate >= 1e9, {"bytes_per_s": rate},
-        ),
-        Figure(
-            "abnormal recovery of 1 GiB", "<= 5 s", f"{found['seconds']:.2f} s", "",
-            found["seconds"] <= 5, {"seconds": found["seconds"]},
-        ),
-    ]  # fmt: skip
-
-
 FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "produce_small": produce_small,
     "produce_large": produce_large,
     "consume": consume,
     "one_at_a_time": oneatatime.one_at_a_time,
     "group_commit": group_commit,
-    "recovery": recovery,
     "idle": starts.idle,
     "killed": starts.killed,
     "sync_produce": replication.sync_produce,
@@ -213,16 +171,9 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "pending": services.pending,
     "due": services.due,
     "idle_polls": services.idle_polls,
-    "python_client": services.python_client,
-    "console": consolepages.console,
-    "scraped": scraped.scraped,
     "posts": posts.posts,
     "many_sends": posts.many_sends,
     "many_queues": manyqueues.many_queues,
-    "more_messages": growth.messages,
-    "more_topics": growth.topics,
-    "more_consumers": growth.consumers,
-    "more_slaves": growth.slaves,
     "very_many_queues": manyqueues.very_many_queues,
     **{
         f"abuse_{case.name}_{case.port}".lower(): partial(abuse.abuse, (case,))

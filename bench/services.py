@@ -1,30 +1,18 @@
 """Figures of what a broker does beside storing: transactions, delay, waiting polls."""
 
 import asyncio
-import shutil
-import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
 
-import duolog
 import grpc.aio
 
-from bench.harness import Figure, Node, running
+from bench.harness import Figure, ready, running
 from duolog_server.compat.grpc.words.stubs import definition, rpc, service
-from duolog_server.demo import measure
-from duolog_server.demo.measure import Load
-from duolog_server.demo.ports import free_endpoint
 
 TRANSACTIONS = 100_000
 DELAYED = 1_000_000
 DUE = 100_000
 DUE_PER_SECOND = 10_000
 POLLS = 10_000
-CLIENT_SECONDS = 8.0
-CLIENT_ROUNDS = 3
 BODY = b"." * 100
 
 
@@ -63,34 +51,24 @@ async def transactions() -> list[Figure]:
 
 async def pending() -> list[Figure]:
     """A million delayed messages: memory, and how long a restart takes."""
-    root = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
-    node = Node(root / "data")
-    try:
-        node.start()
-        async with duolog.Client(node.endpoint, timeout=60) as client:
-            await node.wait_ready(client)
-            await client.admin.create_topic("bench", 4)
-            async with client.producer() as producer:
-                await producer.send_batch("bench", [BODY] * 50_000)
-                await asyncio.sleep(1)
-                before = node.rss_mib()
-                later = int(time.time() * 1000) + 3_600_000
-                for k in range(DELAYED // 50_000):
-                    bodies = [BODY] * 50_000
-                    await producer.send_batch("bench", bodies, deliver_at=later + k * 1000)
-            await asyncio.sleep(3)
-            more = node.rss_mib() - before
+    async with running() as (node, client):
+        async with client.producer() as producer:
+            await producer.send_batch("bench", [BODY] * 50_000)
+            await asyncio.sleep(1)
+            before = node.rss_mib()
+            later = int(time.time() * 1000) + 3_600_000
+            for k in range(DELAYED // 50_000):
+                bodies = [BODY] * 50_000
+                await producer.send_batch("bench", bodies, deliver_at=later + k * 1000)
+        await asyncio.sleep(3)
+        more = node.rss_mib() - before
         node.stop()
         began = time.perf_counter()
         node.start()
-        async with duolog.Client(node.endpoint, timeout=60) as client:
-            await node.wait_ready(client)
+        async with ready(node):
             seconds = time.perf_counter() - began
             await asyncio.sleep(3)
             after = node.rss_mib()
-    finally:
-        node.stop()
-        shutil.rmtree(root, ignore_errors=True)
     return [
         Figure(
             "1,000,000 delayed messages pending, memory",
@@ -208,50 +186,3 @@ async def idle_polls() -> list[Figure]:
             {"ratio": ratio},
         ),
     ]
-
-
-def _client_rate(endpoint: str, work: str) -> float:
-    """Messages a second of Apache's Python client against a server."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.pythonclient", endpoint, "bench", work, str(CLIENT_SECONDS)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return float(done.stdout.split()[-1])
-
-
-async def python_client() -> list[Figure]:
-    """Apache's Python client, against a node and against a server that does nothing, in turn."""
-    rates: dict[tuple[str, str], list[float]] = {}
-    port = free_endpoint()
-    stub = subprocess.Popen([sys.executable, "-m", "bench.stubserver", port.rpartition(":")[2]])
-    try:
-        async with running() as (node, client):
-            for _ in range(CLIENT_ROUNDS):
-                for work in ("send", "push"):
-                    if work == "push":
-                        await measure.produce_batches(client, Load(200_000, 100), 10_000)
-                    for name, endpoint in (("stub", port), ("node", node.endpoint)):
-                        rate = await asyncio.to_thread(_client_rate, endpoint, work)
-                        rates.setdefault((work, name), []).append(rate)
-    finally:
-        stub.kill()
-        stub.wait()
-    figures = []
-    for work, words in (("send", "synchronous sends"), ("push", "push consumption")):
-        node_rate, stub_rate = (statistics.median(rates[work, name]) for name in ("node", "stub"))
-        ratio = node_rate / stub_rate
-        figures.append(
-            Figure(
-                f"Apache's Python client, {words}",
-                ">= 0.9 of a server that does nothing",
-                f"{node_rate:,.0f}/s, {ratio:.2f}",
-                f"stub: {stub_rate:,.0f}/s",
-                ratio >= 0.9,
-                {"per_s": node_rate, "stub_per_s": stub_rate, "ratio": ratio},
-            )
-        )
-    return figures

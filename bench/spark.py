@@ -4,14 +4,13 @@ Each in a process of its own: a Spark session, two cores.
 """
 
 import asyncio
-import multiprocessing
 import os
 import shutil
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import duolog
 import duolog.sync
 import numpy as np
 
-from bench.harness import Figure, Node
+from bench.harness import Figure, Node, fresh_directory
 from duolog_server.demo import measure
 from duolog_server.pipeline.segments import Piece, Segment, Stretch, segments_of, walk
 from duolog_server.store.kernels import scan
@@ -82,43 +81,10 @@ def noop(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def tuple_source() -> Any:
-    """A source as one would write it without columns: a tuple a message."""
-    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
-    class Reader(DataSourceReader):
-        def __init__(self, endpoints: str) -> None:
-            self.endpoints = endpoints
-
-        def partitions(self) -> list[InputPartition]:
-            return [InputPartition(queue) for queue in range(QUEUES)]
-
-        def read(self, partition: InputPartition) -> Iterator[Any]:
-            with duolog.sync.Client(self.endpoints) as client:
-                offset = 0
-                while (batch := client.pull("bench", partition.value, offset)).count:
-                    yield from zip(batch.body_list(), batch.queue_offsets, strict=True)
-                    offset = batch.next_offset
-
-    class Source(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "tuples"
-
-        def schema(self) -> str:
-            return "body BINARY, queue_offset BIGINT"
-
-        def reader(self, schema: Any) -> DataSourceReader:
-            return Reader(self.options["endpoints"])
-
-    return Source
-
-
 def _reads(count: int, size: int, share: float) -> list[Figure]:
     spark = session()
     rig = Rig(count, size)
     try:
-        spark.dataSource.register(tuple_source())
 
         def ours(local: str = "true") -> Any:
             reader = spark.read.format("duolog").option("endpoints", rig.node.endpoint)
@@ -131,9 +97,6 @@ def _reads(count: int, size: int, share: float) -> list[Figure]:
             "ours": lambda: noop(ours()),
             "asked": lambda: noop(ours("false")),
             "parquet": lambda: noop(spark.read.parquet(parquet)),
-            "tuples": lambda: noop(
-                spark.read.format("tuples").option("endpoints", rig.node.endpoint).load()
-            ),
         }
         found: dict[str, list[float]] = {name: [] for name in sides}
         for turn in range(ROUNDS + 1):
@@ -145,18 +108,18 @@ def _reads(count: int, size: int, share: float) -> list[Figure]:
     finally:
         rig.close()
         spark.stop()
-    ratio, over = mid["ours"] / mid["parquet"], mid["ours"] / mid["tuples"]
+    ratio = mid["ours"] / mid["parquet"]
     asked = mid["asked"] / mid["parquet"]
     label = f"{size} B" if size < 1024 else "1 KiB"
     return [
         Figure(
             f"Spark batch read, {label}",
-            f">= {share} of Parquet, >= 2 x tuples",
-            f"{mid['ours']:,.0f} rows/s, {ratio:.2f}, {over:.1f} x "
+            f">= {share} of Parquet",
+            f"{mid['ours']:,.0f} rows/s, {ratio:.2f} "
             f"(sent by the node: {mid['asked']:,.0f}, {asked:.2f})",
-            f"Parquet {mid['parquet']:,.0f}, tuples {mid['tuples']:,.0f} rows/s",
-            ratio >= share and over >= 2,
-            {**mid, "of_parquet": ratio, "sent_of_parquet": asked, "over_tuples": over},
+            f"Parquet {mid['parquet']:,.0f} rows/s",
+            ratio >= share,
+            {**mid, "of_parquet": ratio, "sent_of_parquet": asked},
         )
     ]
 
@@ -271,14 +234,6 @@ async def audit() -> list[Figure]:
     return await asyncio.to_thread(_audit)
 
 
-def _resident_mib(pid: int) -> float:
-    """Memory of a process that is its own: no files' pages."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
-
-
 def _scan(segment: Segment) -> float:
     """Bytes a second of one process that verifies a segment, by the kernel alone."""
     memory = segment.memory(0, segment.size)
@@ -300,74 +255,33 @@ def _audited(spark: Any, root: Path) -> float:
 
 
 def _audit() -> list[Figure]:
-    root = Path(tempfile.mkdtemp(prefix="duolog-bench-"))
     spark = session(**{"spark.driver.memory": f"{MEMORY_MIB}m"})
-    peak = [0.0]
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.1):
-            workers = [int(path.name) for path in Path("/proc").iterdir() if _is_worker(path)]
-            for pid in workers:
-                try:
-                    peak[0] = max(peak[0], _resident_mib(pid))
-                except OSError:
-                    continue
-
     try:
-        measure.fill_store(root, AUDITED, 1024)
-        segments = segments_of(root)
-        for segment in segments:
-            int(np.asarray(segment.memory()[::4096]).sum())  # in the page cache
-        _audited(spark, root)
-        thread = threading.Thread(target=watch)
-        thread.start()
-        rates, singles, pairs = [], [], []
-        early = [_audited(spark, root) for _ in range(ROUNDS)]
-        for _ in range(WARM):  # the JVM compiles itself for its first 20 jobs, on our cores
-            _audited(spark, root)
-        with multiprocessing.get_context("spawn").Pool(CORES) as pool:
-            pool.map(_scan, segments[:CORES], 1)  # starts them
+        with fresh_directory() as root:
+            measure.fill_store(root, AUDITED, 1024)
+            segments = segments_of(root)
+            for segment in segments:
+                int(np.asarray(segment.memory()[::4096]).sum())  # in the page cache
+            for _ in range(WARM):  # the JVM compiles itself for its first jobs, on our cores
+                _audited(spark, root)
+            rates, singles = [], []
             for _ in range(AUDITS):
                 singles.append(_scan(segments[0]))
-                pairs.append(sum(pool.map(_scan, segments[:CORES], 1)))
                 rates.append(_audited(spark, root))
-        over.set()
-        thread.join()
     finally:
-        over.set()
         spark.stop()
-        shutil.rmtree(root, ignore_errors=True)
-    best, single, bare = (statistics.median(of) for of in (rates, singles, pairs))
-    first = statistics.median(early) / single / CORES
+    best, single = statistics.median(rates), statistics.median(singles)
     return [
         Figure(
             "Spark audit of 4 GiB, 1 KiB",
-            ">= 0.7 x 2 cores x one thread's scan",
-            f"{best / 1e9:.2f} GB/s, {best / single / CORES:.2f} (first jobs {first:.2f})",
-            f"one thread {single / 1e9:.2f} GB/s, two at once {bare / 1e9:.2f}",
+            f">= 0.7 x {CORES} cores x one thread's scan",
+            f"{best / 1e9:.2f} GB/s, {best / single / CORES:.2f}",
+            f"one thread {single / 1e9:.2f} GB/s",
             best >= 0.7 * CORES * single,
             {
                 "bytes_per_s": best,
                 "single_bytes_per_s": single,
-                "bare_bytes_per_s": bare,
                 "share": best / single / CORES,
-                "first_share": first,
             },
-        ),
-        Figure(
-            "its memory, 512 MiB executors",
-            "flat",
-            f"{peak[0]:.0f} MiB a worker, JVM heap {MEMORY_MIB} MiB",
-            "",
-            peak[0] <= MEMORY_MIB,
-            {"mib": peak[0]},
-        ),
+        )
     ]
-
-
-def _is_worker(path: Path) -> bool:
-    try:
-        return b"pyspark.daemon" in (path / "cmdline").read_bytes()
-    except OSError:
-        return False

@@ -25,34 +25,31 @@ from duolog_server.store.kernels.jit import LIBRARY
 
 ROUNDS = 7
 KILLS = 3
-POLL_SECONDS = 0.002
-ROOT = Path(__file__).parent.parent
-PASS, IMPORTS = "pass", "import grpc.aio, numpy"
+PYTHON = (  # does what a node cannot do without, and says its memory in KiB
+    "import grpc.aio, numpy, re; "
+    "print(re.findall(r'VmRSS:\\s+(\\d+)', open('/proc/self/status').read())[0])"
+)
 LOGS = {  # bytes of a body: messages that fill a log to just below 1 GiB, and of one batch
     100: (4_100_000, 50_000),
     1024: (900_000, 10_000),
 }
 
 
-def python_seconds(code: str) -> float:
-    """A process of Python that does so much."""
+def bare_python() -> tuple[float, float]:
+    """Seconds of a process that imports grpc and numpy, and its resident memory, MiB."""
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], check=True)
-    return time.perf_counter() - began
+    found = subprocess.run([sys.executable, "-c", PYTHON], check=True, capture_output=True)
+    return time.perf_counter() - began, int(found.stdout) / 1024
 
 
-async def start_seconds(node: Node) -> tuple[float, float]:
-    """Start a node: seconds until it says that it is ready, and until it answers a call."""
-    node.log.unlink(missing_ok=True)
+async def start_seconds(node: Node) -> float:
+    """Start a node: seconds until it answers a call."""
     began = time.perf_counter()
     node.start()
-    while b"ready " not in (node.log.read_bytes() if node.log.exists() else b""):
-        assert node.running, node.log.read_text()
-        time.sleep(POLL_SECONDS)
-    ready = time.perf_counter() - began
+    node.wait_port()
     async with duolog.Client(node.endpoint, timeout=60) as client:
         await client.admin.node_status()
-    return ready, time.perf_counter() - began
+    return time.perf_counter() - began
 
 
 def cpu_seconds(pid: int) -> float:
@@ -61,101 +58,40 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def python_cpu_seconds(code: str) -> float:
-    """User and system time of a process of Python that does so much."""
-    asks = f"import time; {code}; print(time.process_time())"
-    found = subprocess.run([sys.executable, "-c", asks], check=True, capture_output=True, text=True)
-    return float(found.stdout)
-
-
-def forget(paths: Iterator[Path]) -> None:
-    """Have the system drop files from the page cache; what others have mapped stays."""
-    for path in paths:
-        file = os.open(path, os.O_RDONLY)
-        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(file)
-
-
-def program_files() -> Iterator[Path]:
-    """Python's own files, the packages' and this project's."""
-    for folder in {sys.prefix, sys.base_prefix, str(ROOT)}:
-        for suffix in ("py", "pyc", "so*"):
-            yield from (path for path in Path(folder).rglob(f"*.{suffix}") if path.is_file())
-
-
-def memory_kib(pid: int) -> dict[str, int]:
-    """VmRSS, RssAnon and RssFile."""
-    lines = Path(f"/proc/{pid}/status").read_text()
-    return {
-        name: int(size) for name, size in re.findall(r"(VmRSS|RssAnon|RssFile):\s+(\d+)", lines)
-    }
-
-
-def python_mib(code: str) -> float:
-    """Resident memory of a process of Python that does so much, MiB."""
-    asks = f"{code}; print(open('/proc/self/status').read())"
-    found = subprocess.run([sys.executable, "-c", asks], check=True, capture_output=True, text=True)
-    return int(re.findall(r"VmRSS:\s+(\d+)", found.stdout)[0]) / 1024
-
-
 async def idle() -> list[Figure]:
-    """Ready warm and cold, and memory."""
-    warm, answered, bare, imports, cpu = [], [], [], [], []
+    """Ready warm, and memory."""
+    ready, imports, cpu = [], [], []
     with fresh_directory() as root:
         for number in range(ROUNDS + 1):  # the first warms up
             node = Node(root / f"data{number}")
-            ready, answer = await start_seconds(node)
+            seconds = await start_seconds(node)
             if number:
-                warm.append(ready)
-                answered.append(answer)
+                ready.append(seconds)
                 cpu.append(cpu_seconds(node.pid))
-                bare.append(python_seconds(PASS))
-                imports.append(python_seconds(IMPORTS))
+                imports.append(bare_python()[0])
             if number == ROUNDS:
                 time.sleep(1)
-                memory, parts = node.rss_mib(), memory_kib(node.pid)
+                memory = node.rss_mib()
+                status = Path(f"/proc/{node.pid}/status").read_text()
+                own = int(re.findall(r"RssAnon:\s+(\d+)", status)[0]) / 1024
             node.stop()
-        forget(program_files())
-        cold_imports = python_seconds(IMPORTS)
-        forget(program_files())
-        node = Node(root / "cold")
-        cold, _ = await start_seconds(node)
-        node.stop()
-    ready, answer, empty, needed = map(median, (warm, answered, bare, imports))
+    answered, needed, work = map(median, (ready, imports, cpu))
+    python = bare_python()[1]
     kernels = "kernels from the library" if LIBRARY is not None else "kernels through numba"
-    python = python_mib(IMPORTS)
-    work, python_work = median(cpu), python_cpu_seconds(IMPORTS)
     return [
         Figure(
             "node ready, warm",
             "<= 0.8 s",
-            f"{ready:.2f} s ({min(warm):.2f}-{max(warm):.2f}), first call answered {answer:.2f} s; "
+            f"{answered:.2f} s ({min(ready):.2f}-{max(ready):.2f}) to the first call's answer; "
             f"CPU {work:.2f} s",
-            f"python -c pass {empty:.2f} s; importing grpc and numpy {needed:.2f} s, CPU "
-            f"{python_work:.2f} s; {kernels}",
-            answer <= 0.8,
-            {
-                "seconds": ready,
-                "answered_seconds": answer,
-                "cpu_seconds": work,
-                "pass": empty,
-                "imports": needed,
-                "imports_cpu_seconds": python_work,
-            },
-        ),
-        Figure(
-            "node ready, program not in the page cache",
-            "",
-            f"{cold:.2f} s",
-            f"importing grpc and numpy likewise {cold_imports:.2f} s",
-            True,
-            {"seconds": cold, "imports": cold_imports},
+            f"importing grpc and numpy {needed:.2f} s; {kernels}",
+            answered <= 0.8,
+            {"seconds": answered, "cpu_seconds": work, "imports": needed},
         ),
         Figure(
             "node idle, memory",
             "<= 120 MiB RSS (segments not counted)",
-            f"{memory:.0f} MiB ({parts['RssAnon'] / 1024:.0f} of it its own, "
-            f"{parts['RssFile'] / 1024:.0f} of files, the store's among them)",
+            f"{memory:.0f} MiB ({own:.0f} of it its own)",
             f"Python with grpc and numpy {python:.0f} MiB",
             memory <= 120,
             {"mib": memory, "python_mib": python},
@@ -209,32 +145,23 @@ async def killed() -> list[Figure]:
         with fresh_directory() as root:
             kept, data = root / "kept", root / "data"
             end = await fill(Node(kept), size)
-            starts, limits, imports, cpu = [], [], [], []
+            starts, limits, cpu = [], [], []
             for _ in range(KILLS):
                 with as_killed(kept, data):
                     node = Node(data)
-                    _, answered = await start_seconds(node)
-                    starts.append(answered)
+                    starts.append(await start_seconds(node))
                     cpu.append(cpu_seconds(node.pid))
                     node.kill()
                 limits.append(touch_seconds(kept / "commitlog" / ("0" * 20), end))
-                imports.append(python_seconds(IMPORTS))
-        seconds, limit, needed = median(starts), median(limits), median(imports)
-        work = median(cpu)
+        seconds, limit, work = map(median, (starts, limits, cpu))
         figures.append(
             Figure(
                 f"SIGKILL, {end / (1 << 30):.2f} GiB of log ({size} B) to ready, start included",
                 "<= 2 s",
                 f"{seconds:.2f} s ({min(starts):.2f}-{max(starts):.2f}); CPU {work:.2f} s",
-                f"to read these bytes {limit:.2f} s, importing grpc and numpy {needed:.2f} s",
+                f"to read these bytes {limit:.2f} s",
                 seconds <= 2,
-                {
-                    "seconds": seconds,
-                    "cpu_seconds": work,
-                    "touch_seconds": limit,
-                    "imports": needed,
-                    "bytes": end,
-                },
+                {"seconds": seconds, "cpu_seconds": work, "touch_seconds": limit, "bytes": end},
             )
         )
     return figures

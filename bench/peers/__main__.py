@@ -2,7 +2,7 @@
 
 python -m bench.peers [--quick] [--rounds N] [--only NAME,...] [--rows NAME,...] [--docs FOLDER]
 
-JSON, page and plots go into bench/results; a full run writes docs/peers.md and its plots, too. The
+JSON and page go into bench/results; a full run writes docs/peers.md, too. The
 exit status is 1 where duolog itself failed; what cannot be had of the others is skipped.
 """
 
@@ -23,7 +23,6 @@ from bench.peers.others import OthersTime
 from bench.peers.ours import Duolog
 from bench.peers.page import Circumstances, Report, page, table
 from bench.peers.peer import Peer
-from bench.peers.plots import PLOTS, drawing
 from bench.peers.redisstreams import RedisStreams
 from bench.peers.rocketmq import RocketMq
 from bench.peers.rounds import Rounds, say
@@ -66,16 +65,9 @@ def _checked(names: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def write(report: Report, folder: Path) -> None:
-    """Page and plots into a folder."""
-    (folder / "peers").mkdir(parents=True, exist_ok=True)
-    plots = []
-    for plot in PLOTS:
-        target = folder / "peers" / f"{plot.name}.svg"
-        target.unlink(missing_ok=True)
-        if text := drawing(report, plot):
-            target.write_text(text)
-            plots.append((plot.title, f"peers/{plot.name}.svg"))
-    (folder / "peers.md").write_text(page(report, plots))
+    """The page into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "peers.md").write_text(page(report))
     say(f"written to {folder / 'peers.md'}")
 
 

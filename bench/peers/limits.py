@@ -1,10 +1,9 @@
 """The bare limits of a round: what gRPC and TCP take that carry nothing."""
 
 import asyncio
-from pathlib import Path
+from statistics import median
 
-from bench import tcplimits
-from bench.limits import bare_channel, unary_p50
+from bench.limits import bare
 from bench.peers.rows import Scale
 
 UNARY_CALLS = 1000
@@ -19,18 +18,17 @@ TITLES = {
 }
 
 
-def limits_of_round(root: Path, scale: Scale) -> dict[str, float]:
+def limits_of_round(scale: Scale) -> dict[str, float]:
     """By name, in the units of TITLES."""
-    return asyncio.run(_limits(root, scale))
+    return asyncio.run(_limits(scale))
 
 
-async def _limits(root: Path, scale: Scale) -> dict[str, float]:
+async def _limits(scale: Scale) -> dict[str, float]:
     share = min(1.0, scale.seconds)
-    async with bare_channel() as channel:
-        unary = await unary_p50(channel, int(UNARY_CALLS * share))
-    with tcplimits.bare_server(root) as listen:
-        ping_pong = await tcplimits.ping_pong_p50(listen, int(PING_PONGS * share))
-        rate = await asyncio.to_thread(tcplimits.throughput, listen, int(BLOCKS * share))
+    async with bare() as server:
+        unary = median(await server.unary_times(int(UNARY_CALLS * share)))
+        ping_pong = median(await server.tcp_times(int(PING_PONGS * share)))
+        rate = await asyncio.to_thread(server.tcp_rate, int(BLOCKS * share))
     return {
         "grpc_unary_p50": unary * 1e6,
         "tcp_ping_pong_p50": ping_pong * 1e6,

@@ -174,8 +174,6 @@ Bare limits of the same rounds:
 
 {limits}
 
-{plots}
-
 ## Cells without a figure, or with fewer rounds
 
 {empty}
@@ -212,15 +210,14 @@ Bare limits of the same rounds:
 """
 
 
-def page(report: Report, plots: Sequence[tuple[str, str]]) -> str:
-    """The whole page. plots: titles and paths, relative to the page."""
+def page(report: Report) -> str:
+    """The whole page."""
     where = report.circumstances.machine
     return PAGE.format(
         standing=standing(report),
         table=table(report),
         same=SAME,
         limits=limits_table(report),
-        plots="\n\n".join(f"![{title}]({path})" for title, path in plots),
         empty=empty_cells(report) or "None.",
         cpu=where["cpu"] or "unknown processor",
         cores=where["cores"],

@@ -63,7 +63,7 @@ class Rounds:
     scale: Scale
     until: float  # `monotonic`: nothing new begins after it
     serve: Serve = serving
-    limits: Callable[[Path, Scale], dict[str, float]] = limits_of_round
+    limits: Callable[[Scale], dict[str, float]] = limits_of_round
     outcome: Outcome = field(default_factory=Outcome)
 
     def run(self) -> Outcome:
@@ -92,9 +92,8 @@ class Rounds:
 
     def _measure_limits(self, number: int) -> None:
         say(f"round {number + 1} of {self.scale.rounds}: bare limits")
-        with fresh_directory() as root:
-            for name, value in self.limits(root, self.scale).items():
-                self.found_limit(name, value)
+        for name, value in self.limits(self.scale).items():
+            self.found_limit(name, value)
 
     def found_limit(self, name: str, value: float) -> None:
         """A bare limit, in the unit of `limits.TITLES`."""

@@ -13,7 +13,6 @@ class Kind(StrEnum):
     READY = "ready"  # until a message is acknowledged: topics are made, replicas are there
     BATCH = "batch"  # the call that takes many messages
     POST = "post"  # one call a message, not waited for, all acknowledged in the end
-    THREADS = "threads"  # one message at a time in each of 64 threads; RocketMQ's client only
     SINGLE = "single"  # one message at a time, each acknowledged before the next
     FILL = "fill"  # as many messages as are asked for, in the fastest way
     CONSUME = "consume"  # all messages of a topic, by the call that gives many

@@ -33,7 +33,6 @@ from bench.peers.peer import (
     Unavailable,
     Work,
 )
-from bench.peers.plots import PLOTS, drawing
 from bench.peers.rounds import TIME_OVER, Outcome, Rounds
 from bench.peers.rows import BY_NAME, FULL, ROWS, Kind, Scale
 from duolog_server.demo.childprocess import ChildProcess
@@ -82,7 +81,7 @@ class FakePeer:
         return FakeServers([server], self.programs)
 
 
-def no_limits(root: Path, scale: Scale) -> dict[str, float]:
+def no_limits(scale: Scale) -> dict[str, float]:
     return {"tcp_throughput": 1000.0}
 
 
@@ -474,7 +473,7 @@ def test_processor_time_is_that_of_the_process() -> None:
     assert sum(found) / os.sysconf("SC_CLK_TCK") <= time.process_time() + 0.1
 
 
-# -- page and plots ------------------------------------------------------------------------------
+# -- page ------------------------------------------------------------------------------
 
 
 def full_outcome(*names: str) -> Outcome:
@@ -498,18 +497,17 @@ def test_the_table_has_a_column_a_peer_and_a_row_a_figure() -> None:
 
 def test_a_page_of_a_full_run_on_a_quiet_machine_may_be_quoted() -> None:
     report = report_of(full_outcome("duolog"), FakePeer("duolog"))
-    text = page(report, [("Plot", "peers/throughput.svg")])
+    text = page(report)
     assert "not to be quoted" not in text
     assert "| TCP, one connection into an asyncio receiver, MB/s | 1,000 (900–1,100) |" in text
-    assert "![Plot](peers/throughput.svg)" in text
     assert "None." in text
 
 
 def test_a_page_says_that_its_run_was_quick_or_disturbed() -> None:
     outcome, peer = full_outcome("duolog"), FakePeer("duolog")
-    quick = page(report_of(outcome, peer, scale=SMALL), [])
+    quick = page(report_of(outcome, peer, scale=SMALL))
     assert "not to be quoted: they are of a run of fewer rounds or of less time" in quick
-    busy = page(report_of(outcome, peer, others=0.2), [])
+    busy = page(report_of(outcome, peer, others=0.2))
     assert "a machine on which others worked at the same time" in busy
     assert "other programs used 20 % of the time of 2 cores" in busy
     rivals = FakePeer("duolog"), FakePeer("fake")
@@ -531,37 +529,11 @@ def test_others_are_those_who_are_not_ours(tmp_path: Path) -> None:
 def test_a_page_gives_the_reasons_of_empty_cells_once() -> None:
     facts = Facts("Known", ("a setting",), ("for it: much",), empty={"consume_each": "no call"})
     known, absent = FakePeer("known", facts=facts), FakePeer("absent", missing="not here")
-    text = page(report_of(outcome_of(known, absent), known, absent), [])
+    text = page(report_of(outcome_of(known, absent), known, absent))
     assert "- Known, consume 100 B, objects, one call a message: no call" in text
     assert text.count("not here") == 1
     assert "- A setting." in text
     assert "- Speaks for it: much." in text
-
-
-def test_plots_are_well_formed_and_show_every_peer() -> None:
-    facts = Facts("<&> peer", (), ())
-    report = report_of(
-        full_outcome("duolog", "fake"), FakePeer("duolog"), FakePeer("fake", facts=facts)
-    )
-    for plot in PLOTS:
-        text = drawing(report, plot)
-        root = ElementTree.fromstring(text)
-        bars = [e.get("class") for e in root.iter() if e.tag.endswith("rect")]
-        panels = [e for e in root.iter() if e.get("class") == "title"]
-        assert len(panels) == len(plot.rows)
-        assert bars.count("own") == bars.count("bar") == len(plot.rows)
-        assert "prefers-color-scheme: dark" in text
-        assert "&lt;&amp;&gt; peer" in text
-        edges = [
-            float(e.get("x") or 0) + float(e.get("width") or 0)
-            for e in root.iter()
-            if e.tag.endswith("rect")
-        ]
-        assert max(edges) < float(root.get("width") or 0)
-
-
-def test_no_plot_is_drawn_without_figures() -> None:
-    assert drawing(report_of(Outcome(), FakePeer("duolog")), PLOTS[0]) == ""
 
 
 # -- the command ---------------------------------------------------------------------------------
@@ -596,7 +568,6 @@ def test_only_a_failure_of_duolog_itself_is_one_of_the_run(
     assert cells[failing, "single"]["reasons"]
     assert cells["fake", "post_small"]["samples"]
     assert "2,000" in (docs / "peers.md").read_text()
-    assert (docs / "peers" / "throughput.svg").exists()
 
 
 @pytest.mark.long

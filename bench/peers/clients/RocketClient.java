@@ -23,7 +23,6 @@ public final class RocketClient {
     static final int BATCH_BYTES = 512 << 10;
     static final int BATCH_THREADS = 2;
     static final int IN_FLIGHT = 512;
-    static final int THREADS = 64;
     static final int PULL = 1024;
     static final int TIMEOUT_MS = 30_000;
     static final int RETRY_MS = 5;
@@ -124,8 +123,7 @@ public final class RocketClient {
             ended(count, took, 1e6 * latencies[count / 2], 1e6 * latencies[(int) (0.99 * count)]);
             return;
         }
-        Sender sender = kind.equals("post") ? this::posts
-            : kind.equals("threads") ? this::threads : this::batches;
+        Sender sender = kind.equals("post") ? this::posts : this::batches;
         if (warmSeconds > 0) {
             sender.send(producer, warmSeconds, 0);
         }
@@ -202,18 +200,6 @@ public final class RocketClient {
                 must(producer.send(messages));
             }
             return count;
-        });
-    }
-
-    /** The synchronous send in many threads, each of which waits for its answers. */
-    long threads(DefaultMQProducer producer, double limit, int wanted) throws Exception {
-        double until = now() + limit;
-        return together(THREADS, () -> {
-            if (now() >= until) {
-                return 0;
-            }
-            must(producer.send(message()));
-            return 1;
         });
     }
 

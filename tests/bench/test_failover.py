@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.takeovers import Acks
+from bench.failover import Acks
 from duolog_server.demo.measure import percentile
 
 
