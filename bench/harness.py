@@ -1,7 +1,6 @@
 """What measurements share: a figure, nodes in child processes, the machine's page rate."""
 
 import asyncio
-import mmap
 import shutil
 import tempfile
 import time
@@ -14,7 +13,6 @@ import duolog
 
 from duolog_server.demo.childnode import ChildNode
 from duolog_server.demo.ports import free_endpoint
-from duolog_server.store.mapping import POPULATE_WRITE
 from duolog_server.store.osdisk import OsDisk
 
 
@@ -125,30 +123,3 @@ def take_pages(size: int = 1 << 30) -> float:
         seconds = time.perf_counter() - began
         file.close()
     return size / seconds
-
-
-class PagesInHand:
-    """Pages of the machine that are held until others need them, however long that takes.
-
-    Those of `take_pages` go back to the host within a second or two, and a slave may start for
-    longer than that. The system may still give others first. rate: bytes a second at which the
-    machine gave them.
-    """
-
-    def __init__(self, size: int) -> None:
-        began = time.perf_counter()
-        self._memory = mmap.mmap(-1, size)
-        self._memory.madvise(POPULATE_WRITE)
-        self.rate = size / (time.perf_counter() - began)
-        self._gone = 0
-
-    def let_go(self, size: int) -> None:
-        """Have so many bytes free for others since the beginning."""
-        size = min(size - size % mmap.PAGESIZE, len(self._memory))
-        if size > self._gone:
-            self._memory.madvise(mmap.MADV_DONTNEED, self._gone, size - self._gone)
-            self._gone = size
-
-    def close(self) -> None:
-        """Let all of them go."""
-        self._memory.close()

@@ -1,4 +1,4 @@
-"""Figures of a node with many queues: their disk, sends to them, starts with them.
+"""Figures of a node with many queues: their disk, and starts with them.
 
 python -m bench.manyqueues [--scale 0.02]    1, as in `make bench`, is 16,000 and 200,000 queues
 """
@@ -6,13 +6,11 @@ python -m bench.manyqueues [--scale 0.02]    1, as in `make bench`, is 16,000 an
 import argparse
 import asyncio
 import contextlib
-import itertools
 import os
-import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,14 +18,12 @@ import duolog
 
 from bench.harness import Figure, Node, fresh_directory, print_table, ready
 from bench.queuefiller import BODY, QUEUES_EACH, check_room, fill_in_child, heavy_topic
-from duolog_server.demo.measure import percentile
 from duolog_server.store.osdisk import OsDisk
 
 Queue = tuple[str, int]
 
 ALONE = "alone"  # a topic of one queue
 AT_ONCE = 64
-TURN = 100  # sends at a stretch: what else the machine does meets both sides
 CAUGHT_UP_SECONDS = 600.0
 
 
@@ -36,7 +32,6 @@ class Size:
     """How much is made and measured."""
 
     topics: int  # of QUEUES_EACH queues
-    sends: int  # one at a time
     starts: int
     heavy: int  # queues of topics, to start with
     light: int  # light queues, to start with
@@ -44,11 +39,9 @@ class Size:
     @staticmethod
     def scaled(scale: float) -> "Size":
         """A share of the full size."""
-        small = scale < 0.1
         return Size(
             topics=max(QUEUES_EACH, round(4000 * scale)),
-            sends=400 if small else 10_000,
-            starts=1 if small else 3,
+            starts=1 if scale < 0.1 else 3,
             heavy=max(QUEUES_EACH, round(40_000 * scale)),
             light=max(QUEUES_EACH, round(160_000 * scale)),
         )
@@ -86,16 +79,6 @@ def disk_figure(before: Counter[str], after: Counter[str], queues: int, rss_mib:
         total <= 200e6,
         {"bytes": total, "queue_bytes": more["consumequeue"], "rss_mib": rss_mib},
     )
-
-
-async def send_each(producer: duolog.Producer, queues: Iterable[Queue]) -> list[float]:
-    """One send to each queue, one at a time; seconds of each."""
-    found = []
-    for topic, queue_id in queues:
-        began = time.perf_counter()
-        await producer.send(topic, BODY, queue_id=queue_id)
-        found.append(time.perf_counter() - began)
-    return found
 
 
 async def send_all(client: duolog.Client, queues: Sequence[Queue]) -> None:
@@ -145,35 +128,11 @@ async def many_queues(size: Size = FULL) -> list[Figure]:
                 await check_one_message_each(client, queues)
                 used = disk_used(many.data)
                 figures = [disk_figure(before, used, len(queues), many.rss_mib())]
-                figures.append(await one_at_a_time(client, other, queues, size.sends))
             figures.append(await starts(many, one, queues, size.starts))
         finally:
             many.stop()
             one.stop()
     return figures
-
-
-async def one_at_a_time(
-    client: duolog.Client, other: duolog.Client, queues: Sequence[Queue], sends: int
-) -> Figure:
-    """Sends over all queues of a node, against the one queue of another node, in turns."""
-    spread = itertools.cycle(random.Random(1).sample(queues, len(queues)))
-    many: list[float] = []
-    alone: list[float] = []
-    async with client.producer() as here, other.producer() as there:
-        for _ in range(sends // TURN):
-            many += await send_each(here, itertools.islice(spread, TURN))
-            alone += await send_each(there, itertools.repeat((ALONE, 0), TURN))
-    p50, limit = statistics.median(many), statistics.median(alone)
-    p99, limit_p99 = percentile(many, 0.99), percentile(alone, 0.99)
-    return Figure(
-        f"one send at a time over {len(queues):,} queues, p50",
-        "<= 1.1 x the one queue of another node",
-        f"{p50 * 1e6:.0f} us, {p50 / limit:.2f} x (p99 {p99 * 1e6:,.0f} us)",
-        f"one queue {limit * 1e6:.0f} us (p99 {limit_p99 * 1e6:,.0f} us)",
-        p50 <= 1.1 * limit,
-        {"p50_s": p50, "p99_s": p99, "alone_p50_s": limit, "alone_p99_s": limit_p99},
-    )
 
 
 async def start_seconds(node: Node) -> float:

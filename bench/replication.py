@@ -1,11 +1,7 @@
-"""Figures of replication and of the simulator."""
+"""Figures of replication."""
 
 import asyncio
-import json
-import subprocess
-import sys
 import time
-from contextlib import closing
 from pathlib import Path
 from statistics import median
 
@@ -15,7 +11,6 @@ from bench import limits
 from bench.harness import (
     Figure,
     Node,
-    PagesInHand,
     fresh_directory,
     pair,
     running,
@@ -29,8 +24,6 @@ CATCH_UP_BYTES = 2 << 30
 ROUNDS = 3
 POLL_SECONDS = 0.05
 WAIT_SECONDS = 300.0
-AHEAD_BYTES = 256 << 20  # of pages: free before a slave needs them; later ones go back to the host
-SHARE = 1.03  # of what is copied: with its queues and index
 
 
 async def sync_produce() -> list[Figure]:
@@ -102,11 +95,7 @@ async def catch_up() -> list[Figure]:
             f"{rate / 1e6:,.0f} MB/s, {rate / stream:.2f}",
             f"stream {stream / 1e6:,.0f} MB/s, new pages {pages / 1e6:,.0f} MB/s",
             rate >= 0.6 * stream,
-            {
-                "bytes_per_s": rate,
-                "stream_bytes_per_s": stream,
-                "new_page_bytes_per_s": pages,
-            },
+            {"bytes_per_s": rate, "stream_bytes_per_s": stream, "new_page_bytes_per_s": pages},
         )
     ]
 
@@ -124,40 +113,21 @@ async def _copied(root: Path) -> tuple[float, float]:
         async with duolog.Client(master.endpoint, timeout=120) as client:
             await master.wait_ready(client)
             end = (await client.admin.node_status()).max_offset
-            with closing(PagesInHand(AHEAD_BYTES + int(SHARE * end))) as pages:
 
-                async def reached(offset: int) -> tuple[int, float]:
-                    while True:
-                        rows = (await client.admin.node_status()).replication.slaves
-                        found = rows[0].received_offset if rows else 0
-                        pages.let_go(AHEAD_BYTES + int(SHARE * found))
-                        if found >= offset:
-                            return found, time.perf_counter()
-                        await asyncio.sleep(POLL_SECONDS)
+            async def reached(offset: int) -> tuple[int, float]:
+                while True:
+                    rows = (await client.admin.node_status()).replication.slaves
+                    found = rows[0].received_offset if rows else 0
+                    if found >= offset:
+                        return found, time.perf_counter()
+                    await asyncio.sleep(POLL_SECONDS)
 
-                slave.start()
-                async with asyncio.timeout(WAIT_SECONDS):
-                    first, began = await reached(1)
-                    last, ended = await reached(end)
-                return (last - first) / (ended - began), pages.rate
+            pages = await asyncio.to_thread(take_pages, end)
+            slave.start()
+            async with asyncio.timeout(WAIT_SECONDS):
+                first, began = await reached(1)
+                last, ended = await reached(end)
+            return (last - first) / (ended - began), pages
     finally:
         slave.stop()
         master.stop()
-
-
-async def simulator() -> list[Figure]:
-    """Fresh seeds on one core."""
-    command = [sys.executable, "-m", "sim", "--seeds", "200", "--jobs", "1", "--json"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    row = json.loads(found.stdout)
-    rate, events = row["seeds_per_second_per_core"], row["events"] / row["seeds"]
-    return [
-        Figure(
-            "simulator, 3 nodes",
-            ">= 10 seeds/s a core at ~5,000 events",
-            f"{rate} seeds/s at {events:,.0f} events ({rate * events:,.0f} events/s)",
-            "",
-            rate * events >= 50_000,
-            {"seeds_per_s": rate, "events_per_seed": events},
-        )
-    ]

@@ -16,8 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import duolog
-
 from bench import (
     abuse,
     limits,
@@ -104,36 +102,22 @@ async def consume() -> list[Figure]:
         async with client.consumer("objects", "bench") as consumer:
             objects = await measure.consume(consumer, 4_000_000, True)
         sync = await asyncio.to_thread(rate_in_a_process, node.endpoint, "bench", 4_000_000)
-        async with client.consumer("limit", "bench") as consumer:
-            batch = await consumer.get_batch(5.0)
-            assert batch is not None, "the same messages, a fourth time"
-            limit = _objects_of(batch)
     return [
-        _consumed("columns", columns.messages / columns.seconds, 4_000_000, ""),
-        _consumed("objects", objects.messages / objects.seconds, 1_000_000, limit),
-        _consumed("objects, synchronous client", sync, 1_000_000, limit),
+        _consumed("columns", columns.messages / columns.seconds, 4_000_000),
+        _consumed("objects", objects.messages / objects.seconds, 1_000_000),
+        _consumed("objects, synchronous client", sync, 1_000_000),
     ]
 
 
-def _consumed(how: str, rate: float, target: int, limit: str) -> Figure:
+def _consumed(how: str, rate: float, target: int) -> Figure:
     return Figure(
         f"consume 100 B as {how}",
         f">= {target:,} msg/s",
         f"{rate:,.0f} msg/s",
-        limit,
+        "",
         rate >= target,
         {"msg_per_s": rate},
     )
-
-
-def _objects_of(batch: duolog.Batch) -> str:
-    """How many messages a second a loop over a batch at hand makes."""
-    total, rounds, began = 0, 200, time.perf_counter()
-    for _ in range(rounds):
-        for message in batch:
-            total += len(message.body)
-    rate = rounds * batch.count / (time.perf_counter() - began)
-    return f"batch in memory {rate:,.0f}/s"
 
 
 async def group_commit() -> list[Figure]:
@@ -166,7 +150,6 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "sync_produce": replication.sync_produce,
     "sync_one": replication.sync_one,
     "catch_up": replication.catch_up,
-    "simulator": replication.simulator,
     "transactions": services.transactions,
     "pending": services.pending,
     "due": services.due,

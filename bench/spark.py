@@ -27,23 +27,18 @@ ROUNDS = 3
 BATCH = 50_000
 QUEUES = 4
 AUDITED = 4 << 30
-MEMORY_MIB = 512
 CORES = 2
 WARM = 20
 AUDITS = 9
 
 
-def session(**settings: str) -> Any:
+def session() -> Any:
     """A session of two cores; what a worker process needs is found."""
     from duolog_server.pipeline.session import spark_session
 
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     )
-    if settings:
-        os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join(
-            [*(f"--conf {name}={value}" for name, value in settings.items()), "pyspark-shell"]
-        )
     return spark_session("bench", "local[2]")
 
 
@@ -255,7 +250,7 @@ def _audited(spark: Any, root: Path) -> float:
 
 
 def _audit() -> list[Figure]:
-    spark = session(**{"spark.driver.memory": f"{MEMORY_MIB}m"})
+    spark = session()
     try:
         with fresh_directory() as root:
             measure.fill_store(root, AUDITED, 1024)
@@ -278,10 +273,6 @@ def _audit() -> list[Figure]:
             f"{best / 1e9:.2f} GB/s, {best / single / CORES:.2f}",
             f"one thread {single / 1e9:.2f} GB/s",
             best >= 0.7 * CORES * single,
-            {
-                "bytes_per_s": best,
-                "single_bytes_per_s": single,
-                "share": best / single / CORES,
-            },
+            {"bytes_per_s": best, "single_bytes_per_s": single, "share": best / single / CORES},
         )
     ]

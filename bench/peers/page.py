@@ -189,10 +189,10 @@ Bare limits of the same rounds:
 - A producing client warms up for {warm:g} s and then measures {seconds:g} s, until the last
   acknowledgement. A message that is not acknowledged fails the cell.
 - Right before a client sends as fast as it can, {pages} MiB of a file's pages are taken from the
-  machine and given back, alike for every peer: a virtual machine gets memory that it did not use from
-  its host, slowly (the last limit above), and a broker's memory is in use.
-- "One at a time" waits for each acknowledgement before the next message. On an idle virtual machine,
-  waking a sleeping core takes most of that time: such figures are comparable within a run only.
+  machine and given back, alike for every peer: a virtual machine gets memory that it did not use
+  from its host, slowly (the last limit above), and a broker's memory is in use.
+- "One at a time" waits for each acknowledgement before the next message. On an idle virtual
+  machine, waking a sleeping core takes most of that time: compare within a run only.
 - Consumption reads a topic that was filled before, from its beginning, and fails if it gets one
   message more or less. The clock runs from the first delivery, whose messages are not counted.
 - Processor time is what all servers, or the client, used by /proc while the client measured, for a
