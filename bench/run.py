@@ -12,12 +12,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench import (
-    abuse,
     limits,
     manyqueues,
     oneatatime,
@@ -158,11 +156,6 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "many_sends": posts.many_sends,
     "many_queues": manyqueues.many_queues,
     "very_many_queues": manyqueues.very_many_queues,
-    **{
-        f"abuse_{case.name}_{case.port}".lower(): partial(abuse.abuse, (case,))
-        for case in abuse.CASES
-    },
-    "abuse_repeated": abuse.abuse_repeated,
     "spark_read_small": spark.read_small,
     "spark_read_large": spark.read_large,
     "spark_write": spark.write,

@@ -18,7 +18,7 @@ from statistics import median
 
 import duolog
 
-from bench.harness import Figure, Node, fresh_directory
+from bench.harness import Figure, Node, fresh_directory, ready
 from duolog_server.demo import measure
 from duolog_server.demo.measure import Load
 from duolog_server.store.kernels.jit import LIBRARY
@@ -60,13 +60,13 @@ def cpu_seconds(pid: int) -> float:
 
 async def idle() -> list[Figure]:
     """Ready warm, and memory."""
-    ready, imports, cpu = [], [], []
+    starts, imports, cpu = [], [], []
     with fresh_directory() as root:
         for number in range(ROUNDS + 1):  # the first warms up
             node = Node(root / f"data{number}")
             seconds = await start_seconds(node)
             if number:
-                ready.append(seconds)
+                starts.append(seconds)
                 cpu.append(cpu_seconds(node.pid))
                 imports.append(bare_python()[0])
             if number == ROUNDS:
@@ -75,14 +75,14 @@ async def idle() -> list[Figure]:
                 status = Path(f"/proc/{node.pid}/status").read_text()
                 own = int(re.findall(r"RssAnon:\s+(\d+)", status)[0]) / 1024
             node.stop()
-    answered, needed, work = map(median, (ready, imports, cpu))
+    answered, needed, work = map(median, (starts, imports, cpu))
     python = bare_python()[1]
     kernels = "kernels from the library" if LIBRARY is not None else "kernels through numba"
     return [
         Figure(
             "node ready, warm",
             "<= 0.8 s",
-            f"{answered:.2f} s ({min(ready):.2f}-{max(ready):.2f}) to the first call's answer; "
+            f"{answered:.2f} s ({min(starts):.2f}-{max(starts):.2f}) to the first call's answer; "
             f"CPU {work:.2f} s",
             f"importing grpc and numpy {needed:.2f} s; {kernels}",
             answered <= 0.8,
@@ -103,8 +103,7 @@ async def fill(node: Node, size: int) -> int:
     """Write a log of nearly 1 GiB through the node, kill it; bytes of the log."""
     messages, batch = LOGS[size]
     node.start()
-    async with duolog.Client(node.endpoint, timeout=120) as client:
-        await node.wait_ready(client)
+    async with ready(node) as client:
         await client.admin.create_topic("bench", 4)
         await measure.produce_batches(client, Load(messages, size), batch)
         end = (await client.admin.node_status()).max_offset

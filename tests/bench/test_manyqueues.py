@@ -4,13 +4,11 @@ import asyncio
 import math
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bench.harness import fresh_directory
 from bench.manyqueues import Size, disk_figure, disk_used, many_queues, very_many_queues
-from bench.neighbour import send_at_rate
 from bench.queuefiller import LITE_TOPIC, NoRoom, check_room, fill
 from duolog_server.store.lightqueues import is_light
 from duolog_server.store.options import StoreOptions
@@ -48,28 +46,6 @@ def test_the_disk_figure_is_the_growth_since_the_queues_were_requested() -> None
     assert figure.numbers["bytes"] == 200_004_096
     assert figure.numbers["queue_bytes"] == 200_000_000
     assert not figure.reached
-
-
-class Stalling:
-    """A clock that only sleeps and sends move, and a producer whose first send takes long."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.took = [0.05, 0.001, 0.001, 0.001]
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-    async def send(self, topic: str, body: bytes, *, queue_id: int) -> None:
-        self.now += self.took.pop(0)
-
-
-async def test_a_send_that_a_stall_made_late_counts_from_when_it_was_due() -> None:
-    slow: Any = Stalling()
-    queues = [("T", 0)] * 4
-    found = await send_at_rate(slow, queues, 50, lambda: slow.now, slow.sleep)
-    assert [due for due, _ in found] == pytest.approx([100.0, 100.02, 100.04, 100.06])
-    assert [seconds for _, seconds in found] == pytest.approx([0.05, 0.031, 0.012, 0.001])
 
 
 def test_a_filled_store_has_one_message_in_every_queue(tmp_path: Path) -> None:

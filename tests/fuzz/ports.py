@@ -28,7 +28,6 @@ import structlog
 from duolog import _frames as frames
 from duolog.wire import duolog_pb2 as wire
 
-from bench import http2bytes as h2
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.ha import frames as ha_frames
 from duolog_server.node.replication.stream import HA_METHOD
@@ -36,6 +35,7 @@ from duolog_server.node.runtime.config import Config
 from duolog_server.node.runtime.lograte import RateLimiter
 from duolog_server.node.runtime.logs import configure_logging
 from duolog_server.serve.server import Node
+from tests import http2bytes as h2
 from tests.fuzz import remoting
 from tests.ha.test_frames import EXAMPLES
 from tests.keyfiles import access_files

@@ -10,12 +10,11 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from bench import http2bytes as h2
-from bench.callattacks import Caller
-from bench.portattacks import WATCH
 from duolog_server.node.api import health
 from duolog_server.node.api.health import HealthService
 from duolog_server.serve.server import Node
+from tests import http2bytes as h2
+from tests.grpccaller import WATCH, Caller
 from tests.nodefixtures import StartNode
 
 WAIT_SECONDS = 20.0
@@ -138,7 +137,7 @@ async def test_a_client_that_watches_uses_a_node_that_has_no_room_for_its_watch(
 
 async def test_a_node_stops_beside_a_watch_that_takes_nothing(start_node: StartNode) -> None:
     node = await start_node()
-    caller = await asyncio.to_thread(Caller, endpoint(node), 0, 0)
+    caller = await asyncio.to_thread(Caller, endpoint(node), 0)
     call = h2.begin(1, h2.call_block(WATCH)) + h2.message(1, b"", h2.END_STREAM)
     await asyncio.to_thread(caller.send, call)
     async with asyncio.timeout(WAIT_SECONDS):

@@ -12,7 +12,6 @@ import pytest
 from duolog import _frames as frames
 from duolog.wire import duolog_pb2 as wire
 
-from bench import http2bytes as h2
 from duolog_server.node.api import longanswers as module
 from duolog_server.node.api.longanswers import LONG, counted_methods
 from duolog_server.node.api.native import native_methods
@@ -20,6 +19,7 @@ from duolog_server.node.core.untaken import Untaken
 from duolog_server.node.core.waitingcalls import WaitingCalls
 from duolog_server.node.net.methods import Methods
 from duolog_server.serve.server import Node
+from tests import http2bytes as h2
 from tests.nodefixtures import StartNode
 from tests.until import until
 

@@ -18,7 +18,6 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 from structlog.testing import capture_logs
 
-from bench import http2bytes as h2
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.core import untaken as untaken_module
 from duolog_server.node.net.grpc import options as grpcoptions
@@ -27,6 +26,7 @@ from duolog_server.node.net.grpc.reset_limiter import Resets
 from duolog_server.serve import server
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
+from tests import http2bytes as h2
 from tests.nodefixtures import StartNode
 from tests.until import until
 

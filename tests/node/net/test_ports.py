@@ -13,10 +13,10 @@ from duolog import _frames as frames
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
-from bench import http2bytes as h2
 from duolog_server.compat.grpc.words.stubs import METHODS, SERVICE_NAME
 from duolog_server.node.replication.stream import HA_METHOD
 from duolog_server.serve.server import Node
+from tests import http2bytes as h2
 from tests.keyfiles import access_files
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode

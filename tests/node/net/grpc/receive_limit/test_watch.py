@@ -10,9 +10,6 @@ import duolog
 import pytest
 from structlog.testing import capture_logs
 
-from bench import http2bytes as h2
-from bench.callattacks import APPEND, Caller
-from bench.portattacks import CHECK
 from duolog_server.node.net.grpc.receive_limit import segments
 from duolog_server.node.net.grpc.receive_limit import watch as watching
 from duolog_server.node.net.grpc.receive_limit.ledger import Ledger, Name
@@ -22,6 +19,8 @@ from duolog_server.node.runtime.clocks import mono_ms
 from duolog_server.node.runtime.memory import OwnMemory
 from duolog_server.serve.server import Node
 from duolog_server.store.clocks import MonoMs
+from tests import http2bytes as h2
+from tests.grpccaller import APPEND, CHECK, Caller
 from tests.nodefixtures import StartNode
 
 pytestmark = pytest.mark.skipif(not are_told(), reason="this system tells nothing of connections")
@@ -42,17 +41,17 @@ def sends_half(address: str, streams: int, size: int) -> bool:
     head = b"\0" + struct.pack(">I", size + 1000)
     numbers = [2 * n + 1 for n in range(streams)]
     for number in numbers:
-        caller.answers.windows[number] = caller.answers.initial - len(head)
-        caller.answers.windows[0] -= len(head)
+        caller.windows[number] = caller.initial - len(head)
+        caller.windows[0] -= len(head)
         caller.send(h2.begin(number, h2.call_block(APPEND)) + h2.frame(h2.DATA, 0, number, head))
     left = dict.fromkeys(numbers, size)
     until = time.monotonic() + WAIT_SECONDS
-    while not caller.answers.ended and time.monotonic() < until:
+    while not caller.ended and time.monotonic() < until:
         for number in numbers:
             left[number] -= caller.send_data(number, left[number])
-        caller.answers.read(0.01)
+        caller.read(0.01)
     caller.close()
-    return bool(caller.answers.ended)
+    return caller.ended
 
 
 def sends_endless_headers(address: str, first: bytes = b"") -> bool:
@@ -63,10 +62,10 @@ def sends_endless_headers(address: str, first: bytes = b"") -> bool:
     until = time.monotonic() + WAIT_SECONDS
     for _ in range(3 * MIB // len(more)):
         caller.send(more)
-    while not caller.answers.ended and time.monotonic() < until:
-        caller.answers.read(0.01)
+    while not caller.ended and time.monotonic() < until:
+        caller.read(0.01)
     caller.close()
-    return bool(caller.answers.ended)
+    return caller.ended
 
 
 def sends_headers(address: str, seconds: float = WAIT_SECONDS) -> bool:

@@ -1,4 +1,4 @@
-"""HTTP/2 as bytes: what attackers send, also what no library would let them send.
+"""HTTP/2 as bytes: what tests send, also what no library would let them send.
 
 Header blocks have no Huffman coding and no table: every field is written out.
 """
