@@ -18,9 +18,10 @@ from duolog_server.node.pop import retrytopics
 from duolog_server.node.pop.offsetranges import OffsetRanges
 from duolog_server.node.pop.popqueue import PopQueue
 from duolog_server.node.pop.popservice import PopService
-from duolog_server.node.pop.retrytopics import RetryTopics, retry_topic
+from duolog_server.node.pop.retrytopics import RetryTopics
 from duolog_server.node.replication.roles import Replication
 from duolog_server.store.clocks import ForwardSteps, MonoMs
+from duolog_server.store.grouptopics import retry_topic
 from duolog_server.store.messagestore import MessageStore
 from duolog_server.store.metadata import Metadata
 from duolog_server.store.offsets import PhyOffset

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from duolog_server.linearizable import NEVER, Append, log
 from duolog_server.node.deferred.transactionservice import DISCARD_TOPIC
-from duolog_server.node.pop.retrytopics import dead_letter_topic
 from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.grouptopics import dead_letter_topic
 from duolog_server.store.metadata import SYSTEM_TOPIC
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.record import Record

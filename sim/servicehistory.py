@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from duolog_server.linearizable import NEVER
 from duolog_server.node.pop.popservice import Popped, PopRequest
-from duolog_server.node.pop.retrytopics import retry_topic
+from duolog_server.store.grouptopics import retry_topic
 from sim.deliveries import Deliveries, Mastership, Place
 from sim.witness import Violation
 

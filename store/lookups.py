@@ -1,7 +1,8 @@
 """Lookups: records by their message id and by their keys.
 
 The index has only hashes of keys, and may be ahead of what readers may see: every record is read
-and checked.
+and checked. It has records of deleted topics, too: those that are older than their topic are not
+found by key.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ class Lookups:
         self._index = index
         self._record_at = record_at
         self._most = most
+        self.born: Callable[[str], int] = lambda _: 0  # where in the log a topic begins
 
     def by_id(self, message_id: str) -> Record:
         """The record an offset message id names. The id is checked, its offset never trusted.
@@ -39,10 +41,11 @@ class Lookups:
         """
         count = max(1, min(count, self._most))
         found: dict[int, Record] = {}
+        born = self.born(topic)
         # The index has the words of a key with spaces.
         word = next(filter(None, key.split(" ")), key)
         for offset in self._index.find(topic, word, 4 * count + 64, begin_ms, end_ms):
-            if offset in found or len(found) >= count:
+            if offset < born or offset in found or len(found) >= count:
                 continue
             try:
                 record = self._record_at(PhyOffset(offset))

@@ -489,6 +489,10 @@ class MessageStore:
         """Remove a topic's queues and their files. Raises OSError."""
         self.queues.remove_topic(topic)
 
+    def find_since(self, born: Callable[[str], int]) -> None:
+        """From now on, lookups find nothing that is older than its topic. born: its log offset."""
+        self.lookups.born = born
+
     def calculate_filter_bits(self, bit_map_of: Callable[[str, bytes], bytes]) -> None:
         """From now on, dispatch notes with every entry which filters want the message."""
         self.dispatcher.bit_map_of = bit_map_of

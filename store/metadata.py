@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from duolog_server.store import grouptopics
 from duolog_server.store.accesstables import AccessTables
 from duolog_server.store.births import Births
 from duolog_server.store.delay import SCHEDULE_TOPIC
@@ -531,8 +532,7 @@ def is_system_topic(name: str) -> bool:
 
 # Topics that RocketMQ keeps for itself; by prefix, or by name.
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"  # RocketMQ's clients write there what they do
-_GROUP_PREFIXES = ("%RETRY%", "%DLQ%")  # of the topics that each consumer group has
-GROUP_NEW_MAX = 255 - len(_GROUP_PREFIXES[0])  # characters of the name of a new group
+GROUP_NEW_MAX = 255 - len(grouptopics.RETRY)  # characters of the name of a new group
 _RESERVED_PREFIXES = (SYSTEM_PREFIX, "RMQ_SYS_", "rmq_sys_", "%SYS%")
 _RESERVED_TOPICS = frozenset(
     (
@@ -553,7 +553,7 @@ def is_reserved_topic(name: str) -> bool:
 
 def is_nodes_topic(name: str) -> bool:
     """Whether nodes create and fill a topic: retries, dead letters, and what is reserved."""
-    return name.startswith(_GROUP_PREFIXES) or is_reserved_topic(name)
+    return name.startswith(grouptopics.PREFIXES) or is_reserved_topic(name)
 
 
 def is_closed_topic(name: str) -> bool:
@@ -574,7 +574,7 @@ def check_new_group(name: str) -> None:
     if len(name) > GROUP_NEW_MAX:
         raise BadGroup(
             f"cannot create group {name[:40]}...: its name has {len(name)} characters, the limit "
-            f"is {GROUP_NEW_MAX} (255 with the prefix {_GROUP_PREFIXES[0]} of its retry topic)"
+            f"is {GROUP_NEW_MAX} (255 with the prefix {grouptopics.RETRY} of its retry topic)"
         )
 
 

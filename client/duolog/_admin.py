@@ -302,7 +302,7 @@ class Admin:
         return [place for answer in answers for place in fromwire.offsets_of(answer)]
 
     async def delete_group(self, group: str) -> None:
-        """Forget a group and its offsets. Raises UnknownGroup."""
+        """Delete a group, its offsets and its dead letters. Raises UnknownGroup."""
         request = wire.DeleteGroupRequest(group=group)
         deletion = _Deletion(
             lambda connection, left: connection.admin.DeleteGroup(request, timeout=left),

@@ -19,6 +19,7 @@ from duolog_server.compat.remoting.codec.routes import (
 from duolog_server.compat.remoting.port.dispatcher import Begun
 from duolog_server.node.broker import Broker
 from duolog_server.node.engine.log import Outcome
+from duolog_server.store.grouptopics import group_of
 from duolog_server.store.metadata import PERM_READ, PERM_WRITE
 
 DEFAULT_TOPIC = "TBW102"  # whose route a producer takes for a topic that its first send creates
@@ -150,9 +151,9 @@ def retried_group(broker: Broker, topic: str) -> str:
 
     Tools find a group by the route of this topic.
     """
-    group = topic.removeprefix(RETRY_PREFIX)
-    known = group != topic and broker.metadata.has_group(group)
-    return group if known and topic not in broker.metadata.topics else ""
+    groups = broker.metadata.tables.groups
+    group = group_of(topic, groups) if topic.startswith(RETRY_PREFIX) else ""
+    return group if group in groups and topic not in broker.metadata.topics else ""
 
 
 __all__ = ["DEFAULT_TOPIC", "Routes", "default_topics", "reply_topic", "retried_group"]

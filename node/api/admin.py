@@ -29,7 +29,7 @@ from duolog_server.node.api.visibility import Sight
 from duolog_server.node.api.waiting.delayed import Delayed
 from duolog_server.node.api.waiting.halves import Halves
 from duolog_server.node.broker import Broker
-from duolog_server.node.consuming.offsets import offset_at
+from duolog_server.node.consuming.offsets import offset_at, position_of
 from duolog_server.node.core.connected import Consumer
 from duolog_server.node.core.logbytes import ENTRIES_MAX, Allowance, LogBytes
 from duolog_server.node.core.slices import Slices
@@ -366,7 +366,7 @@ class AdminService(stubs.AdminServicer):
     async def DeleteGroup(
         self, request: wire.DeleteGroupRequest, context: Caller
     ) -> wire.DeleteGroupReply:
-        """Delete a group and its offsets."""
+        """Delete a group, its offsets and its dead letters."""
         self._check_known_group(request.group)
         await self._broker.metadata.delete_group(request.group)
         return wire.DeleteGroupReply()
@@ -500,7 +500,7 @@ class AdminService(stubs.AdminServicer):
                 # The tables of now: others' turn may have ended the mastership.
                 committed = broker.admission.group_tables().committed(name, topic, queue_id)
                 low, high = self._store.queue_range(topic, queue_id)
-                position = max(low, committed)
+                position = position_of(broker.core, name, topic, queue_id, committed)
                 lag = max(0, high - position)
                 stored = self._store_time(topic, queue_id, position) if lag else 0
                 member = readers.get((topic, queue_id), "")

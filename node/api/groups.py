@@ -16,7 +16,8 @@ from duolog_server.node.core.core import Core
 from duolog_server.node.core.ports import Answers
 from duolog_server.node.filters.consumerfilters import ConsumerFilters
 from duolog_server.node.filters.messagefilter import wanted
-from duolog_server.node.pop.retrytopics import RetryTopics, group_retry_topic
+from duolog_server.node.pop.retrytopics import RetryTopics
+from duolog_server.store.grouptopics import group_retry_topic
 from duolog_server.store.metadata import check_group
 from duolog_server.store.offsets import QueueOffset
 

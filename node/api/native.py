@@ -1,5 +1,6 @@
 """The native API: its services, made from the parts of a node."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from duolog.wire import duolog_pb2_grpc as stubs
@@ -88,6 +89,11 @@ class NodeFacts:
     def has_group(self, name: str) -> bool:
         """Whether a consumer group exists."""
         return self.broker.metadata.has_group(name)
+
+    @property
+    def groups(self) -> Collection[str]:
+        """The consumer groups."""
+        return self.broker.metadata.tables.groups
 
     def has_topic(self, name: str) -> bool:
         """Whether a topic exists."""

@@ -4,7 +4,7 @@ All of it follows from the log: copies of a message, in the topics of delays, tr
 and dead letters, have the same unique key.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from duolog import _errors as sdk
 from duolog._tracecontext import TRACEPARENT
@@ -12,11 +12,12 @@ from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.node.api.readership import read_pairs
 from duolog_server.node.broker import Broker
+from duolog_server.node.core.births import is_too_old
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.deferred.delayservice import TIMER_TOPIC
 from duolog_server.node.deferred.transactionservice import HALF_TOPIC
-from duolog_server.node.pop.retrytopics import dead_letter_topic, group_retry_topic, retry_topic
 from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.grouptopics import dead_letter_topic, group_retry_topic, retry_topic
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.places import places_of
 from duolog_server.store.record import Record
@@ -70,7 +71,7 @@ class Tracking:
         """Records of messages that were sent to a topic, those that waited first."""
         for waited_in in _WAITING:
             for record in self._lookups.by_key(waited_in, key):
-                if record.properties.get("REAL_TOPIC") == topic:
+                if self._waits_for(record, (topic,)):
                     yield record
         yield from self._lookups.by_key(topic, key)
 
@@ -135,16 +136,31 @@ class Tracking:
             made.state = wire.RETRY
         return made
 
+    def _waits_for(self, record: Record, topics: Collection[str], group: str = "") -> bool:
+        """Whether a record waits for one of these topics, and not for one that was deleted.
+
+        group: whose retries it is among.
+        """
+        topic = record.properties.get("REAL_TOPIC", "")
+        births = self._broker.metadata.tables.births
+        return topic in topics and not is_too_old(births, record, topic, group)
+
     def _newest_copy(self, group: str, topic: str, unique: str) -> Record | None:
         """The newest copy that was stored for another attempt, or as a dead letter."""
         dead = self._lookups.by_unique_key(dead_letter_topic(group), unique)
         if dead is not None:
             return dead
         again = {retry_topic(group, topic), group_retry_topic(group)}
-        copies = [one for name in again for one in self._lookups.all_by_unique_key(name, unique)]
+        births = self._broker.metadata.tables.births
+        copies = [
+            one
+            for name in again
+            for one in self._lookups.all_by_unique_key(name, unique)
+            if not is_too_old(births, one, name, group)
+        ]
         for name in _DELAYS:
             for one in self._lookups.all_by_unique_key(name, unique):
-                if one.properties.get("REAL_TOPIC") in again:
+                if self._waits_for(one, again, group):
                     copies.append(one)
         return max(copies, key=lambda one: one.physical_offset, default=None)
 

@@ -8,11 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from duolog._message import RETRY_PREFIX
-
 from duolog_server.node.api.guard import Guard
 from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
 from duolog_server.node.identity.access.rules import May, sees_group, sees_topic
+from duolog_server.store.grouptopics import PREFIXES
 
 CALLERS_MAX = 8  # users, each at one address, whose answers are remembered
 NAMES_MAX = 50_000  # that are remembered of topics, and of groups; some 50 bytes each
@@ -42,8 +41,8 @@ class _Answers(dict[str, bool]):
 
     def __missing__(self, name: str) -> bool:
         answer = self._decide(name)
-        # Whose a retry topic is depends on the groups and topics that there are, too.
-        if not name.startswith(RETRY_PREFIX):
+        # Whose a group's topic is depends on the groups and topics that there are, too.
+        if not name.startswith(PREFIXES):
             if len(self) >= NAMES_MAX:
                 self.clear()
             self[name] = answer

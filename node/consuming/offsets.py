@@ -28,6 +28,14 @@ def first_retry(core: Core, group: str, topic: str, queue_id: int) -> QueueOffse
     return core.positions.offset_in_log(topic, queue_id, PhyOffset(birth))
 
 
+def position_of(core: Core, group: str, topic: str, queue_id: int, committed: int) -> int:
+    """Where a group goes on in a queue; retention may be ahead of `committed`, -1 for none."""
+    low, _ = core.store.queue_range(topic, queue_id)
+    if committed < 0 and topic.startswith(RETRY_PREFIX):
+        return max(low, first_retry(core, group, topic, queue_id))
+    return max(low, committed)
+
+
 async def begin(
     core: Core, group: str, topics: Iterable[str], place: Callable[[str, int], int]
 ) -> None:

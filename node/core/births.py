@@ -7,6 +7,7 @@ from duolog_server.store.births import Births
 from duolog_server.store.kernels import decode
 from duolog_server.store.lightqueues import is_light, parent_of
 from duolog_server.store.reader import GetResult
+from duolog_server.store.record import Record
 
 ORIGIN = "RETRY_TOPIC"  # of a copy in a retry topic: where its message was sent to
 _ORIGIN = ORIGIN.encode() + b"\x01"
@@ -36,6 +37,16 @@ def since(births: Births, topic: str, origin: str, group: str = "") -> int:
     return max(birth, births.topics.get(origin, 0), *groups)
 
 
+def is_too_old(births: Births, record: Record, topic: str, group: str = "") -> bool:
+    """Whether a record is older than the topic that it waits for, or is in; or than its group.
+
+    group: as in `since`.
+    """
+    if record.physical_offset >= births.newest:
+        return False
+    return record.physical_offset < since(births, topic, record.properties.get(ORIGIN, ""), group)
+
+
 def own(births: Births, topic: str, result: GetResult, group: str = "") -> GetResult:
     """Of what was read in a retry topic or a light queue, what is not too old. group: reads it."""
     if not result.count or int(result.table[decode.OUT_PHY].min()) >= births.newest:
@@ -47,4 +58,4 @@ def own(births: Births, topic: str, result: GetResult, group: str = "") -> GetRe
     return result.chosen(np.array(kept, np.uint8))
 
 
-__all__ = ["ORIGIN", "origin_in", "own", "since"]
+__all__ = ["ORIGIN", "is_too_old", "origin_in", "own", "since"]

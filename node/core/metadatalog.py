@@ -23,6 +23,7 @@ from duolog_server.node.upkeep.threadwork import done_in_thread
 from duolog_server.store.accesstables import AccessTables
 from duolog_server.store.columns import Columns
 from duolog_server.store.errors import BadMessage
+from duolog_server.store.grouptopics import dead_letter_topic
 from duolog_server.store.kernels import decode
 from duolog_server.store.lightqueues import is_light
 from duolog_server.store.messagestore import PutBatch
@@ -72,6 +73,9 @@ class Decided(Protocol):
 
     def remove_topic(self, topic: str) -> None:
         """Remove a topic's queues and their files. Raises OSError."""
+
+    def find_since(self, born: Callable[[str], int]) -> None:
+        """Find no messages by key that are older than their topic. born: its log offset."""
 
     def hold_light_queues(self, names: Iterable[str]) -> None:
         """Store nothing in light queues while their removal is being decided."""
@@ -156,6 +160,7 @@ class MetadataLog:
         self._limits = limits
         self._tables = Metadata()
         self._files = MetadataFiles(self._disk)
+        self._decided.find_since(lambda topic: self._tables.births.topics.get(topic, 0))
         # Why nothing may be changed now, None if it may. Set by the broker.
         self.refused: Callable[[], sdk.DuologError | None] = _nobody_knows
         # Why a topic may not be created now, None if it may. Set by the throttle.
@@ -477,22 +482,23 @@ class MetadataLog:
 
     # -- changes -------------------------------------------------------------------------------
 
-    def _put(self, change: Json) -> tuple[int, Outcome | None]:
+    def _put(self, change: Json, *more: Json) -> tuple[int, Outcome | None]:
+        """Store changes one behind the other; the queue offset of the last one."""
         refused = self.refused()
         if refused is not None:
             raise refused
         if self._tables.empty and not self._tables.applied and not self._stored:
             change = {**change, "complete": True}  # from here on the log is complete
-        body = Columns.of([_body(change)])
+        rows = Columns.of([_body(one) for one in (change, *more)])
         now = self._log.times.store_ms()
-        result = self._log.write(PutBatch(SYSTEM_TOPIC, QUEUE, body, now, accepted=True))
+        result = self._log.write(PutBatch(SYSTEM_TOPIC, QUEUE, rows, now, accepted=True))
         if result.status is not PutMessageStatus.PUT_OK:
             raise sdk.NotMaster(f"the change was not stored: {result.reason}")
         durable = self._log.settle(result.end_offset)
         if durable is not None:
             durable.add_done_callback(lambda _: self._log.pump_soon())  # somebody may wait for it
         self._log.pump_soon()
-        return result.queue_offset, durable
+        return result.queue_offset + len(more), durable
 
     def note(self, change: Json) -> None:
         """Store a change without waiting; the next one replaces one that is lost."""
@@ -501,12 +507,12 @@ class MetadataLog:
         except sdk.DuologError as error:
             log.debug("a metadata note was not stored", reason=str(error), op=change["op"])
 
-    async def change(self, change: Json) -> None:
-        """Store a change and wait until it is durable and applied.
+    async def change(self, *changes: Json) -> None:
+        """Store changes, one behind the other, and wait until they are durable and applied.
 
-        Raises NotMaster if it was not stored, ResultUnknown if that is not known in time.
+        Raises NotMaster if they were not stored, ResultUnknown if that is not known in time.
         """
-        await self._applied(self._put(change)[0])
+        await self._applied(self._put(*changes)[0])
 
     async def all_applied(self) -> None:
         """Wait until every change that is stored now is applied, also those whose callers are gone.
@@ -636,12 +642,13 @@ class MetadataLog:
     async def delete_topic(self, name: str) -> None:
         """Delete a topic; the offsets of its queues are never used again."""
         ends = self._queues.queue_ends(name)
-        floors = {str(queue): offset for queue, offset in ends.items()}
-        await self.change(
-            {"op": "delete_topic", "topic": name, "floors": floors, **self._deleting_at()}
-        )
+        await self.change(self._deletion_of(name, ends))
         for tell in self.topic_deleted:
             await tell(name, ends)
+
+    def _deletion_of(self, topic: str, ends: dict[int, int]) -> Json:
+        floors = {str(queue): offset for queue, offset in ends.items()}
+        return {"op": "delete_topic", "topic": topic, "floors": floors, **self._deleting_at()}
 
     async def forget_light_queues(self, names: list[str]) -> None:
         """Forget light queues; a later message creates a queue again.
@@ -681,14 +688,30 @@ class MetadataLog:
         await self.change(change)
 
     async def delete_group(self, name: str) -> None:
-        """Delete a group and its offsets."""
+        """Delete a group, its offsets, and its dead letters: those are of no other group."""
         self._deleting[name] += 1
+        dead = dead_letter_topic(name)
         try:
-            await self.change({"op": "delete_group", "group": name, **self._deleting_at()})
+            changes = [{"op": "delete_group", "group": name, **self._deleting_at()}]
+            ends = self._queues.queue_ends(dead)
+            if self.exists(dead) or ends:
+                # First, so that no group is without its dead letters' end if a log ends between.
+                changes.insert(0, self._deletion_of(dead, ends))
+            await self.change(*changes)
             for tell in self.group_deleted:
                 tell(name)
+            for ended in self.topic_deleted if len(changes) > 1 else ():
+                await ended(dead, ends)
         finally:
             self._deleting -= Counter((name,))  # without those of which none is left
+
+    def check_not_deleting(self, group: str) -> None:
+        """Raise Busy while a group is being deleted.
+
+        What is stored for it after its end would be there for a new group of its name.
+        """
+        if group in self._deleting:
+            raise sdk.Busy(f"group {group!r} is being deleted")
 
     async def commit(
         self, group: str, offsets: dict[str, dict[int, int]], forward: bool = False
@@ -714,6 +737,5 @@ class MetadataLog:
 
         Raises Busy while the group is being deleted, and as `change`.
         """
-        if group in self._deleting:  # stored after its end, it would be there for a new group
-            raise sdk.Busy(f"group {group!r} is being deleted")
+        self.check_not_deleting(group)
         await self.change({"op": "offsets", "group": group, "offsets": offsets, "done": done})

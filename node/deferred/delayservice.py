@@ -19,7 +19,7 @@ import numpy as np
 import structlog
 from duolog import _errors as sdk
 
-from duolog_server.node.core.births import ORIGIN, origin_in, since
+from duolog_server.node.core.births import is_too_old, origin_in, since
 from duolog_server.node.core.core import Core
 from duolog_server.node.deferred.pendingtimers import PendingTimers
 from duolog_server.node.deferred.redirect import Waiting, redirected, restored, stored_again
@@ -506,8 +506,8 @@ class DelayService:
             self._note_done(timers, np.array([low], np.int64))
 
     def _is_record_too_old(self, record: Record) -> bool:
-        topic, origin = (record.properties.get(name, "") for name in ("REAL_TOPIC", ORIGIN))
-        return record.physical_offset < since(self._core.metadata.tables.births, topic, origin)
+        topic = record.properties.get("REAL_TOPIC", "")
+        return is_too_old(self._core.metadata.tables.births, record, topic)
 
     # -- recall --------------------------------------------------------------------------------
 

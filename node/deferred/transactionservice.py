@@ -358,7 +358,7 @@ class TransactionService:
                 _check_group(origin, half.group, group)
                 found.append(half)
         decided = [origin for origin in wanted if halves.get(origin) is None]
-        too_old = [half for half in found if commit and self._is_too_old(half)]
+        too_old = [half for half in found if commit and self.is_too_old(half)]
         found = [half for half in found if half not in too_old]
         if found:
             await self._end(halves, found, commit)
@@ -390,7 +390,7 @@ class TransactionService:
         """The log offset of a topic's birth: see `store.births`."""
         return self._core.metadata.tables.births.topics.get(topic, 0)
 
-    def _is_too_old(self, half: Half) -> bool:
+    def is_too_old(self, half: Half) -> bool:
         """Whether a half message is one to a deleted topic of the same name."""
         birth = self._born(half.topic)
         if not birth:

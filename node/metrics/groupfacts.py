@@ -11,6 +11,7 @@ from duolog import _errors as sdk
 from duolog._message import RETRY_PREFIX
 
 from duolog_server.node.broker import Broker
+from duolog_server.node.consuming.offsets import position_of
 from duolog_server.node.metrics.formatting import is_system_group, truth
 from duolog_server.node.metrics.rates import Rates
 from duolog_server.node.metrics.samples import Samples
@@ -87,6 +88,7 @@ class GroupFacts:
         reached = self._broker.pop.reached(group, topic, queue_id)
         if reached is None:
             committed = self._broker.metadata.tables.committed(group, topic, queue_id)
+            committed = position_of(self._broker.core, group, topic, queue_id, committed)
             reached = committed, committed, 0
         position, following = (min(max(low, offset), high) for offset in reached[:2])
         leased = reached[2]

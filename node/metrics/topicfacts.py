@@ -10,6 +10,7 @@ from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from duolog_server.node.broker import Broker
 from duolog_server.node.metrics.rates import Rates
 from duolog_server.node.metrics.samples import Samples
+from duolog_server.store.grouptopics import group_of
 
 
 class TopicFacts:
@@ -42,7 +43,9 @@ class TopicFacts:
     def _add(self, samples: Samples, topic: str, end: int, sent: tuple[int, int]) -> None:
         messages, size = sent
         if topic.startswith(DEAD_LETTER_PREFIX):
-            group = topic.removeprefix(DEAD_LETTER_PREFIX)
+            tables = self._broker.metadata.tables
+            end -= sum(tables.floors.get(topic, {}).values())  # of a deleted group of the name
+            group = group_of(topic, tables.groups)
             samples.bundle(end).add("rocketmq_topic_dlq_offset", end, group)
         elif topic.startswith(RETRY_PREFIX):
             samples.bundle(end).add("rocketmq_topic_retry_offset", end, topic)

@@ -18,7 +18,7 @@ from duolog import _errors as sdk
 from duolog._background import together
 from duolog._message import RETRY_PREFIX
 
-from duolog_server.node.consuming.offsets import first_retry
+from duolog_server.node.consuming.offsets import position_of
 from duolog_server.node.core.births import own
 from duolog_server.node.core.core import Core
 from duolog_server.node.core.waitingcalls import WaitingCalls
@@ -26,11 +26,12 @@ from duolog_server.node.filters.consumerfilters import ConsumerFilters
 from duolog_server.node.filters.tagfilter import MessageFilter
 from duolog_server.node.pop.popline import Line
 from duolog_server.node.pop.popqueue import Lease, PopQueue
-from duolog_server.node.pop.retrytopics import RetryTopics, copies_from, retry_topic
+from duolog_server.node.pop.retrytopics import RetryTopics, copies_from
 from duolog_server.node.pop.subscriber import Subscriber
 from duolog_server.node.traces.recorder import Delivery
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.errors import StoreError
+from duolog_server.store.grouptopics import retry_topic
 from duolog_server.store.lightqueues import is_light, parent_of
 from duolog_server.store.metadata import Json
 from duolog_server.store.offsets import PhyOffset, QueueOffset
@@ -288,10 +289,9 @@ class PopService:
 
     def _begin(self, key: QueueKey, committed: int) -> int:
         """The offset at which a group continues; retention may be ahead of `committed`."""
-        low, _ = self._core.store.queue_range(*key[:2])
-        if committed < 0 and key[0].startswith(RETRY_PREFIX):
-            low = first_retry(self._core, key[2], *key[:2])
-        return max(committed, low, self._forgotten.get(key[0], 0))
+        topic, queue_id, group = key
+        at = position_of(self._core, group, topic, queue_id, committed)
+        return max(at, self._forgotten.get(topic, 0))
 
     # -- taking --------------------------------------------------------------------------------
 

@@ -1,24 +1,23 @@
 """Retry and dead-letter topics: where messages go that a consumer could not process.
 
-%RETRY%<group>_<topic> holds messages that a group will get again by POP, %RETRY%<group> messages
-that the members of a group sent back, and %DLQ%<group> messages that the group has given up. A copy
-keeps body, keys, tags, born time and born host. Its reconsume times count the failed attempts.
+A copy in one of them keeps body, keys, tags, born time and born host. Its reconsume times count the
+failed attempts. `store.grouptopics` has their names.
 
 One name may be that of several: %RETRY%a_b_c is for a group a and a topic b_c, for a_b and c, and
 for what members of a_b_c sent back. So each copy says which topic it comes from.
 """
 
-import hashlib
 from dataclasses import replace
 
 import numpy as np
 from duolog import _errors as sdk
-from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from duolog._message import RETRY_PREFIX
 
-from duolog_server.node.core.births import ORIGIN, since
+from duolog_server.node.core.births import ORIGIN, is_too_old
 from duolog_server.node.core.core import Core
 from duolog_server.node.deferred.delayservice import DelayService
 from duolog_server.node.deferred.redirect import stored_again
+from duolog_server.store.grouptopics import dead_letter_topic, group_retry_topic, retry_topic
 from duolog_server.store.reader import GetResult
 from duolog_server.store.record import (
     PROPERTIES_BYTES_MAX,
@@ -34,28 +33,6 @@ RECONSUME_TIMES_MAX = (1 << 31) - 1  # that a record has room for
 # Bytes of what a copy gets where it waits for a delay level.
 WAITING_BYTES = room_for({"DELAY": 10, "REAL_TOPIC": TOPIC_BYTES_MAX, "REAL_QID": 10})
 FIRST_LEVEL = 3  # the ladder begins at the third delay level: 10 s
-
-
-def _named(prefix: str, rest: str) -> str:
-    name = prefix + rest
-    if len(name) <= TOPIC_BYTES_MAX:
-        return name
-    return prefix + hashlib.sha256(rest.encode()).hexdigest()
-
-
-def retry_topic(group: str, topic: str) -> str:
-    """The retry topic of a group for a topic; a retry topic is its own retry topic."""
-    return topic if topic.startswith(RETRY_PREFIX) else _named(RETRY_PREFIX, f"{group}_{topic}")
-
-
-def group_retry_topic(group: str) -> str:
-    """The topic of messages that members of a group sent back."""
-    return _named(RETRY_PREFIX, group)
-
-
-def dead_letter_topic(group: str) -> str:
-    """The topic of a group's dead letters."""
-    return _named(DEAD_LETTER_PREFIX, group)
 
 
 def origin_of(record: Record) -> str:
@@ -133,11 +110,7 @@ class RetryTopics:
 
     def _is_too_old(self, group: str, record: Record) -> bool:
         """Whether it was left by another topic or group of the same name, that was deleted."""
-        births = self._core.metadata.tables.births
-        if record.physical_offset >= births.newest:
-            return False
-        origin = record.properties.get(ORIGIN, "")
-        return record.physical_offset < since(births, record.topic, origin, group)
+        return is_too_old(self._core.metadata.tables.births, record, record.topic, group)
 
     def _check_age(self, group: str, record: Record) -> None:
         if self._is_too_old(group, record):
@@ -147,6 +120,7 @@ class RetryTopics:
             )
 
     async def _dead(self, group: str, record: Record, failed: int) -> None:
+        self._core.metadata.check_not_deleting(group)
         origin = {"DLQ_ORIGIN_TOPIC": origin_of(record)}
         unique = record.properties.get("UNIQ_KEY")
         if unique:

@@ -99,14 +99,13 @@ def explain(
     as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Say how a group is doing, what is wrong with it, and what to do."""
-    from duolog._message import DEAD_LETTER_PREFIX
-
     from duolog_server.ops.inspection.doctor.consumers import diagnose_groups
+    from duolog_server.store.grouptopics import dead_letter_topic
 
     async def ask() -> "tuple[GroupDescription, list[TopicDescription]]":
         async with client_of(endpoints, timeout) as client:
             found = await client.admin.group(group)
-            return found, await client.admin.topics([DEAD_LETTER_PREFIX + group], system=True)
+            return found, await client.admin.topics([dead_letter_topic(group)], system=True)
 
     found, dead = run(ask())
     rows = [_progress(found, topic) for topic in sorted({q.topic for q in found.queues})]
@@ -228,8 +227,8 @@ def delete(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Delete a group and its offsets."""
-    confirm(f"Delete group {group} and its offsets?", yes)
+    """Delete a group, its offsets and its dead letters."""
+    confirm(f"Delete group {group}, its offsets and its dead letters?", yes)
 
     asked(endpoints, timeout, lambda client: client.admin.delete_group(group))
     if as_json:

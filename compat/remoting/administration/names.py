@@ -1,7 +1,7 @@
 """Names of topics, as tools know them."""
 
 from duolog_server.node.broker import Broker
-from duolog_server.node.pop.retrytopics import group_retry_topic
+from duolog_server.store.grouptopics import group_retry_topic
 
 
 def topic_names(broker: Broker) -> set[str]:

@@ -38,8 +38,8 @@ from duolog_server.compat.remoting.refusals import Refused
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
-from duolog_server.node.pop.retrytopics import group_retry_topic
 from duolog_server.store.errors import BadGroup
+from duolog_server.store.grouptopics import group_retry_topic
 from duolog_server.store.metadata import check_group
 from duolog_server.store.record import TOPIC_BYTES_MAX
 

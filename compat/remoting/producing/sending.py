@@ -39,11 +39,12 @@ from duolog_server.node.deferred.transactionservice import IMMUNITY_SECONDS_MAX
 from duolog_server.node.engine.log import Outcome
 from duolog_server.node.identity.access.gate import name_of_caller
 from duolog_server.node.identity.quotas.quotas import Who
-from duolog_server.node.pop.retrytopics import RETRY_TIMES, WAITING_BYTES, dead_letter_topic
+from duolog_server.node.pop.retrytopics import RETRY_TIMES, WAITING_BYTES
 from duolog_server.node.runtime.clocks import TIME_MS_MAX
 from duolog_server.node.service.sends import Placed, Send
 from duolog_server.store.columns import Columns
 from duolog_server.store.errors import BadMessage
+from duolog_server.store.grouptopics import dead_letter_topic, group_of, group_retry_topic
 from duolog_server.store.kernels.encode import FIELD_FLAG, FIELDS
 from duolog_server.store.kernels.jit import I64
 from duolog_server.store.messagestore import PutBatch, PutResult, Singles, SinglesResult
@@ -271,12 +272,12 @@ class Sending:
 
     def _is_stored(self, topic: str, body: bytes, properties: Mapping[str, str]) -> bool:
         """Whether a message that is sent back has the body of its original, or of a retry."""
-        group = topic.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX)
+        group = self._group_of(topic)
         origin, key = properties.get("RETRY_TOPIC", ""), properties.get("UNIQ_KEY", "")
         lookups = self._core.store.lookups
         return any(
             record.body == body
-            for name in (origin, RETRY_PREFIX + group)
+            for name in (origin, group_retry_topic(group))
             if key and name and self._sight.may_read(name)
             for record in lookups.all_by_unique_key(name, key)
         )
@@ -285,13 +286,14 @@ class Sending:
         """Topic and group of a message that its consumer sends back too often; None for others."""
         if not header.topic.startswith(RETRY_PREFIX):
             return None
-        group = header.topic.removeprefix(RETRY_PREFIX)
+        group = self._group_of(header.topic)
         row = self._core.metadata.tables.groups.get(group, {})
         most = header.max_reconsume_times
         if most < 0:
             most = int(row.get("retryMaxTimes", RETRY_TIMES))
         if header.reconsume_times < most:
             return None
+        self._core.metadata.check_not_deleting(group)
         origin = property_of(properties_text(header.properties), b"RETRY_TOPIC")
         known = origin is not None and origin in self._core.metadata.topics
         if origin is None or not known or not self._sight.may_read(origin):
@@ -314,10 +316,12 @@ class Sending:
 
     def _is_internal(self, topic: str) -> bool:
         """Whether a topic is one that the node makes for itself."""
-        return topic == self._reply_topic or any(
-            topic.startswith(prefix) and self._core.metadata.has_group(topic.removeprefix(prefix))
-            for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX)
-        )
+        is_known = self._core.metadata.has_group(self._group_of(topic))
+        return topic == self._reply_topic or is_known
+
+    def _group_of(self, topic: str) -> str:
+        """The group that a retry or dead-letter topic is of; empty for another topic."""
+        return group_of(topic, self._core.metadata.tables.groups)
 
     def _queue(self, header: SendRequest, config: TopicConfig) -> int:
         if header.queue_id < 0:

@@ -12,6 +12,7 @@ from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.node.api.waiting.duetimes import Due, bounds, due_of, next_due
 from duolog_server.node.broker import Broker
+from duolog_server.node.core.births import is_too_old
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.deferred.delayservice import RecallHandle
 from duolog_server.store.errors import StoreError
@@ -85,6 +86,8 @@ class Delayed:
         goes_to = properties.get("REAL_TOPIC", "")
         if (topic and goes_to != topic) or not sees(goes_to):
             return
+        if is_too_old(self._broker.metadata.tables.births, record, goes_to):
+            return  # its topic was deleted: it will be dropped
         reply.messages.add(
             topic=goes_to,
             due_time=due.time_ms,

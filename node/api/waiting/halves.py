@@ -102,6 +102,8 @@ class Halves:
         """Add a half message if it is one of those that are asked for."""
         if (topic and half.topic != topic) or not sees(half.topic):
             return False
+        if self._broker.transactions.is_too_old(half):
+            return False  # its topic was deleted: it will be dropped
         times = self._broker.core.times
         row = reply.messages.add(
             topic=half.topic,

@@ -4,7 +4,7 @@ A topic's messages are read with Sub and written with Pub. A sink, and a group o
 Group. What concerns the whole cluster asks for the Cluster.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from duolog_server.node.identity.rights.resources import (
     group,
     topic,
 )
+from duolog_server.store.grouptopics import whole_name
 from duolog_server.store.metadata import TRACE_TOPIC, is_reserved_topic
 
 # What is answered for every id that names nothing, and nothing that the caller may read: otherwise
@@ -35,6 +36,10 @@ class Facts(Protocol):
 
     def has_group(self, name: str) -> bool:
         """Whether a consumer group exists."""
+
+    @property
+    def groups(self) -> Collection[str]:
+        """The consumer groups."""
 
     def has_topic(self, name: str) -> bool:
         """Whether a topic exists."""
@@ -95,7 +100,7 @@ def of_owners(name: str, facts: Facts, *actions: Action) -> list[Need]:
 
     %RETRY%a_b is that of a group a_b, or the one of a group a for a topic b: then it asks for both.
     """
-    needs = [of_topic(name, *actions)]
+    needs = [of_topic(whole_name(name, facts.groups), *actions)]
     if name.startswith(RETRY_PREFIX):
         words = name.removeprefix(RETRY_PREFIX).split("_")
         for at in range(1, len(words)):

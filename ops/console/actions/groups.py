@@ -154,7 +154,8 @@ async def _ask_delete(visit: Visit) -> Shown:
     )
     return Question(
         f"Delete group {group}",
-        f"Its offsets in {counted(len(found.queues), 'queue')} are deleted.{members}",
+        f"Its offsets in {counted(len(found.queues), 'queue')} are deleted, and its dead "
+        f"letters.{members}",
         "Delete",
         type_to_confirm=group,
         danger=True,

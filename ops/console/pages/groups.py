@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from heapq import nsmallest
 
 from duolog import GroupDescription, GroupQueue
-from duolog._message import DEAD_LETTER_PREFIX
 
 from duolog_server.ops.console.pages.lags import lag_flows, queue_rows, stuck
 from duolog_server.ops.console.pages.lists import LIST_SECONDS, LIVE_ROWS_MAX, list_place, listing
@@ -14,6 +13,7 @@ from duolog_server.ops.console.view.visits import Shown, Visit
 from duolog_server.ops.inspection.doctor.consumers import diagnose_groups
 from duolog_server.ops.inspection.doctor.findings import ERROR
 from duolog_server.ops.inspection.topics import messages_kept
+from duolog_server.store.grouptopics import dead_letter_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ async def group(visit: Visit) -> Shown:
     """How far a group is in its queues, and what is wrong. Raises UnknownGroup."""
     name = visit.path["group"]
     found = await visit.client.admin.group(name)
-    dead = await visit.client.admin.topics([DEAD_LETTER_PREFIX + name], system=True)
+    dead = await visit.client.admin.topics([dead_letter_topic(name)], system=True)
     findings = diagnose_groups([found], dead)
     furthest = nsmallest(LIVE_ROWS_MAX, found.queues, key=_furthest_behind)
     rows = queue_rows(visit, name, furthest)

@@ -9,9 +9,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from duolog import Client, Message, UnknownTopic
-from duolog._message import DEAD_LETTER_PREFIX
 
 from duolog_server.ops.inspection.messages.places import Place
+from duolog_server.store.grouptopics import dead_letter_topic
 
 READ = 100
 READ_BYTES = 1 << 20
@@ -56,17 +56,12 @@ class LettersPage:
     next: Place | None
 
 
-def topic_of(group: str) -> str:
-    """The topic of a group's dead letters."""
-    return DEAD_LETTER_PREFIX + group
-
-
 async def spans_of(client: Client, group: str) -> list[Span]:
     """The queues of a group's dead letters, in order.
 
     Raises UnknownTopic where no message of the group ever became one.
     """
-    parts = await client.admin.topics([topic_of(group)], system=True)
+    parts = await client.admin.topics([dead_letter_topic(group)], system=True)
     if not parts:
         raise UnknownTopic(f"no message of group {group!r} ever became a dead letter")
     spans = [
@@ -181,7 +176,7 @@ def _runs(places: Iterable[Place]) -> Iterator[Span]:
 
 
 async def _read(client: Client, group: str, spans: Iterable[Span]) -> AsyncGenerator[Message, None]:
-    topic = topic_of(group)
+    topic = dead_letter_topic(group)
     for span in spans:
         offset = span.begin
         while offset < span.end:
@@ -209,6 +204,5 @@ __all__ = [
     "letters_from",
     "letters_page",
     "spans_of",
-    "topic_of",
     "total_of",
 ]

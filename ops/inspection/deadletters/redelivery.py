@@ -8,6 +8,7 @@ one that a node refuses for good does not keep the others.
 """
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -24,9 +25,11 @@ from duolog import (
 from duolog._columns import COPY_MARK, ONE_KEY, RESERVED, split_keys
 from duolog._producer import Producer
 
-from duolog_server.ops.inspection.deadletters.places import letters_at, spans_of, topic_of
+from duolog_server.ops.inspection.deadletters.places import letters_at, spans_of
 from duolog_server.ops.inspection.messages.copies import Copy, send_again
 from duolog_server.ops.inspection.messages.places import Place
+from duolog_server.store.grouptopics import dead_letter_topic
+from duolog_server.store.metadata import GROUP_NEW_MAX
 
 ARRIVAL_SECONDS = 2.0  # if nothing arrives for this long, all dead letters were sent
 AT_ONCE, BYTES_AT_ONCE = 100, 8 << 20  # of one round: at least one, or its bodies
@@ -71,8 +74,14 @@ class Bounds:
 
 
 def group_of(group: str) -> str:
-    """The consumer group whose offsets tell what `redeliver` has sent."""
-    return f"redelivery-of-{group}"
+    """The consumer group whose offsets tell what `redeliver` has sent.
+
+    Named by a digest where a group's name leaves no room.
+    """
+    name = f"redelivery-of-{group}"
+    if len(name) <= GROUP_NEW_MAX:
+        return name
+    return f"redelivery-of-{hashlib.sha256(group.encode()).hexdigest()}"
 
 
 def origin_of(letter: Message) -> str:
@@ -88,7 +97,7 @@ async def sent_until(client: Client, group: str) -> dict[tuple[str, int], int]:
         found = await client.admin.group(group_of(group))
     except (NoPermission, UnknownGroup):
         return {}
-    topic = topic_of(group)
+    topic = dead_letter_topic(group)
     return {
         (queue.replica_group, queue.queue_id): queue.committed
         for queue in found.queues
@@ -112,7 +121,7 @@ async def redeliver(client: Client, group: str, bounds: Bounds) -> Redelivery:
     end, result = clock() + bounds.seconds, Redelivery()
     async with (
         client.producer() as producer,
-        client.consumer(group_of(group), topic_of(group)) as consumer,
+        client.consumer(group_of(group), dead_letter_topic(group)) as consumer,
     ):
         while not result.stopped and result.done < bounds.count:
             batch = await consumer.get_batch(ARRIVAL_SECONDS)

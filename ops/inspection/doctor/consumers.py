@@ -6,6 +6,7 @@ from duolog import GroupDescription, GroupQueue, TopicDescription
 from duolog._message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 from duolog_server.ops.inspection.doctor.findings import NOTE, WARNING, Finding
+from duolog_server.store.grouptopics import group_of
 
 OLD_MS = 600_000  # a message that nobody has consumed for longer
 
@@ -14,7 +15,8 @@ def diagnose_groups(
     groups: Sequence[GroupDescription], topics: Sequence[TopicDescription]
 ) -> list[Finding]:
     """What is wrong with consumer groups; topics: dead-letter topics are among them."""
-    return [*_consumers(groups), *_dead_letters(topics)]
+    names = [group.group for group in groups]
+    return [*_consumers(groups), *_dead_letters(topics, names)]
 
 
 def _consumers(groups: Sequence[GroupDescription]) -> Iterator[Finding]:
@@ -117,11 +119,11 @@ def _reader(group: GroupDescription, queue: GroupQueue) -> str:
     return "its RocketMQ clients" if group.clients else "why no consumer reads that queue"
 
 
-def _dead_letters(topics: Sequence[TopicDescription]) -> Iterator[Finding]:
+def _dead_letters(topics: Sequence[TopicDescription], groups: Sequence[str]) -> Iterator[Finding]:
     dead: dict[str, int] = {}
     for topic in topics:
         if topic.topic.startswith(DEAD_LETTER_PREFIX):
-            group = topic.topic.removeprefix(DEAD_LETTER_PREFIX)
+            group = group_of(topic.topic, groups)
             count = sum(queue.max_offset - queue.min_offset for queue in topic.stats)
             dead[group] = dead.get(group, 0) + count
     for group, count in dead.items():

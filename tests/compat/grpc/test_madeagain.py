@@ -11,6 +11,9 @@ import pytest
 from duolog_server.node.core.births import since
 from duolog_server.node.deferred.delayservice import TIMER_TOPIC
 from duolog_server.node.deferred.transactionservice import DISCARD_TOPIC, Check
+from duolog_server.ops.inspection.deadletters.places import letters_page
+from duolog_server.ops.inspection.deadletters.redelivery import Bounds, redeliver
+from duolog_server.ops.inspection.doctor.consumers import diagnose_groups
 from duolog_server.serve.server import Node
 from duolog_server.store.births import Births
 from duolog_server.store.delay import SCHEDULE_TOPIC
@@ -65,7 +68,7 @@ async def leave_all_kinds(node: Node, client: duolog.Client, api: Api) -> duolog
     await client.admin.create_topic("T", 1)
     await client.admin.put_group("pops", retry_times=9)
     async with client.producer() as producer:
-        await producer.send("T", b"old")
+        await producer.send("T", b"old", key="k")
         (handle,) = (await api.receive("pops", poll_ms=5000)).handles
         await api.change("pops", handle, 50)
         await stored(node, "%RETRY%pops_T", 1)
@@ -75,8 +78,8 @@ async def leave_all_kinds(node: Node, client: duolog.Client, api: Api) -> duolog
             await consumer.send_back(message, delay_level=1)
             await stored(node, "%RETRY%sdk", 1)  # it is back, and read by nobody
             await consumer.send_back(message, delay_level=2)
-        await producer.send("T", b"old", delay_level=2)
-        await producer.send("T", b"old", delay=TIMED_SECONDS)
+        await producer.send("T", b"old", delay_level=2, key="k")
+        await producer.send("T", b"old", key="k", delay=TIMED_SECONDS)
     transactions = client.transactions("tx")
     return await transactions.prepare("T", b"old")
 
@@ -92,6 +95,11 @@ async def test_a_topic_that_is_made_again_gets_nothing_that_waited_for_the_delet
         half = await leave_all_kinds(node, client, api)
         for _ in range(2):
             await remade(client)
+        assert not (await client.admin.delayed_page("T")).rows
+        assert not (await client.admin.halves_page("T")).rows
+        with pytest.raises(duolog.NoSuchMessage):
+            await client.admin.track_key("T", "k")
+        assert await client.admin.find("T", key="k") == []
     if restart:
         await api.close()
         await node.stop()
@@ -174,6 +182,53 @@ async def test_a_group_that_is_made_again_gets_no_retries_of_the_deleted_one(
         assert await consumed(client, "sdk", 2) == [b"old", b"new"]
         await stored(node, "%RETRY%sdk", 1)  # what was on its way is not delivered either
     await api.close()
+
+
+async def dead_letters(client: duolog.Client, group: str) -> list[bytes]:
+    try:
+        page = await letters_page(client, group)
+    except duolog.UnknownTopic:
+        return []
+    assert page.total == len(page.letters)
+    return [letter.body for letter in page.letters]
+
+
+async def give_up(client: duolog.Client, group: str, body: bytes, key: str) -> None:
+    """A group is made, gets a message, and gives it up."""
+    async with client.producer() as producer, client.consumer(group, "T") as consumer:
+        await producer.send("T", body, key=key)
+        async for message in consumer:
+            if message.body == body:
+                await consumer.send_back(message, delay_level=-1)
+                return
+
+
+@pytest.mark.parametrize("group", ["g", "g" * 248])
+async def test_a_group_that_is_made_again_has_no_dead_letters_of_the_deleted_one(
+    start_node: StartNode, tmp_path: Path, group: str
+) -> None:
+    node = await start_node(tmp_path / "data")
+    async with client_of(node) as client:
+        await client.admin.create_topic("T", 1)
+        await give_up(client, group, b"old", "k1")
+        assert await dead_letters(client, group) == [b"old"]
+        await client.admin.delete_group(group)
+        assert await dead_letters(client, group) == []
+        await client.admin.put_group(group)
+        assert await dead_letters(client, group) == []
+        states = [one.groups for one in await client.admin.track_key("T", "k1")]
+        assert [[found.state for found in groups] for groups in states] in ([[]], [["waiting"]])
+        await give_up(client, group, b"new", "k2")
+        assert await dead_letters(client, group) == [b"new"]
+        bounds = Bounds(10, 5.0)
+        assert (await redeliver(client, group, bounds)).sent == 1
+        groups, topics = await client.admin.groups(), await client.admin.topics(system=True)
+        (found,) = [one for one in diagnose_groups(groups, topics) if one.cause == "dead-letters"]
+        assert (found.where, found.what[-3:]) == (f"consumer group {group}", ": 1")
+    await node.stop()
+    node = await start_node(tmp_path / "data")
+    async with client_of(node) as client:
+        assert await dead_letters(client, group) == [b"new"]
 
 
 def test_births_are_those_of_the_last_deletion_and_forgotten_with_the_log() -> None:

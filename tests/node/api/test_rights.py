@@ -20,10 +20,13 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from google.protobuf.message import Message
 
 from duolog_server.node.api.rules import RULES
+from duolog_server.node.identity.access.rules import reads
 from duolog_server.node.identity.access.secrets import hash_password
 from duolog_server.node.identity.rights.decision import decide
 from duolog_server.node.identity.rights.policies import Acl
+from duolog_server.node.identity.rights.resources import Kind, Resource
 from duolog_server.serve.server import Node
+from duolog_server.store.grouptopics import dead_letter_topic, group_retry_topic
 from tests.keyfiles import access_files
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
@@ -316,8 +319,12 @@ async def test_a_super_user_may_do_everything(channel: grpc.aio.Channel) -> None
     assert not {name for name, code in found.items() if code in {code.name for code in DENIED}}
 
 
+LONG = "g" * 200
+
+
 class Facts:
     cluster = "DefaultCluster"
+    groups = (LONG,)
 
     def has_group(self, name: str) -> bool:
         return True
@@ -327,6 +334,13 @@ class Facts:
 
     def check_knows(self) -> None:
         pass
+
+
+def test_a_topic_with_a_digest_of_a_long_group_is_that_groups() -> None:
+    for topic in (dead_letter_topic(LONG), group_retry_topic(LONG)):
+        assert len(topic) < len(LONG)
+        (found,) = reads(topic, Facts())
+        assert found.resource == Resource(Kind.GROUP, LONG)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from duolog._unrouted import Place
 from duolog_server.node.deferred.delayservice import TIMER_TOPIC
 from duolog_server.node.deferred.redirect import NOTES, fitting
 from duolog_server.node.deferred.transactionservice import DISCARD_TOPIC, HALF_TOPIC
-from duolog_server.node.pop.retrytopics import dead_letter_topic, group_retry_topic
 from duolog_server.ops.inspection.deadletters.redelivery import MARK, Bounds, redeliver
 from duolog_server.ops.inspection.messages.sending import copy_of, message_at, send
 from duolog_server.serve.server import Node
 from duolog_server.store.columns import Columns
 from duolog_server.store.delay import SCHEDULE_TOPIC
+from duolog_server.store.grouptopics import dead_letter_topic, group_retry_topic
 from duolog_server.store.messagestore import PutBatch
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.record import KEPT_FLAGS, PROPERTIES_BYTES_MAX, Record, decode_properties

@@ -5,7 +5,8 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from duolog_server.node.pop.retrytopics import copies_from, retry_topic
+from duolog_server.node.pop.retrytopics import copies_from
+from duolog_server.store.grouptopics import retry_topic
 from duolog_server.store.kernels import decode
 from duolog_server.store.kernels.jit import I64
 from duolog_server.store.offsets import QueueOffset
