@@ -18,7 +18,7 @@ from typing import Any
 
 from duolog._background import Background
 from duolog._columns import pack
-from duolog._errors import BadRequest, BufferFull, MessageTooLarge, ResultUnknown
+from duolog._errors import BadRequest, BufferFull, MessageTooLarge
 from duolog._posted import (
     ALL,
     MESSAGE_BYTES,
@@ -397,6 +397,7 @@ class Batcher:
             left = deadline - asyncio.get_running_loop().time()
             try:
                 batch = _batch(filling, bodies[first:end], texts[first:end], first)
+                posting.trying = first, end, batch.unconfirmed
                 parts += await self._sender.send(batch, left)
             except Exception as error:
                 if isinstance(error, MessageTooLarge) and end - first > 1:
@@ -508,8 +509,10 @@ class Batcher:
             for filling in self._busy:
                 self._shut(filling)  # no thread adds to what ends now
         for filling, posting in self._postings():
-            going = posting in filling.on_way
-            posting.failed(ResultUnknown("the producer was closed") if going else producer_closed())
+            if posting in filling.on_way:
+                posting.closed()
+            else:
+                posting.failed(producer_closed())
             self._is_over(filling, posting)
         for filling in list(self._busy):
             filling.waiting.clear()

@@ -11,14 +11,16 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from duolog._background import report
-from duolog._errors import ResultUnknown, Timeout
-from duolog._receipts import Part, Receipt
+from duolog._errors import Timeout
+from duolog._receipts import Part, Receipt, Unconfirmed
 
 if TYPE_CHECKING:
     from duolog._spans import Sending
 
 Told = Callable[["Posted"], object]
 Lost = tuple[int, int, Exception]  # messages [first, end), and why they may not be stored
+Trying = tuple[int, int, Unconfirmed]  # messages [first, end) of what was sent
+NOTHING: Trying = (0, 0, Unconfirmed())
 # What a message takes in memory beside the bytes of its body: the object itself, its places in the
 # columns, its share of what tells its outcome; and beside those of its properties, if it has any.
 MESSAGE_BYTES = 128
@@ -41,7 +43,7 @@ class Posting:
         *("_apart", "_asked", "_awaited", "_count", "_error", "_firsts", "_deadlines", "_left"),
         *("_moved", "_parts", "_part_firsts", "_producer_id", "_sent", "_went", "__weakref__"),
         *("bodies", "due", "earliest", "ended", "granted", "latest", "room", "sendings", "sends"),
-        *("texts", "told"),
+        *("texts", "told", "trying"),
     )
 
     def __init__(self) -> None:
@@ -57,6 +59,7 @@ class Posting:
         self.room = -1  # and those that no message has yet
         self.ended = False
         self._sent = False
+        self.trying: Trying = NOTHING
         self._left = False
         self._count = 0
         self._went: list[int] | None = None  # places of what was sent; None: all of them
@@ -132,15 +135,32 @@ class Posting:
             if deadline <= now
         ]
         self.due = min((deadline for deadline in self._deadlines if deadline > now), default=inf)
-        error: Exception = Timeout(f"{topic}: the message was not sent in time")
-        if self._sent:
-            error = ResultUnknown(
-                f"{topic}: no answer in time; the message may or may not be stored"
-            )
+        not_sent = Timeout(f"{topic}: the message was not sent in time")
         if self.due == inf and not self._sent:
-            self.failed(error)
+            self.failed(not_sent)
             return
-        self.fail_some({k: error for run in late for k in run if k not in self._apart})
+        places = (k for run in late for k in run if k not in self._apart)
+        if self._sent:
+            self.fail_some(self._unknown(places, f"{topic}: no answer in time"))
+        else:
+            self.fail_some(dict.fromkeys(places, not_sent))
+
+    def _unknown(self, places: Iterable[int], why: str) -> dict[int, Exception]:
+        """Errors of messages that were sent and have no answer yet, by place."""
+        first, end, unconfirmed = self.trying
+        tried, others, went = unconfirmed.error(why), Unconfirmed().error(why), self._went
+        errors: dict[int, Exception] = {}
+        for place in places:
+            at = place if went is None else bisect_left(went, place)
+            errors[place] = tried if first <= at < end else others
+        return errors
+
+    def closed(self) -> None:
+        """The producer is closed: nobody waits for the answer of what was sent."""
+        first, end, unconfirmed = self.trying
+        if end - first < len(self.bodies if self._went is None else self._went):
+            unconfirmed = Unconfirmed()  # of a part of it: one error is told for all
+        self.failed(unconfirmed.error("the producer was closed"))
 
     def fail_some(self, errors: dict[int, Exception]) -> None:
         """Some of them may not be stored, by place; the others go on."""

@@ -3,9 +3,27 @@
 from dataclasses import dataclass
 from typing import Any
 
+from duolog._errors import ResultUnknown
 from duolog.wire import duolog_pb2 as wire
 
 _STATUS_NAMES: dict[int, str] = {number: name for name, number in wire.PutStatus.items()}
+
+
+@dataclass(slots=True)
+class Unconfirmed:
+    """What is known of messages that have no definite answer.
+
+    status: the last one with which a master stored them and could not confirm it; empty for none.
+    """
+
+    status: str = ""
+
+    def error(self, why: str) -> ResultUnknown:
+        """Tell a program that waits no longer."""
+        stored = "the messages may or may not be stored"
+        if self.status:
+            stored = f"the master stored the messages ({self.status}), and they may be lost with it"
+        return ResultUnknown(f"{why}; {stored}", self.status)
 
 
 class Receipt:

@@ -8,7 +8,7 @@ sent again until it can: a repeat waits on the node for what is stored already.
 
 import asyncio
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from duolog._backoff import BackOff, wait_of, would_be_cut_off
 from duolog._columns import crc32, offset_bytes
@@ -31,7 +31,7 @@ from duolog._errors import (
     Unavailable,
     UnknownTopic,
 )
-from duolog._receipts import Part, parts_of, status_name, unique_key
+from duolog._receipts import Part, Unconfirmed, parts_of, status_name, unique_key
 from duolog._router import Router
 from duolog._runtime import MESSAGE_BYTES_MAX
 from duolog._terms import PLAIN, Terms
@@ -68,7 +68,8 @@ REFUSED: dict[int, type[DuologError]] = {  # by the status of a put
 class Batch:
     """Messages of one request. slot: their queue; None: the one whose turn it is.
 
-    first: place of the first of them among the messages of the caller.
+    first: place of the first of them among the messages of the caller. unconfirmed: what becomes
+    of its tries, also for who waits no longer.
     """
 
     topic: str
@@ -78,6 +79,7 @@ class Batch:
     texts: Column
     count: int
     first: int = 0
+    unconfirmed: Unconfirmed = field(default_factory=Unconfirmed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,6 @@ class _Delivery:
         self._group, queue_id = slot
         self._connection = sender.router.connection(self._group)
         self._maybe_stored = False  # by any of the tries: a later refusal says nothing about them
-        self._weak = ""  # the last status of a try that was stored and not confirmed
         self._request = self._first_request(queue_id)
 
     def _first_request(self, queue_id: int) -> wire.AppendRequest:
@@ -303,14 +304,14 @@ class _Delivery:
     def _unconfirmed(self, reply: wire.AppendReply) -> _Failure:
         """The master stored it, and may lose it. A repeat waits for slaves that are there."""
         self._maybe_stored = True
-        self._weak = status_name(reply.status)
+        status = self._batch.unconfirmed.status = status_name(reply.status)
         if reply.status != wire.SLAVE_NOT_AVAILABLE:
-            return _Failure(ResultUnknown(self._weak, self._weak), soon=True, unknown=True)
+            return _Failure(ResultUnknown(status, status), soon=True, unknown=True)
         return _Failure(
             SlaveNotAvailable(
                 f"{self._batch.topic}: the master stored the messages, and has too few slaves in "
-                f"sync to confirm them ({self._weak}): they may be lost with it",
-                self._weak,
+                f"sync to confirm them ({status}): they may be lost with it",
+                status,
             )
         )
 
@@ -318,13 +319,8 @@ class _Delivery:
         """What the caller is told after the last try."""
         if not self._maybe_stored or isinstance(error, SlaveNotAvailable):
             return error
-        stored = "the messages may or may not be stored"
-        if self._weak:
-            stored = f"the master stored the messages ({self._weak}), and they may be lost with it"
-        return ResultUnknown(
-            f"{self._batch.topic}: no definite answer within {self._seconds:g} s ({error}); "
-            f"{stored}",
-            self._weak,
+        return self._batch.unconfirmed.error(
+            f"{self._batch.topic}: no definite answer within {self._seconds:g} s ({error})"
         )
 
     async def _go_elsewhere(self) -> None:

@@ -24,6 +24,7 @@ from duolog._errors import (
     NoPermission,
     NotMaster,
     ResultUnknown,
+    Retryable,
     SlaveNotAvailable,
     Timeout,
     Unauthenticated,
@@ -87,6 +88,7 @@ class _Ending:
     futures: list["asyncio.Future[None]"] = field(default_factory=list)
     deadline: float = 0.0  # of the latest one, by the loop's time
     running: bool = False
+    weak: str = ""  # the last status of those on their way: stored, and not confirmed
 
     def add(self, half: int, deadline: float) -> "asyncio.Future[None]":
         """One more; it is decided once the future is done."""
@@ -100,12 +102,13 @@ class _Ending:
         """As many as one request may name: half messages, futures."""
         halves, self.halves = self.halves[:ENDS_MAX], self.halves[ENDS_MAX:]
         futures, self.futures = self.futures[:ENDS_MAX], self.futures[ENDS_MAX:]
+        self.weak = ""
         return halves, futures
 
     def give_up(self, future: "asyncio.Future[None]", seconds: float) -> DuologError:
         """The error of a decision whose time is over; one not on its way yet is taken back."""
         if future not in self.futures:
-            return ResultUnknown(f"no answer within {seconds:g} s: {_UNKNOWN}")
+            return _unknown(f"no answer within {seconds:g} s", self.weak)
         at = self.futures.index(future)
         half = self.halves[at]
         del self.futures[at], self.halves[at]
@@ -267,7 +270,8 @@ class Transactions:
         for replica_group, offsets in groups.items():
             for first in range(0, len(offsets), ENDS_MAX):
                 some = offsets[first : first + ENDS_MAX]
-                await self._request_end(replica_group, commit, some, self._timeout)
+                deadline = asyncio.get_running_loop().time() + self._timeout
+                await self._request_end(replica_group, commit, some, _Ending(deadline=deadline))
 
     async def commit(self, half: Half) -> None:
         """Let consumers see it; once more does nothing.
@@ -329,7 +333,7 @@ class Transactions:
         try:
             while ending.halves:
                 halves, futures = ending.take()
-                await self._send_end(replica_group, commit, halves, futures, ending.deadline)
+                await self._send_end(replica_group, commit, halves, futures, ending)
         finally:
             ending.close()
 
@@ -339,15 +343,14 @@ class Transactions:
         commit: bool,
         halves: list[int],
         futures: "list[asyncio.Future[None]]",
-        deadline: float,
+        ending: _Ending,
     ) -> None:
-        left = max(0.0, deadline - asyncio.get_running_loop().time())
         try:
-            await self._request_end(replica_group, commit, halves, left)
+            await self._request_end(replica_group, commit, halves, ending)
         except DuologError as error:
             if len(halves) > 1 and isinstance(error, Fatal):
                 for half, future in zip(halves, futures, strict=True):  # one of them, but which?
-                    await self._send_end(replica_group, commit, [half], [future], deadline)
+                    await self._send_end(replica_group, commit, [half], [future], ending)
                 return
             for future in futures:
                 if not future.done():
@@ -361,10 +364,10 @@ class Transactions:
                 future.set_result(None)
 
     async def _request_end(
-        self, replica_group: str, commit: bool, halves: list[int], seconds: float
+        self, replica_group: str, commit: bool, halves: list[int], ending: _Ending
     ) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
+        loop, deadline = asyncio.get_running_loop(), ending.deadline
+        seconds = max(0.0, deadline - loop.time())
         connection = await self._router.reach(replica_group, seconds)
         request = wire.EndTransactionsRequest(group=self.group, halves=halves, commit=commit)
         back_off = BackOff(self._router.runtime.chance)
@@ -385,8 +388,15 @@ class Transactions:
                     ) from None
                 # A repeated decision waits on the node until the first one is confirmed.
                 pause = back_off.next(True)
+                ending.weak = error.status or ending.weak
+                if not error.status and ending.weak:
+                    raise _unknown(str(error), ending.weak) from None
                 if not error.status or would_be_cut_off(pause, 0.0, deadline - loop.time()):
                     raise
+            except Retryable as error:
+                if ending.weak:
+                    raise _unknown(str(error), ending.weak) from None
+                raise
             else:
                 return
             await asyncio.sleep(pause)
@@ -488,6 +498,11 @@ class Transactions:
 def _half(topic: str, receipt: Receipt, traceparent: str = "") -> Half:
     """A half message, by the receipt of its message."""
     return Half(topic, receipt.unique_key, receipt.group, receipt.queue_offset, traceparent)
+
+
+def _unknown(why: str, weak: str) -> ResultUnknown:
+    """weak: the status of the decision where it is stored, and not confirmed."""
+    return ResultUnknown(f"{why}: {_UNKNOWN}", weak)
 
 
 def _give_up(futures: "list[asyncio.Future[None]]") -> None:

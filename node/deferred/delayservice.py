@@ -35,7 +35,7 @@ from duolog_server.store.metadata import SYSTEM_PREFIX
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.reader import EMPTY_TABLE, GetResult, Wanted
 from duolog_server.store.record import Record, decode_properties
-from duolog_server.store.status import PutMessageStatus
+from duolog_server.store.status import WEAK, PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
 
@@ -539,7 +539,8 @@ class DelayService:
         self._done_records.append((noted_at, handle.offset))
         done = await self._core.log.put_and_wait(batch)
         if done.status is not PutMessageStatus.PUT_OK:
-            raise sdk.ResultUnknown(f"{done.status.value} {done.reason}")
+            weak = done.status.value if done.status in WEAK else ""
+            raise sdk.ResultUnknown(f"{done.status.value} {done.reason}", weak)
 
 
 def _runs(offsets: I64, longest: int) -> list[I64]:

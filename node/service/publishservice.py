@@ -32,7 +32,7 @@ from duolog_server.store.metadata import SYSTEM_PREFIX, Json
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.reader import Wanted
 from duolog_server.store.record import Host, Record, decode_properties
-from duolog_server.store.status import PutMessageStatus
+from duolog_server.store.status import WEAK, PutMessageStatus
 
 log = structlog.get_logger("duolog.node")
 
@@ -187,7 +187,7 @@ class PublishService:
         if result.queue_offset < 0:
             raise sdk.Busy(f"{status.value} {result.reason}")
         if status is not PutMessageStatus.PUT_OK:
-            raise sdk.ResultUnknown(status.value)
+            raise sdk.ResultUnknown(status.value, status.value if status in WEAK else "")
         return result.queue_offset
 
     def _checked(self, data: bytes, host: Host, user: str) -> PutBatch:

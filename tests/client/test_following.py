@@ -24,6 +24,8 @@ from duolog._topics import LogEnd, TopicCache
 from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
+from tests.until import until
+
 
 def test_pauses_grow_to_a_short_limit_with_jitter() -> None:
     pauses = []
@@ -312,6 +314,31 @@ async def test_what_is_not_confirmed_in_time_is_unknown_and_says_why(last: tuple
         await send(script, 0.5)
     assert failure.value.status == "FLUSH_SLAVE_TIMEOUT"
     assert len(script.seen) > 2
+
+
+@pytest.mark.parametrize("closes", [False, True])
+async def test_a_post_that_is_not_confirmed_in_time_says_why_as_a_send_does(closes: bool) -> None:
+    """Also where other messages of its batch may take longer, and where its producer is closed."""
+    script = Script(wire.FLUSH_SLAVE_TIMEOUT)
+    server, endpoint = await serve(script)
+    async with duolog.Client(endpoint, timeout=0.5 if closes else 30) as client:
+        producer = client.producer()
+        await client._topics.slots("T", 20)
+        late = [producer.post("T", b"x", timeout=30 if closes else 0.4) for _ in range(3)]
+        longer = producer.post("T", b"y", timeout=30)
+        await until(lambda: len(script.seen) > 1)
+        if closes:
+            with pytest.raises(duolog.ResultUnknown):
+                await producer.close()
+        for one in [*late, longer] if closes else late:
+            with pytest.raises(duolog.ResultUnknown, match="may be lost") as failure:
+                await one
+            assert failure.value.status == "FLUSH_SLAVE_TIMEOUT"
+        script.statuses = [wire.PUT_OK]
+        if not closes:
+            assert (await longer).status == "PUT_OK"
+            await producer.close()
+    await server.stop(0)
 
 
 async def test_a_put_without_slaves_is_unknown_at_once() -> None:

@@ -328,6 +328,7 @@ class Deciding:
         self.let = asyncio.Event()
         self.messages = self
         self.statuses: list[str] = []  # with which it does not confirm a decision
+        self.silent_after = 0  # calls; it does not answer later ones; 0: it answers all
 
     async def reach(self, replica_group: str, timeout: float) -> "Deciding":
         return self
@@ -339,6 +340,9 @@ class Deciding:
     async def EndTransactions(self, request: Any, timeout: float) -> None:
         self.asked.append(list(request.halves))
         await self.let.wait()
+        if self.silent_after == 1:
+            raise duolog.Timeout("no answer")
+        self.silent_after = max(0, self.silent_after - 1)
         if self.statuses:
             raise duolog.ResultUnknown("as the node says", self.statuses.pop(0))
 
@@ -440,6 +444,12 @@ async def test_a_decision_that_is_not_confirmed_is_repeated_until_it_is() -> Non
     with pytest.raises(duolog.ResultUnknown) as failure:
         await transactions_of(node, 0.3).rollback(half(2))
     assert failure.value.status == "FLUSH_SLAVE_TIMEOUT"
+    node.statuses = ["FLUSH_SLAVE_TIMEOUT"]
+    node.silent_after = 2
+    with pytest.raises(duolog.ResultUnknown, match="unknown whether") as failure:
+        await transactions_of(node, 0.3).rollback(half(5))  # the repeat has no answer
+    assert failure.value.status == "FLUSH_SLAVE_TIMEOUT"
+    node.silent_after = 0
     node.statuses, node.asked = ["SLAVE_NOT_AVAILABLE"], []
     with pytest.raises(duolog.SlaveNotAvailable):
         await transactions_of(node, 30).commit_all([half(3)])
