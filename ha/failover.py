@@ -66,7 +66,7 @@ from duolog_server.ha.membership import Membership
 from duolog_server.ha.provenance import Provenance
 from duolog_server.ha.registry import Snapshot, Transaction
 from duolog_server.ha.starts import Claim, Start
-from duolog_server.ha.syncstate import Seen, SyncState
+from duolog_server.ha.syncstate import Seen, SyncState, lives
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.disk import Disk, no_room
 
@@ -75,7 +75,7 @@ PAUSE_MS = 1000  # after a mastership that could not begin
 HAND_OVER_MS = 2000  # longest pause of a planned switch
 STANDSTILL_SHARE = 0.5  # of a master's patience: without an event for so long, it stood still
 STANDSTILL_MIN_MS = 200  # several turns of its clock, which must not pass for a standstill
-FULL_PAUSE_MS = 30_000  # a mastership that was handed over is not handed on for so long
+FULL_PAUSE_MS = 30_000  # nobody hands over for a full disk to who led and gave up before that
 UNREACHED_MS = 2000  # a master that others cannot reach for so long hands over to one they can
 UNREACHED_PAUSE_MS = 30_000  # and does not do so again for so long
 DISCARDED_MAX = 32
@@ -162,7 +162,7 @@ class Failover:
         self._awake_ms = MonoMs(0)  # since when it has not stood still
         self._handing: _HandingOver | None = None
         self._unclean: ElectUnclean | None = None
-        self._not_full_before_ms = MonoMs(0)  # when a full disk may end this mastership
+        self._led_until_ms: dict[str, MonoMs] = {}  # nodes that gave up a mastership, and live
         self._unreached_since_ms: MonoMs | None = None  # this master, by most others
         self._stays_until_ms = MonoMs(0)  # though most others cannot reach it
 
@@ -263,9 +263,17 @@ class Failover:
             succession.roomy_successor(self._sight, state, me, master)
         )
 
-    def may_be_relieved(self, now_ms: MonoMs) -> bool:
-        """Whether a master whose disk is full may hand over now: not after every few moments."""
-        return now_ms >= max(self._not_before_ms, self._not_full_before_ms)
+    def relief(self, now_ms: MonoMs) -> str:
+        """The member to which a master whose disk is full hands over now; empty: none.
+
+        To who gave up a mastership a moment ago, possibly for its own disk, it waits a while: so
+        those with little room do not give it to each other after every few messages.
+        """
+        state, master = self.view.state, self._master
+        if state is None or master is None or now_ms < self._not_before_ms:
+            return ""
+        led = {name for name, at in self._led_until_ms.items() if now_ms < at + FULL_PAUSE_MS}
+        return succession.roomy_successor(self._sight, state, self.me.replica, master, led)
 
     @property
     def taken_over_by(self) -> str:
@@ -334,8 +342,6 @@ class Failover:
     def leads(self, master: Mastership) -> list[Effect]:
         """The mastership has begun."""
         self._master, self._instructed = master, None
-        handed = self._cause is Cause.HANDED_OVER
-        self._not_full_before_ms = MonoMs(self._stepped_ms + FULL_PAUSE_MS if handed else 0)
         return self._instruct()
 
     def cannot_lead(self, reason: str, now_ms: MonoMs) -> list[Effect]:
@@ -375,10 +381,20 @@ class Failover:
     # -- reading -------------------------------------------------------------------------------
 
     def _observed(self, snapshot: Snapshot | None, now_ms: MonoMs) -> list[Effect]:
+        before = self.view.state
         try:
-            return self.group.observed(snapshot, now_ms)
+            effects = self.group.observed(snapshot, now_ms)
         except NotBelieved as error:
             return self._distrust_now(str(error))
+        self._note_last_master(before, now_ms)
+        return effects
+
+    def _note_last_master(self, before: GroupState | None, now_ms: MonoMs) -> None:
+        """One whose lease has ended gave up nothing."""
+        state, last = self.view.state, before.master if before is not None else None
+        led = last is not None and state is not None and last != state.master
+        if last is not None and led and lives(last, self.view.replicas):
+            self._led_until_ms[last.node] = now_ms
 
     def _distrust_now(self, reason: str) -> list[Effect]:
         if self.role is Role.LEADING:
@@ -745,11 +761,10 @@ class Failover:
         if self.me.replica.node in view.drained and successor and now_ms >= self._not_before_ms:
             self._not_before_ms = MonoMs(now_ms + PAUSE_MS)
             return self._start_hand_over(HandOver(successor, None), now_ms)
-        if self._facts.is_full() and self.may_be_relieved(now_ms):
-            roomy = succession.roomy_successor(view, state, self.me.replica, master)
-            if roomy:
-                self._not_before_ms = MonoMs(now_ms + PAUSE_MS)
-                return self._start_hand_over(HandOver(roomy, None), now_ms)
+        roomy = self.relief(now_ms) if self._facts.is_full() else ""
+        if roomy:
+            self._not_before_ms = MonoMs(now_ms + PAUSE_MS)
+            return self._start_hand_over(HandOver(roomy, None), now_ms)
         sync = self._sync
         assert sync is not None, "of an elected master"
         seen = Seen(

@@ -5,6 +5,8 @@ node would have to follow and cannot reach; in an election, a node that fewer ca
 those that more can reach, but stands all the same: what nodes found may be over by then.
 """
 
+from collections.abc import Collection
+
 from duolog_server.ha.beginnings import Cause
 from duolog_server.ha.groupstate import GroupState, Replica, Unreachable, View
 from duolog_server.ha.mandate import Mastership
@@ -53,12 +55,14 @@ def best_successor(view: View, state: GroupState, me: Replica, master: Mastershi
     return max(live, default=(0, ""))[1]
 
 
-def roomy_successor(view: View, state: GroupState, me: Replica, master: Mastership) -> str:
-    """The same of those whose disk has room; empty where none says so."""
+def roomy_successor(
+    view: View, state: GroupState, me: Replica, master: Mastership, but: Collection[str] = ()
+) -> str:
+    """The same of those whose disk has room, but of some nodes; empty where none says so."""
     live = [
         (master.held_by(replica), replica.node)
         for replica in _live(view, state, me)
-        if view.has_room(replica.node) and master.held_by(replica)
+        if view.has_room(replica.node) and master.held_by(replica) and replica.node not in but
     ]
     return max(live, default=(0, ""))[1]
 

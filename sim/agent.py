@@ -34,7 +34,6 @@ from duolog_server.ha.membership import Membership
 from duolog_server.ha.options import HaOptions, own_guarantee
 from duolog_server.ha.registry import LeaseGone, Put, Snapshot, Transaction
 from duolog_server.ha.starts import Start
-from duolog_server.ha.succession import roomy_successor
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.errors import StoreError
 from sim.config import Setup
@@ -141,9 +140,7 @@ class Agent:
         master, state = self.node.master, machine.view.state
         if machine.role is not Role.LEADING or master is None or state is None:
             return
-        if not self.node.store.retention.is_full or not machine.may_be_relieved(now):
-            return
-        target = roomy_successor(machine.view, state, machine.me.replica, master)
+        target = machine.relief(now) if self.node.store.retention.is_full else ""
         held = [master.held_by(r) for r in state.sync_state_set if r.node == target]
         if not held or held[0] < master.log_end:
             return

@@ -175,6 +175,7 @@ class FailoverService:
         self._promising: Future[None] | None = None
         self._beat = time.monotonic()
         self._wake: asyncio.TimerHandle | None = None
+        self._unread = ""  # why the registry could not be read last
         self._told: Mandate | None = None  # the last one that is in the log, without its deadline
         self._stranded = ""  # as it was logged
         self._weaker: list[str] = []  # as it was logged
@@ -440,10 +441,12 @@ class FailoverService:
             snapshot: Snapshot | None = work.result()
         except RegistryError as error:
             log.warning("cannot read the registry", reason=str(error))
-            snapshot = None
+            snapshot, self._unread = None, str(error)
         except Exception as error:
             self._roles.give_up(error)
             return
+        else:
+            self._unread = ""
         self.step(Observed(snapshot))
         if snapshot is not None and self.machine.group.is_read:
             for read in self._reads:
@@ -561,7 +564,7 @@ class FailoverService:
     # -- requests of operators ---------------------------------------------------------------------
 
     async def hand_over(self, target: str, epoch: Epoch = NO_EPOCH) -> GroupState | None:
-        """Make another node the master. Raises NotMaster, BadRequest, ResultUnknown.
+        """Make another node the master. Raises as `set_guarantee`.
 
         epoch: the mastership to end, 0 for the current one. If it is already over, nothing is done,
         and the group's state is returned.
@@ -581,7 +584,13 @@ class FailoverService:
     def _check_leads(self) -> None:
         """Raise NotMaster unless this node leads."""
         if self.machine.role is not Role.LEADING:
-            raise sdk.NotMaster("this node is not the master", *self._known_master())
+            why = "this node is not the master"
+            if self._unread:
+                why = (
+                    f"the registry does not answer ({self._unread}): group {self._keys.group} has "
+                    "no master until it does, and nothing was changed; see whether etcd runs"
+                )
+            raise sdk.NotMaster(why, *self._known_master())
 
     async def set_guarantee(self, setting: str, value: str) -> Guarantee:
         """Set what puts of the group are promised; this master goes by it when that returns.

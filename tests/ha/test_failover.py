@@ -1160,12 +1160,15 @@ def test_a_mark_of_room_ends_with_the_nodes_lease(three: Electorate) -> None:
     assert not leader.machine.view.has_room(gone)
 
 
-def test_a_mastership_that_was_handed_over_is_not_handed_on_at_once(
+def test_a_mastership_that_was_handed_over_is_not_handed_back_at_once(
     three: Electorate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failover, "FULL_PAUSE_MS", 5000)
     first = three.leader
     assert first is not None
+    third = three.voters[min(set("abc") - {first.name})]
+    third.full = True
+    three.until(lambda: not first.machine.view.has_room(third.name))
     first.full = True
     three.until(lambda: three.leader not in (None, first), 1000)
     second = three.leader
@@ -1176,6 +1179,23 @@ def test_a_mastership_that_was_handed_over_is_not_handed_on_at_once(
     assert three.leader is second
     three.until(lambda: three.leader not in (None, second), 3000)
     assert three.now - began < 6000
+
+
+def test_a_master_that_is_full_as_well_hands_on_at_once_to_a_third_member_with_room(
+    three: Electorate,
+) -> None:
+    first = three.leader
+    assert first is not None
+    first.full = True
+    three.until(lambda: three.leader not in (None, first), 1000)
+    second = three.leader
+    assert second is not None
+    first.full, second.full = False, True
+    three.until(lambda: three.leader not in (None, second), 1000)
+    assert three.leader is not first, "it may be full again after a few messages"
+    three.leader.full = True
+    three.run(5000)
+    assert three.leader not in (None, first, second)
 
 
 # -- a registry that forgot ------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from duolog_server.ha.failoverevents import Changed, Instruct, Tick, Wake
 from duolog_server.ha.groupstate import Keys, Replica, View
 from duolog_server.ha.mandate import Mandate
 from duolog_server.ha.membership import Membership
-from duolog_server.ha.registry import Delete, Grant, RegistryUnavailable, Transaction
+from duolog_server.ha.registry import Delete, Grant, RegistryUnavailable, Snapshot, Transaction
 from duolog_server.node.api.native import appends_of
 from duolog_server.node.core import admission
 from duolog_server.node.election import failover
@@ -1028,6 +1028,17 @@ class Silent(MemoryRegistry):
 
     lost = 0.0
     deaf = False  # nothing is changed either
+    down = False
+
+    def get(self, prefix: str) -> Snapshot:
+        if self.down:
+            raise RegistryUnavailable("no answer from etcd")
+        return super().get(prefix)
+
+    def lease(self, ttl_seconds: int) -> Grant:
+        if self.down:
+            raise RegistryUnavailable("no answer from etcd")
+        return super().lease(ttl_seconds)
 
     def commit(self, transaction: Transaction) -> int | None:
         ours = any(change.key in MARKS for change in transaction.changes)
@@ -1068,6 +1079,16 @@ async def test_a_change_by_an_operator_whose_answer_was_lost_is_repeated_or_unkn
             await client.admin.set_guarantee("ack", "durable")
         with pytest.raises(duolog.ResultUnknown):
             await client.admin.drain(other, undo=True)
+        registry.down = True
+        part = service(voters.the_leader())
+        part._lost(part.machine.lease)
+        await until(lambda: part.machine.role is not Role.LEADING)
+    async with voters.client(timeout=1.0) as client:
+        await until(lambda: all(service(one)._unread for one in voters.nodes.values()))
+        with pytest.raises(duolog.NotMaster, match="the registry does not answer"):
+            await client.admin.set_guarantee("ack", "durable")
+        with pytest.raises(duolog.NotMaster, match="see whether etcd runs"):
+            await client.admin.failover(other)
 
 
 async def test_a_group_that_promises_synced_puts_does_so_on_every_master(voters: Voters) -> None:
