@@ -23,20 +23,4 @@ class Appending(Protocol):
         """What a reply waited for is known."""
 
 
-class AppendingFor(Protocol):
-    """Stores batches, and is told whose they are."""
-
-    def append(
-        self,
-        request: wire.AppendRequest,
-        host: Host,
-        bodies: bytes | memoryview | None = None,
-        user: str = "",
-    ) -> tuple[wire.AppendReply, Outcome | None]:
-        """As `Appending`. user: empty where there are none."""
-
-    def settled(self, reply: wire.AppendReply, status: PutMessageStatus) -> None:
-        """As `Appending`."""
-
-
-__all__ = ["Appending", "AppendingFor", "Outcome"]
+__all__ = ["Appending", "Outcome"]

@@ -6,8 +6,9 @@ from typing import Any
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
+from duolog_server.node.api.appends import Appends
 from duolog_server.node.api.guard import Guard
-from duolog_server.node.appending import Appending, AppendingFor, Outcome
+from duolog_server.node.appending import Appending, Outcome
 from duolog_server.node.identity.access.gate import Gate, Principal
 from duolog_server.node.identity.access.guarding import Delivering
 from duolog_server.node.identity.access.rules import Facts, Rule
@@ -91,7 +92,7 @@ class WatchedGuard(Guard):
         watched = WatchedReplies(context, self._node, principal, self._watch)
         return super()._delivering(watched, principal, rule, request)
 
-    def appends_of(self, principal: Principal, appends: AppendingFor) -> Appending:
+    def appends_of(self, principal: Principal, appends: Appends) -> Appending:
         """See Guard."""
         made = super().appends_of(principal, appends)
         return WatchedAppends(made, self._node, principal, self._watch)

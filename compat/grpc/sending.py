@@ -238,6 +238,7 @@ class Sender:
         placed = self._sends.place(self._send(topic, message, queue_id, host))
         result, waiting = self._put_once(topic, message, placed)
         if waiting is None and result.status not in _SOON:
+            self._sends.count_refusal(result)
             self._remember(key, result)
             return result
         # Continues without the client, which finds the result when it repeats the call.
@@ -290,7 +291,7 @@ class Sender:
             before = self._before_failover(topic, message.message_id)
             if before is not None:
                 return before, None
-        result, waiting = self._sends.put(placed)
+        result, waiting = self._sends.attempt(placed)
         self._broker.log.stored(waiting)
         return result, waiting
 
@@ -305,10 +306,9 @@ class Sender:
                 result = replace(result, status=await waiting)
             if result.status is PutMessageStatus.UNKNOWN_ERROR:
                 self._core.admission.check_master()  # the next master knows what was stored
-            if result.status not in _SOON:
-                return result
-            if loop.time() + PAUSE_SECONDS >= deadline:
-                self._sends.failed(result.status.value)
+            if result.status not in _SOON or loop.time() + PAUSE_SECONDS >= deadline:
+                if waiting is None:  # what was waited for is counted already
+                    self._sends.count_refusal(result)
                 return result
             self._core.admission.check_master()  # another node may have become the master
             await asyncio.sleep(PAUSE_SECONDS)

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from duolog import _errors as sdk
 
+from duolog_server.node.api.appends import Appends
 from duolog_server.node.api.guard import Guard
-from duolog_server.node.appending import Appending, AppendingFor
+from duolog_server.node.appending import Appending
 from duolog_server.node.core.throttle import Throttle
 from duolog_server.node.identity.access.frameskeys import FramesKeys
 from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
@@ -14,7 +15,7 @@ from duolog_server.node.identity.quotas.quotas import Who
 from duolog_server.store.record import Host
 
 
-def appends_of_call(appends: AppendingFor, guard: Guard | None) -> Callable[[], Appending]:
+def appends_of_call(appends: Appends, guard: Guard | None) -> Callable[[], Appending]:
     """Tells what stores the batches of the call that runs in this task.
 
     guard: None where there are no users.
@@ -33,7 +34,7 @@ class FramesDoor:
     """Admits frames connections by the keys that were handed out."""
 
     def __init__(
-        self, keys: FramesKeys, appends: AppendingFor, guard: Guard | None, throttle: Throttle
+        self, keys: FramesKeys, appends: Appends, guard: Guard | None, throttle: Throttle
     ) -> None:
         """guard: None where there are no users."""
         self._keys = keys

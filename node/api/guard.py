@@ -15,9 +15,10 @@ from typing import Any
 from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 
+from duolog_server.node.api.appends import Appends
 from duolog_server.node.api.calls import certificate_name, reporting
 from duolog_server.node.api.rules import RULES, SEES_CLUSTER, append_needs
-from duolog_server.node.appending import Appending, AppendingFor, Outcome
+from duolog_server.node.appending import Appending, Outcome
 from duolog_server.node.audit.auditlog import AuditLog
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.identity.access.gate import PRINCIPAL, Gate, Principal
@@ -37,7 +38,7 @@ BEGINS_SECONDS = 2.0  # that a stream which is refused may take for its first re
 class GuardedAppends:
     """Appends of one caller: a batch that it may not store is answered, and the others go on."""
 
-    def __init__(self, appends: AppendingFor, guard: "Guard", principal: Principal) -> None:
+    def __init__(self, appends: Appends, guard: "Guard", principal: Principal) -> None:
         self._appends = appends
         self._guard = guard
         self._principal = principal
@@ -151,7 +152,7 @@ class Guard:
             return None
         return lambda *needs: self._gate.allows(principal, needs)
 
-    def appends_of(self, principal: Principal, appends: AppendingFor) -> Appending:
+    def appends_of(self, principal: Principal, appends: Appends) -> Appending:
         """What stores the batches of a caller."""
         return GuardedAppends(appends, self, principal)
 

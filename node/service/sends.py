@@ -149,10 +149,15 @@ class Sends:
         The caller answers, and then calls `Log.answered` or `Log.pump_soon`. Raises BadMessage,
         RepeatUnknown.
         """
+        result, waiting = self.attempt(placed)
+        self.count_refusal(result)
+        return result, waiting
+
+    def attempt(self, placed: Placed) -> tuple[PutResult, Outcome | None]:
+        """As `put`, for one that is tried again where it is refused: that is not counted yet."""
         core, batch = self._core, placed.batch
         result = core.admission.refused_put() or core.log.write(batch)
         if result.status is not PutMessageStatus.PUT_OK:
-            self.failed(result.status.value)
             return result, None
         if result.count:
             core.log.count_in(result.count, len(batch.columns.bodies))
@@ -168,6 +173,11 @@ class Sends:
         if result.places:
             core.traffic.receive(singles.topic, NORMAL, columns.count, columns)
         return result, self._watched(waiting)
+
+    def count_refusal(self, result: PutResult) -> None:
+        """Count a batch that is not stored, if it is one."""
+        if result.status is not PutMessageStatus.PUT_OK:
+            self.failed(result.status.value)
 
     def failed(self, status: str) -> None:
         """Count a batch that is not stored, or not known to be safe, by its status."""

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -411,7 +412,11 @@ def test_a_start_that_would_give_queue_offsets_again_is_refused(tmp_path: Path) 
     crash(store)
 
 
-def test_an_older_log_is_served_whole_beside_newer_queues_and_their_note(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [crash, MessageStore.shutdown])
+@pytest.mark.parametrize("derived", [("consumequeue", "queueends"), ("consumequeue",)])
+def test_an_older_log_is_served_whole_beside_newer_queues_and_their_note(
+    tmp_path: Path, derived: tuple[str, ...], end: Callable[[MessageStore], None]
+) -> None:
     """Queue files that the older log needs are deleted in the newer copy, with records or topics.
 
     E has no record in the older log; D was deleted after it was copied.
@@ -438,8 +443,8 @@ def test_an_older_log_is_served_whole_beside_newer_queues_and_their_note(tmp_pat
     assert clean(store, 100, hour=4) > 0
     flush_all(store)
     assert store.queue_range("T", 0)[0] > 350
-    crash(store)
-    for name in ("consumequeue", "queueends"):
+    end(store)
+    for name in derived:
         old, new = tmp_path / "old" / name, tmp_path / "new" / name
         shutil.rmtree(old) if old.is_dir() else old.unlink()
         shutil.copytree(new, old) if new.is_dir() else shutil.copy2(new, old)
@@ -450,7 +455,10 @@ def test_an_older_log_is_served_whole_beside_newer_queues_and_their_note(tmp_pat
         assert store.next_offset("T", 0) == 300
         assert read_all(store, "D") == [b"d"] * 3
         assert store.next_offset("E", 0) == 5
-        crash(store)
+        end(store)
+    store = open_store(tmp_path / "old")
+    assert put_ok(store, [b"new"]).queue_offset == 300
+    crash(store)
 
 
 @pytest.mark.parametrize("known_by", ["commits", "delays", "older note", "whole files"])
@@ -489,46 +497,6 @@ def test_a_start_that_lost_one_of_several_queues_is_refused(tmp_path: Path, know
     assert store.next_offset(topic, 0) == (55 if known_by == "whole files" else 5)
     assert store.next_offset("B", 0) == 300
     crash(store)
-
-
-@pytest.mark.parametrize("derived", [("consumequeue", "queueends"), ("consumequeue",)])
-def test_queues_newer_than_the_log_are_rebuilt_from_it(
-    tmp_path: Path, derived: tuple[str, ...]
-) -> None:
-    """A restored log is older than all entries that its queues still have."""
-    live, backup = tmp_path / "live", tmp_path / "backup"
-    store = open_store(live)
-    for n in range(120):
-        put_ok(store, [b"%d" % n], topic="A")
-    store.shutdown()
-    store = filled(live)
-    assert clean(store, 73, hour=4) > 0
-    begins = store.queue_range("T", 0)[0]
-    store.shutdown()
-    shutil.copytree(live, backup)
-    store = open_store(live)
-    for n in range(300, 900):
-        put_ok(store, [b"%d" % n * 100])
-        put_ok(store, [b"%d" % n], topic="A")
-    flush_log(store)
-    for mapped in store.log.queue.files:
-        os.utime(live / mapped.file.path, (NOW / 1000, NOW / 1000))
-    assert clean(store, 73, hour=4) > 0
-    assert store.queue_range("T", 0)[0] > 300
-    store.shutdown()
-    for name in derived:
-        old = backup / name
-        shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
-        if (live / name).is_dir():
-            shutil.copytree(live / name, old)
-        elif (live / name).exists():
-            shutil.copy2(live / name, old)
-    store = open_store(backup)
-    assert store.queue_range("T", 0) == (begins, 300)
-    assert [int(body[:3]) for body in read_all(store)] == list(range(begins, 300))
-    assert put_ok(store, [b"new"]).queue_offset == 300
-    assert put_ok(store, [b"new"], topic="A").queue_offset >= 120
-    store.shutdown()
 
 
 def test_queue_files_of_another_configured_size_are_kept_and_an_error(tmp_path: Path) -> None:

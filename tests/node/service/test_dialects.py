@@ -11,6 +11,8 @@ from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.broker import Broker
 from duolog_server.node.identity.quotas.quota import Kind, Limit
 from duolog_server.serve.server import Node
+from duolog_server.store.messagestore import PutBatch, PutResult
+from duolog_server.store.status import PutMessageStatus
 from tests.compat.grpc.api import Api, message, resource
 from tests.compat.remoting.client import Remoting, connected, records
 from tests.node.api.test_messages import append, append_request
@@ -125,6 +127,26 @@ async def test_refused_sends_are_counted_by_their_reason(dialect: Dialect) -> No
     await dialect.send("Unknown", 0)
     await dialect.send("T", 400 * 86_400)
     assert set(failures.table) == {"NO_PERMISSION", "TOPIC_NOT_EXIST", "MESSAGE_ILLEGAL"}
+
+
+async def test_a_send_that_the_store_refuses_is_counted_once_however_often_it_is_tried(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, api = broker_of(node), Api(node)
+    failures, write = broker.core.traffic.failures.table, broker.log.write
+    refusals = [PutMessageStatus.SERVICE_NOT_AVAILABLE] * 3
+
+    def refusing(batch: PutBatch) -> PutResult:
+        return PutResult(refusals.pop(), "") if refusals else write(batch)
+
+    monkeypatch.setattr(broker.log, "write", refusing)
+    assert (await api.send(message(BODY, "T"))).status.code == 20000
+    assert not refusals
+    assert not failures
+    refusals += [PutMessageStatus.MESSAGE_ILLEGAL, *[PutMessageStatus.SERVICE_NOT_AVAILABLE] * 2]
+    await api.send(message(BODY, "T"))
+    assert {status: flow.messages for status, flow in failures.items()} == {"MESSAGE_ILLEGAL": 1}
+    await api.close()
 
 
 async def test_sends_over_a_quota_are_counted_and_not_stored(node: Node, dialect: Dialect) -> None:
