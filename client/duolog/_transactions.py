@@ -88,7 +88,7 @@ class _Ending:
     futures: list["asyncio.Future[None]"] = field(default_factory=list)
     deadline: float = 0.0  # of the latest one, by the loop's time
     running: bool = False
-    weak: str = ""  # the last status of those on their way: stored, and not confirmed
+    weak: str = ""  # of those on their way: the last status of what is stored and not confirmed
 
     def add(self, half: int, deadline: float) -> "asyncio.Future[None]":
         """One more; it is decided once the future is done."""
