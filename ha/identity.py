@@ -1,9 +1,10 @@
 """Who a replica is, kept in its directory: incarnation and promised epoch.
 
 The incarnation changes whenever the directory may have lost bytes that it acknowledged: it is new
-or empty, the machine went down while acknowledgements came from the page cache, or the directory
-turned out to be an older copy. Counting by (node, incarnation) then never counts lost bytes. For
-that reason the file has no backup: it would name the replica that this directory was before.
+or empty, the machine went down while acknowledgements came from the page cache, its log ends before
+what it knew to be confirmed, or the directory turned out to be an older copy. Counting by (node,
+incarnation) then never counts lost bytes. For that reason the file has no backup: it would name the
+replica that this directory was before.
 """
 
 from dataclasses import dataclass, replace
@@ -38,12 +39,14 @@ class LastRun:
     """What the last run on a directory has left.
 
     log_empty: the log has no bytes. abnormal: the store was not shut down cleanly. acks_durable: no
-    byte was ever acknowledged before it was on disk.
+    byte was ever acknowledged before it was on disk. lacks_confirmed: the log ends before what was
+    confirmed, as where an older copy of it was restored beside newer files.
     """
 
     log_empty: bool
     abnormal: bool
     acks_durable: bool
+    lacks_confirmed: bool = False
 
     @property
     def may_have_lost_bytes(self) -> bool:
@@ -101,7 +104,7 @@ def settle(disk: Disk, fresh: Identity, last: LastRun) -> Identity:
     known = load(disk)
     if known is None or last.log_empty:
         identity = replace(fresh, promised_epoch=known.promised_epoch if known else NO_EPOCH)
-    elif last.may_have_lost_bytes and known.boot_id != fresh.boot_id:
+    elif last.lacks_confirmed or (last.may_have_lost_bytes and known.boot_id != fresh.boot_id):
         identity = replace(
             known, incarnation=fresh.incarnation, node=fresh.node, boot_id=fresh.boot_id
         )

@@ -105,7 +105,8 @@ class Slave:
         self._heard_ms = self._sent_ms = MonoMs(0)
         self._records = WholeRecords(replica.store.options)
         self.many_bytes = MANY_BYTES
-        if self.identity.confirmed_only:
+        elected = replica.store.options.broker_role is BrokerRole.AUTO
+        if self.identity.confirmed_only or elected:  # an older config/ may not know the first
             # The last master acknowledged only confirmed bytes: the rest stays hidden for now.
             self.store.hide_from(self.store.known_confirmed)
 

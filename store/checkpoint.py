@@ -121,8 +121,10 @@ class StoreCheckpoint:
         """After recovery: write a file that claims no more than the log holds.
 
         Recovery has reported the loss and lowered the field. An unchanged file (perhaps a damaged
-        field) would make the next start report it again. Raises OSError.
+        field) would make the next start report it again. Not before the loss is recorded where it
+        counts: nothing else tells of it. Raises OSError.
         """
+        self.note.write()
         if self.confirm_phy_offset < self._claimed:
             self.flush()
 

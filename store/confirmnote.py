@@ -65,7 +65,7 @@ class ConfirmNote:
         self._memory = EMPTY_U8
 
     def settle(self, boot_id: str, whole_end: int, end: int, abnormal: bool) -> None:
-        """After recovery: claim no more than this log holds.
+        """After recovery: claim no more than this log holds. `write` has the file say so.
 
         whole_end: where the first damage of the log begins, or its end. After a crash of the
         system, the lost part of a damaged log may never have been on disk.
@@ -73,7 +73,15 @@ class ConfirmNote:
         if abnormal and not self.is_of(boot_id):
             end = max(whole_end, min(end, self.durable))
         self.boot_id = _shortened(boot_id)
-        self._write(min(self.confirmed, end), min(self.durable, end))
+        self.confirmed, self.durable = min(self.confirmed, end), min(self.durable, end)
+
+    def known(self, boot_id: str, abnormal: bool) -> int:
+        """Up to where a log must reach that lost nothing but what a crash of the system takes."""
+        return self.durable if abnormal and not self.is_of(boot_id) else self.confirmed
+
+    def write(self) -> None:
+        """Write what was settled."""
+        self._write(self.confirmed, self.durable)
 
     def is_of(self, boot_id: str) -> bool:
         """Whether the newest note was written in this run of the system."""

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -166,7 +166,7 @@ class MessageStore:
             )
             report = work.run(abnormal, queues_sound)
             self._note_indexed()
-            self._settle_confirmed(abnormal)
+            report = replace(report, lacks_confirmed=self._settle_confirmed(abnormal))
             if self.disk.size(STOPPED) >= 0:
                 self.disk.rename(STOPPED, ABORT)
             self.disk.write(ABORT, copied.note(self.disk))
@@ -205,12 +205,17 @@ class MessageStore:
         newest = self.index.flushed_end_time
         self.checkpoint.index_msg_timestamp = max(self.checkpoint.index_msg_timestamp, newest)
 
-    def _settle_confirmed(self, abnormal: bool) -> None:
-        """Trust the confirm offset of the checkpoint as far as the log holds it."""
+    def _settle_confirmed(self, abnormal: bool) -> bool:
+        """Trust the confirm offset of the checkpoint as far as the log holds it.
+
+        Whether the log lacks what was confirmed, as an older copy of it does.
+        """
         end, checkpoint = self.log.max_offset, self.checkpoint
+        known = max(checkpoint.confirm_phy_offset, checkpoint.note.known(self.boot_id, abnormal))
         checkpoint.note.settle(self.boot_id, self.log.sound_end, end, abnormal)
         durable = max(checkpoint.confirm_phy_offset, checkpoint.note.durable)
         checkpoint.confirm_phy_offset = min(durable, end)
+        return end < known
 
     @property
     def topic_queue_table(self) -> QueueEnds:

@@ -45,7 +45,10 @@ _LONG = struct.Struct(">q")
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What recovery found and did."""
+    """What recovery found and did.
+
+    lacks_confirmed: the log ends before what this directory knew to be confirmed.
+    """
 
     abnormal: bool
     scanned_from: int
@@ -54,6 +57,7 @@ class RecoveryReport:
     rebuilt_queues: bool
     corrupt_ranges: int
     producers: int
+    lacks_confirmed: bool = False
 
 
 def is_mapped_file_matched_recover(

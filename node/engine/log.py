@@ -160,13 +160,7 @@ class Log:
         """Start the store, in a thread. See `MessageStore.start`, also for what it raises."""
         loop = asyncio.get_running_loop()
         self.store.lend = self.threads.submit
-        report = await loop.run_in_executor(self.threads, self.store.start, locked)
-        try:
-            await loop.run_in_executor(self.threads, self.store.checkpoint.settle)
-        except BaseException:
-            self.store.shutdown()
-            raise
-        return report
+        return await loop.run_in_executor(self.threads, self.store.start, locked)
 
     @property
     def work(self) -> tuple[Work, ...]:

@@ -100,8 +100,10 @@ class Replication:
                 log_empty=store.log.max_offset == store.log.min_offset,
                 abnormal=report.abnormal,
                 acks_durable=store.options.sync_flush,
+                lacks_confirmed=report.lacks_confirmed,
             ),
         )
+        store.checkpoint.settle()
         replica = LocalReplica(store, self._me, who, history)
         if store.role is BrokerRole.SLAVE:
             self.slave = Slave(replica)

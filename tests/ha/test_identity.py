@@ -28,6 +28,8 @@ def test_the_incarnation_stays_as_long_as_nothing_can_be_lost(tmp_path: Path) ->
     assert settle(disk, 5, "b3", abnormal=True, acks_durable=True).incarnation == first
     assert settle(disk, 6, "b4", abnormal=True).incarnation == 6, "the machine went down"
     assert settle(disk, 7, "b4", log_empty=True).incarnation == 7, "the log is gone"
+    lacks = {"acks_durable": True, "lacks_confirmed": True}
+    assert settle(disk, 8, "b4", **lacks).incarnation == 8, "an older log was restored"
 
 
 def test_a_promise_outlives_the_incarnation(tmp_path: Path) -> None:

@@ -146,10 +146,34 @@ def test_a_start_without_a_log_drops_derived_files_and_reports_it(
     store.shutdown() if clean else crash(store)
     shutil.rmtree(tmp_path / "commitlog")
     opened, report = started(tmp_path)
-    assert report == RecoveryReport(not clean, 0, 0, 0, False, 0, 0)
+    assert report == RecoveryReport(not clean, 0, 0, 0, False, 0, 0, clean)
     assert [text for text in opened.problems if f"[0, {end}) are lost" in text] == opened.problems
     assert len(opened.problems) == 1
     assert (opened.store.queues.table, opened.store.index.files) == ({}, [])
+    crash(opened.store)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_older_log_lacks_what_was_confirmed_until_that_is_recorded(
+    tmp_path: Path, clean: bool
+) -> None:
+    store = open_store(tmp_path)
+    fill(store, 5)
+    flush_all(store)
+    shutil.copytree(tmp_path / "commitlog", tmp_path / "older")
+    fill(store, 5)
+    store.confirm(store.log.max_offset)
+    store.shutdown() if clean else crash(store)
+    shutil.rmtree(tmp_path / "commitlog")
+    (tmp_path / "older").rename(tmp_path / "commitlog")
+    for recorded in (False, True):  # a start may be killed before it has recorded the loss
+        opened, report = started(tmp_path)
+        assert report.lacks_confirmed
+        if recorded:
+            opened.store.checkpoint.settle()
+        crash(opened.store)
+    opened, report = started(tmp_path)
+    assert not report.lacks_confirmed
     crash(opened.store)
 
 
