@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from duolog_server.ha import failoverevents, masterevents, membership
 from duolog_server.ha.epochs import Epoch
-from duolog_server.ha.failover import PAUSE_MS, Candidacy, Facts, Failover, Role
+from duolog_server.ha.failover import PAUSE_MS, UNREACHED_MS, Candidacy, Facts, Failover, Role
 from duolog_server.ha.failoverdriver import FailoverDriver
 from duolog_server.ha.failoverevents import (
     Answer,
@@ -26,7 +26,7 @@ from duolog_server.ha.failoverevents import (
     Tick,
     Uncertain,
 )
-from duolog_server.ha.groupstate import Registration, Replica
+from duolog_server.ha.groupstate import Registration, Replica, Unreachable, Unreached
 from duolog_server.ha.localreplica import unfit
 from duolog_server.ha.mandate import Mandate
 from duolog_server.ha.master import Master
@@ -34,12 +34,14 @@ from duolog_server.ha.membership import Membership
 from duolog_server.ha.options import HaOptions, own_guarantee
 from duolog_server.ha.registry import LeaseGone, Put, Snapshot, Transaction
 from duolog_server.ha.starts import Start
+from duolog_server.ha.syncstate import lives
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.errors import StoreError
 from sim.config import Setup
 from sim.etcd import TIMEOUT_MS, SimEtcd
 from sim.ghost import Ghost
 from sim.later import Later, drive
+from sim.network import Network
 from sim.watched import Watched
 from sim.witness import Violation
 from sim.world import World
@@ -48,6 +50,9 @@ TTL_MS = 600
 MARGIN_MS = 90
 RETRY_MS = 60.0
 RELIEVED_MS = 2 * PAUSE_MS  # by then a full master hands over, also at its second attempt
+DIAL_MS = 150.0
+LEFT_MS = 2 * UNREACHED_MS  # by then a master that nobody reaches has left
+NOWHERE = "nowhere"  # an address that nobody has
 NOTED_MS = 3.0  # longest until a note is begun, and from its end until that is known
 
 
@@ -58,6 +63,8 @@ class Host(Watched, Protocol):
     ghost: Ghost
     setup: Setup
     chance: Random
+    network: Network
+    unreachable: bool
 
     def guarded(self, do: Callable[..., None]) -> Callable[..., None]:
         """An action of this process: dropped after its death, delayed while it is paused."""
@@ -92,7 +99,7 @@ class Agent:
             node.disk,
             Candidacy(
                 etcd.keys,
-                Registration(replica, f"{node.name}:1", node.name),
+                Registration(replica, f"{node.name}:1", NOWHERE if node.unreachable else node.name),
                 own_guarantee(node.ha_options(), node.store.options),
                 fresh_id,
             ),
@@ -104,11 +111,15 @@ class Agent:
                 self._renew,
                 lambda: node.store.retention.is_full,
                 lambda: node.store.retention.has_room,
+                lambda: self._unreachable,
             ),
         )
         self._chance = node.world.chance(f"agent:{node.name}:{node.boot}")
         self._driver = FailoverDriver(self.machine, self)
         self._full_since_ms: MonoMs | None = None  # a master that another one could relieve
+        self._unreachable: Unreachable = {}  # as it dialled the others last
+        self._unreached_since_ms: MonoMs | None = None  # a master that no other node reaches
+        self._taken_over_by = ""
         self._no_room = False  # for what was to be noted last
         self._lease = 0
         self._last_lease = 0
@@ -116,6 +127,7 @@ class Agent:
         self._calls = 0
         etcd.watch(node.name, node.guarded(lambda: self.step(Changed())))
         node.later(1.0, self._tick)
+        node.later(DIAL_MS, self._dial)
 
     def _renew(self, reason: str) -> int:
         node = self.node
@@ -131,7 +143,37 @@ class Agent:
     def _tick(self) -> None:
         self.step(Tick())
         self._look_at_a_full_master()
+        self._look_at_an_unreachable_master()
         self.node.later(25.0, self._tick)
+
+    def _dial(self) -> None:
+        """Dial the replication addresses of the others."""
+        node, rows = self.node, self.machine.view.replicas
+        found = {name: row.ha_endpoint for name, row in rows.items() if name != node.name}
+        self._unreachable = {
+            name: Unreached(address, "refused")
+            for name, address in found.items()
+            if address not in node.peers
+            or not node.peers[address].up
+            or node.network.is_cut(node.name, address)
+        }
+        node.later(DIAL_MS, self._dial)
+
+    def _look_at_an_unreachable_master(self) -> None:
+        """Where a member can be followed, a master that nobody can reach leaves to it, once."""
+        machine, now, node = self.machine, self.mono_ms(), self.node
+        since, self._unreached_since_ms = self._unreached_since_ms, None
+        view, state = machine.view, machine.view.state
+        if not node.unreachable or machine.role is not Role.LEADING or machine.elections > 1:
+            return
+        others = view.replicas.keys() - {node.name}
+        reached = [name for name in others if not view.unreached_by(name)]
+        members = {r.node for r in state.sync_state_set if lives(r, view.replicas)} if state else ()
+        if view.unreached_by(node.name).keys() < others or not {*reached} & {*members}:
+            return
+        self._unreached_since_ms = now if since is None else since
+        if now - self._unreached_since_ms > LEFT_MS:
+            raise Violation(f"{node.name} leads, nobody can follow it, {reached} could lead")
 
     def _look_at_a_full_master(self) -> None:
         """Where a member with room has the whole log, a master that stores nothing hands over."""
@@ -170,7 +212,16 @@ class Agent:
         return self.node.mono()
 
     def decided(self, event: failoverevents.Event | None, effects: list[Effect]) -> None:
-        """What the machine answered: nothing is decided on what the disk does not have."""
+        """What the machine answered: nothing is decided on what the disk does not have.
+
+        And no master that others can follow hands over to one that they cannot.
+        """
+        machine, node = self.machine, self.node
+        before, target = self._taken_over_by, machine.taken_over_by
+        self._taken_over_by = target
+        lost = target and not before and node.peers[target].unreachable and not node.unreachable
+        if lost and set(machine.view.unreached_by(target)) - {node.name}:
+            raise Violation(f"{node.name} hands over to {target}, and others cannot reach that one")
         if not self._no_room and any(isinstance(e, Commit | Lead | Follow) for e in effects):
             self.node.ghost.witness.decides(self.node, self.machine.membership.version)
 
@@ -366,7 +417,7 @@ class Agent:
         """Begin to copy a master's log."""
         node, target = self.node, effect.master.replica.node
         node.world.note(f"{node.name} follows {target} in epoch {effect.epoch}")
-        node.follow(target)
+        node.follow(effect.master.ha_endpoint)
 
     def no_flush(self) -> AbstractAsyncContextManager[None]:
         """A sync under way counts for nothing once the log was cut: see `Node.become_master`."""

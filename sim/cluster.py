@@ -113,6 +113,9 @@ class Cluster:
         weak = self.world.chance("weak")
         if self.elected and weak.random() < 0.5:
             weak.choice(self.nodes).weak = True
+        for fault in self.planned:
+            if fault.kind == faults.UNREACHABLE:
+                self.by_name[fault.node].misled = True
         self.history = History()
         sdk_on = [fault for fault in self.planned if fault.kind == faults.SDK_ON]
         self.sdk = SdkPrograms(self) if self.setup.services and sdk_on else None
@@ -139,6 +142,7 @@ class Cluster:
         if self.elected:
             services = faults.services(self.world.chance("services"))
             found += services
+            found += faults.unreachable(self.world.chance("unreachable"), FAULTY_MS * 0.9)
             if services:
                 found += faults.sdk(self.world.chance("sdk"), FAULTY_MS * 0.9)
                 found += faults.lite(self.world.chance("lite"))
@@ -288,7 +292,7 @@ class Cluster:
         self.copies.take(node)
 
     def _put_back(self, fault: Fault, node: Node) -> None:
-        self.copies.put_back(node, fault.lasts, fault.level)
+        self.copies.put_back(node, fault)
 
     def _may_lose_power(self, node: Node) -> bool:
         return node.up and not self.copies.unresolved and self.keeper.may_lose_power(node)
@@ -443,6 +447,7 @@ class Cluster:
         """Nothing happens: the setup looks for it."""
 
     _decay_often = _services_on = _sdk_on = _lite_on = _access_on = _poison_on = _index_on
+    _unreachable = _index_on
 
     def _clock_step(self, fault: Fault, node: Node) -> None:
         node.wall_offset += CLOCK_STEPS_MS[int(fault.level * 4) % 4]

@@ -5,10 +5,13 @@ the node acknowledged since, so it is done only where others can tell (the atlas
 have been told of something confirmed that the copy lacks; or the copy is of an earlier run, as the
 registry knows, and another member of the set can lead. Until the copy has caught up nobody else
 loses power.
+
+In some runs only parts of the directory are put back: an older log beside newer queues and tables,
+or the other way round. Then the node itself can tell by its newer files what its log lacks.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duolog_server.ha import membership
 from duolog_server.ha.groupstate import Replica
@@ -20,6 +23,11 @@ from sim.stage import Stage
 
 OFTEN = 0.35
 EARLIER_RUN, SAME_RUN = "earlier run", "same run"
+NOTHING_LOST = "derived files"
+ITSELF = "log alone"  # the node's own checkpoint knows what was confirmed since
+LOG, CONFIG, CHECKPOINT = "commitlog/", "config/", "checkpoint"
+PARTS = (LOG, CONFIG, CHECKPOINT, "consumequeue/", "lightqueue/", "queueends", "index/")
+MIXED = 0.5  # of what is put back
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +40,10 @@ class Copy:
     starts: int
 
 
-def plan(chance: random.Random, duration: float, often: float = OFTEN) -> list[Fault]:
-    """Copies of one or two nodes, and when they are put back."""
+def plan(
+    chance: random.Random, duration: float, often: float = OFTEN, mixed: float = MIXED
+) -> list[Fault]:
+    """Copies of one or two nodes, and when they are put back. mixed: how often only in part."""
     if chance.random() > often:
         return []
     found = []
@@ -48,6 +58,9 @@ def plan(chance: random.Random, duration: float, often: float = OFTEN) -> list[F
         found.append(
             Fault(round(put_back, 3), "put_back", node, lasts=lasts, level=chance.random())
         )
+    if chance.random() < mixed:
+        parts = " ".join([part for part in PARTS if chance.random() < 0.5])
+        found = [replace(f, other=parts) if f.kind == "put_back" else f for f in found]
     return found
 
 
@@ -74,28 +87,30 @@ class Copies:
             membership.load(node.disk).starts,
         )
 
-    def put_back(self, node: Node, lasts: float, level: float) -> None:
-        """Kill the node, and replace its directory; for how long it is down after that."""
-        copy = self._copies.pop(node.name, None)
+    def put_back(self, node: Node, fault: Fault) -> None:
+        """Kill the node, and replace its directory, or parts of it."""
+        copy, parts = self._copies.pop(node.name, None), tuple(fault.other.split()) or PARTS
         cluster, ghost = self.cluster, self.cluster.ghost
-        kind = self._kind(node, copy) if copy is not None else ""
+        kind = self._kind(node, copy, parts) if copy is not None else ""
         if copy is None or not kind:
             return
         if node.up:
             node.die()
-        ghost.mark(f"older_copy_of_{kind.replace(' ', '_')}")
-        cluster.world.note(f"{node.name} is put back to {copy.end}, a copy of the {kind}")
-        node.older = kind
+        mixed = "" if parts == PARTS else "mixed_"
+        ghost.mark(f"{mixed}older_copy_of_{kind.replace(' ', '_')}")
+        cluster.world.note(f"{node.name} is put back to {copy.end}, a copy of the {kind}: {parts}")
+        node.older = kind if LOG in parts else ""
         node.lost_power = node.needs_reboot = False
-        node.replace_disk(copy.disk)
-        cluster.down_until[node.name] = cluster.world.now + lasts
-        if level < 0.5:  # everybody restarts with it
+        node.replace_disk(node.disk.copied(copy.disk, parts) if mixed else copy.disk)
+        cluster.down_until[node.name] = cluster.world.now + fault.lasts
+        if fault.level < 0.5:  # everybody restarts with it
             for other in cluster.nodes:
                 if other.up:
                     other.die()
-                    cluster.down_until[other.name] = cluster.world.now + lasts + 600 * level
+                    until = cluster.world.now + fault.lasts + 600 * fault.level
+                    cluster.down_until[other.name] = until
 
-    def _kind(self, node: Node, copy: Copy) -> str:
+    def _kind(self, node: Node, copy: Copy, parts: tuple[str, ...]) -> str:
         """Which kind of older copy this would be; empty where it may not be put back."""
         cluster = self.cluster
         others = [other for other in cluster.nodes if other is not node]
@@ -105,8 +120,17 @@ class Copies:
             return ""
         if not all(other.up and self._is_sound(other) for other in others):
             return ""
-        if self._of_an_earlier_run(copy) and self._may_lead(others):
+        if CONFIG in parts and not cluster.elected:
+            return ""  # a slave may not know any more what its master confirms
+        if LOG not in parts:
+            told = CONFIG in parts and self._of_an_earlier_run(copy)
+            sound = node.up and self._is_sound(node) and (not told or self._may_lead(others))
+            return NOTHING_LOST if sound else ""
+        if CONFIG in parts and self._of_an_earlier_run(copy) and self._may_lead(others):
             return EARLIER_RUN
+        knows = node.up and CHECKPOINT not in parts
+        if knows and copy.end < node.store.known_confirmed and self._may_lead(others):
+            return ITSELF
         told = min(cluster.ghost.told.get(other.name, 0) for other in others)
         if told <= copy.end or (cluster.elected and not self._may_lead(others)):
             return ""

@@ -158,10 +158,16 @@ class SimDisk:
             end = int(used[-1]) + 1 if len(used) else 0
             inode.allocated = min(inode.allocated, end + -end % PAGE)
 
-    def copied(self) -> "SimDisk":
-        """Another disk that holds what programs see on this one now, all of it durable."""
+    def copied(self, older: "SimDisk | None" = None, parts: tuple[str, ...] = ()) -> "SimDisk":
+        """Another disk that holds what programs see on this one now, all of it durable.
+
+        older: has the files whose paths begin with one of the parts, and all of those.
+        """
         made = SimDisk(self._chance, self._now)
-        for path, inode in self._names.items():
+        names = {path: inode for path, inode in self._names.items() if not path.startswith(parts)}
+        if older is not None:
+            names |= {path: i for path, i in older._names.items() if path.startswith(parts)}
+        for path, inode in names.items():
             twin = Inode(len(inode.seen), inode.modified_ms, inode.allocated)
             twin.seen[:] = inode.seen
             twin.sync()

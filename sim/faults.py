@@ -33,6 +33,7 @@ ETCD_KINDS = (
 )
 INDEX_ON = "index_on"  # not a fault: a part of the setup that a kept run must repeat
 DECAY_OFTEN = "decay_often"  # as well
+UNREACHABLE = "unreachable"  # as well: a node whose replication address nobody reaches
 SERVICES_ON = "services_on"  # as well
 SDK_ON = "sdk_on"  # as well; level below ALONE: no other programs use the services
 LITE_ON = "lite_on"  # as well; level as with SDK_ON
@@ -105,6 +106,14 @@ def flips(chance: random.Random, duration: float) -> list[Fault]:
         )
         for _ in range(chance.choice((1, 1, 2)))
     ]
+
+
+def unreachable(chance: random.Random, duration: float, often: float = 0.1) -> list[Fault]:
+    """Whether a node advertises a wrong replication address since a restart; in one run of ten."""
+    if chance.random() >= often:
+        return []
+    node, at = chance.choice(NODES), round(chance.uniform(400, duration / 2), 3)
+    return [Fault(0.0, UNREACHABLE, node), Fault(at, "kill", node, lasts=50.0, level=0.3)]
 
 
 def services(chance: random.Random) -> list[Fault]:

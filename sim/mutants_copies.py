@@ -6,6 +6,7 @@ from typing import Any
 
 from duolog_server.ha import starts
 from duolog_server.ha.failover import Failover
+from duolog_server.ha.identity import LastRun
 from duolog_server.ha.knowngroup import KnownGroup
 from duolog_server.ha.master import Master
 from duolog_server.ha.provenance import Provenance
@@ -107,6 +108,22 @@ def weather(seed: int) -> list[Fault]:
     return sorted(found, key=lambda fault: fault.at)
 
 
+def _older_log_counts() -> list[Patch]:
+    """A node with an older log beside newer files goes on as the replica that it was."""
+    original = LastRun.__init__
+
+    def make(self: Any, **values: Any) -> None:
+        original(self, **{**values, "lacks_confirmed": False})
+
+    return [(LastRun, "__init__", make)]
+
+
+def mixtures(seed: int) -> list[Fault]:
+    """Parts of directories that are put back."""
+    chance = random.Random(f"{seed}:mixtures")
+    return copies.plan(chance, 3600.0, often=1.0, mixed=1.0)
+
+
 def starts_without_etcd(seed: int) -> list[Fault]:
     """A copy of an earlier run starts several times while etcd is away, and is the first there."""
     chance = random.Random(seed)
@@ -166,6 +183,7 @@ COPIES = [
         starts_without_etcd,
     ),
     Mutant("claimed-unmarked", "a start is claimed unmarked", _claimed_unmarked, True, weather),
+    Mutant("older-log-counts", "an older log is elected", _older_log_counts, True, mixtures),
     Mutant(
         "damage-counts",
         "a member that lost a segment counts",

@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from duolog_server.ha import identity, master, slave
+from duolog_server.ha import identity, master, slave, succession
 from duolog_server.ha.epochs import NO_EPOCH
 from duolog_server.ha.failover import Failover, Role
 from duolog_server.ha.groupchanges import GroupChanges
@@ -17,7 +17,7 @@ from duolog_server.store.clocks import MonoMs
 from duolog_server.store.dispatch import DispatchTargets
 from duolog_server.store.messagestore import MessageStore
 from sim import agent
-from sim.faults import NODES, Fault
+from sim.faults import NODES, Fault, unreachable
 from sim.planted import Mutant, Patch
 
 _MASTER, _SLAVE = master.Master, slave.Slave
@@ -297,6 +297,34 @@ def failing_syncs(seed: int) -> list[Fault]:
     return found
 
 
+def _unreachable_successors() -> list[Patch]:
+    """A master hands over to a node that others cannot follow."""
+    return [(succession, "_lost", lambda view, me, target: {})]
+
+
+def _unreachable_leads_on() -> list[Patch]:
+    """A master that nobody can follow stays the master."""
+    return [(succession, "better_placed", lambda *found: "")]
+
+
+def wrong_addresses(seed: int) -> list[Fault]:
+    """A node advertises an address of nobody; nodes die, and an operator switches masters."""
+    chance = random.Random(f"{seed}:addresses")
+    found = unreachable(chance, 3600.0, often=1.0)
+    kinds = ("switch_master", "switch_master", "kill")
+    found += [
+        Fault(
+            round(chance.uniform(600, 3600), 3),
+            chance.choice(kinds),
+            chance.choice(NODES),
+            lasts=round(chance.uniform(50, 1500), 3),
+            level=round(chance.random(), 3),
+        )
+        for _ in range(chance.randint(2, 6))
+    ]
+    return sorted(found, key=lambda fault: fault.at)
+
+
 def switches_in_bad_weather(seed: int) -> list[Fault]:
     """Planned switches, most of them while etcd is slow or away."""
     chance = random.Random(seed)
@@ -365,6 +393,20 @@ ELECTION = [
         _own_word,
         True,
         each_alone,
+    ),
+    Mutant(
+        "unreachable-successors",
+        "a master hands over to a node that nobody can follow",
+        _unreachable_successors,
+        True,
+        wrong_addresses,
+    ),
+    Mutant(
+        "unreachable-leads-on",
+        "a master that nobody can follow stays",
+        _unreachable_leads_on,
+        True,
+        wrong_addresses,
     ),
     Mutant("registry-believed", "an old backup is believed", _registry_believed, True),
     Mutant("shrinks-to-one", "the set shrinks to the master", _shrinks_to_one, True),

@@ -96,6 +96,8 @@ class Node:
         self.ordered = BrokerRole.SLAVE  # its role, as it was told at its start
         self.weak = False  # starts with settings that ask for less than its group promises
         self.is_weak = False  # its process has them
+        self.misled = False  # advertises a replication address of nobody, once its group is open
+        self.unreachable = False  # its process does
         self.etcd: SimEtcd
         self.agent: Agent | None = None
         self.incarnation = 0
@@ -256,7 +258,8 @@ class Node:
             self.services = Services(self)
         if role is BrokerRole.AUTO:
             try:
-                self.is_weak = self.weak and self.etcd.promised(self.setup.in_sync)
+                promised = self.etcd.promised(self.setup.in_sync)
+                self.is_weak, self.unreachable = self.weak and promised, self.misled and promised
                 self.agent = Agent(
                     self, self.etcd, self.incarnation, f"{self.chance.getrandbits(64):x}"
                 )
@@ -296,7 +299,6 @@ class Node:
     def _recover(self, role: BrokerRole) -> None:
         store = self.store
         report = store.start()
-        store.checkpoint.settle()
         history = recover_history(store)
         who = identity.settle(
             self.disk,
@@ -305,8 +307,10 @@ class Node:
                 log_empty=store.log.max_offset == store.log.min_offset,
                 abnormal=report.abnormal,
                 acks_durable=self.setup.durable,
+                lacks_confirmed=report.lacks_confirmed,
             ),
         )
+        store.checkpoint.settle()
         self.incarnation, self.tainted = who.incarnation, False
         me = Member("sim", "group", self.name, f"{self.name}:1")
         replica = LocalReplica(store, me, who, history)

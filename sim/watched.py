@@ -34,6 +34,7 @@ class Watched(Protocol):
     lost_disk: bool
     needs_reboot: bool
     truncated_bytes: int
+    unreachable: bool
 
     @property
     def peers(self) -> "Mapping[str, Watched]":
