@@ -106,7 +106,8 @@ class Slave:
         self._records = WholeRecords(replica.store.options)
         self.many_bytes = MANY_BYTES
         elected = replica.store.options.broker_role is BrokerRole.AUTO
-        if self.identity.confirmed_only or elected:  # an older config/ may not know the first
+        noted = elected and replica.store.checkpoint.note.confirmed > 0  # config/ may be older
+        if self.identity.confirmed_only or noted:
             # The last master acknowledged only confirmed bytes: the rest stays hidden for now.
             self.store.hide_from(self.store.known_confirmed)
 

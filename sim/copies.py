@@ -32,12 +32,16 @@ MIXED = 0.5  # of what is put back
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A directory as it was. starts: as its membership file counts them."""
+    """A directory as it was.
+
+    starts: as its membership file counts them. knows: its checkpoint, of something confirmed.
+    """
 
     disk: SimDisk
     end: int
     replica: Replica
     starts: int
+    knows: bool
 
 
 def plan(
@@ -85,6 +89,7 @@ class Copies:
             node.store.log.max_offset,
             Replica(node.name, node.incarnation),
             membership.load(node.disk).starts,
+            node.store.checkpoint.note.confirmed > 0,
         )
 
     def put_back(self, node: Node, fault: Fault) -> None:
@@ -120,8 +125,8 @@ class Copies:
             return ""
         if not all(other.up and self._is_sound(other) for other in others):
             return ""
-        if CONFIG in parts and not cluster.elected:
-            return ""  # a slave may not know any more what its master confirms
+        if CONFIG in parts and not (cluster.elected and (copy.knows or CHECKPOINT not in parts)):
+            return ""  # a slave may not know any more that its master acknowledges confirmed bytes
         if LOG not in parts:
             told = CONFIG in parts and self._of_an_earlier_run(copy)
             sound = node.up and self._is_sound(node) and (not told or self._may_lead(others))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duolog_server.ha import frames, masterevents
+from duolog_server.ha import frames, identity, masterevents
 from duolog_server.ha.epochs import EPOCH_TOPIC, Epoch, EpochHistory, barrier_body
 from duolog_server.ha.frames import (
     Ack,
@@ -969,6 +969,24 @@ def test_the_confirm_offset_of_a_first_welcome_is_known_after_a_kill() -> None:
     assert frame is not None
     slave.step(Received(frame), MonoMs(0))
     assert open_slave(close(slave)).store.known_confirmed == slave.end > 0
+
+
+def test_an_elected_node_with_an_older_config_hides_what_it_cannot_prove() -> None:
+    first, slave = open_master(), open_slave(role=BrokerRole.AUTO)
+    link = Link(first, slave)
+    put(first, b"x")
+    link.pump()
+    put(first, b"y")
+    frame = first.next_frame(link.number, MonoMs(0))
+    assert frame is not None
+    slave.step(Received(frame), MonoMs(0))
+    disk = close(slave)
+    who = identity.load(disk)
+    assert who is not None
+    assert who.confirmed_only
+    identity.save(disk, replace(who, confirmed_only=False))
+    again = open_slave(disk, role=BrokerRole.AUTO)
+    assert 0 < again.store.dispatched_offset == again.store.known_confirmed < again.end
 
 
 def test_epochs_whose_barriers_are_cut_are_forgotten_at_once() -> None:
