@@ -14,6 +14,7 @@ from sim.credentials import ROOT, SHARED, USERS
 
 PATTERNS = ("qa", "qb", "ra", "q*", "*")
 QUOTAS = (("User:u0", "User:*", "Topic:qa"), ("Client:10.0.0.1", "Topic:ra"))
+AGAIN = 0.4  # of the passwords that are given, the user had before
 BURST_MS = 100  # and as many more as there were changes
 
 
@@ -50,8 +51,7 @@ class AccessAdmins:
         credentials = self._calls.credentials
         word = credentials.new_password(SHARED, number)
         put = wire.PutUserRequest(user=SHARED, password=word, create=True)
-        what = "user", SHARED, credentials.hashed(SHARED, word)
-        await self._calls.make(access, "PutUser", put, what)
+        await self._calls.make(access, "PutUser", put, ("user", SHARED, word))
 
     async def _change_user(self, name: str) -> None:
         number, how = len(self._calls.history.changes), self._chance.random()
@@ -61,11 +61,14 @@ class AccessAdmins:
             request = wire.DeleteUserRequest(user=name)
             await self._calls.make(access, "DeleteUser", request, ("delete_user", name, ""))
         elif how < 0.5:
-            put = wire.PutUserRequest(
-                user=name, password=self._calls.credentials.new_password(name, number)
-            )
-            hashed = self._calls.credentials.hashed(name, put.password)
-            await self._calls.make(access, "PutUser", put, ("user", name, hashed))
+            credentials, mark = self._calls.credentials, ""
+            known = credentials.passwords[name]
+            if self._chance.random() < AGAIN:
+                known.append(self._chance.choice(known))
+            else:
+                mark = credentials.new_password(name, number)
+            put = wire.PutUserRequest(user=name, password=known[-1])
+            await self._calls.make(access, "PutUser", put, ("user", name, mark))
         elif how < 0.7:
             put = wire.PutUserRequest(user=name)
             put.disabled = self._chance.random() < 0.6

@@ -1,7 +1,7 @@
 """The history of changes of users, rights and quotas, as their administrators know it.
 
-Each change has a mark of its own where it can have one: a new password, the name of a topic that no
-one uses, or the length of a burst. Others are told apart by their number.
+Each change has a mark of its own where it can have one: a password that is new, the name of a topic
+that no one uses, or the length of a burst. Others are told apart by their number.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.accesslog import SUBJECT, Row
+from sim.accesslog import SUBJECT, Row, is_right
 from sim.witness import Violation
 
 SET_UP = "root"  # the user that is made before, perhaps several times
@@ -42,7 +42,11 @@ class Change:
 
     def is_made_by(self, change: Row) -> bool:
         """Whether a record is this change."""
-        return (self.kind, self.subject) == named(change) and self.mark in mark_of(change)
+        if (self.kind, self.subject) != named(change):
+            return False
+        if self.kind == "user" and self.is_marked:
+            return is_right(self.mark, change["user"]["password"])
+        return self.mark in mark_of(change)
 
 
 def named(change: Row) -> tuple[str, str]:
@@ -64,7 +68,7 @@ def named(change: Row) -> tuple[str, str]:
 def mark_of(change: Row) -> str:
     """The text in which a change of its kind has its mark."""
     values: dict[str, Callable[[], Any]] = {
-        "user": lambda: change["user"]["password"] + change["user"]["userStatus"],
+        "user": lambda: change["user"]["userStatus"],
         "rights": lambda: change["rights"],
         "quota": lambda: change["quota"]["burst_ms"],
     }

@@ -4,6 +4,9 @@ Nothing of the node's tables is used. Of rights, only the forms that the simulat
 write are understood.
 """
 
+import base64
+import functools
+import hashlib
 import json
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
@@ -15,20 +18,41 @@ from sim.witness import Violation
 Row = dict[str, Any]
 SUBJECT = "User:"
 
-ANY = "#any"
+
+@functools.cache
+def is_right(word: str, hashed: str) -> bool:
+    """Whether that is the password of a hash, as a row has it."""
+    salt, digest = map(base64.b64decode, hashed.split("$")[4:])
+    found = hashlib.scrypt(word.encode(), salt=salt, n=2, r=1, p=1, dklen=len(digest))
+    return found == digest
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a caller gives to prove that it is a user.
+
+    word: a password, good again wherever the user has it. era: of the user when a token was issued:
+    the token ends with it, for good.
+    """
+
+    name: str
+    word: str = ""
+    era: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
     """The state after some records: rows by user, and by what a quota limits.
 
-    changes: how often the quota of a subject was set or deleted.
+    changes: how often the quota of a subject was set or deleted. eras: how often what was issued to
+    a user has ended, by another password, by disabling it or deleting it.
     """
 
     users: Mapping[str, Row] = field(default_factory=dict)
     rights: Mapping[str, Row] = field(default_factory=dict)
     quotas: Mapping[str, Row] = field(default_factory=dict)
     changes: Mapping[str, int] = field(default_factory=dict)
+    eras: Mapping[str, int] = field(default_factory=dict)
 
     def enabled(self, name: str) -> Row | None:
         """A user that may call."""
@@ -38,14 +62,20 @@ class Said:
     def proves(self, name: str, credentials: str) -> bool:
         """Whether credentials are those of an enabled user; empty for a certificate.
 
-        They are the hash of a password, and for what was begun or issued with it how often the user
-        had been disabled; ANY for a password, which is good again when the user is enabled.
+        They are the hash of a password, and how often the user had been disabled.
         """
         row = self.enabled(name)
         if row is None:
             return False
         hashed, count = row["password"], row.get("disablings", 0)
-        return credentials in ("", hashed + ANY, f"{hashed}#{count}" if count else hashed)
+        return credentials in ("", f"{hashed}#{count}" if count else hashed)
+
+    def admits(self, proof: Proof) -> bool:
+        """Whether that proves an enabled user now."""
+        row = self.enabled(proof.name)
+        if row is None or not (proof.era < 0 or proof.era == self.eras[proof.name]):
+            return False
+        return not proof.word or is_right(proof.word, row["password"])
 
     def allows(self, name: str, resource: str, actions: Collection[str]) -> bool:
         """Whether a user may do one of some actions; without actions: whether it is super."""
@@ -77,13 +107,17 @@ class Said:
         """With one record more."""
         match change["op"]:
             case "user":
-                row = change["user"]
-                return replace(self, users={**self.users, row["username"]: row})
+                row, name = change["user"], change["user"]["username"]
+                before = self.users.get(name)
+                lasts = before is not None and before["password"] == row["password"]
+                if before is not None and before["userStatus"] == "enable":
+                    lasts = lasts and row["userStatus"] == "enable"
+                users = {**self.users, name: row}
+                return replace(self, users=users, eras=self.eras if lasts else self._ended(name))
             case "delete_user":
                 name = change["user"]
-                return replace(
-                    self, users=_without(self.users, name), rights=_without(self.rights, name)
-                )
+                users, rights = _without(self.users, name), _without(self.rights, name)
+                return replace(self, users=users, rights=rights, eras=self._ended(name))
             case "rights":
                 row = change["rights"]
                 name = row["subject"].removeprefix(SUBJECT)
@@ -99,6 +133,9 @@ class Said:
                 quotas, name = _without(self.quotas, change["subject"]), change["subject"]
                 return replace(self, quotas=quotas, changes=self._changed(name))
         return self
+
+    def _ended(self, name: str) -> dict[str, int]:
+        return {**self.eras, name: self.eras.get(name, 0) + 1}
 
     def _changed(self, subject: str) -> dict[str, int]:
         return {**self.changes, subject: self.changes.get(subject, 0) + 1}

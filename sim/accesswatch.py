@@ -11,7 +11,7 @@ from duolog.wire import duolog_pb2 as wire
 
 from duolog_server.node.identity.access.gate import PRINCIPAL, Principal
 from duolog_server.node.identity.rights.resources import Need
-from sim.accesslog import ANY, AccessLog, Said
+from sim.accesslog import AccessLog, Proof, Said, is_right
 from sim.channels import Caller
 from sim.confirmedtables import ConfirmedTables
 from sim.node import Node
@@ -21,11 +21,11 @@ from sim.witness import Violation
 
 
 class AccessWatch:
-    """Looks at each decision. proofs: the user of what a caller gives, and its hash."""
+    """Looks at each decision. proofs: what callers give, as its user was given it."""
 
     def __init__(self, tables: ConfirmedTables) -> None:
         self.log = AccessLog(tables.bodies)
-        self.proofs: dict[str, tuple[str, str]] = {}
+        self.proofs: dict[str, Proof] = {}
         self.acknowledged = 0  # all records before it are
         self.admitted = self.denied = self.unknown = 0
         self._tables = tables
@@ -69,12 +69,16 @@ class AccessWatch:
 
     def recognised(self, node: Node, caller: Caller, principal: Principal) -> None:
         """A node took a caller for a user."""
-        name, credentials = self.proofs.get(caller.authorization, (caller.certificate, ""))
-        found = principal.credentials
-        if credentials.endswith(ANY):
-            found = found.partition("#")[0] + ANY
-        if (principal.name, found) != (name, credentials):
-            self.wrong(f"{node.name} takes {caller} for {principal}")
+        proof, said = self._proof(caller), self.said(node)
+        hashed = principal.credentials.partition("#")[0]
+        wrong = proof.word and not is_right(proof.word, hashed)
+        if proof.era >= 0 and said is not None:  # a token is recognised at once
+            wrong = not said.admits(proof)
+        if principal.name != proof.name or wrong:
+            self.wrong(f"{node.name} takes {caller}, who gives {proof}, for {principal}")
+
+    def _proof(self, caller: Caller) -> Proof:
+        return self.proofs.get(caller.authorization, Proof(caller.certificate))
 
     def unrecognised(self, node: Node, caller: Caller, before: Said | None) -> None:
         """A node took a caller for nobody. before: what it went by when the call came."""
@@ -83,9 +87,9 @@ class AccessWatch:
             return
         self.unknown += 1
         self._knows(node, f"does not know {caller}")
-        name, credentials = self.proofs.get(caller.authorization, (caller.certificate, ""))
-        if before.proves(name, credentials) and said.proves(name, credentials):
-            self.wrong(f"{node.name} does not know {caller}, who is {said.users[name]}")
+        proof = self._proof(caller)
+        if before.admits(proof) and said.admits(proof):
+            self.wrong(f"{node.name} does not know {caller}, who is {said.users[proof.name]}")
 
     def decided(
         self, node: Node, principal: Principal, needs: Iterable[Need], admitted: bool

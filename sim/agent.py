@@ -51,7 +51,7 @@ MARGIN_MS = 90
 RETRY_MS = 60.0
 RELIEVED_MS = 2 * PAUSE_MS  # by then a full master hands over, also at its second attempt
 DIAL_MS = 150.0
-LEFT_MS = 2 * UNREACHED_MS  # by then a master that nobody reaches has left
+LEFT_MS = 1.6 * UNREACHED_MS  # by then a master that nobody reaches has left
 NOWHERE = "nowhere"  # an address that nobody has
 NOTED_MS = 3.0  # longest until a note is begun, and from its end until that is known
 

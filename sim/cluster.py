@@ -467,6 +467,9 @@ class Cluster:
             node.disk.syncs_to_fail = 0
             node.sync_ms = 1.0
             node.standstill.end()
+            node.misled = False
+            if node.unreachable:  # its operator sets ha.advertise
+                node.die()
             if self.setup.services:  # no timer waits for hours that were jumped over
                 node.wall_offset = self._wall_peak
         if self.sdk is not None:

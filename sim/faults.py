@@ -112,7 +112,7 @@ def unreachable(chance: random.Random, duration: float, often: float = 0.1) -> l
     """Whether a node advertises a wrong replication address since a restart; in one run of ten."""
     if chance.random() >= often:
         return []
-    node, at = chance.choice(NODES), round(chance.uniform(400, duration / 2), 3)
+    node, at = chance.choice(NODES), round(chance.uniform(400, duration / 4), 3)
     return [Fault(0.0, UNREACHABLE, node), Fault(at, "kill", node, lasts=50.0, level=0.3)]
 
 

@@ -1,5 +1,6 @@
 """Planted bugs of users, rights and quotas: of their tables, of the gate, and of the meters."""
 
+import hashlib
 import json
 import random
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from duolog_server.node.core.metadatalog import MetadataLog
 from duolog_server.node.identity.access import accesstokens
 from duolog_server.node.identity.access.gate import Gate
 from duolog_server.node.identity.access.guarding import Delivering
+from duolog_server.node.identity.access.secrets import SALT_BYTES
+from duolog_server.node.identity.access.users import User
 from duolog_server.node.identity.quotas.meter import Meter
 from duolog_server.node.identity.quotas.quotas import Direction, _Accounts
 from duolog_server.store.accesstables import AccessTables
@@ -138,6 +141,21 @@ def _tokens_outlive_passwords() -> list[Patch]:
             lambda user, until_ms: original(replace(user, password=""), until_ms),
         )
     ]
+
+
+def _salt_of_the_password() -> list[Patch]:
+    """A password that a user has again has the hash that it had before."""
+
+    def hashed(self: Any, request: Any, stored: str) -> str:
+        salt = hashlib.sha256(request.password.encode()).digest()[:SALT_BYTES]
+        return str(self._users().seal.hash_password(request.user, request.password, salt))
+
+    return [(AccessService, "_hashed", hashed)]
+
+
+def _disablings_forgotten() -> list[Patch]:
+    """What ended when a user was disabled is good again when it is enabled."""
+    return [(User, "credentials", property(lambda self: self.password))]
 
 
 def _any_credentials() -> list[Patch]:
@@ -282,6 +300,8 @@ ACCESS = [
         _until_a_restart("_rights", "_decisions"),
     ),
     _bug("access-old-tokens", "a token outlives its password", _tokens_outlive_passwords),
+    _bug("access-tokens-again", "a token of a password given again", _salt_of_the_password),
+    _bug("access-tokens-enabled", "a token of a user enabled again", _disablings_forgotten),
     _bug("access-any-credentials", "a stream outlives its password", _any_credentials),
     _bug("access-first-user-stays", "the first user is never replaced", _first_user_stays),
     _bug("access-streams-go-on", "who was let in once may send on", _streams_go_on),

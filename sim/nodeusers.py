@@ -20,20 +20,25 @@ COST = 2
 class CheapSeal(Seal):
     """Hashes at the least cost; at a real node's, a hash takes 40 ms."""
 
+    def __init__(self, key: bytes, process: str) -> None:
+        """process: which salts it draws."""
+        super().__init__(key)
+        self._process, self._drawn = process, 0
+
     def fresh_salt(self) -> bytes:
-        """None: what is not told is drawn from the words."""
-        return b""
+        """See Seal."""
+        self._drawn += 1
+        return hashlib.sha256(f"{self._process}:{self._drawn}".encode()).digest()[:SALT_BYTES]
 
     def hash_password(self, user: str, password: str, salt: bytes = b"") -> str:
-        """See Seal; the salt is drawn from the same words."""
-        salt = salt or hashlib.sha256(f"{user}:{password}".encode()).digest()[:SALT_BYTES]
+        """See Seal."""
         digest = hashlib.scrypt(password.encode(), salt=salt, n=COST, r=1, p=1, dklen=HASH_BYTES)
         words = (base64.b64encode(part).decode() for part in (salt, digest))
         return "$".join(("scrypt", str(COST), "1", "1", *words))
 
 
-def users_of(broker: Broker) -> Access:
-    """What a node with users has."""
+def users_of(broker: Broker, process: str) -> Access:
+    """What a node with users has. process: tells it from others of the run."""
     access = access_with(
         KEY,
         User(FIRST, is_super=True),
@@ -41,4 +46,4 @@ def users_of(broker: Broker) -> Access:
         lambda: not broker.replication.may_be_behind(),
         broker.times.wall_ms,
     )
-    return replace(access, seal=CheapSeal(KEY))
+    return replace(access, seal=CheapSeal(KEY, process))

@@ -160,7 +160,8 @@ class Services:
         without_budget(self.loop)
         self._validated = 0  # so many callbacks had run when the broker was last asked
         self.broker = self.loop.run_now(self._make)
-        self.access = users_of(self.broker) if node.setup.users else None
+        process = f"{node.name}:{node.boot}"
+        self.access = users_of(self.broker, process) if node.setup.users else None
         self.rpc = SimServer(node, self._methods(), self._spawn, self._failed)  # type: ignore[arg-type]
         self.rpc.answered = self._answered
         self.loop.run_now(self._start)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from sim.accesshistory import OK, REFUSED, AccessHistory
-from sim.accesslog import AccessLog, Said
+from sim.accesslog import AccessLog, Proof, Said
+from sim.nodeusers import KEY, CheapSeal
 from sim.witness import Violation
 
 
@@ -32,6 +33,7 @@ def rights(name: str, *entries: tuple[str, str, str]) -> dict[str, Any]:
 
 
 ROOT = user("root", is_super=True)
+PW, PW2 = (CheapSeal(KEY, "test").hash_password("u", word, b"salt") for word in ("pw", "pw2"))
 
 
 def said(*changes: dict[str, Any]) -> Said:
@@ -59,6 +61,18 @@ def test_a_disabled_user_proves_nothing() -> None:
     assert not said(user("u")).proves("u", "other")
     assert not said(user("u", on=False)).proves("u", "hash")
     assert not said().proves("u", "")
+
+
+def test_a_token_ends_for_good_and_a_password_is_good_again() -> None:
+    first, deleted = user("u", PW), {"op": "delete_user", "user": "u"}
+    token, password = Proof("u", era=said(first).eras["u"]), Proof("u", "pw")
+    assert said(first).admits(token)
+    assert said(first, first).admits(token), "nothing has changed"
+    for changes in ([user("u", PW2)], [user("u", PW, on=False)], [deleted]):
+        assert not said(first, *changes).admits(token)
+        assert not said(first, *changes).admits(password)
+        assert not said(first, *changes, first).admits(token)
+        assert said(first, *changes, first).admits(password)
 
 
 @pytest.mark.parametrize(
@@ -107,13 +121,13 @@ def test_an_acknowledged_change_must_be_in_the_log() -> None:
     history = AccessHistory()
     change = history.begin("user", "u", "pw", 0)
     change.outcome = OK
-    assert history.place(change, [ROOT, user("u", "pw")]) == 1
-    history.check([user("u", "pw")])
-    for records in ([], [user("u", "other")], [user("v", "pw")]):
+    assert history.place(change, [ROOT, user("u", PW)]) == 1
+    history.check([user("u", PW)])
+    for records in ([], [user("u", PW2)], [user("v", PW)]):
         with pytest.raises(Violation, match="confirmed"):
             history.place(change, records)
     with pytest.raises(Violation, match="lost"):
-        history.check([user("u", "other")])
+        history.check([user("u", PW2)])
 
 
 def test_a_refused_change_must_not_be_in_the_log() -> None:
@@ -122,7 +136,7 @@ def test_a_refused_change_must_not_be_in_the_log() -> None:
     history.check([])
     history.begin("user", "u", "pw2", 0)
     with pytest.raises(Violation, match="refused"):
-        history.check([user("u", "pw")])
+        history.check([user("u", PW)])
 
 
 def test_what_nobody_asked_for_must_not_be_in_the_log() -> None:

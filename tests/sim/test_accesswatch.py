@@ -8,6 +8,7 @@ import pytest
 
 from duolog_server.node.identity.access.gate import Principal
 from duolog_server.node.identity.rights.resources import Action, Kind, Need, Resource
+from sim.accesslog import Proof
 from sim.accesswatch import AccessWatch, compare
 from sim.channels import Caller
 from sim.confirmedtables import ConfirmedTables
@@ -90,7 +91,7 @@ def test_a_node_that_denies_has_all_that_is_acknowledged(watch: AccessWatch) -> 
 
 
 def test_nobody_is_taken_for_another_user(watch: AccessWatch) -> None:
-    watch.proofs["Basic x"] = "u", "hash"
+    watch.proofs["Basic x"] = Proof("u", era=1)
     watch.recognised(node_at(2), Caller("Basic x"), U)
     watch.recognised(node_at(2), Caller(certificate="root"), SUPER)
     assert failure(watch) == ""
@@ -99,7 +100,7 @@ def test_nobody_is_taken_for_another_user(watch: AccessWatch) -> None:
 
 
 def test_a_user_that_proves_who_it_is_is_known(watch: AccessWatch) -> None:
-    watch.proofs["Basic x"] = "u", "hash"
+    watch.proofs["Basic x"] = Proof("u", era=1)
     said = watch.said(node_at(2))
     watch.unrecognised(node_at(3), Caller("Basic x"), said)
     watch.unrecognised(node_at(2), Caller(certificate="v"), said)
