@@ -14,6 +14,7 @@ from duolog_server.store.accesstables import AccessTables
 from duolog_server.store.births import Births
 from duolog_server.store.delay import SCHEDULE_TOPIC
 from duolog_server.store.errors import BadGroup, BadMessage
+from duolog_server.store.lightqueues import is_light
 
 SYSTEM_PREFIX = "DUOLOG_SYS_"
 SYSTEM_TOPIC = SYSTEM_PREFIX + "METADATA"
@@ -338,6 +339,11 @@ class Metadata:
 
         Group, topic, queue id, offset and end of each that was lowered; no group: a delay level.
         """
+
+        def is_known(topic: str) -> bool:
+            # A light queue without entries may have lost them, and goes on where it ended.
+            return topic in self.topics or (is_light(topic) and end_of(topic, 0) > 0)
+
         found = []
         for level, offset in self.delay_offsets.items():
             end = end_of(SCHEDULE_TOPIC, level - 1)
@@ -345,15 +351,15 @@ class Metadata:
                 self.delay_offsets[level] = end
                 found.append(("", SCHEDULE_TOPIC, level - 1, offset, end))
         for (topic, group), row in self.offsets.items():
-            if topic not in self.topics:
-                continue  # or a light queue, which may be gone and goes on where it ended
+            if not is_known(topic):
+                continue
             for queue_id, offset in row.items():
                 end = end_of(topic, queue_id)
                 if offset > end:
                     row[queue_id] = end
                     found.append((group, topic, queue_id, offset, end))
         for (topic, group), queues in list(self.done.items()):
-            for queue_id, ranges in list(queues.items()) if topic in self.topics else ():
+            for queue_id, ranges in list(queues.items()) if is_known(topic) else ():
                 end = end_of(topic, queue_id)
                 if ranges and ranges[-1][1] > end:
                     kept = [[first, min(last, end)] for first, last in ranges if first < end]

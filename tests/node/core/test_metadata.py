@@ -155,6 +155,9 @@ async def test_tables_that_are_newer_than_the_log_hide_no_message_that_comes(
     tables, reached = broker.metadata._tables, broker.store.next_offset
     ahead = {"0": 23, "1": 2}
     tables._apply_offsets({"group": "G", "offsets": {"A": ahead}, "done": {"A": {"1": [[3, 9]]}}})
+    light = {"%LMQ%$here": {"0": 9}, "%LMQ%$gone": {"0": 9}}  # the first has 4 messages
+    tables._apply_offsets({"group": "G", "offsets": light})
+    broker.store.topic_queue_table["%LMQ%$here", 0] = 4
     tables._apply_delays({"offsets": {"1": 5}})
     tables.changes += 1
     await broker.metadata.save()
@@ -164,6 +167,8 @@ async def test_tables_that_are_newer_than_the_log_hide_no_message_that_comes(
         assert loaded.tables.offsets["A", "G"] == {0: 20, 1: 0, 2: 0}
         assert loaded.tables.delay_offsets[1] == 0
         assert loaded.tables.acknowledged("G", "A", 1) == []
+        assert loaded.tables.offsets["%LMQ%$here", "G"] == {0: 4}
+        assert loaded.tables.offsets["%LMQ%$gone", "G"] == {0: 9}, "it goes on where it ended"
         if not again:
             broker.metadata.promoted()  # as a slave that becomes the master
             assert tables_of(broker.metadata)["offsets"] == tables_of(loaded)["offsets"]
