@@ -9,6 +9,7 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from sim.accesscalls import AccessCalls
+from sim.accesshistory import REFUSED
 from sim.channels import Caller
 from sim.credentials import ROOT, SHARED, USERS
 
@@ -69,6 +70,8 @@ class AccessAdmins:
                 mark = credentials.new_password(name, number)
             put = wire.PutUserRequest(user=name, password=known[-1])
             await self._calls.make(access, "PutUser", put, ("user", name, mark))
+            if mark and self._calls.history.changes[number].outcome == REFUSED:
+                known.remove(mark)  # so that it is never made
         elif how < 0.7:
             put = wire.PutUserRequest(user=name)
             put.disabled = self._chance.random() < 0.6

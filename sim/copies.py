@@ -128,8 +128,8 @@ class Copies:
         if CONFIG in parts and not (cluster.elected and (copy.knows or CHECKPOINT not in parts)):
             return ""  # a slave may not know any more that its master acknowledges confirmed bytes
         if LOG not in parts:
-            told = CONFIG in parts and self._of_an_earlier_run(copy)
-            sound = node.up and self._is_sound(node) and (not told or self._may_lead(others))
+            older = CONFIG in parts and self._of_an_earlier_run(copy)
+            sound = node.up and self._is_sound(node) and (not older or self._may_lead(others))
             return NOTHING_LOST if sound else ""
         if CONFIG in parts and self._of_an_earlier_run(copy) and self._may_lead(others):
             return EARLIER_RUN

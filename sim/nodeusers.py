@@ -23,12 +23,12 @@ class CheapSeal(Seal):
     def __init__(self, key: bytes, process: str) -> None:
         """process: which salts it draws."""
         super().__init__(key)
-        self._process, self._drawn = process, 0
+        self._process, self._salts = process, 0
 
     def fresh_salt(self) -> bytes:
         """See Seal."""
-        self._drawn += 1
-        return hashlib.sha256(f"{self._process}:{self._drawn}".encode()).digest()[:SALT_BYTES]
+        self._salts += 1
+        return hashlib.sha256(f"{self._process}:{self._salts}".encode()).digest()[:SALT_BYTES]
 
     def hash_password(self, user: str, password: str, salt: bytes = b"") -> str:
         """See Seal."""
