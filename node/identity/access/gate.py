@@ -183,13 +183,20 @@ class Gate:
         user = self.user(name)
         if password.startswith(PREFIX):
             return self._by_token(name, user, password, source)
-        stored = user.password if user is not None else ""
-        mark = hmac.digest(self._salt, f"{name}:{password}".encode(), hashlib.sha256)
-        if user is None or self._right.get(mark) != stored:
+        while True:
+            stored = user.password if user is not None else ""
+            mark = hmac.digest(self._salt, f"{name}:{password}".encode(), hashlib.sha256)
+            if user is not None and self._right.get(mark) == stored:
+                break
             right = await self._compare((source, mark, stored), password)
-            if not right or user is None:
+            if right and user is not None:
+                self._remember(mark, stored)
+                break
+            # Refused is what is wrong by the tables of now: this node may have become the master
+            # meanwhile, and its caller is not told to ask another one then.
+            before, user = stored, self.user(name)
+            if before == (user.password if user is not None else ""):
                 raise sdk.Unauthenticated(f"user {name!r}: {UNKNOWN}")
-            self._remember(mark, stored)
         return Principal(name, user.credentials, source)
 
     def _by_token(self, name: str, user: User | None, token: str, source: str) -> Principal:

@@ -190,6 +190,32 @@ async def test_rights_that_cannot_be_read_are_none(place: Place) -> None:
         place.gate.check(alice, [PUB])
 
 
+async def test_a_login_is_refused_by_the_tables_of_the_moment_when_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A slave that becomes the master while it compares does not refuse whom it knows by then."""
+    place = Place(monkeypatch, User("root", is_super=True, password=HASHES["right"]))
+    place.knows = False
+
+    def elected(password: str, stored: str) -> bool:
+        place.knows = True
+        return is_password(password, stored)
+
+    monkeypatch.setattr(module, "is_password", elected)
+    assert (await place.gate.by_password(header("root"), "")).name == "root"
+    place.put("carol", "other")
+
+    def changed(password: str, stored: str) -> bool:
+        if stored == HASHES["other"]:
+            place.put("carol")
+        return is_password(password, stored)
+
+    monkeypatch.setattr(module, "is_password", changed)
+    assert (await place.gate.by_password(header("carol"), "")).name == "carol"
+    with pytest.raises(duolog.Unauthenticated, match="wrong"):
+        await place.gate.by_password(header("carol", "neither"), "")
+
+
 async def test_the_first_user_counts_while_there_is_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
