@@ -277,6 +277,7 @@ class Metadata:
             "messages": before.get("messages", 0) + count,
             "batchMessages": count,
             "lost": before.get("lost", 0),
+            "batchLost": 0,
         }
         self._forget_sink()
 
@@ -296,7 +297,8 @@ class Metadata:
         row = self.sinks.get(str(change["sink"]))
         if row is not None and row["batch"] == int(change["batch"]):
             if row["staged"]:  # otherwise it was applied before
-                row["lost"] = row.get("lost", 0) + int(change.get("lost", 0))
+                row["batchLost"] = int(change.get("lost", 0))
+                row["lost"] = row.get("lost", 0) + row["batchLost"]
             row["done"] = max(row["done"], int(change["done"]))
             if row["done"] >= len(row["staged"]):
                 row["staged"] = []  # the batch is complete

@@ -19,6 +19,7 @@ from duolog import _errors as sdk
 from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
+from duolog_server.node.core.births import since
 from duolog_server.node.core.core import Core
 from duolog_server.node.engine.log import Outcome
 from duolog_server.node.identity.quotas.quotas import Who
@@ -177,7 +178,7 @@ class PublishService:
         _check_sink(sink)
         staged = self._checked(data, host, user)
         self._sends.charge(Who.at(user, host.address), staged)
-        text = f"SINK\x01{sink}\x02COUNT\x01{staged.columns.count}"
+        text = f"SINK\x01{sink}\x02COUNT\x01{staged.columns.count}\x02TARGET\x01{staged.topic}"
         columns = Columns.of([data], [text.encode()])
         batch = PutBatch(STAGED_TOPIC, QUEUE, columns, core.times.wall_ms(), host)
         result = await core.log.put_and_wait(batch)
@@ -252,6 +253,8 @@ class PublishService:
             # Of two concurrent calls, the other one may have been first.
             before = row is None or row["batch"] != batch or row["staged"] != staged
         await self._finish(sink)
+        if row is not None and row["batch"] == batch and row.get("batchLost"):
+            raise _lost(row["batchLost"])  # whoever was told first may not be there any more
         await self._readable()
         return before
 
@@ -283,18 +286,25 @@ class PublishService:
             )
 
     async def _staged_messages(self, sink: str, staged: list[int]) -> int:
-        """The number of messages in a staged request.
+        """The number of messages in staged requests.
 
-        Raises BadRequest if it belongs to another sink.
+        Raises BadRequest if one belongs to another sink, NoSuchMessage if its topic was deleted.
         """
         count = 0
         for offset in staged:
             record = await self._staged(offset)
             if record.properties.get("SINK") != sink:
                 raise sdk.BadRequest(f"staged request {offset} belongs to another sink")
-            known = record.properties.get("COUNT")  # an older version did not store it
+            known = record.properties.get("COUNT")  # version 0.1.0 stores no TARGET
+            topic = record.properties.get("TARGET") or _parsed(record.body).topic
+            if topic not in self._core.metadata.topics or self._is_too_old(record, topic):
+                raise sdk.NoSuchMessage(f"staged request {offset}: {_deleted(topic)}")
             count += int(known) if known else _count(_parsed(record.body))
         return count
+
+    def _is_too_old(self, staged: Record, topic: str) -> bool:
+        """Whether it was staged for a deleted topic of that name."""
+        return staged.physical_offset < since(self._core.metadata.tables.births, topic, "")
 
     async def _staged(self, offset: int) -> Record:
         """The record of a staged request.
@@ -373,6 +383,9 @@ class PublishService:
                 lost.append(str(error))
                 continue
             request = _parsed(record.body)
+            if self._is_too_old(record, request.topic):
+                lost.append(f"{request.topic}: {_deleted(request.topic)}")
+                continue
             request.producer_id, request.sequence = producer, at * _SEQUENCES
             earlier = earlier or _Earlier(self._core, producer, record.physical_offset)
             future = await self._put(request, record, lost, earlier)
@@ -391,7 +404,7 @@ class PublishService:
             log.error(
                 "parts of a published batch are lost", sink=sink, parts=len(lost), reason=lost[0]
             )
-            raise sdk.NoSuchMessage(f"{len(lost)} parts of a published batch are lost: {lost[0]}")
+            raise _lost(len(lost), f": {lost[0]}")
 
     async def _put(
         self, request: wire.AppendRequest, staged: Record, lost: list[str], earlier: _Earlier
@@ -433,6 +446,14 @@ class PublishService:
             if loop.time() >= deadline:
                 raise sdk.Busy(reason)
             await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _deleted(topic: str) -> str:
+    return f"topic {topic!r} was deleted after it was staged"
+
+
+def _lost(parts: int, reason: str = "") -> sdk.NoSuchMessage:
+    return sdk.NoSuchMessage(f"{parts} parts of a published batch are lost{reason}")
 
 
 def _count(request: wire.AppendRequest) -> int:

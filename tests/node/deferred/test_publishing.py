@@ -424,16 +424,56 @@ async def test_reads_prefer_slaves(start_node: StartNode, tmp_path: Path) -> Non
         assert sorted(out.values()) == [0, 1]
 
 
-async def test_a_part_that_can_no_longer_be_stored_is_reported(client: duolog.Client) -> None:
+async def test_what_was_staged_for_a_deleted_topic_is_not_published(client: duolog.Client) -> None:
+    """All of a batch or nothing of it, and nothing to a topic that only has the name."""
     await client.admin.create_topic("gone", 1)
     sink = await client.sink("s")
     staged = [await stage(sink, b"1", topic="gone"), await stage(sink, b"2")]
     await client.admin.delete_topic("gone")
-    with pytest.raises(duolog.NoSuchMessage, match="1 parts of a published batch are lost: gone"):
-        await sink.publish(0, staged)
+    for _ in range(2):
+        with pytest.raises(duolog.NoSuchMessage, match="'gone' was deleted"):
+            await sink.publish(0, staged)
+        await client.admin.create_topic("gone", 1)
+    assert (await client.pull("gone", 0, 0)).body_list() == await stored(client) == []
+    staged[0] = await stage(sink, b"1", topic="gone")
+    assert await sink.publish(0, staged) is False
+    assert (await client.pull("gone", 0, 0)).body_list() == [b"1"]
     assert await stored(client) == [b"2"]
-    assert await sink.publish(0, staged) is True
-    assert await sink.state() == SinkState(0, 1, 2, 2, 1, "", "")
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_part_that_can_no_longer_be_stored_is_reported_to_everybody_who_publishes_it(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Its topic is deleted, or made again, while the batch is stored."""
+    node = await start_node()
+    service = broker_of(node).publishes
+    unseen = service._staged
+    async with duolog.Client(f"127.0.0.1:{node.port}", timeout=10) as client:
+        for topic in ("T", "gone"):
+            await client.admin.create_topic(topic, 1)
+        sink = await client.sink("s")
+        staged = [await stage(sink, b"1", topic="gone"), await stage(sink, b"2")]
+
+        async def deleting(offset: int) -> object:
+            if service.state("s").known and "gone" in broker_of(node).metadata.topics:
+                monkeypatch.undo()
+                await client.admin.delete_topic("gone")
+                if again:
+                    await client.admin.create_topic("gone", 1)
+            return await unseen(offset)
+
+        monkeypatch.setattr(service, "_staged", deleting)
+        for _ in range(2):
+            with pytest.raises(duolog.NoSuchMessage, match="1 parts of a published batch are lost"):
+                await sink.publish(0, staged)
+        state = await sink.state()
+        assert state is not None
+        assert state.lost_parts == 1
+        assert await stored(client) == [b"2"]
+        if again:
+            assert (await client.pull("gone", 0, 0)).body_list() == []
+        assert await sink.publish(1, [await stage(sink, b"3")]) is False
 
 
 async def test_the_contents_of_a_sink_are_fixed_by_its_first_batch(
