@@ -590,7 +590,7 @@ class PopService:
     async def to_dead_letters(self, group: str, handle: Handle) -> bool:
         """Store a message in the group's dead-letter topic and finish it.
 
-        Raises the errors of `store_again`.
+        Raises the errors of `send_back`; after ResultUnknown, a repeat stores it no second time.
         """
         found = self._lease(group, handle)
         if found is None:
@@ -598,15 +598,20 @@ class PopService:
         key, state, _ = found
         record = self._record(key, handle.offset)
         state.put_off(handle.offset, self._in(MOVE_MS))  # so that it is not moved twice
+        stored = False
         try:
             await self._retry.to_dead_letters(group, record)
-        except BaseException:
-            if handle.offset in state.leases:
-                state.put_off(handle.offset, self._in(AGAIN_MS))
+            stored = True
+        except sdk.ResultUnknown:
+            stored = True
             raise
-        if self._queues.get(key) is state:
-            self._finish(key, state, handle.offset)
-        self._settle(group, handle)
+        finally:
+            if stored:
+                if self._queues.get(key) is state:
+                    self._finish(key, state, handle.offset)
+                self._settle(group, handle)
+            elif handle.offset in state.leases:
+                state.put_off(handle.offset, self._in(AGAIN_MS))
         return True
 
     def _record(self, key: QueueKey, offset: int) -> Record:
@@ -655,15 +660,19 @@ class PopService:
                 tasks.create_task(self._move(key, state, ended))
 
     async def _move(self, key: QueueKey, state: PopQueue, offsets: list[int]) -> None:
-        """Store a message that was not acknowledged again, for another attempt."""
+        """Store a message that was not acknowledged again, for another attempt.
+
+        A copy that is stored and not confirmed is as good: what records that the group is done with
+        the message comes behind it in the log, so both are lost, or none.
+        """
         topic, _, group = key
         for offset in offsets:
             if self._queues.get(key) is not state:
                 return  # deleted, or reset
             try:
                 await self._retry.store_again(group, topic, self._record(key, offset))
-            except sdk.NoSuchMessage:
-                pass  # retention deleted it
+            except (sdk.NoSuchMessage, sdk.ResultUnknown):
+                pass  # retention deleted it; or its copy is stored
             except (sdk.DuologError, StoreError) as error:
                 log.warning(
                     "cannot store a message for its next attempt yet",

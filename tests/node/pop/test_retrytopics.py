@@ -1,16 +1,26 @@
-"""Retry topics: whose copies are in one."""
+"""Retry topics: whose copies are in one, and how often."""
 
+from dataclasses import replace
 from itertools import accumulate
 
+import duolog
 import numpy as np
 import pytest
 
+from duolog_server.node.filters.tagfilter import EVERYTHING
+from duolog_server.node.pop import popservice
+from duolog_server.node.pop.popservice import PopRequest
 from duolog_server.node.pop.retrytopics import copies_from
-from duolog_server.store.grouptopics import retry_topic
+from duolog_server.serve.server import Node
+from duolog_server.store.grouptopics import dead_letter_topic, retry_topic
 from duolog_server.store.kernels import decode
 from duolog_server.store.kernels.jit import I64
+from duolog_server.store.messagestore import PutBatch, PutResult
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.reader import GetMessageStatus, GetResult
+from duolog_server.store.status import PutMessageStatus
+from tests.node.replicas import broker_of
+from tests.until import until
 
 
 def _read(origins: list[str]) -> GetResult:
@@ -42,3 +52,32 @@ def test_dead_letters_that_failed_again_are_their_own_groups() -> None:
     read = _read(["T", "%DLQ%h"])
     found = copies_from("%DLQ%h", retry_topic("g", "%DLQ%h"), read)
     assert found.count == 2
+
+
+@pytest.mark.parametrize("by", ["its lease ends", "its consumer gives it up"])
+async def test_a_copy_that_no_slave_confirmed_is_stored_once(
+    node: Node, client: duolog.Client, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """It lies before the progress of its group in the log: both are lost, or none."""
+    broker = broker_of(node)
+    async with client.producer() as producer:
+        await producer.send("T", b"x", queue_id=0)
+    await until(lambda: broker.store.queue_range("T", 0) == (0, 1))
+    put = broker.log.put_and_wait
+
+    async def unconfirmed(batch: PutBatch) -> PutResult:
+        return replace(await put(batch), status=PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
+
+    monkeypatch.setattr(broker.log, "put_and_wait", unconfirmed)
+    monkeypatch.setattr(popservice, "AGAIN_MS", 0)
+    ends = by == "its lease ends"
+    request = PopRequest("g", "T", 0, 1, 1 if ends else 60_000, "c", EVERYTHING)
+    (popped,) = broker.pop.pop(request, broker.times.mono_ms())
+    copies = retry_topic("g", "T") if ends else dead_letter_topic("g")
+    if not ends:
+        with pytest.raises(duolog.ResultUnknown):
+            await broker.pop.to_dead_letters("g", popped.handle)
+        assert await broker.pop.to_dead_letters("g", popped.handle), "a repeat"
+    stored = broker.store.next_offset
+    await until(lambda: broker.pop.status()["messages_leased"] == 0 or stored(copies, 0) > 1)
+    assert (stored(copies, 0), stored(retry_topic("g", "T"), 0)) == (1, int(ends))
