@@ -351,15 +351,14 @@ class TransactionService:
             raise sdk.BadRequest("name the producer group of the half messages")
         wanted = sorted(set(origins))
         halves = await self._reaching(wanted)
-        found = []
+        found: list[Half] = []
+        too_old: list[Half] = []
         for origin in wanted:
             half = halves.get(origin)
             if half is not None:
                 _check_group(origin, half.group, group)
-                found.append(half)
+                (too_old if commit and self.is_too_old(half) else found).append(half)
         decided = [origin for origin in wanted if halves.get(origin) is None]
-        too_old = [half for half in found if commit and self.is_too_old(half)]
-        found = [half for half in found if half not in too_old]
         if found:
             await self._end(halves, found, commit)
         for origin in decided:

@@ -10,12 +10,14 @@ import pytest
 
 from duolog_server.node.core.births import since
 from duolog_server.node.deferred.delayservice import TIMER_TOPIC
+from duolog_server.node.deferred.halfmessages import Half
 from duolog_server.node.deferred.transactionservice import DISCARD_TOPIC, Check
 from duolog_server.ops.inspection.deadletters.places import letters_page
 from duolog_server.ops.inspection.deadletters.redelivery import Bounds, redeliver
 from duolog_server.ops.inspection.doctor.consumers import diagnose_groups
 from duolog_server.serve.server import Node
 from duolog_server.store.births import Births
+from duolog_server.store.clocks import MonoMs
 from duolog_server.store.delay import SCHEDULE_TOPIC
 from duolog_server.store.metadata import Metadata, Snapshot
 from tests.compat.grpc.api import Api
@@ -120,6 +122,23 @@ async def test_a_topic_that_is_made_again_gets_nothing_that_waited_for_the_delet
         for topic, queue in ((SCHEDULE_TOPIC, 1), (TIMER_TOPIC, 0)):
             assert broker.store.queue_range(topic, queue)[1] >= 2
     await api.close()
+
+
+async def test_many_half_messages_of_a_deleted_topic_are_told_without_comparing_each_with_all(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request may name 100,000."""
+    transactions = broker_of(await start_node()).transactions
+    halves = [Half(k, k, "tx", 0, MonoMs(0), "T") for k in range(3)]
+
+    async def known(_: object) -> dict[int, Half]:
+        return {half.origin: half for half in halves}
+
+    monkeypatch.setattr(transactions, "_reaching", known)
+    monkeypatch.setattr(transactions, "_is_too_old", lambda _: True)
+    monkeypatch.setattr(Half, "__eq__", lambda *_: pytest.fail("two were compared"))
+    with pytest.raises(duolog.UnknownTopic, match="half message 0 was sent"):
+        await transactions.end(range(3), True, "tx")
 
 
 async def test_a_half_message_whose_topic_is_made_again_while_its_producer_is_asked_is_dropped(
