@@ -74,11 +74,15 @@ class Commits:
     async def store(self) -> None:
         """Store what was gathered. What a node cannot store, its clients commit again elsewhere."""
         for group in list(self._gathered):
-            gathered = list(self._gathered.get(group, {}).items())
-            for first in range(0, len(gathered), TOGETHER_MAX):
-                await self._store(group, dict(gathered[first : first + TOGETHER_MAX]))
+            keys = list(self._gathered.get(group, ()))
+            for first in range(0, len(keys), TOGETHER_MAX):
+                queues = self._gathered.get(group, {})  # a group may be deleted meanwhile
+                some = keys[first : first + TOGETHER_MAX]
+                await self._store(group, {key: queues[key] for key in some if key in queues})
 
     async def _store(self, group: str, queues: dict[QueueKey, int]) -> None:
+        if not queues:
+            return
         offsets: dict[str, dict[int, int]] = {}
         for (topic, queue_id), offset in queues.items():
             offsets.setdefault(topic, {})[queue_id] = offset

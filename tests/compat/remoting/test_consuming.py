@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import duolog
 import pytest
@@ -13,6 +15,7 @@ from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command, Serialization
 from duolog_server.compat.remoting.codec.heartbeats import EXPRESSION_CHARACTERS_MAX
 from duolog_server.compat.remoting.consuming import clients
+from duolog_server.compat.remoting.consuming.offsets import TOGETHER_MAX, Commits
 from duolog_server.compat.remoting.port.connection import Connection
 from duolog_server.node.core import turnbudget
 from duolog_server.serve.server import Node
@@ -342,6 +345,25 @@ async def test_many_commits_at_once_are_stored(node: Node, remoting: Remoting) -
             await asyncio.sleep(0.02)
     for topic in topics:
         assert {tables.committed("g", topic, queue_id) for queue_id in range(1024)} == {1 << 60}
+
+
+async def test_of_a_group_that_is_deleted_while_its_commits_are_stored_the_rest_is_not() -> None:
+    stored: list[dict[str, dict[int, int]]] = []
+    deleted: list[Callable[[str], None]] = []
+
+    async def commit(group: str, offsets: dict[str, dict[int, int]]) -> None:
+        stored.append(offsets)
+        if len(stored) == 1:
+            deleted[0](group)
+            commits.note(group, ("T", TOGETHER_MAX), 5)  # by the one that is made again
+
+    metadata = SimpleNamespace(commit=commit, group_deleted=deleted)
+    commits = Commits(cast(Any, SimpleNamespace(metadata=metadata)))
+    for queue_id in range(TOGETHER_MAX + 2):
+        commits.note("g", ("T", queue_id), 100)
+    await commits.store()
+    assert stored[1:] == [{"T": {TOGETHER_MAX: 5}}]
+    assert commits._count == 0
 
 
 async def test_a_pull_commits_as_well(remoting: Remoting) -> None:
