@@ -7,6 +7,7 @@ read on once there is room for all of it; until then the rest stays with the cli
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Any
 
 from duolog_server.node.net.fair_reads import ReadingTurns
 from duolog_server.node.net.receive_budget import Arriving, Pace
@@ -22,11 +23,16 @@ class PortReading(asyncio.BufferedProtocol):
         pace: how fast the client sends.
     """
 
-    def __init__(self, arriving: Arriving, turns: ReadingTurns) -> None:
-        """arriving: the room for long frames that have not arrived whole. turns: the port's."""
+    def __init__(
+        self, arriving: Arriving, turns: ReadingTurns, joined: Callable[[Any, bool], bool]
+    ) -> None:
+        """arriving: the room for long frames that have not arrived whole. turns: the port's.
+        joined: is told of its beginning (which it may refuse) and its end.
+        """
         self.pace = Pace()
         self._turns = turns
         self._arriving = arriving
+        self._joined = joined
         self._transport: asyncio.Transport | None = None
         self._lost = False
         self._held: set[object] = set()  # what reading waits for
@@ -51,6 +57,27 @@ class PortReading(asyncio.BufferedProtocol):
     def _end(self) -> None:
         """Nothing comes any more, and nothing is answered."""
         raise NotImplementedError
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self._end()
+        self._joined(self, False)
+        self._transport = None  # of TLS: 256 KiB, until the collector looked at all that is old
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """End it, once what was written is out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    @property
+    def _is_over(self) -> bool:
+        """Nothing is handled any more, nor written: asyncio logs writes to a broken connection."""
+        return self._lost or self._transport is None or self._transport.is_closing()
 
     # -- reading -------------------------------------------------------------------------------
 

@@ -72,9 +72,8 @@ class Connection(PortReading):
 
     def __init__(self, terms: Terms, joined: Callable[["Connection", bool], bool]) -> None:
         """joined: is told of its beginning (which it may refuse) and its end."""
-        super().__init__(terms.arriving, terms.turns)
+        super().__init__(terms.arriving, terms.turns, joined)
         self._terms = terms
-        self._joined = joined
         self._reader = FrameReader(terms.frame_bytes_max, frame_memory)
         self.host = Host("0.0.0.0", 0)
         self.certificate = ""
@@ -117,12 +116,6 @@ class Connection(PortReading):
             log.warning("remoting: connection refused", peer=self.name, reason=str(refused))
             self.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
-        self._end()
-        self._joined(self, False)
-        self._transport = None  # of TLS: 256 KiB, until the collector looked at all that is old
-
     def _end(self) -> None:
         """Nothing comes any more, and nothing is answered."""
         if self._lost:
@@ -134,16 +127,6 @@ class Connection(PortReading):
         if self._admitted:
             self._terms.desk.left(self)
         self._tell_taken()
-
-    def abort(self) -> None:
-        """End it at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def close(self) -> None:
-        """End it, once what was written is out."""
-        if self._transport is not None:
-            self._transport.close()
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -168,10 +151,6 @@ class Connection(PortReading):
         self._arrived(len(data))
         if self._held and self._reader.held_bytes > SHORT_BYTES:
             self._refuse("more came with the end of its handshake than is kept")
-
-    @property
-    def _is_over(self) -> bool:
-        return self._lost or self._transport is None or self._transport.is_closing()
 
     def _arrived(self, size: int) -> None:
         self._idle = 0

@@ -6,21 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import structlog
-from duolog._background import Background
 from duolog._busypoll import busy_poll
 
 from duolog_server.compat.remoting.port.connection import Connection, Terms
 from duolog_server.compat.remoting.port.dispatcher import Desk
 from duolog_server.compat.remoting.port.tls_sniffer import Doorway
-from duolog_server.node.net.accept_limiter import Listening, listen
-from duolog_server.node.net.connections import Connected, PortConnections
+from duolog_server.node.net.connections import Connected
 from duolog_server.node.net.handshakes import Handshakes
-from duolog_server.node.net.receive_budget import Arriving
+from duolog_server.node.net.port_server import SHORT_CALLS_MAX, PortServer
 from duolog_server.node.runtime.config import LimitsSection
 
 log = structlog.get_logger("duolog.remoting")
-
-SHORT_CALLS_MAX = 1024  # of one connection, beside those that wait for messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,51 +27,28 @@ class Secured:
     only: bool
 
 
-class RemotingServer:
-    """Listens for clients of the remoting protocol.
-
-    Attributes:
-        port: where it listens; 0 before.
-    """
+class RemotingServer(PortServer[Connected]):
+    """Listens for clients of the remoting protocol."""
 
     def __init__(
         self, desk: Desk, limits: LimitsSection, failed: Callable[[Exception], None]
     ) -> None:
         """failed: is told of a bug in what all connections share."""
-        self.port = 0
-        self._calls = Background(failed)
-        self._ticking = Background(failed)
-        self._connections: PortConnections[Connected] = PortConnections(
+        super().__init__(
             limits,
+            failed,
             lambda address, reason: log.warning(
                 "remoting: too many connections", address=address, reason=reason
             ),
         )
-        self._servers: list[Listening] = []
-        self._handshakes: Handshakes | None = None
         self._made: Callable[[], asyncio.BaseProtocol] = self._connection
         self._terms = Terms(
             desk,
             self._calls.start,
             limits.request_bytes_max,
             limits.polls_max + SHORT_CALLS_MAX,
-            Arriving(limits.arriving_bytes_max),
+            self._arriving,
         )
-
-    @property
-    def connections(self) -> int:
-        """Open connections."""
-        return len(self._connections)
-
-    @property
-    def refused(self) -> int:
-        """Connections that were too many."""
-        return self._connections.refused
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes of the room for long frames that have not arrived whole."""
-        return self._terms.arriving.taken
 
     async def start(
         self, host: str, port: int, tls: Secured | None = None, busy_poll_us: int = 0
@@ -88,17 +61,11 @@ class RemotingServer:
         if tls is not None:
             self._handshakes = Handshakes(tls.context)
             self._made = self._doorways(self._handshakes, tls.only)
-        self.port = await self._listen(host, port)
-        self._ticking.start(self._connections.tick())
+        await self._serve(self._made, host, port)
 
     async def listen_also(self, host: str, port: int) -> None:
         """Serve the same at a second port, after `start`. Raises OSError."""
-        await self._listen(host, port)
-
-    async def _listen(self, host: str, port: int) -> int:
-        server = await listen(self._made, host, port)
-        self._servers.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        await self._serve(self._made, host, port)
 
     def _connection(self) -> Connection:
         return Connection(self._terms, self._connections.joined)
@@ -106,15 +73,6 @@ class RemotingServer:
     def _doorways(self, handshakes: Handshakes, only: bool) -> Callable[[], Doorway]:
         joined, arrivals = self._connections.joined, self._terms.arrivals
         return lambda: Doorway(handshakes, joined, self._connection, arrivals, only)
-
-    async def stop(self, grace: float) -> None:
-        """Serve no more requests, let those under way end for so many seconds, close."""
-        for server in self._servers:
-            server.close()
-        if self._handshakes is not None:
-            await self._handshakes.stop()
-        await self._connections.stop(grace, self._calls)
-        await self._ticking.stop()
 
 
 __all__ = ["RemotingServer", "Secured"]

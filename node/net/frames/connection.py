@@ -84,9 +84,8 @@ class Connection(PortReading):
 
     def __init__(self, terms: Terms, joined: Callable[["Connection", bool], bool]) -> None:
         """joined: is told of its beginning (which it may refuse) and its end."""
-        super().__init__(terms.arriving, terms.turns)
+        super().__init__(terms.arriving, terms.turns, joined)
         self._terms = terms
-        self._joined = joined
         self._reader = FrameReader(frames.GREETING_BYTES, STRANGER_BYTES)
         self.peer = ""
         self._host: Host | None = None
@@ -114,12 +113,6 @@ class Connection(PortReading):
         if not self._joined(self, True):
             self.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
-        self._end()
-        self._joined(self, False)
-        self._transport = None  # of TLS: 256 KiB, until the collector looked at all that is old
-
     @property
     def address(self) -> str:
         """The client's, without its port."""
@@ -139,11 +132,6 @@ class Connection(PortReading):
         for call in list(self._calls.values()):
             call.cancel()
         self._tell_taken()
-
-    def abort(self) -> None:
-        """End it at once."""
-        if self._transport is not None:
-            self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See asyncio."""
@@ -434,11 +422,6 @@ class Connection(PortReading):
         """Cancel what is under way."""
         for call in list(self._calls.values()):
             call.cancel()
-
-    def close(self) -> None:
-        """End it, once what was written is out."""
-        if self._transport is not None:
-            self._transport.close()
 
 
 def _answer(number: int, reply: wire.AppendReply) -> bytes:

@@ -1,0 +1,73 @@
+"""A port that serves connections by a protocol: what they share, and their clean end."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from duolog._background import Background
+
+from duolog_server.node.net.accept_limiter import Listening, listen
+from duolog_server.node.net.connections import Connected, PortConnections
+from duolog_server.node.net.handshakes import Handshakes
+from duolog_server.node.net.receive_budget import Arriving
+from duolog_server.node.runtime.config import LimitsSection
+
+SHORT_CALLS_MAX = 1024  # of one connection, beside those that wait for messages
+C = TypeVar("C", bound=Connected)
+
+
+class PortServer(Generic[C]):
+    """Listens for clients of one protocol.
+
+    Attributes:
+        port: where it listens; 0 before.
+    """
+
+    def __init__(
+        self,
+        limits: LimitsSection,
+        failed: Callable[[Exception], None],
+        refused: Callable[[str, str], None],
+    ) -> None:
+        """failed: is told of a bug in a call. refused: of the address, and of the limit, where a
+        connection is closed at once.
+        """
+        self.port = 0
+        self._calls = Background(failed)
+        self._ticking = Background(failed)
+        self._connections: PortConnections[C] = PortConnections(limits, refused)
+        self._arriving = Arriving(limits.arriving_bytes_max)
+        self._servers: list[Listening] = []
+        self._handshakes: Handshakes | None = None
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return len(self._connections)
+
+    @property
+    def refused(self) -> int:
+        """Connections that were too many."""
+        return self._connections.refused
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the room for long frames that have not arrived whole."""
+        return self._arriving.taken
+
+    async def _serve(self, made: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> None:
+        """Listen at one more address. Raises OSError."""
+        server = await listen(made, host, port)
+        self._servers.append(server)
+        if not self.port:
+            self.port = int(server.sockets[0].getsockname()[1])
+            self._ticking.start(self._connections.tick())
+
+    async def stop(self, grace: float) -> None:
+        """Take no more calls, let those under way end for so many seconds, close."""
+        for server in self._servers:
+            server.close()
+        if self._handshakes is not None:
+            await self._handshakes.stop()
+        await self._connections.stop(grace, self._calls)
+        await self._ticking.stop()
