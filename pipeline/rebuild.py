@@ -45,7 +45,7 @@ from duolog_server.store.kernels.jit import I64, U8
 from duolog_server.store.metadatafiles import SNAPSHOT, read_ends
 from duolog_server.store.openfiles import OpenFiles
 from duolog_server.store.options import StoreOptions
-from duolog_server.store.osdisk import REBUILDING, OsDisk
+from duolog_server.store.osdisk import REBUILDING, REBUILDING_THERE, OsDisk
 from duolog_server.store.queuenote import PATH as NOTE
 from duolog_server.store.queuenote import parse
 from duolog_server.store.queues import EXT_ROOT, ROOTS, ConsumeQueues, new_queue
@@ -360,7 +360,7 @@ def _take_place(directory: Path, work: Path, roots: list[Path]) -> None:
 
 
 def _rebuilding(folder: Path) -> Path:
-    work = folder / REBUILDING
+    work = folder / REBUILDING_THERE
     work.mkdir(mode=0o700, exist_ok=True)
     return work
 

@@ -30,6 +30,7 @@ from duolog_server.store.mapping import Mapping, mappings_max, reads_take_room
 
 STAGING = "allocating"
 REBUILDING = "rebuilding"  # files of a rebuild that takes place, or was killed
+REBUILDING_THERE = ".rebuilding"  # those on another file system; no topic has such a name
 UNLINKED_AT_ONCE_BYTES = 1 << 20
 BLOCK = 512  # unit of st_blocks
 MAPPED_MAX = 20_000  # each takes a page of page tables at least
@@ -421,8 +422,8 @@ class OsDisk:
             raise
         for left_over in (self.root / STAGING).iterdir():  # only now no other process uses it
             left_over.unlink(missing_ok=True)
-        for name in ("", *MOVABLE):
-            shutil.rmtree(self.root / name / REBUILDING, ignore_errors=True)
+        for folder in (REBUILDING, *(f"{name}/{REBUILDING_THERE}" for name in MOVABLE)):
+            shutil.rmtree(self.root / folder, ignore_errors=True)
 
     def _hold_linked(self) -> None:
         """Lock the directories that links lead to: another store may have such a link as well.

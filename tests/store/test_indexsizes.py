@@ -58,7 +58,9 @@ def test_what_a_killed_rebuild_left_goes_with_the_next_start(tmp_path: Path) -> 
     fill(tmp_path, 50, 100, 1)
     (tmp_path / "rebuilding" / "old" / "index").mkdir(parents=True)
     (tmp_path / "rebuilding" / "x.npz").write_bytes(b"x")
+    (tmp_path / "consumequeue" / ".rebuilding").mkdir()  # where a link leads elsewhere
     holder = OsDisk(tmp_path)
     holder.lock("lock")
     assert not (tmp_path / "rebuilding").exists()
+    assert not (tmp_path / "consumequeue" / ".rebuilding").exists()
     holder.unlock()

@@ -30,6 +30,20 @@ def test_only_the_holder_of_the_lock_removes_files_being_allocated(tmp_path: Pat
     assert list((tmp_path / STAGING).iterdir()) == []
 
 
+def test_a_topic_may_have_the_name_of_a_folder_of_the_stores_own(tmp_path: Path) -> None:
+    """Once its records are deleted, only its files tell how far it reached."""
+    names = ("rebuilding", "allocating", "index", "commitlog")
+    store = open_store(tmp_path)
+    for name in names:
+        put_ok(store, [b"x"] * 3, name)
+    store.shutdown()
+    files = sorted((tmp_path / QUEUES).rglob("0*"))
+    before = [path.stat().st_ino for path in files]
+    store = open_store(tmp_path)
+    store.shutdown()
+    assert [path.stat().st_ino for path in files] == before
+
+
 def test_a_directory_is_opened_on_a_disk_that_has_no_inode_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
