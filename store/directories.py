@@ -21,17 +21,27 @@ def lead(root: Path, name: str, target: str) -> None:
     """Have a directory of the store lie at another path. Raises BadStoreDirectory.
 
     Files are never moved, and no directory is made where one was: its file system may be away.
+    A target may be where the directory is anyway, as RocketMQ's configurations name it.
     """
     place, wanted = root / name, Path(target)
+    home, real = os.path.realpath(root), os.path.realpath(wanted)
     try:
         if place.is_symlink():
-            if os.path.realpath(place) != os.path.realpath(wanted):
+            if os.path.realpath(place) != real:
                 raise BadStoreDirectory(
                     str(place),
                     f"leads to {os.path.realpath(place)}, but {option_of(name)} is {target}. Stop "
                     f"the node, move the files, remove the link {place}, and start again",
                 )
             return
+        if real == os.path.join(home, name):
+            return
+        if f"{real}/".startswith(f"{home}/"):
+            raise BadStoreDirectory(
+                str(place),
+                f"cannot lie at {target} ({option_of(name)}), which is within {root}: leave the "
+                "option empty, or name a directory elsewhere",
+            )
         if place.exists():
             if wanted.exists() and os.path.samefile(place, wanted):
                 return

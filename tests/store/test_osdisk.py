@@ -83,6 +83,23 @@ def test_a_linked_directory_stays_when_its_files_are_removed(tmp_path: Path) -> 
     assert (tmp_path / "data" / QUEUES).is_symlink()
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_the_usual_path_may_be_named_and_no_other_one_within(tmp_path: Path, again: bool) -> None:
+    """As configurations of RocketMQ do, which name every directory."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (tmp_path / "link").symlink_to(data)
+    if again:
+        OsDisk(data).create(f"{LOG}/0", 4096).close()
+    for root in (data, tmp_path / "link"):
+        disk = OsDisk(root, paths={LOG: f"{data}/{LOG}/", QUEUES: str(tmp_path / "link" / QUEUES)})
+        assert not disk.linked(LOG)
+        assert not disk.linked(QUEUES)
+    for within in (data, data / QUEUES, data / "index", tmp_path / "link" / "config"):
+        with pytest.raises(BadStoreDirectory, match=r"cannot lie at .* \(store.path_commit_log\)"):
+            OsDisk(data, paths={LOG: str(within)})
+
+
 def test_a_path_is_refused_where_files_lie_elsewhere_or_are_away(tmp_path: Path) -> None:
     data, one, other = tmp_path / "data", tmp_path / "one", tmp_path / "other"
     OsDisk(data, paths={LOG: str(one)}).create(f"{LOG}/0", 4096).close()
