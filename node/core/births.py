@@ -25,15 +25,18 @@ def since(births: Births, topic: str, origin: str, group: str = "") -> int:
     """The log offset from which on a message belongs to the topic that it waits for, or is in.
 
     A message in a retry topic has to be younger than its group, and the topic that it came from.
-    group: the one that reads a retry topic; by its name, for that of what members send back.
+    group: the one that reads a retry topic; by its name, for that of what members send back. Groups
+    may share one: %RETRY%a_b is that of a group a_b, and of a group a for a topic b.
     """
     if is_light(topic):
         return births.topics.get(parent_of(topic), 0)
     birth = births.topics.get(topic, 0)
     if not topic.startswith(RETRY_PREFIX):
         return birth
-    own_name = topic.removeprefix(RETRY_PREFIX)
-    groups = (births.groups.get(name, 0) for name in (own_name, group))
+    name = topic.removeprefix(RETRY_PREFIX)
+    if group and name.startswith(f"{group}_"):
+        name = group
+    groups = (births.groups.get(one, 0) for one in (name, group))
     return max(birth, births.topics.get(origin, 0), *groups)
 
 

@@ -268,6 +268,10 @@ def test_births_are_those_of_the_last_deletion_and_forgotten_with_the_log() -> N
         0,
     ]
     assert since(births, "%RETRY%g_T", "T", "g") == 90
+    tables.apply(b'{"op":"group","group":{"groupName":"h_T"},"birth":85}')
+    assert since(births, "%RETRY%h_T", "T") == 85, "what members of h_T sent back"
+    assert since(births, "%RETRY%h_T", "T", "h") == 70, "what group h gets again of topic T"
+    del births.groups["h_T"]
     value = tables.snapshot().tables()
     assert Metadata.from_json(value).births == births
     del value["births"]  # as a node of version 0.1.0 leaves it
