@@ -175,15 +175,21 @@ class Metadata:
         config = TopicConfig.from_json(change["topic"])
         self.topics[config.name] = config
         self._note_birth(change)
+        if "floors" in change:
+            self._raise_floors(config.name, change)
 
     def _apply_delete_topic(self, change: Json) -> None:
         name = str(change["topic"])
         self.topics.pop(name, None)
         self._note_birth(change)
-        floors = {int(queue): int(offset) for queue, offset in change.get("floors", {}).items()}
-        self.floors[name] = {**self.floors.get(name, {}), **floors}
+        self._raise_floors(name, change)
         self._forget_filters(topic=name)
         self._forget_offsets([key for key in self.offsets if key[0] == name])
+
+    def _raise_floors(self, name: str, change: Json) -> None:
+        floors = self.floors.setdefault(name, {})
+        for queue, offset in change.get("floors", {}).items():
+            floors[int(queue)] = max(int(offset), floors.get(int(queue), 0))
 
     def _apply_forget_light_queues(self, change: Json) -> None:
         names = set(change["ends"])

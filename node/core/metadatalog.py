@@ -406,6 +406,8 @@ class MetadataLog:
         elif change["op"] == "delete_topic":
             # Before a topic of the same name is created: the old queues may still exist.
             self._apply_floors_of(change["topic"])
+        elif change["op"] == "topic" and "floors" in change:
+            self._apply_floors_of(change["topic"]["topicName"])
         elif change["op"] in QUOTA_CHANGES:
             self._quotas_told = False
 
@@ -577,22 +579,34 @@ class MetadataLog:
 
     def _make_now(self, config: TopicConfig) -> None:
         """Create a topic without waiting for its record."""
-        change = self._making(config)
-        self._put(change)
+        self._put_making(config)
         self._tables.topics[config.name] = config
-        births = self._tables.births
+
+    def _put_making(self, config: TopicConfig) -> int:
+        """Store the change that makes or alters a topic: its queue offset.
+
+        Its birth counts at once: what is copied before the change is confirmed is younger.
+        """
+        change, births = self._making(config), self._tables.births
+        offset, _ = self._put(change)
         births.note(births.topics, config.name, change)
+        return offset
 
     def _making(self, config: TopicConfig) -> Json:
         """The change that makes or alters a topic, with its birth where one of its name was
-        deleted.
+        deleted. Its queues begin after what was stored until the deletion was confirmed.
         """
         change: Json = {"op": "topic", "topic": config.to_json()}
         tables = self._tables
         deleted = config.name in tables.births.topics or config.name in tables.floors
         if not deleted or self.exists(config.name):
             return change
-        return {**change, "birth": self._store.max_offset}
+        return {**change, "birth": self._store.max_offset, "floors": self._floors(config.name)}
+
+    def _floors(self, topic: str) -> Json:
+        """Where queues of a topic that is made after this one begin."""
+        ends = self._queues.queue_ends(topic)
+        return {str(queue): offset for queue, offset in ends.items()}
 
     def _deleting_at(self) -> Json:
         """What a change that deletes a topic or group says of the log."""
@@ -633,21 +647,19 @@ class MetadataLog:
 
         Raises as `change`. Once stored, it is applied even if the caller is gone.
         """
-        offset, _ = self._put(self._making(config))
+        offset = self._put_making(config)
         self._creating[config.name] = offset, config
         await self._applied(offset)
-        for queue_id, floor in self._tables.floors.get(config.name, {}).items():
-            self._decided.raise_floor(config.name, queue_id, QueueOffset(floor))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic; the offsets of its queues are never used again."""
         ends = self._queues.queue_ends(name)
-        await self.change(self._deletion_of(name, ends))
+        await self.change(self._deletion_of(name))
         for tell in self.topic_deleted:
             await tell(name, ends)
 
-    def _deletion_of(self, topic: str, ends: dict[int, int]) -> Json:
-        floors = {str(queue): offset for queue, offset in ends.items()}
+    def _deletion_of(self, topic: str) -> Json:
+        floors = self._floors(topic)
         return {"op": "delete_topic", "topic": topic, "floors": floors, **self._deleting_at()}
 
     async def forget_light_queues(self, names: list[str]) -> None:
@@ -685,7 +697,9 @@ class MetadataLog:
         change: Json = {"op": "group", "group": group}
         if name in self._tables.births.groups and name not in self._tables.groups:
             change["birth"] = self._store.max_offset  # one of its name was deleted
-        await self.change(change)
+        offset, births = self._put(change)[0], self._tables.births
+        births.note(births.groups, name, change)
+        await self._applied(offset)
 
     async def delete_group(self, name: str) -> None:
         """Delete a group, its offsets, and its dead letters: those are of no other group."""
@@ -696,7 +710,7 @@ class MetadataLog:
             ends = self._queues.queue_ends(dead)
             if self.exists(dead) or ends:
                 # First, so that no group is without its dead letters' end if a log ends between.
-                changes.insert(0, self._deletion_of(dead, ends))
+                changes.insert(0, self._deletion_of(dead))
             await self.change(*changes)
             for tell in self.group_deleted:
                 tell(name)

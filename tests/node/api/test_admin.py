@@ -16,9 +16,14 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from duolog_server.node.api import admin as module
 from duolog_server.node.api.reservedport import ListenError
+from duolog_server.node.broker import Broker
 from duolog_server.serve.server import Node
+from duolog_server.store.clocks import WallMs
+from duolog_server.store.columns import Columns
+from duolog_server.store.messagestore import PutBatch
 from duolog_server.store.metadata import TopicConfig
 from duolog_server.store.offsets import QueueOffset
+from duolog_server.store.status import PutMessageStatus
 from tests.node.replicas import broker_of
 from tests.nodefixtures import StartNode
 from tests.until import until
@@ -157,6 +162,24 @@ async def test_permissions_are_kept(client: duolog.Client) -> None:
         await client.pull("writeonly", 0, 0)
 
 
+async def make_again(broker: Broker, topic: str) -> None:
+    """A message is stored before the deletion of its topic is confirmed; then it is made again,
+    before the queues of the first one are removed.
+    """
+    metadata = broker.metadata
+    deleting = asyncio.create_task(metadata.delete_topic(topic))
+    await asyncio.sleep(0)
+    batch = PutBatch(topic, 0, Columns.of([b"late"]), WallMs(1))
+    assert broker.log.write_now(batch).status is PutMessageStatus.PUT_OK
+    while topic in metadata.topics:
+        await asyncio.sleep(0)
+    end = broker.store.max_offset
+    making = asyncio.create_task(metadata.put_topic(TopicConfig(topic, 1)))
+    await asyncio.sleep(0)
+    assert (topic in metadata.topics, metadata.tables.births.topics[topic]) == (False, end)
+    await asyncio.gather(making, deleting)
+
+
 async def test_a_deleted_topics_messages_never_come_back(start_node: StartNode) -> None:
     node = await start_node()
     listen, data = f"127.0.0.1:{node.port}", node.config.node.data
@@ -166,20 +189,19 @@ async def test_a_deleted_topics_messages_never_come_back(start_node: StartNode) 
             await producer.send_batch("T", [b"old"] * 10)
             async with client.consumer("G", "T") as consumer:
                 await consumer.get(5)
-            await client.admin.delete_topic("T")
-            await client.admin.create_topic("T", 1)
+            await make_again(broker_of(node), "T")
             receipt = await producer.send("T", b"new")
-        assert receipt.queue_offset == 10
-        assert (await client.pull("T", 0, 10)).body_list() == [b"new"]
+        assert receipt.queue_offset == 11
+        assert (await client.pull("T", 0, 11)).body_list() == [b"new"]
         (topic,) = await client.admin.topics(["T"])
-        assert topic.stats[0].min_offset == 10
+        assert topic.stats[0].min_offset == 11
     await node.stop()
     (Path(data) / "abort").write_bytes(b"")  # an abnormal recovery rebuilds the queues
     await start_node(data=data, listen=listen)
     async with duolog.Client(listen, timeout=10) as client:
         (topic,) = await client.admin.topics(["T"])
-        assert (topic.stats[0].min_offset, topic.stats[0].max_offset) == (10, 11)
-        assert (await client.pull("T", 0, 10)).body_list() == [b"new"]
+        assert (topic.stats[0].min_offset, topic.stats[0].max_offset) == (11, 12)
+        assert (await client.pull("T", 0, 11)).body_list() == [b"new"]
 
 
 @pytest.mark.parametrize("lose_snapshots", [False, True])
