@@ -182,7 +182,7 @@ class Master:
         # Whatever role this node has later, its readers see no more than was confirmed.
         self.identity = identity.follow(self.store.disk, self.identity, self.promises)
         body = barrier_body(epoch, nonce, self.me.node, began)
-        batch = PutBatch(EPOCH_TOPIC, EPOCH_QUEUE, Columns.of([body]), wall_ms)
+        batch = PutBatch(EPOCH_TOPIC, EPOCH_QUEUE, Columns.of([body]), wall_ms, accepted=True)
         result = self.store.put(batch, wall_ms)
         if result.status is not PutMessageStatus.PUT_OK:
             raise StoreError(f"cannot open an epoch: {result.status.value} {result.reason}")

@@ -123,6 +123,10 @@ def test_an_epoch_is_confirmed_once_its_barrier_is() -> None:
     assert master.epoch_confirmed
 
 
+def test_an_epoch_opens_whatever_clients_may_send() -> None:
+    assert open_master(max_message_size=1).opened
+
+
 def test_an_epoch_is_newer_than_all_that_were_written_or_promised() -> None:
     master = open_master(number=5)
     for number in (4, 5):
