@@ -40,6 +40,7 @@ from sim.liteclients import LiteClients
 from sim.network import Network, Weather
 from sim.node import Node
 from sim.operator import Operator
+from sim.remadeclients import RemadeClients
 from sim.sdkclients import SdkPrograms
 from sim.serviceclients import ServiceClients
 from sim.witness import Violation
@@ -121,6 +122,7 @@ class Cluster:
         self.sdk = SdkPrograms(self) if self.setup.services and sdk_on else None
         self.lite = LiteClients(self) if self.setup.lite else None
         self.access = AccessClients(self, tables) if self.setup.users else None
+        self.remade = RemadeClients(self) if self._has(faults.REMADE_ON) else None
         alone = any(
             fault.kind in (faults.SDK_ON, faults.LITE_ON, faults.ACCESS_ON)
             and fault.level < faults.ALONE
@@ -148,6 +150,9 @@ class Cluster:
                 found += faults.lite(self.world.chance("lite"))
                 found += faults.access(self.world.chance("access"))
                 found += faults.poison(self.world.chance("poison"))
+                found += faults.remade(self.world.chance("remade topics"))
+                kinds = [fault.kind for fault in found]
+                found += faults.limits(self.world.chance("limits"), kinds)
                 found += self._steps([fault.kind for fault in found])
         else:
             found += faults.async_spells(self.world.chance("async"), FAULTY_MS * 0.9)
@@ -194,7 +199,7 @@ class Cluster:
         outcome.counts["polls"] = self.history.polls
         if self.programs is not None:
             outcome.counts.update(self.programs.counts())
-        for others in (self.sdk, self.lite, self.access):
+        for others in (self.sdk, self.lite, self.access, self.remade):
             if others is not None:
                 outcome.counts.update(others.counts())
         outcome.counts["frames_lost"] = self.network.lost
@@ -222,6 +227,8 @@ class Cluster:
                 servicechecks.progress_never_goes_back(master)
             if self.access is not None:
                 accesschecks.final(self.nodes, self.access)
+            if self.remade is not None:
+                self.remade.final(master)
         finally:
             self._stop()
 
@@ -230,7 +237,7 @@ class Cluster:
         for node in self.nodes:
             if node.services is not None:
                 node.services.stop()
-        for programs in (self.programs, self.sdk, self.lite, self.access):
+        for programs in (self.programs, self.sdk, self.lite, self.access, self.remade):
             if programs is not None:
                 programs.stop()
 
@@ -253,6 +260,8 @@ class Cluster:
             self.lite.begin()
         if self.access is not None:
             self.access.begin()
+        if self.remade is not None:
+            self.remade.begin()
         self.keeper.begin()
         if self.elected:
             self.world.after(0.0, self.etcd.expire)
@@ -278,6 +287,11 @@ class Cluster:
             self.keeper.after_kill(node, fault.level)
             if fault.level > 0.5:  # its directory is moved by a sparse copy
                 node.disk.hollow()
+
+    def _lower_limits(self, fault: Fault, node: Node) -> None:
+        node.setup = replace(node.setup, message_max=1, topics_max=1)
+        self.ghost.mark("limits_lowered")
+        self._kill(fault, node)
 
     def _at_step(self, fault: Fault, node: Node) -> None:
         self.traps.set(fault)
@@ -447,7 +461,7 @@ class Cluster:
         """Nothing happens: the setup looks for it."""
 
     _decay_often = _services_on = _sdk_on = _lite_on = _access_on = _poison_on = _index_on
-    _unreachable = _index_on
+    _unreachable = _remade_on = _index_on
 
     def _clock_step(self, fault: Fault, node: Node) -> None:
         node.wall_offset += CLOCK_STEPS_MS[int(fault.level * 4) % 4]
@@ -480,7 +494,7 @@ class Cluster:
         """Liveness of the services: healed, they must do what there is to do before long."""
         if not self.setup.services:
             return
-        for programs in (self.programs, self.sdk, self.lite, self.access):
+        for programs in (self.programs, self.sdk, self.lite, self.access, self.remade):
             if programs is not None:
                 programs.drain()
         until = self.world.now + CONVERGE_MS
@@ -493,8 +507,9 @@ class Cluster:
                 why = why or sdkchecks.unfinished(master, self.sdk.history)
             if master is not None and self.lite is not None:
                 why = why or litechecks.unfinished(master, self.lite.history)
-            if self.access is not None:
-                why = why or self.access.unfinished()
+            for others in (self.access, self.remade):
+                if others is not None:
+                    why = why or others.unfinished()
             if not why:
                 return
         raise Violation(f"the services do not come to an end: {why}; {self._standing()}")

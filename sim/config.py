@@ -40,6 +40,8 @@ class Setup:
     services: bool = False  # the nodes have brokers, with POP, delays and transactions
     lite: bool = False  # programs use lite topics
     users: bool = False  # the nodes have users
+    message_max: int = 4 << 10  # bytes of a body
+    topics_max: int = 10_000
     decay_share: float = decay.SHARE  # of restarts that find a derived file damaged
 
     def store_options(self, role: BrokerRole) -> StoreOptions:
@@ -55,7 +57,7 @@ class Setup:
             mapped_file_size_consume_queue=20 * 64,
             max_hash_slot_num=64,
             max_index_num=256,
-            max_message_size=4 << 10,
+            max_message_size=self.message_max,
             message_index_enable=self.index,
             producers_max=self.producers_max,
             message_delay_level=DELAY_LEVELS,

@@ -7,14 +7,22 @@ goes back, in whatever order commits arrive, unless an older copy led for a whil
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from duolog_server.store.metadata import SYSTEM_TOPIC, Metadata, is_reserved_topic
 from sim.clients import read_all
 from sim.node import Node
 from sim.witness import Violation
 
+ENDING = ("forget_light_queues", "delete_topic", "delete_group")
 Place = tuple[str, str]  # topic, group
 Offsets = dict[Place, dict[int, int]]
+
+
+def ended(change: dict[str, Any], topic: str, group: str) -> bool:
+    """Whether one of ENDING deletes what a group has consumed of a topic."""
+    deleted = change.get("topic") == topic or change.get("group") == group
+    return deleted or topic in change.get("ends", ())
 
 
 @dataclass(slots=True)
@@ -31,8 +39,10 @@ class _Replay:
         self.tables.apply(body)
         self.tables.applied += 1
         change = json.loads(body)
-        ended = change.get("ends", ())  # of light queues that are forgotten
-        self.reached = {place: row for place, row in self.reached.items() if place[0] not in ended}
+        if change["op"] in ENDING:
+            self.reached = {
+                place: row for place, row in self.reached.items() if not ended(change, *place)
+            }
         for topic, offsets in change["offsets"].items() if change["op"] == "offsets" else ():
             row = self.reached.setdefault((topic, change["group"]), {})
             for queue, offset in offsets.items():

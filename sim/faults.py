@@ -39,6 +39,7 @@ SDK_ON = "sdk_on"  # as well; level below ALONE: no other programs use the servi
 LITE_ON = "lite_on"  # as well; level as with SDK_ON
 ACCESS_ON = "access_on"  # users, rights and quotas; level as with SDK_ON
 POISON_ON = "poison_on"  # as well: some messages are such that no consumer can process them
+REMADE_ON = "remade_on"  # as well: a topic and a group are deleted and made again
 ALONE = 0.6
 
 
@@ -156,6 +157,28 @@ def access(chance: random.Random) -> list[Fault]:
 def poison(chance: random.Random) -> list[Fault]:
     """Whether there are messages that no consumer can process; in every other run with services."""
     return [Fault(0.0, POISON_ON, NODES[0])] if chance.random() < 0.5 else []
+
+
+def remade(chance: random.Random) -> list[Fault]:
+    """Whether a topic and a group are deleted and made again; in one of four runs with services."""
+    return [Fault(0.0, REMADE_ON, NODES[0])] if chance.random() < 0.25 else []
+
+
+def limits(chance: random.Random, kinds: list[str]) -> list[Fault]:
+    """Whether limits are lowered; in every other run with services, unless programs run that have
+    to go on sending.
+    """
+    others = {SDK_ON, LITE_ON, ACCESS_ON}.intersection(kinds)
+    return [] if others or chance.random() < 0.5 else lowered(chance)
+
+
+def lowered(chance: random.Random) -> list[Fault]:
+    """Each node is started again, with limits below everything that waits."""
+    at = chance.uniform(1200, 3200)
+    return [
+        Fault(round(at + 150 * k, 3), "lower_limits", node, lasts=round(chance.uniform(5, 100), 3))
+        for k, node in enumerate(NODES)
+    ]
 
 
 def dumps(seed: int, faults: list[Fault], why: str, elected: bool) -> str:

@@ -8,6 +8,7 @@ from sim.mutants_election import ELECTION
 from sim.mutants_light import LIGHT
 from sim.mutants_lite import LITE
 from sim.mutants_observer import OBSERVER
+from sim.mutants_remade import REMADE
 from sim.mutants_replication import REPLICATION
 from sim.mutants_sdk import SDK
 from sim.mutants_services import SERVICES
@@ -27,6 +28,7 @@ MUTANTS = [
     *SDK,
     *LITE,
     *ACCESS,
+    *REMADE,
 ]
 
 __all__ = ["MUTANTS", "Mutant"]

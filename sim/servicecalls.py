@@ -6,19 +6,26 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from duolog import _errors as sdk
+from duolog._columns import crc32, pack
+from duolog.wire import duolog_pb2 as wire
 
+from duolog_server.node.api.native import appends_of
 from duolog_server.node.broker import Broker
 from duolog_server.node.pop.popservice import Handle, Popped
 from duolog_server.store.errors import StoreError
+from duolog_server.store.record import Host
+from duolog_server.store.status import PutMessageStatus
 from sim.deliveries import Deliveries, Mastership
 from sim.loop import SimLoop
 from sim.node import Node
+from sim.servicehistory import Sent
 from sim.stage import Stage
 from sim.witness import Violation
 
 T = TypeVar("T")
 
 CALL_SECONDS = 0.7
+HOST = Host("127.0.0.1", 1)
 REFUSED = (sdk.DuologError, StoreError, TimeoutError)
 
 
@@ -103,6 +110,57 @@ class Calls:
     async def pause(self, mean_ms: float) -> None:
         """Some time passes."""
         await asyncio.sleep(self._chance.expovariate(1 / mean_ms) / 1000)
+
+
+class Sender:
+    """Sends messages, each of them once."""
+
+    def __init__(self, cluster: Stage, calls: Calls, producer: bytes) -> None:
+        self._world = cluster.world
+        self._calls = calls
+        self._producer = producer
+        self._number = 0
+
+    async def send(
+        self, sent: Sent, topic: str, queue_id: int, fields: Callable[[Node], dict[str, object]]
+    ) -> wire.AppendReply | None:
+        """Send one; None where nobody knows whether it is stored."""
+        self._number += 1
+        number = sent.number = self._number
+        bodies, body_offsets = pack([sent.body])
+
+        async def append(node: Node, broker: Broker) -> wire.AppendReply:
+            request = wire.AppendRequest(
+                id=number,
+                topic=topic,
+                queue_id=queue_id,
+                bodies=bodies,
+                body_offsets=body_offsets,
+                crc32=crc32(bodies, body_offsets, b"", b""),
+                born_time=node.wall(),
+                producer_id=self._producer,
+                sequence=number,
+                **fields(node),  # type: ignore[arg-type]
+            )
+            reply, waiting = appends_of(broker).append(request, HOST)
+            if reply.status == wire.PUT_OK:
+                sent.stored, sent.stored_by = self._world.now, mastership(node)
+                sent.place = reply.physical_offset
+            broker.log.pump_soon()
+            if waiting is not None and await waiting is not PutMessageStatus.PUT_OK:
+                raise sdk.ResultUnknown("not safe in time")
+            return reply
+
+        try:
+            reply = await self._calls.call(append)
+        except REFUSED:
+            return None
+        if reply.status != wire.PUT_OK:
+            self._calls.look_elsewhere()
+            sent.outcome = "refused"
+            return None
+        sent.outcome = "ok"
+        return reply
 
 
 class Consumption:

@@ -12,6 +12,7 @@ from duolog_server.store.metadata import SYSTEM_TOPIC
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.record import Record
 from sim.clients import read_all
+from sim.confirmedtables import ENDING, ended
 from sim.node import Node
 from sim.servicehistory import (
     COMMITTED,
@@ -200,11 +201,24 @@ def _ended_one_way(master: Node, history: ServiceHistory) -> None:
     ]
     if why := log(commits, (), stored):
         raise Violation(f"commits of half messages: {why}")
-    committed, given_up = set(stored), _fates(history.halves, _bodies(master, DISCARD_TOPIC))
+    discarded = [
+        record
+        for record in _records(master, DISCARD_TOPIC)
+        if record.properties.get("REAL_TOPIC") == COMMITTED
+    ]
+    given_up_at = {
+        record.body: history.seen[DISCARD_TOPIC, record.queue_offset][0]
+        for record in discarded
+        if (DISCARD_TOPIC, record.queue_offset) in history.seen
+    }
+    committed = set(stored)
+    given_up = _fates(history.halves, [record.body for record in discarded])
     for sent in history.halves:
         came, dropped = sent.body in committed, given_up[sent.body]
         told = f"{sent.body!r} ({sent.decision or 'no decision'}, answered {sent.decided})"
-        if came + dropped > 1 or (sent.decided and dropped):
+        # What was given up before may be rolled back, which changes nothing.
+        late = sent.decision == "rollback" and given_up_at.get(sent.body, NEVER) <= sent.settled
+        if came + dropped > 1 or (sent.decided and dropped and not late):
             raise Violation(f"{told} was committed {came} times and given up {dropped} times")
         if sent.outcome == "ok" and not sent.decision and not dropped:
             raise Violation(f"{told} was not given up")
@@ -223,8 +237,8 @@ def progress_never_goes_back(master: Node) -> None:
     reached: dict[tuple[str, str, str], int] = {}
     for body in _bodies(master, SYSTEM_TOPIC):
         change = json.loads(body)
-        if change["op"] == "forget_light_queues":
-            reached = {key: at for key, at in reached.items() if key[1] not in change["ends"]}
+        if change["op"] in ENDING:
+            reached = {key: at for key, at in reached.items() if not ended(change, key[1], key[0])}
         if change["op"] != "offsets":
             continue
         for topic, row in change["offsets"].items():

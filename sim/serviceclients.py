@@ -1,25 +1,19 @@
 """Programs that use the services: producers and consumers as coroutines, on a loop of their own."""
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 
 from duolog import _errors as sdk
-from duolog._columns import crc32, pack
-from duolog.wire import duolog_pb2 as wire
 
-from duolog_server.node.api.native import appends_of
 from duolog_server.node.broker import Broker
 from duolog_server.node.deferred.delayservice import RecallHandle
-from duolog_server.node.deferred.transactionservice import Check
+from duolog_server.node.deferred.transactionservice import DISCARD_TOPIC, Check
 from duolog_server.node.filters.tagfilter import EVERYTHING
 from duolog_server.node.pop.popservice import Popped, PopRequest
 from duolog_server.store.metadata import TopicConfig, new_group
-from duolog_server.store.record import Host
-from duolog_server.store.status import PutMessageStatus
 from sim.loop import SimLoop
 from sim.node import Node
-from sim.servicecalls import REFUSED, Calls, Consumption, check_not_recorded, mastership
+from sim.servicecalls import REFUSED, Calls, Consumption, Sender, check_not_recorded, mastership
 from sim.servicehistory import (
     COMMITTED,
     DELAYED,
@@ -37,7 +31,7 @@ from sim.servicehistory import (
 from sim.stage import Stage
 from sim.witness import Violation
 
-HOST = Host("127.0.0.1", 1)
+PRODUCER = b"services--"
 POISON_SHARE = 0.1
 
 
@@ -61,7 +55,7 @@ class ServiceClients:
         )
         self._calls = Calls(cluster, self.loop, self.chance)
         self._consumption = Consumption(self._calls, self.history, self.chance)
-        self._number = 0
+        self._sender = Sender(cluster, self._calls, PRODUCER)
         for node in cluster.nodes:
             node.on_check = self._asked
             node.on_settled.append(self._look)
@@ -87,9 +81,10 @@ class ServiceClients:
         """See what a master has stored by itself."""
         if node.master is not None and node.master.opened:
             who, table = mastership(node), node.store.topic_queue_table
-            end = table.get((DELAYED, 0), 0)
-            self.history.began(who, DELAYED, end)
-            self.history.stored(who, DELAYED, end, self.world.now, node.wall())
+            for topic in (DELAYED, DISCARD_TOPIC):
+                end = table.get((topic, 0), 0)
+                self.history.began(who, topic, end)
+                self.history.stored(who, topic, end, self.world.now, node.wall())
 
     def drain(self) -> None:
         """No more is sent, and everything is acknowledged."""
@@ -140,46 +135,6 @@ class ServiceClients:
 
     # -- sending -------------------------------------------------------------------------------
 
-    async def _send(
-        self, sent: Sent, topic: str, queue_id: int, fields: Callable[[Node], dict[str, object]]
-    ) -> wire.AppendReply | None:
-        """Send once; None where nobody knows whether it is stored."""
-        self._number += 1
-        number = sent.number = self._number
-        bodies, body_offsets = pack([sent.body])
-
-        async def append(node: Node, broker: Broker) -> wire.AppendReply:
-            request = wire.AppendRequest(
-                id=number,
-                topic=topic,
-                queue_id=queue_id,
-                bodies=bodies,
-                body_offsets=body_offsets,
-                crc32=crc32(bodies, body_offsets, b"", b""),
-                born_time=node.wall(),
-                producer_id=b"services--",
-                sequence=number,
-                **fields(node),  # type: ignore[arg-type]
-            )
-            reply, waiting = appends_of(broker).append(request, HOST)
-            if reply.status == wire.PUT_OK:
-                sent.stored, sent.stored_by = self.world.now, mastership(node)
-            broker.log.pump_soon()
-            if waiting is not None and await waiting is not PutMessageStatus.PUT_OK:
-                raise sdk.ResultUnknown("not safe in time")
-            return reply
-
-        try:
-            reply = await self._calls.call(append)
-        except REFUSED:
-            return None
-        if reply.status != wire.PUT_OK:
-            self._calls.look_elsewhere()
-            sent.outcome = "refused"
-            return None
-        sent.outcome = "ok"
-        return reply
-
     async def _produce(self) -> None:
         await self._until_ready()
         while not self.draining:
@@ -187,7 +142,7 @@ class ServiceClients:
             name = POISON if poison else b"p"
             sent = Sent(name + b"%d" % len(self.history.popped))
             self.history.popped.append(sent)
-            await self._send(sent, TOPIC, self.chance.randrange(QUEUES), lambda node: {})
+            await self._sender.send(sent, TOPIC, self.chance.randrange(QUEUES), lambda node: {})
             await self._calls.pause(60)
 
     async def _produce_delayed(self) -> None:
@@ -212,14 +167,14 @@ class ServiceClients:
                 ) -> dict[str, object]:
                     return {"delay_level": sent.level}
 
-            reply = await self._send(sent, DELAYED, 0, fields)
+            reply = await self._sender.send(sent, DELAYED, 0, fields)
             if reply is not None and timer and self.chance.random() < 0.3:
                 await self._calls.pause(delay_ms / 2)
                 await self._recall(sent, reply.queue_offset)
             await self._calls.pause(120)
 
     async def _recall(self, sent: Sent, offset: int) -> None:
-        unique = f"{b'services--'.hex().upper()}{sent.number:012X}"
+        unique = f"{PRODUCER.hex().upper()}{sent.number:012X}"
         sent.recalled = "maybe"
 
         async def recall(node: Node, broker: Broker) -> None:
@@ -241,7 +196,7 @@ class ServiceClients:
             decision = self.chance.choice(("commit", "commit", "rollback", ""))
             sent = Sent(b"x%d" % len(self.history.halves), decision=decision)
             self.history.halves.append(sent)
-            reply = await self._send(
+            reply = await self._sender.send(
                 sent, COMMITTED, 0, lambda node: {"transaction_group": PRODUCERS}
             )
             if reply is not None:

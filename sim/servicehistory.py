@@ -41,6 +41,7 @@ class Sent:
     deciding: float = NEVER  # world time at which its producer first told it
     settled: float = NEVER  # and was first answered
     origin: int = -1  # of a half message, its first queue offset
+    place: int = -1  # of its record in the log, where a node told
     stored: float = 0.0  # world time
     stored_by: "Mastership | None" = None
 

@@ -177,6 +177,7 @@ class Services:
                     "advertise": f"{node.name}:1",
                 },
                 "ha": asdict(node.setup.ha_options()),
+                "limits": {"topics_max": node.setup.topics_max},
                 "transactions": {
                     "timeout_ms": CHECK_AFTER_MS,
                     "check_interval_ms": CHECK_AGAIN_MS,
