@@ -10,7 +10,7 @@ from duolog_server.node.core.metadatalog import MetadataLog
 from duolog_server.node.deferred import delayservice, transactionservice
 from duolog_server.node.deferred.delayservice import DelayService
 from duolog_server.node.deferred.transactionservice import TransactionService
-from duolog_server.node.pop import popservice, retrytopics
+from duolog_server.node.pop import retrytopics
 from duolog_server.node.pop.retrytopics import RetryTopics
 from duolog_server.store.births import Births
 from duolog_server.store.metadata import Metadata
@@ -46,10 +46,6 @@ def _never(owner: Any, name: str) -> Callable[[], list[Patch]]:
     return lambda: [(owner, name, lambda *_: False)]
 
 
-def _read_as_it_is() -> list[Patch]:
-    return [(popservice, "own", lambda births, topic, result, group: result)]
-
-
 def _limited(owner: Any, name: str) -> list[Patch]:
     """What makes a copy leaves it to the limits of clients."""
     original = getattr(owner, name)
@@ -60,14 +56,14 @@ def _limited(owner: Any, name: str) -> list[Patch]:
     return [(owner, name, copy)]
 
 
-def _all_limited(owner: Any) -> list[Patch]:
+def _delays_limited() -> list[Patch]:
     """As `_limited`, of what waited."""
-    original = owner.restored
+    original = delayservice.restored
 
     def restored(*how: Any, **more: Any) -> Iterator[Any]:
         return (replace(batch, accepted=False) for batch in original(*how, **more))
 
-    return [(owner, "restored", restored)]
+    return [(delayservice, "restored", restored)]
 
 
 def _internal_topics_count() -> list[Patch]:
@@ -96,12 +92,10 @@ REMADE = [
     _bug("old-commits", "an old half is committed", _never(TransactionService, "_is_too_old")),
     _bug("old-checks", "an old half is stored again", _never(TransactionService, "_dropped")),
     _bug("old-retries", "an old message is stored again", _never(RetryTopics, "_is_too_old")),
-    _bug("old-pops", "old retries are delivered", _read_as_it_is),
     _limit(
         "limited-retries", "retries are limited", partial(_limited, retrytopics, "stored_again")
     ),
-    _limit("limited-delays", "delays are limited", partial(_all_limited, delayservice)),
-    _limit("limited-commits", "commits are limited", partial(_all_limited, transactionservice)),
+    _limit("limited-delays", "delays are limited", _delays_limited),
     _limit(
         "limited-checks",
         "half messages stored again are limited",
