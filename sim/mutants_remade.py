@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from duolog_server.node.core.metadatalog import MetadataLog
-from duolog_server.node.deferred import delayservice, transactionservice
+from duolog_server.node.deferred import delayservice, redirect, transactionservice
 from duolog_server.node.deferred.delayservice import DelayService
 from duolog_server.node.deferred.transactionservice import TransactionService
 from duolog_server.node.pop import retrytopics
@@ -58,7 +58,7 @@ def _limited(owner: Any, name: str) -> list[Patch]:
 
 def _delays_limited() -> list[Patch]:
     """As `_limited`, of what waited."""
-    original = delayservice.restored
+    original = redirect.restored
 
     def restored(*how: Any, **more: Any) -> Iterator[Any]:
         return (replace(batch, accepted=False) for batch in original(*how, **more))
