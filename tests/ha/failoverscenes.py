@@ -355,6 +355,9 @@ def _of_time(role: str) -> Iterator[Scene]:
     yield _scene(Member.made(role), "Tick: its turn to be elected has come", Tick(), 500)
     yield _scene(Member.made(role), "Tick: the registry was not read for a while", Tick(), 1000)
     yield _scene(Member.made(role), "Tick: the lease's deadline has passed", Tick(), 5000)
+    member = Member.made(role)
+    member.group.cannot_reach(member.other().name, member.voter.name)
+    yield _scene(member, "Tick: it cannot reach another node", Tick())
     if role != "LEADING":
         return
     member = _handing_over()
