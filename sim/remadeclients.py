@@ -15,7 +15,7 @@ from duolog import _errors as sdk
 from duolog_server.node.broker import Broker
 from duolog_server.node.filters.tagfilter import EVERYTHING
 from duolog_server.node.pop.popservice import Popped, PopRequest
-from duolog_server.node.pop.retrytopics import group_retry_topic
+from duolog_server.store.grouptopics import group_retry_topic
 from duolog_server.store.metadata import SYSTEM_TOPIC, TopicConfig, new_group
 from duolog_server.store.offsets import QueueOffset
 from duolog_server.store.record import Record

@@ -135,7 +135,7 @@ async def test_many_half_messages_of_a_deleted_topic_are_told_without_comparing_
         return {half.origin: half for half in halves}
 
     monkeypatch.setattr(transactions, "_reaching", known)
-    monkeypatch.setattr(transactions, "_is_too_old", lambda _: True)
+    monkeypatch.setattr(transactions, "is_too_old", lambda _: True)
     monkeypatch.setattr(Half, "__eq__", lambda *_: pytest.fail("two were compared"))
     with pytest.raises(duolog.UnknownTopic, match="half message 0 was sent"):
         await transactions.end(range(3), True, "tx")
