@@ -35,7 +35,6 @@ from duolog_server.node.net.frames.server import FramesServer
 from duolog_server.node.net.grpc.options import client_port
 from duolog_server.node.net.grpc.receive_limit.ledger import Ledger
 from duolog_server.node.net.grpc.server import serve as grpc_server
-from duolog_server.node.net.grpc.threads import keep_looking
 from duolog_server.node.net.methods import Methods
 from duolog_server.node.net.tls import ClientTls
 from duolog_server.node.replication.masterstream import ReplicationService
@@ -708,9 +707,9 @@ async def serve(config: Config) -> int:
     gc.enable()
     async with asyncio.TaskGroup() as tasks:
         waits = [tasks.create_task(event.wait()) for event in (stop, node.broker.failed)]
-        upkeep = [tasks.create_task(task) for task in (keep_trimmed(), keep_looking())]
+        trimming = tasks.create_task(keep_trimmed())
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for task in (*waits, *upkeep):
+        for task in (*waits, trimming):
             task.cancel()
     failed = node.broker.failed.is_set()
     if failed:

@@ -11,7 +11,7 @@ from duolog_server.compat.hawire.connection import Connection, Terms
 from duolog_server.compat.hawire.source import Source
 from duolog_server.node.broker import Broker
 from duolog_server.node.core.rocketmqslave import RocketmqSlave
-from duolog_server.node.net.accept_limiter import Listening, listen
+from duolog_server.node.net.listener import listen
 from duolog_server.node.runtime.config import RocketmqSlavesSection
 from duolog_server.store.clocks import MonoMs
 from duolog_server.store.queueends import QueueKey
@@ -53,7 +53,7 @@ class SlavesServer:
         self._open: set[Connection] = set()
         self._refusals: dict[str, _Refusal] = {}  # by address, oldest first
         self._ticking = Background(broker.give_up)
-        self._server: Listening | None = None
+        self._server: asyncio.Server | None = None
 
     # -- life ----------------------------------------------------------------------------------
 

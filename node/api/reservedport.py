@@ -7,7 +7,7 @@ SO_REUSEADDR allows as long as neither listens.
 
 import socket
 
-from duolog_server.node.net.accept_limiter import EVERY
+from duolog_server.node.net.listener import EVERY
 
 ADVICE = "choose another address, or stop the process that uses it"
 IN_USE = f"it is in use; {ADVICE}"

@@ -16,8 +16,8 @@ import structlog
 from duolog import _errors as sdk
 from duolog._background import Background, report, together
 
-from duolog_server.node.net.accept_limiter import Listening, listen
 from duolog_server.node.net.handshakes import Handshakes
+from duolog_server.node.net.listener import listen
 from duolog_server.node.net.networks import plain_address
 
 log = structlog.get_logger("duolog.node")
@@ -56,7 +56,7 @@ class Endpoint:
         self._connections = Background(report)
         self._open: set[asyncio.StreamWriter] = set()
         self._idle: dict[asyncio.StreamWriter, None] = {}  # whose requests have not come, by age
-        self._server: Listening | None = None
+        self._server: asyncio.Server | None = None
         self._handshakes: Handshakes | None = None
         self.port = 0
 

@@ -6,9 +6,9 @@ from typing import Generic, TypeVar
 
 from duolog._background import Background
 
-from duolog_server.node.net.accept_limiter import Listening, listen
 from duolog_server.node.net.connections import Connected, PortConnections
 from duolog_server.node.net.handshakes import Handshakes
+from duolog_server.node.net.listener import listen
 from duolog_server.node.net.receive_budget import Arriving
 from duolog_server.node.runtime.config import LimitsSection
 
@@ -37,7 +37,7 @@ class PortServer(Generic[C]):
         self._ticking = Background(failed)
         self._connections: PortConnections[C] = PortConnections(limits, refused)
         self._arriving = Arriving(limits.arriving_bytes_max)
-        self._servers: list[Listening] = []
+        self._servers: list[asyncio.Server] = []
         self._handshakes: Handshakes | None = None
 
     @property

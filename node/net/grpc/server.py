@@ -26,10 +26,7 @@ from duolog_server.node.net.grpc.options import Options
 from duolog_server.node.net.grpc.receive_limit import calls
 from duolog_server.node.net.grpc.receive_limit.ledger import Ledger
 from duolog_server.node.net.grpc.receive_limit.watch import Watch
-from duolog_server.node.net.grpc.reset_limiter import Resets
 from duolog_server.node.net.methods import Handler, methods_of
-from duolog_server.node.runtime.clocks import mono_ms
-from duolog_server.store.clocks import MonoMs
 
 cygrpc: Any = _cygrpc
 log = structlog.get_logger("duolog.node")
@@ -69,7 +66,6 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
         self.calls_max = 0
         self.watch: Watch | None = None
         self._calls: set[asyncio.Task[None]] = set()
-        self._resets = Resets()
         self._resolver: Any = None
 
     def add_registered_method_handlers(self, handlers: Mapping[str, Any]) -> None:
@@ -97,7 +93,6 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
                 if self.is_running():
                     continue
                 raise
-            began_ms = mono_ms()
             begun = self._begun(state)
             if begun is None:
                 del state  # with its headers, which may be long
@@ -107,23 +102,10 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
             if too_many:
                 log.warning("gRPC: too many calls", reason=f"{self.calls_max} are under way")
             serving = cygrpc._handle_rpc(name, self._resolver, (), state, loop, too_many)
-            serving = self._noting(serving, name, began_ms)
             task = loop.create_task(cygrpc._schedule_rpc_coro(serving, state, loop, name))
             self._calls.add(task)
             task.add_done_callback(self._calls.discard)
             task.add_done_callback(begun)
-            pause = self._resets.pause_seconds(name, began_ms)
-            if pause:
-                await asyncio.sleep(pause)
-
-    async def _noting(self, serving: Awaitable[None], name: str, began_ms: MonoMs) -> None:
-        """Serve a call, and see whether its client gives it up."""
-        try:
-            await serving
-        except asyncio.CancelledError:
-            now_ms = mono_ms()
-            self._resets.note(name, now_ms - began_ms, now_ms)
-            raise
 
     def _begun(self, state: Any) -> Callable[[object], None] | None:
         """A call that begins, and is counted: what is to be called when its task is done. None

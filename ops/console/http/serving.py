@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from duolog_server.node.net.accept_limiter import ACCEPTED_AT_ONCE, queue
 from duolog_server.node.net.handshakes import Handshakes
+from duolog_server.node.net.listener import ACCEPTED_AT_ONCE, queue
 from duolog_server.ops.console.http.connections import CONNECTIONS_MAX, Connection
 from duolog_server.ops.console.http.security import App
 

@@ -21,11 +21,8 @@ from structlog.testing import capture_logs
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.core import untaken as untaken_module
 from duolog_server.node.net.grpc import options as grpcoptions
-from duolog_server.node.net.grpc import reset_limiter as resets
-from duolog_server.node.net.grpc.reset_limiter import Resets
 from duolog_server.serve import server
 from duolog_server.serve.server import Node
-from duolog_server.store.clocks import MonoMs
 from tests import http2bytes as h2
 from tests.nodefixtures import StartNode
 from tests.until import until
@@ -131,45 +128,6 @@ async def test_headers_over_the_limit_end_their_call_alone(
     request = wire.PullRequest(topic="none").SerializeToString()
     await raw.send(h2.begin(3, h2.call_block(PULL)) + h2.message(3, request, h2.END_STREAM))
     assert b"UnknownTopic" in await raw.headers(3)
-
-
-@pytest.mark.parametrize("is_whole", [False, True])
-async def test_calls_of_a_method_wait_while_others_of_it_are_reset_at_once(
-    start_node: StartNode, open_raw: Any, monkeypatch: pytest.MonkeyPatch, is_whole: bool
-) -> None:
-    monkeypatch.setattr(resets, "RESETS_MAX", 3)
-    node = await start_node()
-    pauses = []
-    pause_seconds = Resets.pause_seconds
-
-    def noting(self: Resets, method: str, now_ms: MonoMs) -> float:
-        pauses.append(pause_seconds(self, method, now_ms))
-        return pauses[-1]
-
-    monkeypatch.setattr(Resets, "pause_seconds", noting)
-    raw = open_raw(node.port)
-    await raw.send(h2.greeting() + h2.frame(h2.SETTINGS, h2.ACK, 0))
-    async with duolog.Client(endpoint(node)) as client:
-        await client.admin.create_topic("T", 1)
-    waiting = wire.PullRequest(topic="T", wait_ms=30_000).SerializeToString()
-    cancel = struct.pack(">I", h2.CANCEL)
-    async with asyncio.timeout(WAIT_SECONDS):
-        for stream in itertools.count(1, 2):
-            call = h2.begin(stream, h2.call_block(PULL))
-            if is_whole:
-                call += h2.message(stream, waiting, h2.END_STREAM)
-            before = len(pauses)
-            await raw.send(call)
-            while len(pauses) == before:
-                await asyncio.sleep(0)
-            if pauses[-1]:
-                break
-            await raw.send(h2.frame(h2.RST_STREAM, 0, stream, cancel))
-    request = wire.PullRequest(topic="none").SerializeToString()
-    stream += 2
-    call = h2.begin(stream, h2.call_block(PULL)) + h2.message(stream, request, h2.END_STREAM)
-    await raw.send(call)
-    assert b"UnknownTopic" in await raw.headers(stream)
 
 
 async def test_a_connection_too_many_is_closed_and_the_others_go_on(

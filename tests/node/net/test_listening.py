@@ -11,8 +11,8 @@ import pytest
 
 from duolog_server.demo.ports import free_endpoint, free_ports
 from duolog_server.node.api.reservedport import ListenError, ReservedPort
-from duolog_server.node.net.accept_limiter import listen
 from duolog_server.node.net.connections import host_of
+from duolog_server.node.net.listener import listen
 from duolog_server.serve.server import Node
 from duolog_server.store.errors import StoreLocked
 from duolog_server.store.messagestore import MessageStore

@@ -1,0 +1,49 @@
+"""How a port accepts: a few connections in a turn, however many wait."""
+
+import asyncio
+import os
+import socket
+
+import pytest
+
+from duolog_server.node.net.listener import ACCEPTED_AT_ONCE, listen
+from tests.turns import turns_of
+from tests.until import until
+
+
+class Greeted(asyncio.Protocol):
+    """A connection that does nothing."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+
+
+async def test_connections_that_wait_are_accepted_some_in_each_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 100 * ACCEPTED_AT_ONCE
+    server = await listen(Greeted, "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    with turns_of(monkeypatch, Greeted, "connection_made") as turns:
+        waiting = [socket.create_connection(address, 5) for _ in range(count)]  # in this turn
+        async with asyncio.timeout(20):
+            while len(turns) < count:
+                await asyncio.sleep(0)
+        for one in waiting:
+            one.close()
+    server.close()
+    assert max(turns.count(turn) for turn in turns) <= ACCEPTED_AT_ONCE
+
+
+async def test_an_address_that_is_taken_leaves_no_descriptor_open() -> None:
+    server = await listen(Greeted, "127.0.0.1", 0)
+
+    async def leaves_none() -> bool:
+        """Whether this time; threads of other tests may open and close some meanwhile."""
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError, match="in use"):
+            await listen(Greeted, "127.0.0.1", server.sockets[0].getsockname()[1])
+        return len(os.listdir("/proc/self/fd")) == before
+
+    await until(leaves_none)
+    server.close()
