@@ -1,53 +1,39 @@
 """How many bytes came on each connection, and how many of them are known as requests.
 
-Rules: what is not known is unfinished: it lies in gRPC's core, or was refused there. All of it may
-take up so many bytes; beyond, connections of which no message arrives any more end, those with the
-most of it first. Those of which none has arrived yet may have a part of it, and end sooner. One
-alone may have as much as the longest message. A connection of which no call waits for a message has
-none to send, and ends with little of it, though not at once: its calls may wait to be taken.
-Addresses of which connections ended again and again get less patience. No IO, no clock.
+Rules: what is not known is unfinished: gRPC's core holds it, or has refused it. All of it may take
+`bytes_max`; beyond, connections end of which no message arrived for a while, those with the most
+unfinished bytes first. Once half of these bytes are in use, connections that never sent a whole
+message share a part of them, so that little is held for clients that have not logged in. A single
+connection may have as much as the longest message. No IO, no clock.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from duolog_server.node.net.grpc.receive_limit.offenders import Offenders
 from duolog_server.store.clocks import MonoMs
 
 Name = tuple[str, int]  # address and port of a client
 OWN_BYTES = 256 << 10  # of each connection: windows of HTTP/2, pings, what TLS adds
 CALL_BYTES = 256  # of a call, beside its headers and messages
-MESSAGE_BYTES = 64  # of a message, beside what it says: frames of gRPC, HTTP/2 and TLS
+MESSAGE_BYTES = 64  # of a message, beside its payload: frames of gRPC, HTTP/2 and TLS
 MESSAGE_PART = 64  # and this part of it
 V4_IN_V6 = "::ffff:"
-LOOKS = (
-    2  # in which no message arrives, of a connection that may end; between them, methods get some
-)
+LOOKS = 2  # without a message, before a connection may end: between looks, methods get some
 UNSEEN_LOOKS = 4  # at all connections, until one that was heard of is forgotten
-SILENT_MS = 200  # without a message
-# Of one of which none has arrived yet, and without a call that began on any. Calls of a method are
-# taken one by one: those of many clients that connect anew wait for each other, with their
-# messages, and are no calls until they are taken.
-STRANGERS_SILENT_MS = 30
-UNCALLED_BYTES = 256 << 10  # of one without a call that waits: the headers of a thousand calls
-OFFENDERS_BYTES = 128 << 10  # of one that has begun none, of an offender: the windows of one call
-UNCALLED_MS = 5_000  # since it has more than its own, whatever others do
-STRANGERS_PART = 4  # of the bytes, together, once half of all of them are in use
-HEARD_PART = 16  # of what is unfinished that messages have to be, so that its connection is heard
+SILENT_MS = 200  # without a message, before a connection may end
+STRANGERS_PART = 4  # of the bytes, for those that never sent a message
+HEARD_PART = 16  # of the unfinished bytes: a connection is heard when its messages have as many
 PINGS_MS = 10_000
-PINGS_BYTES = 256  # in it, of one that sends nothing else: keep-alives, which nobody tells of
-FORGOTTEN_MS = 60_000  # without a byte; then what little is unfinished is taken for a miscount
-FORGOTTEN_BYTES = 1 << 20  # so little: calls that were given up, or refused unread
+PINGS_BYTES = 256  # in that time, of a connection that only listens: pings, which nothing reports
+FORGOTTEN_MS = 60_000  # without a byte; then FORGOTTEN_BYTES are taken for a miscount
+FORGOTTEN_BYTES = 1 << 20  # of calls that were cancelled, or refused unread
 
 
 @dataclass(slots=True)
 class _Connection:
     """heard_ms: when a message arrived, or nothing counted. grew_ms: when any byte came.
-    since_ms: since when it had no more unfinished than `before` and some pings. received:
-    bytes, at the last look. known: of requests, since then. is_strange: no message arrived yet.
-    waits: calls whose messages have not all come. excused: bytes that are unfinished, and no
-    headers without an end: those of before a call began, as headers come one after the other,
-    and those of a call that was given up, at the next look (gives_up).
+    since_ms: since when it had no more unfinished bytes than `before` and some pings. received:
+    bytes, at the last look. known: bytes of requests, since then.
     """
 
     heard_ms: MonoMs
@@ -57,40 +43,35 @@ class _Connection:
     received: int = 0
     known: int = 0
     unfinished: int = 0
-    looks: int = 0
-    is_strange: bool = True
-    has_called: bool = False
-    waits: int = 0
-    gives_up: bool = False
-    excused: int = 0
-    ends: bool = False  # as was judged already: it is seen until the core has closed it
+    looks: int = 0  # since it was heard
+    is_strange: bool = True  # no message of it has arrived
 
     @property
     def counts(self) -> int:
         """Bytes that count."""
         return max(0, self.unfinished - OWN_BYTES)
 
-    def calls_nothing(self, now_ms: MonoMs, quiet_ms: int) -> bool:
-        """Whether it said far more than a connection does before a call, for long."""
-        if self.waits or self.unfinished - self.excused <= OWN_BYTES + UNCALLED_BYTES:
-            return False
-        return self._is_silent(now_ms, quiet_ms, UNCALLED_MS)
+    def is_silent(self, now_ms: MonoMs) -> bool:
+        """Whether no message of it has arrived for a while."""
+        return now_ms - self.heard_ms >= SILENT_MS and self.looks >= LOOKS
 
-    @property
-    def offends(self) -> bool:
-        """Whether it said more than a connection of an offender may before its first call."""
-        return not self.has_called and self.unfinished > OFFENDERS_BYTES
-
-    def may_end(self, now_ms: MonoMs, quiet_ms: int, is_offenders: bool) -> bool:
-        """Whether no message of it has arrived for long. quiet_ms: without a call, on any."""
-        if is_offenders:
-            return self._is_silent(now_ms, 0, STRANGERS_SILENT_MS)
-        return self._is_silent(now_ms, quiet_ms if self.is_strange else 0, SILENT_MS)
-
-    def _is_silent(self, now_ms: MonoMs, quiet_ms: int, most_ms: int) -> bool:
-        silent_ms = now_ms - self.heard_ms
-        is_long = silent_ms >= most_ms or min(silent_ms, quiet_ms) >= STRANGERS_SILENT_MS
-        return is_long and self.looks >= LOOKS
+    def see(self, size: int, now_ms: MonoMs) -> None:
+        """A look at it. size: bytes that it received since it began."""
+        self.heard_ms = self.heard_ms or now_ms  # it may have been heard of before it was seen
+        self.unfinished = max(0, self.unfinished + size - self.received - self.known)
+        if now_ms - self.since_ms >= PINGS_MS:
+            if self.unfinished - self.before <= PINGS_BYTES:
+                self.unfinished = min(self.before, self.unfinished)
+            self.since_ms, self.before = now_ms, self.unfinished
+        if size != self.received:
+            self.grew_ms = now_ms
+        elif now_ms - self.grew_ms >= FORGOTTEN_MS and self.unfinished < FORGOTTEN_BYTES:
+            self.unfinished = 0
+        if self.known * HEARD_PART > self.counts or not self.counts:
+            self.looks, self.heard_ms = 0, now_ms
+        else:
+            self.looks += 1
+        self.received, self.known = size, 0
 
 
 @dataclass(slots=True)
@@ -105,37 +86,10 @@ class Ledger:
     unfinished: int = 0  # bytes, at the last look
     _connections: dict[Name, _Connection] = field(default_factory=dict)
     _looked: dict[Name, _Connection] = field(default_factory=dict)  # in this look
-    _counted: dict[Name, int] = field(default_factory=dict)  # of these: bytes that count
-    _of_offenders: set[Name] = field(default_factory=set)  # of these as well
-    _offenders: Offenders = field(default_factory=Offenders)
-    _has_begun: bool = False  # a call, since the last look
-    _began_ms: MonoMs = MonoMs(0)  # when one had, at a look
-
-    def appeared(self, names: Iterable[Name]) -> None:
-        """Connections that are new: one with the name of one that was ended is another one. Clients
-        choose their ports, and may connect anew before a look has missed the one that is gone.
-        """
-        for name in names:
-            known = self._connections.get(name)
-            if known is not None and known.ends:
-                del self._connections[name]
 
     def began(self, name: Name, size: int) -> None:
         """So many bytes of a connection were the headers of a call."""
-        found = self._found(name)
-        found.known += size
-        found.waits += 1
-        found.excused = found.unfinished
-        found.has_called = self._has_begun = True
-
-    def over(self, name: Name, gave_up: bool) -> None:
-        """A call waits for no message any more. gave_up: it was given up before they all came:
-        what is here of them stays unfinished, and is no headers without an end.
-        """
-        found = self._connections.get(name)
-        if found is not None:
-            found.waits = max(0, found.waits - 1)
-            found.gives_up |= gave_up
+        self._found(name).known += size
 
     def known(self, name: Name, size: int) -> None:
         """So many bytes of a connection were a message."""
@@ -144,85 +98,49 @@ class Ledger:
         found.is_strange = False
 
     def _found(self, name: Name) -> _Connection:
-        found = self._connections.get(name)
-        if found is None:
-            found = self._connections[name] = _Connection(MonoMs(0), MonoMs(0), MonoMs(0))
-        return found
+        return self._connections.setdefault(name, _Connection(MonoMs(0), MonoMs(0), MonoMs(0)))
 
     def look(self, received: Mapping[Name, int], now_ms: MonoMs) -> None:
         """Some connections, in a look at all of them. received: what came on each since it began;
-        to be told in the turn in which it was read, as what is known by then is known of these
-        bytes.
+        to be passed in the turn in which it was read, as what is known by then is of these bytes.
         """
-        offends = self._offenders.has if self._offenders.are_any(now_ms) else None
         for name, size in received.items():
-            found = self._found_at(name, size, now_ms)
+            found = self._connections.get(name) or _Connection(now_ms, now_ms, now_ms)
+            found.see(size, now_ms)
             self._connections[name] = self._looked[name] = found
-            counts = found.counts
-            if counts:
-                self._counted[name] = counts
-            if offends is not None and offends(name[0], now_ms):
-                self._of_offenders.add(name)
 
     def judge(self, all_are_named: bool, now_ms: MonoMs) -> set[Name]:
         """The connections that shall end; it ends the look. all_are_named: it was at all that are
         open, not at those alone that were known before.
         """
-        if self._has_begun:
-            self._has_begun, self._began_ms = False, now_ms
-        quiet_ms = now_ms - self._began_ms
         looked, self._looked = self._looked, {}
-        counted, self._counted = self._counted, {}
-        offenders, self._of_offenders = self._of_offenders, set()
         for name in self._connections.keys() - looked.keys():
             if not self._is_kept(name, all_are_named):
                 del self._connections[name]
-        self.unfinished = total = sum(counted.values())
-        ended = {name for name in counted if looked[name].calls_nothing(now_ms, quiet_ms)}
-        ended |= {name for name in offenders if looked[name].offends}
-        left = {name: size for name, size in counted.items() if name not in ended}
+        counted = {name: one.counts for name, one in looked.items() if one.counts}
+        self.unfinished = sum(counted.values())
         large = sum(size > OWN_BYTES for size in counted.values())
-        if (large > 1 or total > self.message_bytes_max) and total > self.bytes_max // 2:
-            ended |= self._scarce(left, looked, offenders, now_ms)
+        if large <= 1 and self.unfinished <= self.message_bytes_max:
+            return set()
+        if self.unfinished <= self.bytes_max // 2:
+            return set()
+        ended = self._too_many(counted, now_ms)
         for name in ended:
-            if not looked[name].ends:
-                looked[name].ends = True
-                self._offenders.note(name[0], now_ms)
+            del self._connections[name]
         return ended
 
-    def offending(self, now_ms: MonoMs) -> tuple[str, ...]:
-        """Networks of which connections ended again and again, the latest first."""
-        return self._offenders.networks(now_ms) if self._offenders.are_any(now_ms) else ()
-
-    def is_bound(self, name: Name, now_ms: MonoMs) -> bool:
-        """Whether a connection may not send what it likes: an offender's, until its first call."""
-        found = self._connections.get(name)
-        has_called = found is not None and found.has_called
-        return not has_called and self._offenders.has(name[0], now_ms)
-
-    def _scarce(
-        self,
-        left: Mapping[Name, int],
-        looked: Mapping[Name, _Connection],
-        offenders: Set[Name],
-        now_ms: MonoMs,
-    ) -> set[Name]:
-        """Those that end where all of them together have too much."""
-        quiet_ms = now_ms - self._began_ms
-        strange = {
-            name: size
-            for name, size in left.items()
-            if looked[name].is_strange or name in offenders
-        }
+    def _too_many(self, counted: Mapping[Name, int], now_ms: MonoMs) -> set[Name]:
+        """Those that end, so that strangers have their part, and all together `bytes_max`."""
+        most = self.bytes_max + self.message_bytes_max
         may_end = {
             name
-            for name, size in left.items()
-            if looked[name].may_end(now_ms, quiet_ms, name in offenders)
-            or size > self.bytes_max + self.message_bytes_max
+            for name, size in counted.items()
+            if size > most or self._connections[name].is_silent(now_ms)
         }
-        ended = _too_many(strange, may_end, self.bytes_max // STRANGERS_PART)
-        left = {name: size for name, size in left.items() if name not in ended}
-        return ended | _too_many(left, may_end, self.bytes_max)
+        strange = {n: size for n, size in counted.items() if self._connections[n].is_strange}
+        ended = _largest(strange, may_end, self.bytes_max // STRANGERS_PART)
+        left = {name: size for name, size in counted.items() if name not in ended}
+        return ended | _largest(left, may_end, self.bytes_max)
 
     def _is_kept(self, name: Name, all_are_named: bool) -> bool:
         """Of one that was not seen: it is gone, or it is new, and was heard of before."""
@@ -230,33 +148,12 @@ class Ledger:
         one.looks += all_are_named and not one.received
         return not all_are_named or (not one.received and one.looks < UNSEEN_LOOKS)
 
-    def _found_at(self, name: Name, size: int, now_ms: MonoMs) -> _Connection:
-        one = self._connections.get(name) or _Connection(now_ms, now_ms, now_ms)
-        one.heard_ms = one.heard_ms or now_ms  # it may have been heard of before it was seen
-        one.unfinished = max(0, one.unfinished + size - one.received - one.known)
-        if now_ms - one.since_ms >= PINGS_MS:
-            if one.unfinished - one.before <= PINGS_BYTES:
-                one.unfinished = min(one.before, one.unfinished)
-            one.since_ms, one.before = now_ms, one.unfinished
-        if size != one.received:
-            one.grew_ms = now_ms
-        elif now_ms - one.grew_ms >= FORGOTTEN_MS and one.unfinished < FORGOTTEN_BYTES:
-            one.unfinished = 0
-        if one.known * HEARD_PART > one.counts or not one.counts:
-            one.looks, one.heard_ms = 0, now_ms
-        else:
-            one.looks += 1
-        one.received, one.known = size, 0
-        if one.gives_up:
-            one.excused, one.gives_up = one.unfinished, False
-        one.excused = min(one.excused, one.unfinished)
-        return one
 
-
-def _too_many(counted: Mapping[Name, int], may_end: Set[Name], bytes_max: int) -> set[Name]:
-    """Those of some connections that end, so that the others have no more than that."""
+def _largest(counted: Mapping[Name, int], may_end: Iterable[Name], bytes_max: int) -> set[Name]:
+    """The largest of some connections that end, so that the others have no more than that."""
     total, ended = sum(counted.values()), set[Name]()
-    for name in sorted(may_end & counted.keys(), key=counted.__getitem__, reverse=True):
+    found = (name for name in may_end if name in counted)
+    for name in sorted(found, key=counted.__getitem__, reverse=True):
         if total <= bytes_max:
             break
         total -= counted[name]

@@ -1,19 +1,18 @@
-"""Looks at the connections of gRPC's ports, and ends those that the ledger says.
+"""Looks at the connections of gRPC's ports, and ends those that the ledger names.
 
-Few looks where nothing grows: every look reads a line of the kernel's, and only where memory has
-grown, or something is unfinished, all connections.
+A look is cheap where nothing grows: it reads one line of the kernel's, and all connections only
+where memory has grown, or something is unfinished.
 """
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 import structlog
 
 from duolog_server.node.net.grpc.receive_limit.ledger import Ledger, Name
-from duolog_server.node.net.grpc.receive_limit.sockets import Sockets, are_told
+from duolog_server.node.net.grpc.receive_limit.sockets import Sockets, has_counters
 from duolog_server.node.runtime.clocks import mono_ms
 from duolog_server.node.runtime.memory import OwnMemory
 
@@ -30,45 +29,37 @@ GROWN_BYTES = 4 << 20  # of memory, since then: a reason
 
 
 class Watch:
-    """The connections of a server's ports.
+    """Watches the connections of a server's ports.
 
     Attributes:
-        ended: connections that were ended.
         looks: whether it looks at them.
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self.ended = 0
         self.looks = False
         self._ledger = ledger
-        # When each was ended, by time.monotonic(); the latest one last.
-        self._ended_names: OrderedDict[Name, float] = OrderedDict()
+        self._ended_at: dict[Name, float] = {}  # when, by time.monotonic(); the latest one last
         self._memory = OwnMemory()
         self._problem = ""  # as logged; empty: it looks
         self._task: asyncio.Task[None] | None = None
 
     def has_ended(self, name: Name) -> bool:
         """Whether a connection was ended lately."""
-        return name in self._ended_names
+        return name in self._ended_at
 
     def began(self, name: Name, size: int) -> None:
-        """See Ledger; nothing where nobody looks."""
+        """See Ledger; without effect where nothing looks."""
         if self.looks:
             self._ledger.began(name, size)
 
     def known(self, name: Name, size: int) -> None:
-        """See Ledger; nothing where nobody looks."""
+        """See Ledger; without effect where nothing looks."""
         if self.looks:
             self._ledger.known(name, size)
 
-    def over(self, name: Name, gave_up: bool) -> None:
-        """See Ledger; nothing where nobody looks."""
-        if self.looks:
-            self._ledger.over(name, gave_up)
-
     def start(self, ports: Collection[int]) -> None:
-        """Look at the connections of these ports, where the system tells of them."""
-        if are_told():
+        """Look at the connections of these ports, where the system counts their bytes."""
+        if has_counters():
             self.looks = True
             self._task = asyncio.get_running_loop().create_task(self._run(Sockets(ports)))
 
@@ -83,7 +74,7 @@ class Watch:
         try:
             await self._keep_looking(sockets)
         except Exception as error:
-            log.error("gRPC: what has not arrived whole is not limited", exc_info=error)
+            log.error("gRPC receive limit disabled after an internal error", exc_info=error)
         finally:
             self.looks = False
             sockets.close()
@@ -98,12 +89,10 @@ class Watch:
                 memory = self._memory.read()
                 spent = time.thread_time() - began
                 least, looks = min(least, memory), looks + 1
-                hurries = bool(self._ledger.offending(mono_ms()))
-                all_of_them = hurries or memory >= least + GROWN_BYTES or looks >= IDLE_LOOKS
+                all_of_them = memory >= least + GROWN_BYTES or looks >= IDLE_LOOKS
                 if all_of_them:
-                    spent += await _in_turns(sockets.find(), self._ledger.appeared)
+                    spent += await _in_turns(sockets.find(), lambda _: None)
                     least, looks = memory, 0
-                    spent += await _in_turns(sockets.restrain(self._is_bound), lambda _: None)
             except OSError as error:  # there was no descriptor left for a moment
                 self._note(str(error))
                 rest = BLIND_SECONDS
@@ -116,12 +105,8 @@ class Watch:
                 began = time.thread_time()
                 self._end(sockets, self._ledger.judge(all_of_them, mono_ms()))
                 spent += time.thread_time() - began
-            sockets.hold(self._ledger.offending(mono_ms()))
-            rest = NEXT_SECONDS if hurries or self._ledger.unfinished else LOOK_SECONDS
+            rest = NEXT_SECONDS if self._ledger.unfinished else LOOK_SECONDS
             rest = max(rest, RESTS * spent)
-
-    def _is_bound(self, name: Name) -> bool:
-        return self._ledger.is_bound(name, mono_ms())
 
     def _note(self, problem: str) -> None:
         if problem and not self._problem:
@@ -129,17 +114,17 @@ class Watch:
         self._problem = problem
 
     def _end(self, sockets: Sockets, names: Collection[Name]) -> None:
-        now, known = time.monotonic(), self._ended_names
-        while known and next(iter(known.values())) <= now - KNOWN_SECONDS:
-            known.popitem(last=False)
-        self.ended += len(names)
+        now, ended_at = time.monotonic(), self._ended_at
+        while ended_at and next(iter(ended_at.values())) <= now - KNOWN_SECONDS:
+            del ended_at[next(iter(ended_at))]
         for name in names:
-            known[name] = now
-            known.move_to_end(name)
+            ended_at.pop(name, None)
+            ended_at[name] = now
             log.warning(
                 "gRPC: a connection was ended",
                 peer=f"{name[0]}:{name[1]}",
-                reason="what came on it is no whole request, and takes too much memory",
+                reason="it sent no whole request for long, and incomplete ones take more than "
+                "limits.arriving_bytes_max",
             )
         sockets.end(names)
 

@@ -4,7 +4,6 @@ import pytest
 
 from duolog_server.node.net.grpc.receive_limit import ledger as module
 from duolog_server.node.net.grpc.receive_limit.ledger import Ledger, Name, name_of, size_of
-from duolog_server.node.net.grpc.receive_limit.offenders import OFFENCE_MS, OFFENCES, Offenders
 from duolog_server.store.clocks import MonoMs
 
 MIB = 1 << 20
@@ -13,41 +12,27 @@ OWN = module.OWN_BYTES
 LOOKS = module.SILENT_MS // 50  # of 50 ms, after which a connection may end
 
 
-OTHER = ("10.0.0.2", 1)
-
-
 def name(number: int) -> Name:
     return "10.0.0.1", number
 
 
 class Looked(Ledger):
-    """A ledger, and the time. is_calling: whether another client begins calls between looks."""
+    """A ledger, and the time."""
 
     now_ms = 1_000_000
-    is_calling = False
 
     def see(
         self, received: dict[Name, int], *, every: bool = True, after_ms: int = 50
     ) -> set[Name]:
         """Look, so much later."""
         self.now_ms += after_ms
-        if self.is_calling:
-            self.began(OTHER, 0)
         self.look(received, MonoMs(self.now_ms))
         return self.judge(every, MonoMs(self.now_ms))
 
 
-def called(*names: Name) -> Looked:
-    """A ledger in which these have begun a call, of which no message came."""
-    made = Looked(MOST, LONGEST)
-    for one in names:
-        made.began(one, 0)
-    return made
-
-
 def known(*names: Name) -> Looked:
     """A ledger in which these have sent a message."""
-    made = called(*names)
+    made = Looked(MOST, LONGEST)
     for one in names:
         made.known(one, 1)
     made.see(dict.fromkeys(names, 1))
@@ -55,10 +40,10 @@ def known(*names: Name) -> Looked:
 
 
 def looks(ledger: Looked, received: dict[Name, int], count: int = LOOKS) -> set[Name]:
-    """Look so many times at the same; what the last look says."""
+    """Look so many times at the same; which connections shall end."""
     found: set[Name] = set()
     for _ in range(count):
-        found = ledger.see(received)
+        found |= ledger.see(received)
     return found
 
 
@@ -73,7 +58,7 @@ def test_what_is_known_is_not_unfinished() -> None:
 
 
 def test_a_look_may_come_in_parts_with_messages_between_them() -> None:
-    ledger, whole = called(name(1), name(2), name(3)), {name(1): MIB, name(2): MIB, name(3): MIB}
+    ledger, whole = Looked(MOST, LONGEST), {name(1): MIB, name(2): MIB, name(3): MIB}
     for one, size in whole.items():
         ledger.look({one: size}, MonoMs(ledger.now_ms))
         ledger.known(name(1), MIB)  # of which the bytes come before the next look
@@ -95,10 +80,15 @@ def test_connections_of_which_no_message_arrives_end_the_largest_first() -> None
 def test_a_connection_whose_messages_arrive_goes_on_beside_others() -> None:
     busy, stalled = name(1), name(2)
     ledger = known(stalled)
+    ended: list[set[Name]] = []
     for number in range(1, 20):
         ledger.known(busy, MIB)
-        found = ledger.see({busy: (number + 9) * MIB, stalled: 2 * MIB})
-        assert found == ({stalled} if number >= LOOKS else set())
+        received = {busy: (number + 9) * MIB, stalled: 2 * MIB}
+        if {stalled} in ended:
+            del received[stalled]
+        ended.append(ledger.see(received))
+    assert [found for found in ended if found] == [{stalled}]
+    assert ended.index({stalled}) == LOOKS - 1
 
 
 def test_small_messages_do_not_keep_a_connection_with_much_that_is_unfinished() -> None:
@@ -133,77 +123,29 @@ def test_what_little_stays_unfinished_for_long_is_forgotten() -> None:
 
 
 def test_pings_of_a_connection_that_only_listens_count_for_nothing() -> None:
-    """One that subscribes sends nothing else for days, and no call of it waits for a message."""
+    """One that subscribes sends nothing else for days."""
     ledger, sent = known(name(1)), 1
-    ledger.over(name(1), gave_up=False)
     for _ in range(50_000):  # a ping each 5 s, within TLS
         sent += 17 + 29
         assert ledger.see({name(1): sent}, after_ms=5_000) == set()
-    assert ledger.see({name(1): sent + MIB}) == set()
-    assert looks(ledger, {name(1): sent + MIB}, 200) == {name(1)}, "what is none"
+    assert ledger.unfinished == 0
 
 
 def test_one_alone_may_have_as_much_as_the_longest_message() -> None:
-    ledger = called(name(1), name(2))
+    ledger = Looked(MOST, LONGEST)
     assert looks(ledger, {name(1): LONGEST, name(2): 2 * OWN}, 50) == set()
     assert looks(ledger, {name(1): LONGEST + OWN + 1, name(2): OWN}) == {name(1)}
 
 
-def test_those_of_which_no_message_ever_arrived_have_a_part_and_end_sooner() -> None:
+def test_those_of_which_no_message_ever_arrived_have_a_part() -> None:
     part = MOST // module.STRANGERS_PART
     ledger = known(name(1))
-    for number in (2, 3):
-        ledger.began(name(number), 0)
     received = {name(1): 4 * MIB, name(2): part // 2 + OWN, name(3): part // 2 + OWN}
     assert looks(ledger, received, 50) == set()
     received[name(3)] += 1
     assert looks(ledger, received, 1) == {name(3)}
-    ledger.began(name(4), 0)
-    received[name(4)] = received.pop(name(3))
-    assert ledger.see(received) == {name(2)}
-    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS - 1) == {name(2)}
-    assert ledger.see(received, after_ms=1) == {name(4)}
-
-
-def test_strangers_whose_calls_may_wait_to_be_taken_end_later() -> None:
-    part = MOST // module.STRANGERS_PART
-    ledger = called(name(1), name(2))
-    received = {name(1): 2 * part, name(2): 2 * part + 1}
-    ledger.is_calling = True
-    assert looks(ledger, received, LOOKS) == set()
-    assert ledger.see(received) == {name(2), name(1)}
-    ledger = called(name(1), name(2))
-    ledger.is_calling = True
-    assert ledger.see(received) == set()
-    ledger.is_calling = False  # there is nothing left to be taken
-    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS - 1) == set()
-    assert ledger.see(received, after_ms=1) == {name(2), name(1)}
-
-
-@pytest.mark.parametrize("is_calling", [False, True])
-def test_a_connection_that_says_much_and_calls_nothing_ends_however_much_there_is_room(
-    is_calling: bool,
-) -> None:
-    most_ms = module.UNCALLED_MS if is_calling else module.STRANGERS_SILENT_MS
-    most = OWN + module.UNCALLED_BYTES
-    ledger = called(name(3))
-    received = {name(1): most, name(2): most + 1, name(3): most + 2}
-    ledger.see({})
-    ledger.is_calling = is_calling
-    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS) == set()
-    assert ledger.see(received, after_ms=most_ms - 1) == set()
-    assert ledger.see(received, after_ms=1) == {name(2)}
-    ledger.began(name(2), 0)
-    assert looks(ledger, received, 50 + module.UNCALLED_MS // 50) == set()
-
-
-def test_how_long_a_connection_said_nothing_is_no_part_of_how_long_its_calls_waited() -> None:
-    ledger = Looked(MOST, LONGEST)
-    ledger.is_calling = True
-    assert looks(ledger, {name(1): OWN}, 2 * module.UNCALLED_MS // 50) == set()
-    received = {name(1): OWN + module.UNCALLED_BYTES + 1}
-    assert looks(ledger, received, module.UNCALLED_MS // 50 - 1) == set()
-    assert ledger.see(received) == {name(1)}
+    del received[name(3)]
+    assert looks(ledger, received, 50) == set()
 
 
 def test_a_connection_ends_after_some_looks_however_long_they_took() -> None:
@@ -256,120 +198,6 @@ def test_connections_that_are_gone_are_forgotten() -> None:
     assert ledger.unfinished == 0
 
 
-def test_headers_without_an_end_behind_a_call_that_has_its_message_end_as_those_before_any() -> (
-    None
-):
-    ledger = called(name(1), name(2), name(3))
-    ledger.over(name(1), gave_up=False)
-    ledger.over(name(1), gave_up=False)  # of a call that was forgotten
-    ledger.began(name(3), 0)
-    ledger.over(name(3), gave_up=False)  # of two: the other one waits
-    most = OWN + module.UNCALLED_BYTES
-    received = dict.fromkeys((name(1), name(2), name(3)), most)
-    assert looks(ledger, received) == set()
-    received = dict.fromkeys(received, most + 1)
-    assert looks(ledger, received, 1) == {name(1)}
-    del received[name(1)]
-    assert looks(ledger, received, 50 + module.UNCALLED_MS // 50) == set()
-
-
-def test_what_is_left_of_a_call_that_was_given_up_is_no_headers_without_an_end() -> None:
-    ledger, most = called(name(1)), OWN + module.UNCALLED_BYTES
-    received = {name(1): 3 * MIB}
-    ledger.see(received)
-    ledger.over(name(1), gave_up=True)
-    received[name(1)] += MIB  # on its way as it was
-    assert looks(ledger, received, 50 + module.UNCALLED_MS // 50) == set()
-    received[name(1)] += most
-    assert looks(ledger, received) == set()
-    received[name(1)] += 1
-    assert looks(ledger, received, 1) == {name(1)}
-
-
-def test_what_was_unfinished_before_a_call_began_is_no_headers_without_an_end() -> None:
-    """Of very many calls a little of each may be: what is known of them is an estimate."""
-    ledger, size = Looked(MOST, LONGEST), 0
-    for _ in range(20):
-        size += module.UNCALLED_BYTES
-        ledger.began(name(1), 0)
-        ledger.over(name(1), gave_up=False)
-        assert looks(ledger, {name(1): size}) == set()
-    assert looks(ledger, {name(1): size + OWN + 1}) == {name(1)}
-
-
-def offended(ledger: Looked, *more: Name) -> None:
-    """Have an address end connections for headers without an end, so often that it offends."""
-    for number in range(OFFENCES):
-        one = name(100 + number)
-        received = dict.fromkeys(more, 0) | {one: OWN + module.UNCALLED_BYTES + 1}
-        assert looks(ledger, received) == {one}
-
-
-def test_an_address_whose_connections_ended_again_and_again_has_less_for_a_new_one() -> None:
-    ledger, most = Looked(MOST, LONGEST), module.OFFENDERS_BYTES
-    offended(ledger)
-    received = {name(1): most + 1, name(2): most, OTHER: most + 1}
-    assert ledger.see(received) == {name(1)}, "at the first look"
-    del received[name(1)]
-    assert looks(ledger, received) == set()
-    later = {name(3): most + 1}
-    assert ledger.see(later, after_ms=OFFENCE_MS) == set(), "it is forgotten"
-
-
-def test_a_connection_offends_once_however_often_it_is_seen_at_its_end() -> None:
-    ledger = Looked(MOST, LONGEST)
-    received = {name(100): OWN + module.UNCALLED_BYTES + 1}
-    assert looks(ledger, received, LOOKS + OFFENCES) == {name(100)}
-    assert ledger.offending(MonoMs(ledger.now_ms)) == ()
-
-
-def test_one_that_has_the_name_of_one_that_was_ended_is_another_one() -> None:
-    """A client chooses its port, and connects anew before a look has missed the one before."""
-    ledger = called(name(1), name(100))
-    ledger.over(name(100), gave_up=False)
-    size = OWN + module.UNCALLED_BYTES + 1
-    for _ in range(OFFENCES):
-        ledger.see({name(1): 1, name(100): 0})
-        assert looks(ledger, {name(1): 1, name(100): size}) == {name(100)}
-        ledger.appeared([name(1), name(100)])
-    now = MonoMs(ledger.now_ms)
-    assert ledger.offending(now) == ("10.0.0.1",)
-    assert ledger.is_bound(name(100), now)
-    assert not ledger.is_bound(name(1), now)
-
-
-def test_connections_with_calls_of_such_an_address_go_on() -> None:
-    ledger = called(name(1), name(2))
-    ledger.over(name(2), gave_up=False)
-    offended(ledger, name(1), name(2))
-    received = {name(1): 3 * MIB, name(2): module.OFFENDERS_BYTES + 1}
-    assert looks(ledger, received) == set()
-
-
-def test_a_new_connection_of_such_an_address_is_bound_until_its_first_call() -> None:
-    ledger = called(name(1))
-    assert not ledger.is_bound(name(2), MonoMs(ledger.now_ms)), "nobody offends yet"
-    offended(ledger, name(1))
-    now = MonoMs(ledger.now_ms)
-    assert ledger.offending(now) == ("10.0.0.1",)
-    assert not ledger.is_bound(name(1), now)
-    assert ledger.is_bound(name(2), now)
-    assert not ledger.is_bound(OTHER, now)
-    ledger.began(name(2), 100)
-    assert not ledger.is_bound(name(2), now)
-    later = MonoMs(ledger.now_ms + OFFENCE_MS)
-    assert not ledger.is_bound(name(3), later)
-    assert ledger.offending(later) == ()
-
-
-def test_where_bytes_are_scarce_such_an_address_has_a_part_and_less_patience() -> None:
-    ledger = known(name(1), OTHER)
-    offended(ledger, name(1), OTHER)
-    received = {name(1): MOST // 2, OTHER: MOST // 2}
-    assert ledger.see(received, after_ms=1) == set()
-    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS) == {name(1)}
-
-
 @pytest.mark.parametrize("size", [0, 1, 16_000, 10 * MIB])
 def test_a_message_is_taken_for_no_less_than_it_takes_on_its_way(size: int) -> None:
     frames = size // 16_384 + 1  # of HTTP/2, and records of TLS
@@ -382,23 +210,3 @@ def test_a_message_is_taken_for_no_less_than_it_takes_on_its_way(size: int) -> N
 )
 def test_a_client_has_one_name_however_its_address_is_written(address: str, expected: str) -> None:
     assert name_of(address, 5) == (expected, 5)
-
-
-def test_each_connection_is_asked_for_its_offences_in_its_part_of_a_look(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ledger = Looked(MOST, LONGEST)
-    offended(ledger)
-    asked: list[str] = []
-
-    def has(_: Offenders, address: str, now_ms: MonoMs) -> bool:
-        asked.append(address)
-        return True
-
-    monkeypatch.setattr(Offenders, "has", has)
-    now = MonoMs(ledger.now_ms + 50)
-    for part in range(3):
-        ledger.look({name(100 * part + n): module.OFFENDERS_BYTES + 1 for n in range(10)}, now)
-        assert len(asked) == 10 * (part + 1)
-    assert len(ledger.judge(True, now)) == 30
-    assert len(asked) == 30, "the judgement is in one turn of the event loop"

@@ -1,32 +1,25 @@
 """Requests over gRPC that do not end, against a node: their connections do, and others go on."""
 
 import asyncio
-import socket
 import struct
 import time
-from collections.abc import Iterable, Mapping
 
 import duolog
 import pytest
 from structlog.testing import capture_logs
 
-from duolog_server.node.net.grpc.receive_limit import segments
 from duolog_server.node.net.grpc.receive_limit import watch as watching
-from duolog_server.node.net.grpc.receive_limit.ledger import Ledger, Name
-from duolog_server.node.net.grpc.receive_limit.offenders import OFFENCES
-from duolog_server.node.net.grpc.receive_limit.sockets import BOUND_BYTES, are_told
-from duolog_server.node.runtime.clocks import mono_ms
+from duolog_server.node.net.grpc.receive_limit.ledger import Ledger
+from duolog_server.node.net.grpc.receive_limit.sockets import has_counters
 from duolog_server.node.runtime.memory import OwnMemory
 from duolog_server.serve.server import Node
-from duolog_server.store.clocks import MonoMs
 from tests import http2bytes as h2
-from tests.grpccaller import APPEND, CHECK, Caller
+from tests.grpccaller import APPEND, Caller
 from tests.nodefixtures import StartNode
 
-pytestmark = pytest.mark.skipif(not are_told(), reason="this system tells nothing of connections")
+pytestmark = pytest.mark.skipif(not has_counters(), reason="no counters of connections")
 
 MIB = 1 << 20
-SEGMENT_BYTES = 64 << 10
 WAIT_SECONDS = 20.0
 LIMITS = {"arriving_bytes_max": MIB, "request_bytes_max": MIB}
 
@@ -54,10 +47,10 @@ def sends_half(address: str, streams: int, size: int) -> bool:
     return caller.ended
 
 
-def sends_endless_headers(address: str, first: bytes = b"") -> bool:
-    """The same with headers. first: a call before them."""
+def sends_endless_headers(address: str) -> bool:
+    """The same with headers."""
     caller = Caller(address)
-    caller.send(first + h2.frame(h2.HEADERS, 0, 3, h2.call_block(APPEND)))
+    caller.send(h2.frame(h2.HEADERS, 0, 3, h2.call_block(APPEND)))
     more = h2.frame(h2.CONTINUATION, 0, 3, h2.field(b"x", b"y" * 100) * 100)
     until = time.monotonic() + WAIT_SECONDS
     for _ in range(3 * MIB // len(more)):
@@ -66,42 +59,6 @@ def sends_endless_headers(address: str, first: bytes = b"") -> bool:
         caller.read(0.01)
     caller.close()
     return caller.ended
-
-
-def sends_headers(address: str, seconds: float = WAIT_SECONDS) -> bool:
-    """The same without having taken the node's settings, so that gRPC's core keeps all of it.
-    seconds: without a byte that is taken, until it gives up.
-    """
-    host, _, port = address.rpartition(":")
-    more = h2.frame(h2.CONTINUATION, 0, 3, h2.field(b"x", b"y" * 100) * 100) * 50
-    with socket.create_connection((host, int(port))) as made:
-        made.settimeout(seconds)
-        try:
-            made.sendall(h2.greeting() + h2.frame(h2.HEADERS, 0, 3, h2.call_block(APPEND)))
-            while True:
-                made.sendall(more)
-        except TimeoutError:
-            return False
-        except OSError:
-            return True
-
-
-async def offended(node: Node, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    """Have this address offend, and its new connections wait."""
-    holds, held = segments.hold, asyncio.Event()
-
-    def hold(listener: socket.socket, networks: Iterable[str]) -> int:
-        held.set()
-        return holds(listener, networks)
-
-    monkeypatch.setattr(segments, "hold", hold)
-    for _ in range(OFFENCES):
-        assert await asyncio.to_thread(sends_headers, endpoint(node))
-    ledger: Ledger = node._server._watch._ledger  # type: ignore[union-attr]
-    async with asyncio.timeout(WAIT_SECONDS):
-        await held.wait()
-    assert ledger.offending(mono_ms())
-    return ledger
 
 
 async def test_a_look_that_the_system_does_not_allow_is_made_again(
@@ -144,52 +101,6 @@ async def test_requests_that_do_not_end_are_bounded_and_others_go_on(
         assert ended
         assert any(line["event"] == "gRPC: a connection was ended" for line in lines)
         await client.admin.create_topic("later", 1)
-
-
-async def test_headers_that_do_not_end_behind_a_call_end_however_much_there_is_room(
-    start_node: StartNode,
-) -> None:
-    node = await start_node()
-    call = h2.begin(1, h2.call_block(CHECK)) + h2.message(1, b"", h2.END_STREAM)
-    assert await asyncio.to_thread(sends_endless_headers, endpoint(node), call)
-
-
-async def test_others_behind_the_address_of_attackers_who_connect_anew_are_served(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = await start_node()
-    ledger = await offended(node, monkeypatch)
-    with capture_logs() as lines:
-        async with asyncio.timeout(WAIT_SECONDS), asyncio.TaskGroup() as clients:
-            for number in range(10):
-                clients.create_task(creates(endpoint(node), f"T{number}"))
-    assert ledger.offending(mono_ms()), "all that time"
-    assert not [line for line in lines if line["event"] == "gRPC: a connection was ended"]
-
-
-async def creates(address: str, topic: str) -> None:
-    async with duolog.Client(address) as client:
-        await client.admin.create_topic(topic, 1)
-
-
-async def test_attackers_who_connect_anew_are_bounded_however_late_a_look_is(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = await start_node()
-    await offended(node, monkeypatch)
-    found: list[int] = []
-    looks = Ledger.look
-
-    def look(ledger: Ledger, received: Mapping[Name, int], now_ms: MonoMs) -> None:
-        found.extend(received.values())
-        looks(ledger, received, now_ms)
-
-    monkeypatch.setattr(Ledger, "look", look)
-    monkeypatch.setattr(Ledger, "judge", lambda *_: set())  # nobody is ended in time
-    async with asyncio.timeout(WAIT_SECONDS):  # no look comes while the loop stands still
-        while max(found, default=0) <= BOUND_BYTES // 2:
-            await asyncio.to_thread(sends_headers, endpoint(node), 1.0)
-    assert max(found) < BOUND_BYTES + SEGMENT_BYTES
 
 
 async def test_requests_that_arrive_are_counted_as_such_and_nobody_ends(
