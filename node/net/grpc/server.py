@@ -93,7 +93,8 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
                 if self.is_running():
                     continue
                 raise
-            if not self._may_begin(state):
+            begun = self._begun(state)
+            if begun is None:
                 del state  # with its headers, which may be long
                 continue
             # Counted here, since a call that has no request yet is known to no service.
@@ -104,13 +105,21 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
             task = loop.create_task(cygrpc._schedule_rpc_coro(serving, state, loop, name))
             self._calls.add(task)
             task.add_done_callback(self._calls.discard)
+            task.add_done_callback(begun)
 
-    def _may_begin(self, state: Any) -> bool:
-        """Whether a call may; it is counted."""
+    def _begun(self, state: Any) -> Callable[[object], None] | None:
+        """A call that begins, and is counted: what is to be called when its task is done. None
+        where it may not begin.
+        """
         if self.watch is None or not self.watch.looks:
-            return True
+            return _nothing
         context = cygrpc._ServicerContext(state, None, None, self._own_loop)
-        return calls.begin(self.watch, context)
+        call = calls.begin(self.watch, context)
+        return None if call is None else call.end
+
+
+def _nothing(_task: object) -> None:
+    """Of calls that are not counted."""
 
 
 class Server(_server.Server):

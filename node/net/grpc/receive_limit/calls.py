@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import grpc
@@ -25,31 +26,59 @@ class Known(Protocol):
     def known(self, name: Name, size: int) -> None:
         """A message."""
 
+    def over(self, name: Name, gave_up: bool) -> None:
+        """No message of a call comes any more; see Ledger."""
 
-_CALL: ContextVar[tuple[Known, Name]] = ContextVar("the call of this context")
+
+@dataclass(slots=True)
+class Call:
+    """A call, as long as messages of it may come."""
+
+    _known: Known
+    _name: Name
+    _waits: bool = True
+
+    def came(self, size: int, is_last: bool) -> None:
+        """A message of it."""
+        self._known.known(self._name, size_of(size))
+        if is_last:
+            self._over(gave_up=False)
+
+    def end(self, _task: object) -> None:
+        """Its task is over."""
+        self._over(gave_up=True)
+
+    def _over(self, gave_up: bool) -> None:
+        if self._waits:
+            self._waits = False
+            self._known.over(self._name, gave_up)
 
 
-def begin(known: Known, context: Any) -> bool:
+_CALL: ContextVar[Call] = ContextVar("the call of this context")
+
+
+def begin(known: Known, context: Any) -> Call | None:
     """A call begins: to be called before its task is made, which has the context of this one.
 
-    context: gRPC's, of the call. False for a call of a connection that was ended: its headers may
-    be what it was ended for. The core takes them for whole then, though they have no end, and to
-    read them takes seconds.
+    context: what gRPC says of the call. None for one of a connection that was ended: its headers
+    may be what it was ended for. The core takes them for whole then, though they are without an
+    end, and to read them takes seconds.
     """
     host = peer_host(context.peer())
     name = name_of(host.address, host.port)
     if known.has_ended(name):
-        return False
+        return None
     headers = context.invocation_metadata() or ()
     size = sum(len(key) + len(value) + _BYTES_OF_FIELD for key, value in headers)
     known.began(name, CALL_BYTES + size)
-    _CALL.set((known, name))
-    return True
+    call = Call(known, name)
+    _CALL.set(call)
+    return call
 
 
 def counted(handler: Handler) -> Handler:
     """The same method; the messages of its calls are counted."""
-    reads = _counting(handler.request_deserializer)
+    reads = _counting(handler.request_deserializer, is_one=not handler.request_streaming)
     writes = handler.response_serializer
     if handler.request_streaming:
         made = grpc.stream_stream_rpc_method_handler(handler.stream_stream, reads, writes)
@@ -60,15 +89,14 @@ def counted(handler: Handler) -> Handler:
     return cast(Handler, made)
 
 
-def _counting(reads: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
+def _counting(reads: Callable[[bytes], Any] | None, is_one: bool) -> Callable[[bytes], Any]:
     def read(data: bytes) -> Any:
         call = _CALL.get(None)
         if call is not None:
-            known, name = call
-            known.known(name, size_of(len(data)))
+            call.came(len(data), is_last=is_one)
         return data if reads is None else reads(data)
 
     return read
 
 
-__all__ = ["Known", "begin", "counted"]
+__all__ = ["Call", "Known", "begin", "counted"]

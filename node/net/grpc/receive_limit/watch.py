@@ -57,6 +57,11 @@ class Watch:
         if self.looks:
             self._ledger.known(name, size)
 
+    def over(self, name: Name, gave_up: bool) -> None:
+        """See Ledger; without effect where nothing looks."""
+        if self.looks:
+            self._ledger.over(name, gave_up)
+
     def start(self, ports: Collection[int]) -> None:
         """Look at the connections of these ports, where the system counts their bytes."""
         if has_counters():

@@ -15,6 +15,7 @@ class Known:
     def __init__(self, ended: bool) -> None:
         self.began_with: list[tuple[Name, int]] = []
         self.messages = 0
+        self.over_with: list[bool] = []
         self._ended = ended
 
     def has_ended(self, name: Name) -> bool:
@@ -25,6 +26,10 @@ class Known:
 
     def known(self, name: Name, size: int) -> None:
         self.messages += 1
+
+    def over(self, name: Name, gave_up: bool) -> None:
+        assert name == ("10.0.0.1", 5)
+        self.over_with.append(gave_up)
 
 
 class Call:
@@ -51,7 +56,7 @@ def test_a_call_is_known_by_its_headers() -> None:
 def test_the_headers_of_an_ended_connection_are_not_read() -> None:
     """They may be a hundred thousand."""
     known, call = Known(ended=True), Call()
-    assert not begin(known, call)
+    assert begin(known, call) is None
     assert (known.began_with, call.reads) == ([], 0)
 
 
@@ -59,15 +64,22 @@ async def _served(*_: Any) -> None: ...
 
 
 @pytest.mark.parametrize(
-    "made",
+    ("made", "is_streaming"),
     [
-        grpc.unary_unary_rpc_method_handler,
-        grpc.unary_stream_rpc_method_handler,
-        grpc.stream_stream_rpc_method_handler,
+        (grpc.unary_unary_rpc_method_handler, False),
+        (grpc.unary_stream_rpc_method_handler, False),
+        (grpc.stream_stream_rpc_method_handler, True),
     ],
 )
-def test_messages_of_a_call_are_counted(made: Any) -> None:
-    handler, known = counted(made(_served)), Known(ended=False)
-    assert begin(known, Call())
-    handler.request_deserializer(b"x")
-    assert known.messages == 1
+def test_a_call_waits_until_its_message_came_or_its_end(made: Any, is_streaming: bool) -> None:
+    handler = counted(made(_served))
+    for messages in (0, 1, 2 if is_streaming else 1):
+        known = Known(ended=False)
+        call = begin(known, Call())
+        assert call is not None
+        for _ in range(messages):
+            handler.request_deserializer(b"x")
+        gave_up = is_streaming or not messages
+        assert known.over_with == ([] if gave_up else [False])
+        call.end(None)
+        assert (known.messages, known.over_with) == (messages, [gave_up])

@@ -12,27 +12,41 @@ OWN = module.OWN_BYTES
 LOOKS = module.SILENT_MS // 50  # of 50 ms, after which a connection may end
 
 
+OTHER = ("10.0.0.2", 1)
+
+
 def name(number: int) -> Name:
     return "10.0.0.1", number
 
 
 class Looked(Ledger):
-    """A ledger, and the time."""
+    """A ledger, and the time. is_calling: whether another client begins calls between looks."""
 
     now_ms = 1_000_000
+    is_calling = False
 
     def see(
         self, received: dict[Name, int], *, every: bool = True, after_ms: int = 50
     ) -> set[Name]:
         """Look, so much later."""
         self.now_ms += after_ms
+        if self.is_calling:
+            self.began(OTHER, 0)
         self.look(received, MonoMs(self.now_ms))
         return self.judge(every, MonoMs(self.now_ms))
 
 
+def called(*names: Name) -> Looked:
+    """A ledger in which these have begun a call, of which no message came."""
+    made = Looked(MOST, LONGEST)
+    for one in names:
+        made.began(one, 0)
+    return made
+
+
 def known(*names: Name) -> Looked:
     """A ledger in which these have sent a message."""
-    made = Looked(MOST, LONGEST)
+    made = called(*names)
     for one in names:
         made.known(one, 1)
     made.see(dict.fromkeys(names, 1))
@@ -58,7 +72,7 @@ def test_what_is_known_is_not_unfinished() -> None:
 
 
 def test_a_look_may_come_in_parts_with_messages_between_them() -> None:
-    ledger, whole = Looked(MOST, LONGEST), {name(1): MIB, name(2): MIB, name(3): MIB}
+    ledger, whole = called(name(1), name(2), name(3)), {name(1): MIB, name(2): MIB, name(3): MIB}
     for one, size in whole.items():
         ledger.look({one: size}, MonoMs(ledger.now_ms))
         ledger.known(name(1), MIB)  # of which the bytes come before the next look
@@ -123,29 +137,78 @@ def test_what_little_stays_unfinished_for_long_is_forgotten() -> None:
 
 
 def test_pings_of_a_connection_that_only_listens_count_for_nothing() -> None:
-    """One that subscribes sends nothing else for days."""
+    """One that subscribes sends nothing else for days, and no call of it waits for a message."""
     ledger, sent = known(name(1)), 1
+    ledger.over(name(1), gave_up=False)
     for _ in range(50_000):  # a ping each 5 s, within TLS
         sent += 17 + 29
         assert ledger.see({name(1): sent}, after_ms=5_000) == set()
-    assert ledger.unfinished == 0
+    assert ledger.see({name(1): sent + MIB}) == set()
+    assert looks(ledger, {name(1): sent + MIB}, 200) == {name(1)}, "what is none"
 
 
 def test_one_alone_may_have_as_much_as_the_longest_message() -> None:
-    ledger = Looked(MOST, LONGEST)
+    ledger = called(name(1), name(2))
     assert looks(ledger, {name(1): LONGEST, name(2): 2 * OWN}, 50) == set()
     assert looks(ledger, {name(1): LONGEST + OWN + 1, name(2): OWN}) == {name(1)}
 
 
-def test_those_of_which_no_message_ever_arrived_have_a_part() -> None:
+def test_those_of_which_no_message_ever_arrived_have_a_part_and_end_sooner() -> None:
     part = MOST // module.STRANGERS_PART
     ledger = known(name(1))
+    for number in (2, 3):
+        ledger.began(name(number), 0)
     received = {name(1): 4 * MIB, name(2): part // 2 + OWN, name(3): part // 2 + OWN}
     assert looks(ledger, received, 50) == set()
     received[name(3)] += 1
     assert looks(ledger, received, 1) == {name(3)}
-    del received[name(3)]
-    assert looks(ledger, received, 50) == set()
+    ledger.began(name(4), 0)
+    received[name(4)] = received.pop(name(3))
+    assert ledger.see(received) == {name(2)}
+    received = {name(1): 4 * MIB, name(4): part + OWN + 1}
+    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS - 1) == set()
+    assert ledger.see(received, after_ms=1) == {name(4)}
+
+
+def test_strangers_whose_calls_may_wait_to_be_taken_end_later() -> None:
+    part = MOST // module.STRANGERS_PART
+    ledger = called(name(1), name(2))
+    received = {name(1): 2 * part, name(2): 2 * part + 1}
+    ledger.is_calling = True
+    assert looks(ledger, received, LOOKS) == set()
+    assert ledger.see(received) == {name(2), name(1)}
+    ledger = called(name(1), name(2))
+    ledger.is_calling = True
+    assert ledger.see(received) == set()
+    ledger.is_calling = False  # there is nothing left to be taken
+    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS - 1) == set()
+    assert ledger.see(received, after_ms=1) == {name(2), name(1)}
+
+
+@pytest.mark.parametrize("is_calling", [False, True])
+def test_a_connection_that_says_much_and_calls_nothing_ends_however_much_there_is_room(
+    is_calling: bool,
+) -> None:
+    most_ms = module.UNCALLED_MS if is_calling else module.STRANGERS_SILENT_MS
+    most = OWN + module.UNCALLED_BYTES
+    ledger = called(name(3))
+    received = {name(1): most, name(2): most + 1, name(3): most + 2}
+    ledger.see({})
+    ledger.is_calling = is_calling
+    assert ledger.see(received, after_ms=module.STRANGERS_SILENT_MS) == set()
+    assert ledger.see(received, after_ms=most_ms - 1) == set()
+    assert ledger.see(received, after_ms=1) == {name(2)}
+    ledger.began(name(2), 0)
+    assert looks(ledger, received, 50 + module.UNCALLED_MS // 50) == set()
+
+
+def test_how_long_a_connection_said_nothing_is_no_part_of_how_long_its_calls_waited() -> None:
+    ledger = Looked(MOST, LONGEST)
+    ledger.is_calling = True
+    assert looks(ledger, {name(1): OWN}, 2 * module.UNCALLED_MS // 50) == set()
+    received = {name(1): OWN + module.UNCALLED_BYTES + 1}
+    assert looks(ledger, received, module.UNCALLED_MS // 50 - 1) == set()
+    assert ledger.see(received) == {name(1)}
 
 
 def test_a_connection_ends_after_some_looks_however_long_they_took() -> None:
@@ -196,6 +259,47 @@ def test_connections_that_are_gone_are_forgotten() -> None:
     looks(ledger, {}, module.UNSEEN_LOOKS)
     assert ledger._connections == {}
     assert ledger.unfinished == 0
+
+
+def test_headers_without_an_end_behind_a_call_that_has_its_message_end_as_those_before_any() -> (
+    None
+):
+    ledger = called(name(1), name(2), name(3))
+    ledger.over(name(1), gave_up=False)
+    ledger.over(name(1), gave_up=False)  # of a call that was forgotten
+    ledger.began(name(3), 0)
+    ledger.over(name(3), gave_up=False)  # of two: the other one waits
+    most = OWN + module.UNCALLED_BYTES
+    received = dict.fromkeys((name(1), name(2), name(3)), most)
+    assert looks(ledger, received) == set()
+    received = dict.fromkeys(received, most + 1)
+    assert looks(ledger, received, 1) == {name(1)}
+    del received[name(1)]
+    assert looks(ledger, received, 50 + module.UNCALLED_MS // 50) == set()
+
+
+def test_what_is_left_of_a_call_that_was_given_up_is_no_headers_without_an_end() -> None:
+    ledger, most = called(name(1)), OWN + module.UNCALLED_BYTES
+    received = {name(1): 3 * MIB}
+    ledger.see(received)
+    ledger.over(name(1), gave_up=True)
+    received[name(1)] += MIB  # on its way as it was
+    assert looks(ledger, received, 50 + module.UNCALLED_MS // 50) == set()
+    received[name(1)] += most
+    assert looks(ledger, received) == set()
+    received[name(1)] += 1
+    assert looks(ledger, received, 1) == {name(1)}
+
+
+def test_what_was_unfinished_before_a_call_began_is_no_headers_without_an_end() -> None:
+    """Of very many calls a little of each may be: what is known of them is an estimate."""
+    ledger, size = Looked(MOST, LONGEST), 0
+    for _ in range(20):
+        size += module.UNCALLED_BYTES
+        ledger.began(name(1), 0)
+        ledger.over(name(1), gave_up=False)
+        assert looks(ledger, {name(1): size}) == set()
+    assert looks(ledger, {name(1): size + OWN + 1}) == {name(1)}
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_000, 10 * MIB])

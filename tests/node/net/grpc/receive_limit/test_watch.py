@@ -14,7 +14,7 @@ from duolog_server.node.net.grpc.receive_limit.sockets import has_counters
 from duolog_server.node.runtime.memory import OwnMemory
 from duolog_server.serve.server import Node
 from tests import http2bytes as h2
-from tests.grpccaller import APPEND, Caller
+from tests.grpccaller import APPEND, CHECK, Caller
 from tests.nodefixtures import StartNode
 
 pytestmark = pytest.mark.skipif(not has_counters(), reason="no counters of connections")
@@ -47,10 +47,10 @@ def sends_half(address: str, streams: int, size: int) -> bool:
     return caller.ended
 
 
-def sends_endless_headers(address: str) -> bool:
-    """The same with headers."""
+def sends_endless_headers(address: str, first: bytes = b"") -> bool:
+    """The same with headers. first: a call before them."""
     caller = Caller(address)
-    caller.send(h2.frame(h2.HEADERS, 0, 3, h2.call_block(APPEND)))
+    caller.send(first + h2.frame(h2.HEADERS, 0, 3, h2.call_block(APPEND)))
     more = h2.frame(h2.CONTINUATION, 0, 3, h2.field(b"x", b"y" * 100) * 100)
     until = time.monotonic() + WAIT_SECONDS
     for _ in range(3 * MIB // len(more)):
@@ -101,6 +101,14 @@ async def test_requests_that_do_not_end_are_bounded_and_others_go_on(
         assert ended
         assert any(line["event"] == "gRPC: a connection was ended" for line in lines)
         await client.admin.create_topic("later", 1)
+
+
+async def test_headers_that_do_not_end_behind_a_call_end_however_much_there_is_room(
+    start_node: StartNode,
+) -> None:
+    node = await start_node()
+    call = h2.begin(1, h2.call_block(CHECK)) + h2.message(1, b"", h2.END_STREAM)
+    assert await asyncio.to_thread(sends_endless_headers, endpoint(node), call)
 
 
 async def test_requests_that_arrive_are_counted_as_such_and_nobody_ends(
