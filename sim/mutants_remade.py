@@ -89,7 +89,7 @@ REMADE = [
     _bug("groups-unborn", "no births of groups are recorded", partial(_unborn, "groups")),
     _bug("floors-once", "the next topic has the last messages", _floors_of_the_deletion),
     _bug("old-delays", "a delay outlives its topic", _never(DelayService, "_is_too_old")),
-    _bug("old-commits", "an old half is committed", _never(TransactionService, "_is_too_old")),
+    _bug("old-commits", "an old half is committed", _never(TransactionService, "is_too_old")),
     _bug("old-checks", "an old half is stored again", _never(TransactionService, "_dropped")),
     _bug("old-retries", "an old message is stored again", _never(RetryTopics, "_is_too_old")),
     _limit(
