@@ -6,7 +6,9 @@ So an acknowledged change is as durable as a message, and every replica that has
 
 import asyncio
 import functools
+import itertools
 import json
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -21,6 +23,7 @@ from duolog_server.node.engine.log import Log, Outcome
 from duolog_server.node.runtime.config import LimitsSection
 from duolog_server.node.upkeep.threadwork import done_in_thread
 from duolog_server.store.accesstables import AccessTables
+from duolog_server.store.clocks import WallMs
 from duolog_server.store.columns import Columns
 from duolog_server.store.errors import BadMessage
 from duolog_server.store.grouptopics import dead_letter_topic
@@ -33,6 +36,7 @@ from duolog_server.store.metadata import (
     SYSTEM_TOPIC,
     Json,
     Metadata,
+    Snapshot,
     TopicConfig,
     changes_of,
     check_new_group,
@@ -160,6 +164,7 @@ class MetadataLog:
         self._limits = limits
         self._tables = Metadata()
         self._files = MetadataFiles(self._disk)
+        self._writing, self._numbers, self._written = threading.Lock(), itertools.count(1), 0
         self._decided.find_since(lambda topic: self._tables.births.topics.get(topic, 0))
         # Why nothing may be changed now, None if it may. Set by the broker.
         self.refused: Callable[[], sdk.DuologError | None] = _nobody_knows
@@ -322,7 +327,7 @@ class MetadataLog:
         self._reached.ends_to_save(ends, self._reached.queue_keys())
         place, segment = self._records().place(snapshot.applied - 1), self._reached.segment
         try:
-            self._files.write(snapshot, place, self._log.times.wall_ms(), ends, segment)
+            self._writer(snapshot)(place, self._log.times.wall_ms(), ends, segment)
         except OSError as error:
             self._not_saved(error)
 
@@ -460,12 +465,27 @@ class MetadataLog:
         if self._lacking and self._decided.role is BrokerRole.SLAVE:
             return
         snapshot = tables.snapshot()
+        write = self._writer(snapshot)
         place = self._records().place(snapshot.applied - 1)
         now, ends = self._log.times.wall_ms(), SavedEnds(self._reached.dispatched_offset)
         async for keys in Slices().parts(self._reached.queue_keys(), QUEUES_AT_ONCE):
             self._reached.ends_to_save(ends, keys)
-        write = functools.partial(self._files.write, snapshot, place, now, ends, segment)
-        await done_in_thread(self._log.threads, write, self._not_saved)
+        work = functools.partial(write, place, now, ends, segment)
+        await done_in_thread(self._log.threads, work, self._not_saved)
+
+    def _writer(self, snapshot: Snapshot) -> Callable[[int, WallMs, SavedEnds, int], None]:
+        """What writes a snapshot: one at a time, and none after a newer one, as a thread may begin
+        late.
+        """
+        number = next(self._numbers)
+
+        def write(place: int, now: WallMs, ends: SavedEnds, segment: int) -> None:
+            with self._writing:
+                if number > self._written:
+                    self._files.write(snapshot, place, now, ends, segment)
+                    self._written = number
+
+        return write
 
     @staticmethod
     def _not_saved(error: OSError) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,29 @@ def state_of(node: Node) -> dict[str, Any]:
 def tables_of(metadata: MetadataLog) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(metadata.tables.snapshot().to_bytes())
     return found
+
+
+async def test_a_thread_that_begins_late_replaces_no_newer_snapshot(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node()
+    metadata = broker_of(node).metadata
+    late: list[Callable[[], None]] = []
+
+    async def begins_late(threads: object, work: Callable[[], None], failed: object) -> None:
+        late.append(work)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("duolog_server.node.core.metadatalog.done_in_thread", begins_late)
+        await metadata.change({"op": "quota", "quota": {"subject": "Topic:A", "bytes_in": 7}})
+        await metadata.save()
+    await metadata.change({"op": "quota", "quota": {"subject": "Topic:A", "bytes_in": 9}})
+    await metadata.save()
+    snapshot = Path(node.config.node.data, "config", "duologMetadata.json")
+    saved = snapshot.read_bytes()
+    assert len(late) == 1
+    late[0]()
+    assert snapshot.read_bytes() == saved
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"offsetTable":{}}', None])
