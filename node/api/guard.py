@@ -36,7 +36,7 @@ BEGINS_SECONDS = 2.0  # that a stream which is refused may take for its first re
 
 
 class GuardedAppends:
-    """Appends of one caller: a batch that it may not store is answered, and the others go on."""
+    """Appends of one caller: a batch that it may not store is refused, and the stream continues."""
 
     def __init__(self, appends: Appends, guard: "Guard", principal: Principal) -> None:
         self._appends = appends
@@ -80,7 +80,7 @@ class Guard:
         error: Exception,
         method: str = "Messages/Append",
     ) -> None:
-        """Note what no call ends with: a batch that its stream goes on without."""
+        """Note a refused batch, whose stream continues."""
         if self._audit is not None:
             who = Who.at(principal.name, principal.source)
             self._audit.denied(who, method, resource, error)

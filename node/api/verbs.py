@@ -151,7 +151,7 @@ class _Call:
         self._peer.after_answer(lambda: callback(self))
 
     def code(self) -> grpc.StatusCode | None:
-        """How the call ended, for those who time it; None while it goes on."""
+        """How the call ended, for those who time it; None before."""
         return self._code
 
     async def abort(

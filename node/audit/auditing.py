@@ -1,7 +1,7 @@
 """Before the methods of an API: notes how their calls end in the audit log.
 
 It comes before the guard, so that it sees what the guard refuses. A batch that is refused in a
-stream which goes on is noted by whoever refuses it.
+stream that continues is noted where it is refused.
 """
 
 import asyncio

@@ -34,7 +34,7 @@ WAITING_MAX = 10_000  # entries
 AT_ONCE_BYTES = 256 << 10  # of lines that are written together
 AGAIN_SECONDS = 1.0
 TICK_SECONDS = 1.0
-END_SECONDS = 3.0  # that a stop waits for a write which is under way
+END_SECONDS = 3.0  # that a stop waits for a write
 QUEUE = 0
 
 

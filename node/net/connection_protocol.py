@@ -27,7 +27,7 @@ class PortReading(asyncio.BufferedProtocol):
         self, arriving: Arriving, turns: ReadingTurns, joined: Callable[[Any, bool], bool]
     ) -> None:
         """arriving: the room for long frames that have not arrived whole. turns: the port's.
-        joined: is told of its beginning (which it may refuse) and its end.
+        joined: called at its beginning (which it may refuse) and its end.
         """
         self.pace = Pace()
         self._turns = turns

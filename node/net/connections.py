@@ -33,16 +33,16 @@ class Connected(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way that its end waits for."""
+        """Whether its end waits for an open call."""
 
     def tick(self) -> None:
         """Called once a second."""
 
     def go(self, reason: str) -> None:
-        """Take no more calls; those under way go on."""
+        """Take no more calls; open ones end by themselves."""
 
     def end_calls(self) -> None:
-        """Cancel what is under way."""
+        """Cancel open calls."""
 
     def close(self) -> None:
         """End it, once what was written is out."""
@@ -63,7 +63,7 @@ class PortConnections(Generic[C]):
     """
 
     def __init__(self, limits: LimitsSection, refused: Callable[[str, str], None]) -> None:
-        """refused: is told of the address, and of the limit, where one is closed at once."""
+        """refused: called with the address and the limit where a connection is closed at once."""
         self.refused = 0
         self._tell_refused = refused
         self._limits = limits
@@ -119,7 +119,7 @@ class PortConnections(Generic[C]):
                     connection.tick()
 
     async def stop(self, grace: float, calls: Background) -> None:
-        """Take no more calls, let those under way end for so many seconds, close."""
+        """Take no more calls, give open ones so many seconds to end, close."""
         self._stopping = True
         for connection in self:
             connection.go(STOPPING)

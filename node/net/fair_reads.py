@@ -2,9 +2,9 @@
 
 Rules: once a turn's time is used up, a connection whose bytes arrive waits, unless they are few,
 and so does one that has had its share and has more. Each kind waits in a line of its own, and the
-two lines have their turns alternately: whoever sends little does not wait for those who send
+two lines have their turns alternately: a client that sends little does not wait for those who send
 without an end. What a connection sent at once is not parted for others: it is served together.
-Calls that wait begin a few in a turn: each goes on in the next one, where it reads a queue or more.
+Calls that wait begin a few in a turn: each continues in the next, where it reads a queue or more.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ _GoOn = Callable[[], None]
 
 
 class ReadingTurns:
-    """Those of a port."""
+    """The turns of all connections of a port."""
 
     def __init__(self) -> None:
         self._spent, self._calls = 0.0, 0  # seconds of this turn, and calls that began
@@ -66,7 +66,7 @@ class ReadingTurns:
 
     def _next(self) -> None:
         self._spent, self._calls = 0.0, 0
-        # Who goes on again does so in a later turn.
+        # A call that continues again does so in a later turn.
         left = len(self._arrived) + len(self._going_on)
         try:
             while left and self.has_time and self.has_calls:

@@ -32,7 +32,7 @@ class Unsecured(asyncio.BaseProtocol):
 
 
 class Handshakes:
-    """Those of a server."""
+    """The handshakes of a server."""
 
     def __init__(self, context: ssl.SSLContext, shutdown_seconds: float = SHUTDOWN_SECONDS) -> None:
         """shutdown_seconds: for the other side to take what was written, and the end of TLS."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 class NextTurn:
-    """That of one owner.
+    """Coalesces `call_soon` of one owner: one call a turn of the loop.
 
     Attributes:
         is_planned: it comes in the next turn.

@@ -29,7 +29,7 @@ class PortServer(Generic[C]):
         failed: Callable[[Exception], None],
         refused: Callable[[str, str], None],
     ) -> None:
-        """failed: is told of a bug in a call. refused: of the address, and of the limit, where a
+        """failed: called with a bug in a call. refused: with the address and the limit, where a
         connection is closed at once.
         """
         self.port = 0
@@ -64,7 +64,7 @@ class PortServer(Generic[C]):
             self._ticking.start(self._connections.tick())
 
     async def stop(self, grace: float) -> None:
-        """Take no more calls, let those under way end for so many seconds, close."""
+        """Take no more calls, give open ones so many seconds to end, close."""
         for server in self._servers:
             server.close()
         if self._handshakes is not None:

@@ -1,6 +1,6 @@
 """The memory of requests that have not arrived whole, on a port whose frames say how long they are.
 
-A long frame is not read before there is room for all of it: so every frame that is let in can go on
+A long frame is not read before there is room for all of it: so every frame that is let in can end
 to its end, and what comes too fast stays with those who send it. Addresses have their turns one
 after the other; one that does not fit is passed over, for a while. While one waits, those that were
 let in have to go on: a frame that would take too long at its pace ends with its connection. A frame
@@ -22,8 +22,8 @@ WAIT_LOOKS = 240  # of a frame that waits; then it ends
 
 STALLED_TICKS = 10  # in which hardly anything comes of a frame that has begun
 STALLED_BYTES = 1024  # in a tick, at least
-LATE = "the rest of a frame did not come, and others wait for its room"
-FULL = "there was no room for a frame for too long"
+LATE = "frame timed out while others waited for buffer space"
+FULL = "no buffer space for a frame in time"
 
 
 class Pace:

@@ -254,7 +254,7 @@ class PublishService:
             before = row is None or row["batch"] != batch or row["staged"] != staged
         await self._finish(sink)
         if row is not None and row["batch"] == batch and row.get("batchLost"):
-            raise _lost(row["batchLost"])  # whoever was told first may not be there any more
+            raise _lost(row["batchLost"])  # the first caller to hear of it may be gone
         await self._readable()
         return before
 

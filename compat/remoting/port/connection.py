@@ -334,7 +334,7 @@ class Connection(PortReading):
         stalls = self.pace.stalls(self._reader.held_bytes > 0 and not self._held)
         self._untaken = self._untaken + 1 if self._deaf and not self._takes_some() else 0
         if stalls:
-            self._refuse("the rest of a frame did not come")
+            self._refuse("frame timed out")
         elif self._idle > IDLE_TICKS or self._untaken > UNTAKEN_TICKS:
             log.info("remoting: a client does not answer", peer=self.name)
             self._end()

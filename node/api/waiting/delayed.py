@@ -33,7 +33,7 @@ def limit_of(limit: int) -> int:
 
 
 class Delayed:
-    """Those of this node, while it is the master."""
+    """The delayed messages of this node, while it is the master."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -26,7 +26,7 @@ Sees = Callable[[str], bool]
 
 
 class Halves:
-    """Those of this node, while it is the master."""
+    """The half messages of this node, while it is the master."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

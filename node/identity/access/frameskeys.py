@@ -1,7 +1,7 @@
 """Keys by which a frames connection begins: one that all clients share, or one for each user.
 
 A client asks for a key over gRPC, where it says who it is, and greets the frames port with it. So
-whoever greets is known, and nothing secret of a user travels there.
+a client that greets is known, and nothing secret of a user travels there.
 """
 
 import secrets

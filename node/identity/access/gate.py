@@ -111,7 +111,7 @@ class Gate:
         self._tokens = tokens
         self._first = first
         self._thread = thread
-        # Comparisons under way, by source, hash of user and password, and stored hash.
+        # Running comparisons, by source, hash of user and password, and stored hash.
         self._compared: dict[tuple[str, bytes, str], asyncio.Future[bool]] = {}
         self._salt = os.urandom(32)
         # By a hash of user and password: the stored hash that they were right for.
@@ -216,7 +216,7 @@ class Gate:
 
     async def _compare(self, key: tuple[str, bytes, str], password: str) -> bool:
         """Whether that is the password of the hash in the key: compared once for all who ask at
-        the same time, as when many programs of one machine begin. It goes on where they leave.
+        the same time, as when many programs of one machine begin. It continues where they leave.
         """
         running = self._compared.get(key)
         if running is None:

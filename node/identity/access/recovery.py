@@ -83,7 +83,7 @@ class Recovery:
         self._challenges = Challenges(seconds)
 
     def begin(self) -> str:
-        """A challenge for whoever asks."""
+        """A challenge for any caller."""
         return self._challenges.draw()
 
     def check(self, claim: Claim, place: Place, mark: str) -> None:

@@ -96,7 +96,7 @@ def of_topic(name: str, *actions: Action) -> Need:
 
 
 def of_owners(name: str, facts: Facts, *actions: Action) -> list[Need]:
-    """One of these actions on a topic, whoever's it is.
+    """One of these actions on a topic of any owner.
 
     %RETRY%a_b is that of a group a_b, or the one of a group a for a topic b: then it asks for both.
     """

@@ -1,6 +1,6 @@
 """Which connections there are, by user and by address.
 
-A connection is told by the address and port that it comes from. It is there while anything holds
+A connection is known by the address and port that it comes from. It is there while anything holds
 it: the connection itself over frames, and each stream on it over gRPC.
 """
 

@@ -12,7 +12,7 @@ from duolog_server.node.identity.quotas.meter import Meter
 from duolog_server.node.identity.quotas.quota import EVERY, RATES, Kind, Limit, Quota, Subject
 
 ACCOUNTS_MAX = 20_000
-WAIT_MS_MAX = 24 * 3_600_000  # that a caller is told
+WAIT_MS_MAX = 24 * 3_600_000  # given to a caller
 NAMESPACE = "%"
 MAPPED = "::ffff:"
 
@@ -123,7 +123,7 @@ class _Accounts:
 
 
 class Direction:
-    """What goes one way, in or out: the accounts of all who have a rate for it."""
+    """One direction, in or out: the accounts of all that have a rate for it."""
 
     def __init__(self, of_bytes: Limit, of_messages: Limit) -> None:
         self._limits = of_bytes, of_messages

@@ -234,7 +234,7 @@ class _Account:
 def _loaded(text: str) -> Any:
     """The value of a YAML text: no aliases, of bounded size and depth. Raises BadAcl.
 
-    pyyaml's own words may quote the text, so only its line number is told.
+    pyyaml's own words may quote the text, so only its line number is given.
     """
     if len(text) > TEXT_MAX:
         raise BadAcl("plain_acl.yml", f"{len(text)} characters", f"up to {TEXT_MAX:,}")
@@ -345,6 +345,6 @@ def _common_warnings(accounts: list[_Account]) -> Iterator[str]:
         )
     if any(account.consumes for account in accounts):
         yield (
-            "all accounts: a dead-letter topic counts as its group here, so whoever may read as "
+            "all accounts: a dead-letter topic counts as its group here, so users who may read as "
             "group g may read %DLQ%g; RocketMQ 4 asked for a permission of that topic"
         )

@@ -56,7 +56,7 @@ class Aborted(Exception):
 
 
 class _Requests:
-    """Those of a stream that have arrived."""
+    """The messages of a stream that have arrived."""
 
     __slots__ = ("arrived", "bytes", "waiting")
 
@@ -67,7 +67,7 @@ class _Requests:
 
 
 class Call:
-    """A call under way, and the context that its method gets.
+    """An open call, and the context that its method gets.
 
     There may be very many that wait: what only streams need is made for them alone.
     """

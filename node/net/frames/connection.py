@@ -2,7 +2,7 @@
 
 Rules: an append is stored, and where it waits for nothing also answered, in that callback; what
 waits is answered in the order of the requests, by the callback of what it waits for. Every other
-call is a task. Nothing is read while the client takes no answers, or has too much under way. What
+call is a task. Nothing is read while the client takes no answers, or has too many open calls. What
 breaks a rule of the protocol ends this connection, and no other one.
 """
 
@@ -52,7 +52,7 @@ class Terms:
 
     door: who may begin, and where their appends go. answered: called when a reply that waited for
     nothing is on its way. begin: begins a task for a call. appends_max: unanswered ones. calls_max:
-    other calls under way. arriving: the room for long frames that have not arrived whole.
+    other open calls. arriving: the room for long frames that have not arrived whole.
     busy_poll: of the loop, for the request that follows an answer. turns: of reading. context: of
     the timers and callbacks of calls, of which each would have a copy of its call's.
     """
@@ -83,7 +83,7 @@ class Connection(PortReading):
     """One client's connection."""
 
     def __init__(self, terms: Terms, joined: Callable[["Connection", bool], bool]) -> None:
-        """joined: is told of its beginning (which it may refuse) and its end."""
+        """joined: called at its beginning (which it may refuse) and its end."""
         super().__init__(terms.arriving, terms.turns, joined)
         self._terms = terms
         self._reader = FrameReader(frames.GREETING_BYTES, STRANGER_BYTES)
@@ -209,8 +209,8 @@ class Connection(PortReading):
         admitted = terms.door.admit(key, self._host, self._certificate)
         if admitted is None:
             raise FrameError(
-                "the client means another process than this one, its key is old, or its "
-                "certificate names another user"
+                "stale connection key (the node restarted or the key expired), or the certificate "
+                "names another user"
             )
         self.principal, self._appends = admitted
         try:
@@ -312,14 +312,14 @@ class Connection(PortReading):
         terms, number = self._terms, found.call
         handler = terms.methods.get(found.code)
         if number in self._calls:
-            raise FrameError(f"call {number} is under way already")
+            raise FrameError(f"call {number} has begun already")
         if self._going:
             self.send_end(number, grpc.StatusCode.UNAVAILABLE, self._going, ())
         elif handler is None:
             text = f"unknown method {found.code}"
             self.send_end(number, grpc.StatusCode.UNIMPLEMENTED, text, ())
         elif len(self._calls) >= terms.calls_max:
-            text = f"{terms.calls_max} calls are under way on this connection"
+            text = f"{terms.calls_max} calls are open on this connection"
             self.send_end(number, grpc.StatusCode.RESOURCE_EXHAUSTED, text, ())
         elif not found.number and not handler.response_streaming:
             self.send_end(number, grpc.StatusCode.INVALID_ARGUMENT, "it has no deadline", ())
@@ -390,7 +390,7 @@ class Connection(PortReading):
     # -- time, and the end ---------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Once a second: ping a silent client, end what has begun and does not go on."""
+        """Once a second: ping a silent client, end what has begun and makes no progress."""
         if self._lost:  # it was refused, and does not even take the reason
             self.abort()
             return
@@ -400,7 +400,7 @@ class Connection(PortReading):
         if not self._greeted and self._age > GREETING_TICKS:
             self._refuse("no greeting came")
         elif stalls:
-            self._refuse("the rest of a frame did not come")
+            self._refuse("frame timed out")
         elif self._silent > SILENT_TICKS and (ANSWERS in self._held or not self._held):
             log.info("frames: a client does not answer", peer=self.peer)
             self.abort()
@@ -408,18 +408,18 @@ class Connection(PortReading):
             self._write(frames.frame(Kind.PING, number=self._silent))
 
     def go(self, reason: str) -> None:
-        """Take no more calls; those under way go on."""
+        """Take no more calls; open ones end by themselves."""
         self._going = reason
         if self._greeted:
             self._write(frames.goaway(reason))
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way."""
+        """Whether a call is open."""
         return bool(self._calls or self._unanswered)
 
     def end_calls(self) -> None:
-        """Cancel what is under way."""
+        """Cancel open calls."""
         for call in list(self._calls.values()):
             call.cancel()
 

@@ -39,7 +39,7 @@ class FramesServer(PortServer[Connection]):
         failed: Callable[[Exception], None],
         methods: Mapping[str, Handler],
     ) -> None:
-        """door, answered: see Terms. failed: is told of a bug in a call. methods: those of the
+        """door, answered: see Terms. failed: called with a bug in a call. methods: those of the
         native API, by their paths.
         """
         super().__init__(

@@ -1,4 +1,4 @@
-"""What gRPC's core allows to whoever connects, before any code of this node sees a call.
+"""What gRPC's core allows to any client, before any code of this node sees a call.
 
 The core cannot limit the connections of one address, does not tell of those that it closes, and
 reads headers that never end as long as they come, of which it keeps some.

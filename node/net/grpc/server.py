@@ -56,7 +56,7 @@ class _Tracebacks:
 class _Core(cygrpc.AioServer):  # type: ignore[misc]
     """Takes the calls of each method by itself.
 
-    grpcio's own loop goes on, and waits for calls that never come to it.
+    grpcio's own loop keeps waiting for calls that never come to it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *rest: Any) -> None:
@@ -100,7 +100,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
             # Counted here, since a call that has no request yet is known to no service.
             too_many = len(self._calls) >= self.calls_max
             if too_many:
-                log.warning("gRPC: too many calls", reason=f"{self.calls_max} are under way")
+                log.warning("gRPC: too many calls", reason=f"{self.calls_max} are open")
             serving = cygrpc._handle_rpc(name, self._resolver, (), state, loop, too_many)
             task = loop.create_task(cygrpc._schedule_rpc_coro(serving, state, loop, name))
             self._calls.add(task)

@@ -226,7 +226,7 @@ async def test_calls_that_send_no_request_are_bounded_on_all_connections_togethe
                         break
                 # A silent call that came while this one was under way may have been refused.
                 await silent[0].send(h2.begin(stream, begun))
-        assert ("gRPC: too many calls", "8 are under way") in [
+        assert ("gRPC: too many calls", "8 are open") in [
             (line["event"], line.get("reason")) for line in logged
         ]
         for raw in silent:

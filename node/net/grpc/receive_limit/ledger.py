@@ -208,7 +208,7 @@ class Ledger:
 
 
 def _too_many(counted: Mapping[Name, int], may_end: Set[Name], bytes_max: int) -> set[Name]:
-    """Those of some connections that end, so that the others have no more than that."""
+    """Connections to end, so that the others keep within the limit."""
     total, ended = sum(counted.values()), set[Name]()
     for name in sorted(may_end & counted.keys(), key=counted.__getitem__, reverse=True):
         if total <= bytes_max:

@@ -215,7 +215,7 @@ async def test_a_client_returns_to_frames_that_could_not_be_reached(
 
 async def test_a_client_with_another_key_is_refused(node: Node, client: duolog.Client) -> None:
     """NAT, or a port now used by another process: the key reveals it, and gRPC is used."""
-    with pytest.raises(duolog.Unavailable, match="another process"):
+    with pytest.raises(duolog.Unavailable, match="stale connection key"):
         await _frameschannel.connect(("127.0.0.1", server(node).port), b"x" * 16, 5)
     assert node.broker is not None
     keys, node.broker.frames_keys = node.broker.frames_keys, SharedKey()
