@@ -68,13 +68,13 @@ def flights_csv(folder: Path) -> Path:
 
 
 def hour_of(text: str) -> str:
-    """A time as text, whatever way it was written."""
+    """A time as text, from any of its formats."""
     when = datetime.fromisoformat(text)
     return f"{when.replace(tzinfo=when.tzinfo or UTC).astimezone(UTC):%Y-%m-%dT%H}"
 
 
 def plain_sums(path: Path) -> Sums:
-    """What the pipeline shall find, by a loop over the file."""
+    """The result that the pipeline must have, by a loop over the file."""
     found: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -206,7 +206,7 @@ class Flights:
             batches = len(done)
             if killed is None and batches >= KILL_AFTER_BATCHES:
                 master = client.admin.route().groups[0].master
-                # Nobody leads while a master that stood still is replaced.
+                # Nobody leads while a master that stalled is replaced.
                 killed = next((node for node in self.nodes if node.name == master), None)
                 if killed is not None:
                     killed.kill()

@@ -55,7 +55,7 @@ class Load:
     topic: str = "bench"
 
     def __post_init__(self) -> None:
-        """Nothing is measured without a message."""
+        """Raise without a message to measure."""
         assert self.messages > 0, "a load has messages"
         assert self.size > 0, "a message has a body"
 

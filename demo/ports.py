@@ -40,7 +40,7 @@ def _cursor() -> Path:
     """The file that remembers the last port given.
 
     A port is free for others while its node is stopped. With a file for each TMPDIR, two runs of
-    the tests would give the same ports, and the clients of one would go on with a node of the
+    the tests would give the same ports, and the clients of one would continue with a node of the
     other.
     """
     usable = SHARED.is_dir() and os.access(SHARED, os.W_OK | os.X_OK)

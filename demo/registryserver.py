@@ -134,5 +134,5 @@ class RegistryServer:
         self._server.start()
 
     def stop(self) -> None:
-        """Stop; calls under way end."""
+        """Stop; calls in flight end."""
         self._server.stop(0.5).wait(5.0)

@@ -160,7 +160,7 @@ class Demo:
         )
 
     async def led(self, client: duolog.Client) -> duolog.GroupRoute:
-        """Wait until somebody leads: a master that stood still may just be replaced."""
+        """Wait until somebody leads: a master that stalled may just be replaced."""
         began = time.monotonic()
         while time.monotonic() - began < READY_SECONDS:
             group = (await client.admin.route()).groups[0]
@@ -268,7 +268,7 @@ class Demo:
         self.note("found by time", f"queue 0 passed that moment at queue offset {offset:,}")
 
     async def crash(self, client: duolog.Client) -> None:
-        """Stream the flights again; kill the master on the way, and go on with the next one."""
+        """Stream the flights again; kill the master on the way, and continue with the next one."""
         flights = self.flights
         total = len(flights.bodies)
         acked = [0]
@@ -304,7 +304,7 @@ class Demo:
 
         began = time.monotonic()
         with self.progress() as bars:
-            bar = bars.add_task("stream, kill, go on", total=total)
+            bar = bars.add_task("stream, kill, continue", total=total)
             async with client.producer(timeout=60) as producer, together() as tasks:
                 tasks.create_task(kill_the_master())
                 sends = [

@@ -31,7 +31,7 @@ class Cause(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """unled_ms: how long nobody led before, as far as the new master knows; None: it does not."""
+    """unled_ms: how long the group had no master, as the new master knows; None: unknown."""
 
     cause: Cause | None = None
     unled_ms: int | None = None

@@ -73,7 +73,7 @@ from duolog_server.store.disk import Disk, no_room
 BOOTSTRAP_MS = 200  # an empty node waits so long for one that has a log to start the group
 PAUSE_MS = 1000  # after a mastership that could not begin
 HAND_OVER_MS = 2000  # longest pause of a planned switch
-STANDSTILL_SHARE = 0.5  # of a master's patience: without an event for so long, it stood still
+STANDSTILL_SHARE = 0.5  # of a master's patience: without an event for so long, it stalled
 STANDSTILL_MIN_MS = 200  # several turns of its clock, which must not pass for a standstill
 FULL_PAUSE_MS = 30_000  # nobody hands over for a full disk to who led and gave up before that
 UNREACHED_MS = 2000  # a master that others cannot reach for so long hands over to one they can
@@ -147,7 +147,7 @@ class Failover:
         self._fresh_id = candidacy.fresh_id
         self._master: Mastership | None = None  # to read: what changes in it is an Instruct
         self._sync: SyncState | None = None  # of the mastership that was won last
-        self._instructed: Mandate | None = None  # what the master was told last
+        self._instructed: Mandate | None = None  # the last mandate given to the master
         self._followed: tuple[Registration, int] | None = None
         self._led_epoch = NO_EPOCH
         self._led = False  # some node led when the registry was read last
@@ -159,7 +159,7 @@ class Failover:
         self._opportunity: tuple[int, MonoMs] | None = None  # state revision, when to elect
         self._not_before_ms = MonoMs(0)
         self._stepped_ms = MonoMs(0)
-        self._awake_ms = MonoMs(0)  # since when it has not stood still
+        self._awake_ms = MonoMs(0)  # since when it has not stalled
         self._handing: _HandingOver | None = None
         self._unclean: ElectUnclean | None = None
         self._led_until_ms: dict[str, MonoMs] = {}  # nodes that gave up a mastership, and live
@@ -350,7 +350,7 @@ class Failover:
         return self._abandon_lease(f"could not lead: {reason}")
 
     def _notice_standstill(self, now_ms: MonoMs) -> None:
-        """A master that stood still has not read what members did meanwhile: they do not lag."""
+        """A master that stalled has not read what members did meanwhile: they do not lag."""
         stood_ms, self._stepped_ms = now_ms - self._stepped_ms, now_ms
         if self._master is None:
             return
@@ -535,7 +535,7 @@ class Failover:
         return self.view.leases.get(node) == self.lease and self.view.replicas.get(node) == self.me
 
     def _told(self) -> tuple[bool, Unreachable]:
-        """What this node tells of itself: whether its disk has room, and whom it cannot reach."""
+        """This node's report: whether its disk has room, and the nodes that it cannot reach."""
         return self._facts.has_room(), self._facts.unreachable()
 
     def _read_told(self) -> tuple[bool, Unreachable]:
@@ -603,7 +603,7 @@ class Failover:
         return [Follow(*target)]
 
     def _notice_master(self, led: bool, now_ms: MonoMs) -> None:
-        """Note since when nobody leads, if this node has seen the last master."""
+        """Note since when the group has no master, if this node has seen the last master."""
         if led:
             self._unled_since_ms = None
         elif self._led:
@@ -713,7 +713,7 @@ class Failover:
         return delay, GroupState(group_id, epoch, me, frozenset((me,)), version)
 
     def _elect_unclean(self) -> list[Effect]:
-        """An operator's order: this node, whatever others held; what is given up is recorded."""
+        """An operator's order: elect this node even with less log than others; record it."""
         asked, self._unclean = self._unclean, None
         assert asked is not None, "asked before"
         state = self.view.state

@@ -86,7 +86,7 @@ class FailoverOwner(Protocol):
         """End the stream from a master, if there is one."""
 
     async def promise(self, epoch: Epoch) -> None:
-        """Have an epoch promised, durably, while nobody is followed. Raises OSError."""
+        """Have an epoch promised, durably, while it follows no master. Raises OSError."""
 
     def cannot_promise(self, error: OSError) -> None:
         """The disk has no room for a promise: the master's handshake will ask for it."""
@@ -95,7 +95,7 @@ class FailoverOwner(Protocol):
         """Begin to copy a master's log."""
 
     def no_flush(self) -> AbstractAsyncContextManager[None]:
-        """Held while the log may be truncated: no sync is under way."""
+        """Held while the log may be truncated: no sync runs."""
 
     def lead(self, effect: Lead) -> Mastership:
         """Open the epoch.
@@ -166,7 +166,7 @@ class FailoverDriver:
     # -- roles ---------------------------------------------------------------------------------
 
     async def _change_roles(self) -> None:
-        """Change to the newest role requested, until there is no newer one."""
+        """Change to the newest role requested, until none is newer."""
         while self._role is not None:
             effect, self._role = self._role, None
             await self._owner.follow_nobody()

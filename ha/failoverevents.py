@@ -82,7 +82,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class ElectUnclean:
-    """An operator makes this node the master, whatever others may have held. epoch: the last."""
+    """An operator makes this node the master, even with less log than others. epoch: the last."""
 
     epoch: Epoch
     token: Any
@@ -172,7 +172,7 @@ class Lead:
 class Instruct:
     """Give the master its new mandate at once.
 
-    With a smaller set, or a lease that goes on, it may confirm what it holds already.
+    With a smaller set, or a lease that is still valid, it may confirm what it holds already.
     """
 
     mandate: Mandate
@@ -188,7 +188,7 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """Lead nobody, follow nobody."""
+    """Neither lead nor follow."""
 
     reason: str
 

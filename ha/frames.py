@@ -332,7 +332,7 @@ class _Body:
 
 
 def decode(data: bytes) -> Frame:
-    """Read one frame. Raises BadFrame, and nothing else, whatever the bytes are."""
+    """Read one frame. Raises BadFrame, and nothing else, for any bytes."""
     if len(data) < HEADER_BYTES:
         raise BadFrame(f"{len(data)} bytes are not a header")
     magic, version, kind, flags, epoch, offset, confirm, size = _HEAD.unpack_from(data)

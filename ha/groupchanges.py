@@ -41,7 +41,7 @@ class GroupChanges:
         return Transaction((), (Put(key, self.me.to_bytes(), self.lease), *told))
 
     def tell(self, has_room: bool, unreachable: Unreachable) -> Transaction:
-        """Say whether this node's disk has room and whom it cannot reach, while it lives."""
+        """Report this node's free disk space and the nodes that it cannot reach, while it lives."""
         node = self.me.replica.node
         room, reach = self.keys.room(node), self.keys.reach(node)
         found = reach_to_bytes(unreachable)

@@ -5,11 +5,11 @@
 | state | - | epoch, master, SyncStateSet, version; one key, changed by transaction only |
 | lock | the master's lease | who is the master now; gone: elect |
 | replica/NODE | NODE's lease | that it lives: incarnation, addresses |
-| drained/NODE | - | it shall not be the master, nor count for puts |
+| drained/NODE | - | it must not become the master, nor count for puts |
 | room/NODE | NODE's lease | its disk has room for what a full master cannot store |
 | reach/NODE | NODE's lease | whose replication addresses it cannot reach; none: it reaches all |
 | start/NODE/INCARNATION | - | the newest start of its directory: an older copy does not know it |
-| guarantee | - | what puts are promised, whoever is the master (`ha.guarantee`) |
+| guarantee | - | what puts are promised, by every master (`ha.guarantee`) |
 """
 
 import json
@@ -206,7 +206,7 @@ class Keys:
         return f"{self.prefix}room/{node}"
 
     def reach(self, node: str) -> str:
-        """Whom a live node cannot reach; nodes of v0.1.0 do not tell."""
+        """The nodes that a live node cannot reach; nodes of v0.1.0 do not report it."""
         return f"{self.prefix}reach/{node}"
 
     def starts(self, node: str) -> str:
@@ -240,7 +240,7 @@ def reach_to_bytes(found: Unreachable) -> bytes:
 
 
 def _reach_from_bytes(data: bytes) -> Unreachable:
-    """Of another version's value, nothing: it is told for better choices only."""
+    """Decode a replica's reach; nothing for another version's value: it only improves choices."""
     try:
         value: dict[str, Any] = json.loads(data)
         return {

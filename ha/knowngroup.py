@@ -53,7 +53,7 @@ class KnownGroup:
     # -- reading -------------------------------------------------------------------------------
 
     def read(self, now_ms: MonoMs) -> list[Effect]:
-        """Read the keys; a read that is under way may be too old, and is repeated."""
+        """Read the keys; a read in flight may be too old, and is repeated."""
         if self._reading:
             self._read_again = True
             return []
@@ -90,7 +90,7 @@ class KnownGroup:
         """Apply a change of the state that this node made itself, in that revision."""
         if revision <= self.view.state_revision:
             return self.read(now_ms)  # a read was faster, and may have seen later changes
-        # A read that is under way may show the state before the change, which would be taken for a
+        # A read in flight may show the state before the change, which would be taken for a
         # registry that fell back.
         self._read_again = self._read_again or self._reading
         self.view = replace(self.view, state=state, state_revision=revision)
@@ -130,7 +130,7 @@ class KnownGroup:
 
     def _save(self) -> list[Effect]:
         if self.noting or self.membership == self.saved:
-            return []  # the save under way comes first, or there is nothing new
+            return []  # the running save comes first, or there is nothing new
         self.noting = True
         return [Note(self.membership)]
 

@@ -46,7 +46,7 @@ def unfit(store: MessageStore) -> str:
     """Why a node with this store may not be elected, empty where it may.
 
     Any damage is a reason: what is known here to be confirmed may be less than what this node
-    acknowledged, and another member may hold it whole. Whoever leads would cut it off.
+    acknowledged, and another member may hold it whole. The next master would truncate it.
     """
     if store.fence_reason or not store.flags.writeable:
         return store.fence_reason or ", ".join(store.flags.names())

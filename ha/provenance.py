@@ -48,7 +48,7 @@ class Provenance:
         return bool(self._refused)
 
     def why_older(self, claim: Claim) -> str:
-        """Why this directory is an older copy; empty: there is no sign of it."""
+        """Why this directory is an older copy; empty: no sign of it."""
         if self._refused or claim is not Claim.OLDER:
             return self._refused
         return (

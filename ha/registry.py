@@ -105,7 +105,7 @@ class Registry(Protocol):
         """End a lease now; a lease that does not exist is not an error."""
 
     def close(self) -> None:
-        """Release the resources of the calls; those under way fail with RegistryUnavailable."""
+        """Release the resources of the calls; calls in flight fail with RegistryUnavailable."""
 
 
 @dataclass(slots=True)

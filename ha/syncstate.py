@@ -137,7 +137,7 @@ class SyncState:
 
     @staticmethod
     def _is_over(since_ms: MonoMs, seen: Seen, now_ms: MonoMs) -> bool:
-        """Whether patience is exhausted; time in which the master stood still does not count."""
+        """Whether patience is exhausted; time in which the master stalled does not count."""
         return now_ms - max(since_ms, seen.awake_ms) > seen.patience_ms
 
 

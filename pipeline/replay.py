@@ -137,7 +137,7 @@ def _files(spark: "SparkSession", what: Replay) -> "DataFrame":
     except Exception as error:
         raise BadJob(f"cannot read {what.path}: {reason_of(error)}") from None
     # The splits of files depend on the machine; a row's position in its file does not.
-    told = frame.metadataColumn("_metadata")  # whatever the file's own columns are called
+    told = frame.metadataColumn("_metadata")  # cannot clash with the file's own columns
     places = (
         told["file_path"],
         told["file_block_start"],

@@ -176,7 +176,7 @@ class ReplayName:
             try:
                 nodes = (await made.admin.cluster_status()).nodes
             except NoPermission:
-                return []  # then the sink is told, with nothing of that batch visible
+                return []  # then the sink reports it, and nothing of that batch is visible
             inside = [node for node in nodes if node.replication.group == self._group]
             found = [node.settings.get(MAX_BODY) for node in inside]
             return [int(size) for size in found if size]  # none: an older node does not say

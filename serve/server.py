@@ -304,8 +304,7 @@ class Node:
             raise
         if access is None and broker.metadata.access.users:
             log.warning(
-                "the users of this directory are not asked for: whoever reaches this node may do "
-                "anything",
+                "access control is off, though this directory has users: anyone may do anything",
                 reason="access.key_file is not set",
             )
         self.broker, self._server, self._frames = broker, server, frames
@@ -598,7 +597,7 @@ class Node:
         broker.failover = self.failover
 
     async def stop(self) -> None:
-        """Refuse new calls, finish those under way (bounded), close the store."""
+        """Refuse new calls, finish those in flight (bounded), close the store."""
         if self.console is not None:
             await self.console.stop()
         if self.metrics is not None:

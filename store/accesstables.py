@@ -19,8 +19,8 @@ ENABLED, DISABLED = "enable", "disable"
 class AccessTables:
     """Users by name, and the rights of users by the user's name.
 
-    changes: rises with every change, so that what was decided before can be told from what is
-    decided now.
+    changes: rises with every change, so that what was decided before can be distinguished from what
+    is decided now.
     """
 
     users: dict[str, Row] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class AccessTables:
     def validate(self) -> str:
         """The first violated invariant; empty if all hold."""
         strangers = sorted(self.rights.keys() - self.users.keys())
-        return f"rights of {strangers[0]}, who is no user" if strangers else ""
+        return f"rights of {strangers[0]}, who is not a user" if strangers else ""
 
 
 __all__ = ["DISABLED", "ENABLED", "NORMAL", "SUBJECT", "SUPER", "AccessTables", "Row"]

@@ -71,7 +71,7 @@ def linked(root: Path, name: str) -> str:
     if not os.path.isdir(found):
         raise BadStoreDirectory(
             str(place),
-            f"leads to {found}, which is no directory: mount its file system, or remove the link "
+            f"leads to {found}, not a directory: mount its file system, or remove the link "
             "if its files are lost",
         )
     return found

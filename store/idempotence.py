@@ -5,8 +5,8 @@ The table keeps runs: consecutive sequences at consecutive offsets of one queue.
 producer and in producers, and rebuilt from the log's UNIQ_KEYs on recovery.
 
 A producer counts once for each topic that it sends to, as a repeat goes where the first attempt
-went. So whoever knows the id of a producer, but may not send to its topics, can use it up nowhere
-that matters: readers of its messages know it, and that of a sink can be computed.
+went. So a client that knows the id of a producer, but may not send to its topics, can use it up
+nowhere that matters: readers of its messages know it, and that of a sink can be computed.
 
 It may have forgotten sequences. So it has a horizon: the log offset from which on nothing is
 forgotten. A repeat names a log offset that was confirmed before its first attempt, so anything

@@ -265,7 +265,7 @@ class IndexService:
         return removed
 
     def wipe(self) -> None:
-        """Remove every file of the index directory, whatever it is."""
+        """Remove every file of the index directory."""
         for name in self.disk.list(DIRECTORY):
             self.disk.remove(f"{DIRECTORY}/{name}")
 

@@ -1,9 +1,9 @@
 """A file's bytes in memory, without a descriptor.
 
 A mapping lives as long as anybody holds its bytes, and keeps the open file that it was made from:
-a failed write-back is told by the next `sync`, once, as it would be to a descriptor that was kept.
-Python's `mmap` keeps a descriptor, of which a process may have fewer than mappings, and its `flush`
-holds the GIL for the whole write-back.
+a failed write-back is raised by the next `sync`, once, as it would be to a descriptor that was
+kept. Python's `mmap` keeps a descriptor, of which a process may have fewer than mappings, and its
+`flush` holds the GIL for the whole write-back.
 """
 
 import ctypes

@@ -4,7 +4,7 @@ What it does itself is to begin and end, to tell what readers may see, and to ch
 rest is done by the parts that it is made of.
 
 Single owner: every method but `FlushJob.run` is called from one thread. Nothing here waits: what
-must wait (for a flush, for an arrival) is told by offsets that the owner watches.
+must wait (for a flush, for an arrival) learns it from offsets that the owner watches.
 """
 
 import contextlib
@@ -322,7 +322,7 @@ class MessageStore:
         """Append a batch, or return why not; it is stored whole or not at all.
 
         A batch (or its start) that its producer has had stored already is not stored again. Raises
-        RepeatUnknown where that cannot be told any more.
+        RepeatUnknown where that is no longer known.
         """
         refused = self._not_writable()
         if refused is not None:

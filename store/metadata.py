@@ -386,7 +386,7 @@ class Metadata:
 
     @property
     def empty(self) -> bool:
-        """Tell whether nothing was ever noted here."""
+        """Whether the metadata was never written."""
         named = self.topics, self.groups, self.offsets, self.access.users, self.quotas
         return not any((*named, self.delay_offsets))
 
@@ -584,7 +584,7 @@ def check_group(name: str) -> None:
 
 
 def check_new_group(name: str) -> None:
-    """Raise BadGroup for a name that no new group may have; those that exist go on as they are."""
+    """Raise BadGroup for a name that no new group may have; those that exist stay as they are."""
     if len(name) > GROUP_NEW_MAX:
         raise BadGroup(
             f"cannot create group {name[:40]}...: its name has {len(name)} characters, the limit "

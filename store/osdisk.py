@@ -97,7 +97,7 @@ class OsFile:
         self._mapped().sync()
 
     def data_ranges(self, start: int) -> list[tuple[int, int]]:
-        """Data extents by SEEK_DATA; preallocated space that was never written is no data."""
+        """Data extents by SEEK_DATA; preallocated space that was never written does not count."""
         descriptor = os.open(self._full, os.O_RDONLY | os.O_NOFOLLOW)
         try:
             return _data_ranges(descriptor, start, self.size)

@@ -154,7 +154,7 @@ class QueueNotes:
         self._end = 0  # of the blocks
         self._index_end = -1
         self._under_way: Note | None = None
-        self._removed: list[QueueKey] = []  # while a note is under way
+        self._removed: list[QueueKey] = []  # while a note is written
         self.position = 0  # of the newest note; 0: there is none
         self.unreadable = ""  # why the file could not be read
 
@@ -224,7 +224,7 @@ class QueueNotes:
         return []
 
     def entries_go(self) -> bool:
-        """Before entries are cut: what is noted may say too much; whether a note is under way.
+        """Before entries are cut: what is noted may say too much; whether a note is being written.
 
         The change times of files would tell it too, but for those of a tmpfs.
         """

@@ -342,7 +342,7 @@ class ConsumeQueues:
             self._destroy(topic, queue_id)
 
     def wipe(self) -> None:
-        """Remove every file under the queues' directories, whatever it is."""
+        """Remove every file under the queues' directories."""
         for root in (*ROOTS, EXT_ROOT):
             wipe_tree(self.disk, root)
 

@@ -71,7 +71,7 @@ _TOPIC_RE = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def check_topic(name: str) -> None:
-    """Raise BadMessage if a name is no topic: letters, digits, `%|_-`, at most 127 bytes."""
+    """Raise BadMessage if a topic's name is invalid: letters, digits, `%|_-`, at most 127 bytes."""
     if not name:
         raise BadMessage("the topic name is empty")
     if len(name) > TOPIC_BYTES_MAX:

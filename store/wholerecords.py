@@ -1,7 +1,7 @@
 """Whole, verified records at the beginning of bytes that another log sends, as they arrive.
 
 Rules: records count whose CRCs are right, and the blank that closes a segment; nothing beyond the
-segment's end does. What no further bytes can make a record is told at once, not waited for.
+segment's end does. What no further bytes can make a record is reported at once, not waited for.
 """
 
 import struct

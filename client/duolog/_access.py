@@ -143,7 +143,7 @@ class Access:
 
     async def _everywhere(self, change: Callable[[Connection, float], Awaitable[T]]) -> list[T]:
         """Make a change in every replica group; it fails where one of them cannot be reached, as
-        who was disabled could go on there.
+        who was disabled could continue there.
         """
         groups = await self._router.all_groups(self._timeout)
         return await self._router.everywhere(change, self._timeout, groups=groups)

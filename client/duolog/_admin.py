@@ -104,7 +104,7 @@ class Admin:
             topic: its name.
             queues: in each replica group.
             perm: READ 4, WRITE 2.
-            groups: replica groups that shall hold it; all where not given.
+            groups: replica groups to hold it; all where not given.
             message_type: NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or LITE: what RocketMQ's
                 clients may send to it; everything but LITE where not given.
             lite_ttl_minutes: a lite topic that gets nothing for so long is forgotten; 0: never.
@@ -414,7 +414,7 @@ class Admin:
     async def halves_page(
         self, topic: str = "", *, after: str = "", limit: int = 100, group: str | None = None
     ) -> HalvesPage:
-        """Half messages that nobody decided on. Raises UnknownTopic, BadRequest.
+        """Half messages without a decision. Raises UnknownTopic, BadRequest.
 
         topic, after, limit, group: as for `delayed_page`.
         """
@@ -430,7 +430,7 @@ class Admin:
         return halves_page_of(replies, begun, limit)
 
     async def half(self, half: int, *, group: str) -> HalfMessage:
-        """The half message that a replica group stored at an offset, if nobody decided on it.
+        """The half message that a replica group stored at an offset, if it is not decided.
 
         Raises NoSuchMessage.
         """
@@ -662,7 +662,8 @@ class Admin:
         return dict(reply.guarantee)
 
     async def elect_unclean(self, epoch: int) -> None:
-        """Make the node that the client was given the master, whatever others may have held.
+        """Make the node that the client was given the master, even if others have acknowledged
+        messages that it lacks.
 
         Args:
             epoch: the last epoch; another one is refused.
@@ -706,7 +707,7 @@ class Admin:
 class _Deletion:
     """A deletion in every replica group, which may be tried again where its answer was lost.
 
-    The next try may be told that there is no such thing: then the deletion is done.
+    The next try may be answered that it does not exist: then the deletion is done.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ def report(error: BaseException) -> None:
 
 
 class Background:
-    """The tasks of one owner. An error that ends one is told to the owner."""
+    """The tasks of one owner. Reports an error that ends one to the owner."""
 
     def __init__(self, failed: Callable[[Exception], None] = report) -> None:
         """failed: what is done with the error of a task; logging it, where not given."""
@@ -46,11 +46,11 @@ class Background:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way."""
+        """Whether any task runs."""
         return bool(self._tasks)
 
     async def stop(self, seconds: float | None = STOP_SECONDS) -> None:
-        """Cancel what is under way, and what that starts, and wait for its end.
+        """Cancel running tasks, and what that starts, and wait for its end.
 
         seconds: for all of it; what has not ended by then is logged and left behind. None waits as
         long as it takes, for owners whose tasks wait for threads that write files.
@@ -71,7 +71,7 @@ class Background:
             await asyncio.wait(others, timeout=CANCEL_AGAIN_SECONDS)
 
     async def finish(self, seconds: float | None = None) -> bool:
-        """Wait until nothing is under way, for so long at most; whether that is so.
+        """Wait until no task runs, for at most so long; whether none runs.
 
         None: as long as it takes, where each task has a deadline of its own.
         """
@@ -96,7 +96,7 @@ class Background:
 class Joint(Generic[K, T]):
     """Calls that are made once for everyone who wants the same at the same time.
 
-    A call goes on where those who wait for it are cancelled: its answer may be wanted again.
+    A call continues where those who wait for it are cancelled: its answer may be wanted again.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Joint(Generic[K, T]):
     async def call(
         self, key: K, make: Callable[[], Coroutine[Any, Any, T]], deadline: float = -inf
     ) -> T:
-        """The answer of the call under way with this key, or of one that is made now.
+        """The answer of the running call with this key, or of a new one.
 
         Raises what the call does; Unavailable where it was stopped meanwhile. deadline: by the
         loop's clock, when a call that is made now gives up. Where another's gave up before, one
@@ -126,7 +126,7 @@ class Joint(Generic[K, T]):
                 return task.result()
 
     async def stop(self) -> None:
-        """Cancel the calls under way."""
+        """Cancel running calls."""
         await self._background.stop()
 
     @staticmethod
@@ -141,8 +141,8 @@ class Joint(Generic[K, T]):
 class _Awaited(asyncio.TaskGroup):
     """A TaskGroup whose tasks are waited for in its body.
 
-    A task that fails cancels the body. Once the body has ended that would cancel whoever left it,
-    and asyncio takes this back only from a body.
+    A task that fails cancels the body. Once the body has ended that would cancel the task that left
+    it, and asyncio takes this back only from a body.
     """
 
     def __init__(self) -> None:
@@ -195,9 +195,9 @@ async def all_of(*works: Coroutine[Any, Any, T]) -> list[T]:
 
 
 async def close_all(*stages: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Close everything, stage after stage, whatever fails; then raise the first error, log others.
+    """Close everything, stage after stage, despite errors; then raise the first error, log others.
 
-    A cancellation ends the stage under way; the later ones are closed nevertheless, and it is
+    A cancellation ends the running stage; the later ones are closed nevertheless, and it is
     raised in place of an error.
     """
     first: BaseException | None = None
@@ -219,7 +219,7 @@ async def close_all(*stages: Iterable[Callable[[], Awaitable[None]]]) -> None:
 
 
 async def close_after(kind: object, close: Callable[[], Awaitable[None]]) -> None:
-    """Close at the end of an `async with`: the error that ends it, if there is one, goes on.
+    """Close at the end of an `async with`: an error that ends it is raised on.
 
     kind: its class.
     """

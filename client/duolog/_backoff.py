@@ -13,8 +13,8 @@ HINTED_SECONDS = 0.005
 class BackOff:
     """Pauses that double up to a limit, each drawn from half to one and a half of it.
 
-    The limit is short: a group without a master has one again within seconds, and whoever asks
-    late is late. Jitter keeps the clients of a dead node from returning as one.
+    The limit is short: a group without a master has one again within seconds, and a client that
+    asks late is late. Jitter keeps the clients of a dead node from returning as one.
     """
 
     def __init__(self, chance: random.Random = MACHINE.chance) -> None:
@@ -41,6 +41,6 @@ def would_be_cut_off(pause: float, took: float, left: float) -> bool:
     """Whether the deadline would cut off a try that begins after a pause: it should not be made.
 
     A try that is cut off tells less than the refusal that is known already. All in seconds. took:
-    for how long the try before was under way until it was refused; 0 where it told nothing.
+    for how long the try before ran until it was refused; 0 where unknown.
     """
     return pause + took >= left

@@ -40,7 +40,7 @@ BATCH_MESSAGES = 16_384
 BUFFER_BYTES = 64 << 20  # some 290,000 messages of 100 bytes
 ROOM_BYTES = 32 << 10  # that a batch takes of the buffer at a time
 # Bytes that wait before one more batch goes out beside so many, where it need not come after them.
-# Large ones cost less a message; a program that waits for its answers shall not wait for two.
+# Large ones cost less a message; a program that waits for its answers must not wait for two.
 ENOUGH_BYTES = (0, 128 << 10, 256 << 10, 512 << 10)
 CROWD = 3  # messages that were awaited together: the first one does not go alone
 TURN_MESSAGES = 256  # at least, in a batch that goes while tasks write as many again
@@ -52,7 +52,7 @@ SCAN_SECONDS_MAX = 0.1  # but no later than this
 
 
 def producer_closed() -> BadRequest:
-    """A send that a closed producer refuses, or has not begun: nothing was stored."""
+    """The producer refused a send, or had not begun it, as it was closed: nothing was stored."""
     return BadRequest("the producer is closed")
 
 
@@ -92,7 +92,7 @@ class Filling:
         self.crowd = 0  # messages that tasks waited for at the same time, lately
 
     def is_full(self, posting: Posting, cost: int) -> bool:
-        """Tell whether an open batch shall go out without a message that costs so much."""
+        """Whether to send an open batch without a message that costs so much."""
         if posting.granted - posting.room + cost > BATCH_BYTES:
             return True
         return self.limit > 1 and self._is_half(posting)
@@ -110,7 +110,7 @@ class Filling:
         return posting
 
     def enough(self, others: int) -> bool:
-        """Tell whether one more batch shall go out beside so many."""
+        """Whether to send one more batch beside so many in flight."""
         if not others:
             return True
         if others >= self.limit or not self.waiting:
@@ -375,7 +375,7 @@ class Batcher:
         filling.hurry.clear()
 
     def _rests(self, filling: Filling) -> bool:
-        """Tell whether anything waits for whoever asks; if not, it sends no more of it."""
+        """Whether messages wait for the sender that asks; if not, it ends."""
         with self.lock:
             if filling.waiting and filling.enough(filling.running - 1):
                 return True
@@ -401,7 +401,7 @@ class Batcher:
                 parts += await self._sender.send(batch, left)
             except Exception as error:
                 if isinstance(error, MessageTooLarge) and end - first > 1:
-                    # A node stores all of a batch or nothing: the others shall not suffer.
+                    # A node stores all of a batch or nothing: the others must not suffer.
                     middle = (first + end) // 2
                     todo += [(middle, end), (first, middle)]
                 else:
@@ -466,7 +466,7 @@ class Batcher:
             if posting.due <= now:
                 with self.lock:
                     if posting is filling.open:
-                        self._shut(filling)  # what comes now shall not end with these
+                        self._shut(filling)  # what comes now must not end with these
                 posting.expire(now, filling.topic)
             if posting.ended and posting not in filling.on_way:
                 self._drop(filling, posting)

@@ -1,4 +1,4 @@
-"""As whom jobs call nodes: the user, the password or the file with it, and TLS; for many processes.
+"""Credentials of jobs: the user, the password or the file with it, and TLS; for many processes.
 
 Rules: no text of it shows the password. A file is read wherever, and whenever, a client is made.
 """
@@ -20,7 +20,7 @@ OPTIONS = ("user", "password", "passwordFile", *_TLS_OPTIONS.values())  # of Spa
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls; nobody, if nothing is given. password_file: read in place of `password`."""
+    """Credentials of a caller; by default, anonymous. password_file: in place of `password`."""
 
     user: str = ""
     password: str = field(default="", repr=False)

@@ -204,7 +204,7 @@ class Client:
             sql: only messages whose properties fulfil this SQL92 expression.
             start: where a group without a committed offset begins.
             commit_interval: seconds between commits of what was consumed.
-            session: seconds of silence after which the group goes on without this member.
+            session: seconds of silence after which the group reassigns this member's queues.
             mode: "clustering", or "broadcasting": every member reads all queues.
             rebalance: how the group shares the queues, the same for all its members: AVG,
                 AVG_BY_CIRCLE, CONSISTENT_HASH, CONFIG, MACHINE_ROOM or MACHINE_ROOM_NEARBY.
@@ -310,7 +310,7 @@ class Client:
         return await topics_at(endpoint, names, TOPICS_SECONDS, self._router.runtime)
 
     async def sink(self, name: str, group: str | None = None) -> Sink:
-        """A sink, for what shall become visible as one, exactly once.
+        """A sink: publishes batches atomically, exactly once.
 
         group: the replica group it writes to; follows from its name where not given.
         """

@@ -52,7 +52,7 @@ ENDPOINTS_MAX = 64
 
 
 class Others(enum.Enum):
-    """The nodes that a call goes on to where one does not answer."""
+    """The nodes that a call tries next when one does not answer."""
 
     ALL = "all that are known"
     GIVEN = "those that the user named"
@@ -90,7 +90,7 @@ async def ask_one(
 class Connection:
     """Calls to the node that answers, and to the master where one is needed; follows it around.
 
-    Endpoints beside the given ones are learnt from the nodes. Whoever failed says which endpoint
+    Endpoints beside the given ones are learnt from the nodes. A failed call says which endpoint
     failed it: of many tasks that a broken connection wakes, one moves on, and the others follow.
     """
 
@@ -181,7 +181,7 @@ class Connection:
         return explained(named(error, self.runtime.login), secured=self.runtime.tls is not None)
 
     async def _change_over(self, deadline: float) -> None:
-        """Wait for appends under way over gRPC, and for those that came here before this one.
+        """Wait for appends in flight over gRPC, and for those that came here before this one.
 
         Raises TimeoutError.
         """
@@ -224,10 +224,10 @@ class Connection:
         others: Others = Others.ALL,
         patient: bool = True,
     ) -> T:
-        """Run a unary call; where it reaches no node, or not the master, go on to another one.
+        """Run a unary call; where it reaches no node, or not the master, try another one.
 
         make: gets the seconds that are left and returns the call. timeout: seconds for everything.
-        attempt: seconds for one node. others: those it goes on to. patient: wait for a master that
+        attempt: seconds for one node. others: those it tries next. patient: wait for a master that
         no other node will replace; otherwise NotMaster is raised once it could not be reached from
         here either.
         """

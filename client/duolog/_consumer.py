@@ -195,7 +195,7 @@ class Consumer:
         return found
 
     async def next_message(self, timeout: float | None) -> Message | None:
-        """Not called by users: `get` where nothing is at hand, without a span for the message."""
+        """Not called by users: `get` when the buffer is empty, without a span for the message."""
         found = await self._next(lambda reader: reader.get(), timeout)
         if found is not None:
             at_hand = self._readers[found.group].at_hand
@@ -259,8 +259,8 @@ class Consumer:
         """This message could not be consumed now: the group gets it again later.
 
         It comes from the group's retry topic, to any member, with one more of `reconsume_times`;
-        after the last attempt it is a dead letter. The original counts as consumed as usual: go on
-        to the next message. Sent back twice, it comes twice.
+        after the last attempt it is a dead letter. The original counts as consumed as usual:
+        continue to the next message. Sent back twice, it comes twice.
 
         Args:
             message: one that this consumer was given.

@@ -21,7 +21,7 @@ class QueueStats:
         max_offset: queue offset that the next message gets.
         last_store_time_ms: when the newest message was stored; None: not known, or none.
         log_bytes: that its messages take in the log; None: not asked for (`sizes`), or not counted
-            yet. A node counts some millions in each call, and goes on in the next one.
+            yet. A node counts some millions in each call, and continues in the next one.
     """
 
     queue_id: int

@@ -115,7 +115,7 @@ NUMBERS = {path: number for number, path in enumerate(PATHS) if number}
 
 
 class FrameError(Exception):
-    """What came is no frame, or one that may not come now."""
+    """The bytes are not a frame, or a frame that is not allowed now."""
 
 
 class Frame(NamedTuple):
@@ -180,7 +180,7 @@ class FrameReader:
             self._view, self._begin, self._end = self._base, 0, len(held)
 
     def room(self) -> memoryview:
-        """Where the next bytes shall go."""
+        """The buffer for the next bytes."""
         if self.whole and not self._has_long:
             self._begin_long()
         return self._view[self._end :]

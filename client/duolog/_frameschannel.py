@@ -26,7 +26,7 @@ from duolog.wire import duolog_pb2 as wire
 
 TICK_SECONDS = 1.0
 PING_TICKS = 5  # without a sign of the node, then it is pinged
-SILENT_TICKS = 10  # then the connection is given up: a loop that stands still does not count
+SILENT_TICKS = 10  # then the connection is given up: a loop that stalls does not count
 UNWRITTEN_BYTES = 1 << 20  # in the transport, then what comes next waits
 UNARY_SECONDS = 3600.0  # of a call that is given no deadline
 NUMBERS = (1 << 32) - 1
@@ -189,7 +189,7 @@ class FramesChannel(asyncio.BufferedProtocol):
         self._bytes_max = 0  # of a frame to the node, without its header
         self.error: DuologError | None = None  # why no call may begin any more
         self.disowned = False  # its key is taken no more
-        self.over = asyncio.Event()  # no call may begin, or none is under way
+        self.over = asyncio.Event()  # no call may begin, or none is in flight
         self._calls: dict[int, _Unary | FramesStream] = {}
         self._appends: dict[int, tuple[float, asyncio.Future[wire.AppendReply]]] = {}
         self._unwritten: dict[
@@ -281,7 +281,7 @@ class FramesChannel(asyncio.BufferedProtocol):
     def _end(self, number: int, status: Status) -> None:
         error: DuologError | None = None
         if status[0] is grpc.StatusCode.UNAUTHENTICATED:
-            # The key stands for a user: who we are may be right, and is told over gRPC.
+            # The key stands for a user: who we are may be right, and gRPC tells.
             status = (grpc.StatusCode.UNAVAILABLE, f"a new key is needed: {status[1]}", ())
             error = Disowned(status[1])
             self.disowned = True
@@ -359,7 +359,7 @@ class FramesChannel(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is left of it."""
+        """Whether it has closed."""
         return self._transport is None or self._transport.is_closing()
 
     async def close(self, grace: float | None = None) -> None:
@@ -456,12 +456,12 @@ class FramesChannel(asyncio.BufferedProtocol):
             raise self._too_long(size)
 
     def _check_open(self) -> None:
-        """Raise as gRPC does where no call can begin, and where too many are under way."""
+        """Raise as gRPC does where no call can begin, and where too many are in flight."""
         if self.error is not None:
             raise _error((grpc.StatusCode.UNAVAILABLE, str(self.error), ()))
         assert self._welcome is not None, "greeted"
         if len(self._calls) >= self._welcome.calls_max:
-            text = f"{len(self._calls)} calls are under way on this connection"
+            text = f"{len(self._calls)} calls are in flight on this connection"
             raise _error((grpc.StatusCode.RESOURCE_EXHAUSTED, text, ()))
 
     def _begin(self, path: str, call: int, data: bytes, seconds: float = 0.0) -> None:

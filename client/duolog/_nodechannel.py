@@ -60,7 +60,7 @@ async def uncancelled(work: Awaitable[T]) -> T:
 
     grpc.aio raises CancelledError in the waiters of a call that ends by cancellation (a broken
     connection may do that). Only a cancellation of our own task may pass as one. The other way
-    round it loses one that comes while a stream is made: the task would go on.
+    round it loses one that comes while a stream is made: the task would run on.
     """
     task = asyncio.current_task()
     assert task is not None, "a coroutine runs in a task"

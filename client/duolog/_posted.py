@@ -163,7 +163,7 @@ class Posting:
         self.failed(unconfirmed.error("the producer was closed"))
 
     def fail_some(self, errors: dict[int, Exception]) -> None:
-        """Some of them may not be stored, by place; the others go on."""
+        """Some of them may not be stored, by place; the others continue."""
         self._apart.update(errors)
         awaited = [one for one, place in self._awaited.items() if place in errors]
         if self.sendings:
@@ -339,7 +339,7 @@ class Posting:
         return 1 + len(self._apart) + len(self._asked)
 
     def unasked(self) -> tuple[int, Exception | None]:
-        """How many of its messages failed without anybody being told, and the first one's error."""
+        """How many of its messages failed without a report, and the first one's error."""
         count, first = 0, None
         places: Iterable[int] = range(self._count) if self._error is not None else self._apart
         for place in places:
@@ -353,7 +353,7 @@ class Posted:
     """A message on its way, made by `Producer.post`. Awaiting it gives its receipt.
 
     It may be awaited any number of times, by several tasks, or not at all: an error that nobody
-    asks it for, and that no `on_done` is told, is raised by `Producer.flush` and `close`.
+    asks it for, and that no `on_done` gets, is raised by `Producer.flush` and `close`.
     """
 
     # Made without a constructor: two of three parts of a post's time would be its call.

@@ -3,9 +3,9 @@
 The one owner of all three. Pure: it says what to tell the node (`command`) and never does so; no
 clock, no IO. Its rules, whatever order calls come in:
 
-- `returned + prefetched + in flight = budget`. Credit is in flight from when the node is told of
+- `returned + prefetched + in flight = budget`. Credit is in flight from when the node learns of
   it until a batch that costs as much arrives. The batch's cost is prefetched until the batch is
-  used up or dropped, and then returned, to be told to the node again.
+  used up or dropped, and then returned, to be granted to the node again.
 - A batch is kept only if the node sent it for the place where its queue is read now: batches of
   a queue that was ended, or that was begun again elsewhere, only give their credit back.
 - While nothing is prefetched, more than 7/8 of the budget is in flight: the node never waits for
@@ -29,7 +29,7 @@ BATCHES_MAX = 4096  # batches without bodies cost no credit
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What the node is to be told next.
+    """The next credit to report to the node.
 
     remove comes before add; number is echoed by batches of the queues added here.
     """
@@ -42,7 +42,7 @@ class Command:
 
 @dataclass(slots=True)
 class _Cursor:
-    """A queue that is read. number: 0 until the node is told where to begin."""
+    """A queue that is read. number: 0 until the node knows where to begin."""
 
     offset: int  # given to the user up to here: where a new stream begins
     number: int = 0
@@ -75,7 +75,7 @@ class _Taking:
         return self._count - length_hint(self._indices)
 
     def end(self) -> int:
-        """Let nobody take any more; those that were taken."""
+        """Close the buffer; return the messages that were taken."""
         return self._count - len(list(self._indices))  # one step: no thread takes one meanwhile
 
 
@@ -151,11 +151,11 @@ class Prefetch:
 
     @property
     def has_command(self) -> bool:
-        """Tell whether the node is to be told something."""
+        """Whether there is credit to report to the node."""
         return bool(self._changed) or (self._returned >= self._threshold and self._granted)
 
     def command(self) -> Command | None:
-        """What the node is to be told now, None for nothing. What it returns counts as told."""
+        """The credit to report now, None for none. What it returns counts as reported."""
         if not self.has_command:
             return None
         changed = sorted(self._changed)
@@ -252,7 +252,7 @@ class Prefetch:
 
     @property
     def returned(self) -> int:
-        """Bytes of credit that the node is to be told of."""
+        """Bytes of credit to report to the node."""
         return self._returned
 
     @property

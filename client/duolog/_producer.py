@@ -279,8 +279,8 @@ class Producer:
         """Take one message and return at once: the fastest way to send one message a call.
 
         Messages of a key, or of a queue, are stored in the order in which they were posted, where
-        their delay is the same. What becomes of a message is told by the handle, which may be
-        awaited, and to `on_done`; an error that nobody is told so is raised by `flush` and `close`.
+        their delay is the same. The handle reports what becomes of a message; it may be
+        awaited, and to `on_done`; an error that neither reports is raised by `flush` and `close`.
         A task that posts without a pause keeps everything else waiting, also what sends the
         messages: let it await something now and then.
 
@@ -293,7 +293,7 @@ class Producer:
         Raises:
             BufferFull: messages that are not answered fill `buffer_bytes`: this one was not taken;
                 `flush`, or wait for some of them.
-            BadRequest: it was not taken. What a node refuses is told by the handle.
+            BadRequest: it was not taken. The handle reports what a node refuses.
         """
         # For each message of programs that post hundreds of thousands a second.
         if get_ident() != self._thread and self._loop is None:
@@ -530,7 +530,7 @@ class Producer:
         self._batcher.raise_unasked()
 
     async def close(self) -> None:
-        """Wait (bounded) for sends under way, then refuse new ones. May be called again.
+        """Wait (bounded) for sends in flight, then refuse new ones. May be called again.
 
         Raises an unreported error of a posted message.
         """

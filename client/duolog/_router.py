@@ -1,7 +1,7 @@
 """The replica groups of a cluster, and a connection to each that follows its master.
 
-A cluster has one group or several; a topic's queues may lie in any of them. Whoever knows one node
-learns the rest from it.
+A cluster has one group or several; a topic's queues may lie in any of them. A client that knows one
+node learns the rest from it.
 """
 
 import asyncio

@@ -316,7 +316,7 @@ class _Delivery:
         )
 
     def _told(self, error: DuologError) -> DuologError:
-        """What the caller is told after the last try."""
+        """The error raised after the last try."""
         if not self._maybe_stored or isinstance(error, SlaveNotAvailable):
             return error
         return self._batch.unconfirmed.error(

@@ -33,8 +33,8 @@ class SinkState:
 class Sink:
     """Stages batches unseen, and publishes them by number. Made by `Client.sink()`.
 
-    Each number of a sink is published once, whoever asks and however often. What lies staged and is
-    never published nobody sees; it goes with the log's old segments.
+    Each number of a sink is published once, whoever publishes it and however often. What lies
+    staged and is never published nobody sees; it goes with the log's old segments.
     """
 
     def __init__(self, router: Router, name: str, group: str, timeout: float) -> None:
@@ -97,7 +97,7 @@ class Sink:
 
         Args:
             batch: numbers rise; the ones up to the last published are done.
-            staged: what `stage` returned, in the order in which it shall be stored.
+            staged: what `stage` returned, in the order in which to store it.
             contents: what this sink sends, in the words of its user. The first publication settles
                 it; one with other words is refused.
             publisher: names who publishes, for `state`.

@@ -70,7 +70,7 @@ Origins = tuple[Context | None, list[Link]]
 class Sending:
     """The `send` span of messages on their way.
 
-    It ends with a `with` block, or is told how they fared.
+    It ends with a `with` block, or with their results.
     """
 
     __slots__ = ("_carried", "_own", "_span", "traceparent")
@@ -265,8 +265,8 @@ class Spans:
         origins: Iterable[TraceContext | None],
         group: tuple[str, str],
     ) -> Iterator[None]:
-        """What became of messages is told to a node. origins: what they carry. group: which kind
-        of group tells it, and its name.
+        """Settles messages: reports their outcome to a node. origins: what they carry. group: which
+        kind of group tells it, and its name.
         """
         found = [one for one in origins if one is not None][:LINKS_MAX]
         attributes = {**_attributes(operation, "settle", topic), group[0]: group[1]}

@@ -24,8 +24,8 @@ def set_start(request: wire.OffsetAtTimeRequest | wire.ResetGroupRequest, at: St
         request.time = at
     else:
         raise BadRequest(
-            f"{at!r} is no place in a queue: give Start.EARLIEST, Start.LATEST, or a time in ms "
-            "since 1970"
+            f"{at!r} is not a position in a queue: give Start.EARLIEST, Start.LATEST or a time in "
+            "ms since 1970"
         )
 
 

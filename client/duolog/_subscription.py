@@ -1,6 +1,6 @@
 """The stream of batches from a node: one at a time, opened again where it breaks.
 
-One task opens streams, and it ends each one before it opens the next. What the node is told comes
+One task opens streams, and it ends each one before it opens the next. What it sends the node comes
 from the reader's `Prefetch` alone, so that a new stream reads the queues that are read now, and
 only this task's writer writes to a stream.
 """

@@ -7,7 +7,7 @@ from duolog._errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a node shall do with a batch: when consumers get it (a time in ms, or a level's delay),
+    """How a node stores a batch: when consumers get it (a time in ms, or a level's delay),
     and whether it is half messages of a producer group.
 
     copied_from: topic, queue and offset where its one message is stored already. expect_offset:

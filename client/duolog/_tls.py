@@ -98,7 +98,7 @@ def tls_in(settings: Mapping[str, str], spelled: Mapping[str, str]) -> Tls | Non
     if switch and switch not in SWITCH:
         raise BadRequest(f"{spelled['tls']}: {said('tls')!r} is neither true nor false")
     if not (port.isascii() and port.isdecimal()) or int(port) > 65535:
-        raise BadRequest(f"{spelled['tls_port']}: {port!r} is no port, which is 1 to 65535")
+        raise BadRequest(f"{spelled['tls_port']}: {port!r} is not a port (1 to 65535)")
     files = {name: said(f"tls_{name}") for name in _FILES if said(f"tls_{name}")}
     if ("cert" in files) != ("key" in files):
         raise BadRequest(f"{spelled['tls_cert']} goes with {spelled['tls_key']}: give both")

@@ -72,7 +72,7 @@ class TopicCache:
         if known is not None and loop.time() < known[0]:
             return known[1]
         deadline = loop.time() + timeout
-        # All wait for the same answer: sends go on in the order they came.
+        # All wait for the same answer: sends continue in the order they came.
         return await self._asking.call(
             (topic, create),
             lambda: self._ask(topic, max(0.001, deadline - loop.time()), create),

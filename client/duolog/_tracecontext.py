@@ -38,7 +38,7 @@ class TraceContext:
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.flags:02x}"
 
     def added_to(self, text: bytes) -> bytes:
-        """A message's properties with the context; without it if there is no room."""
+        """A message's properties with the context; without it if it does not fit."""
         made = f"{TRACEPARENT}\x01{self.traceparent}"
         if self.state and len(self.state) <= STATE_BYTES_MAX:
             made += f"\x02{TRACESTATE}\x01{self.state}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def spans_of(provider: "TracerProvider | None", version: str) -> "Spans | None":
-    """The maker of a client's spans; None where nobody would get them.
+    """Makes a client's spans; None if tracing is off.
 
     provider: None for the program's own (`opentelemetry.trace.set_tracer_provider`).
     """

@@ -43,8 +43,8 @@ log = logging.getLogger("duolog")
 ENDS_MAX = 20_000  # in one request
 _UNKNOWN = "it is unknown whether the transaction was decided"
 CHECKS_AT_ONCE = 16  # that the checker is asked about side by side
-UNDECIDED_SECONDS = 3.0  # in which a node is told that there is no decision yet
-LATE_SECONDS = 1.0  # beyond the time of a decision: what its request came to is told first
+UNDECIDED_SECONDS = 3.0  # within which a node learns that there is no decision yet
+LATE_SECONDS = 1.0  # beyond the time of a decision: its request's result comes first
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class Transactions:
             self._listening.start(self._find_groups())
 
     async def close(self) -> None:
-        """Finish decisions under way (bounded), stop listening."""
+        """Finish decisions in flight (bounded), stop listening."""
         await self._listening.stop()
         await self._answering.stop()
         self._listeners.clear()
@@ -414,7 +414,7 @@ class Transactions:
     async def _listen_everywhere(self) -> None:
         for name in await self._router.groups(self._timeout):
             known = self._listeners.get(name)
-            if known is None or known.done():  # one that failed is told of in the log
+            if known is None or known.done():  # the log reports one that failed
                 self._listeners[name] = self._listening.start(self._listen(name))
 
     async def _listen(self, replica_group: str) -> None:

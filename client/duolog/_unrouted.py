@@ -20,7 +20,7 @@ ASK_AGAIN_SECONDS = 0.02
 
 
 class Place(NamedTuple):
-    """The queue that a message shall go to: a key's, or one by number in a replica group.
+    """The queue that a message goes to: a key's, or one by number in a replica group.
 
     group: None where the topic lies in one only.
     """
@@ -77,7 +77,7 @@ class _Waiting:
         return list(places), last
 
     def refused(self) -> dict[Posting, dict[int, Exception]]:
-        """Messages for which there is no place, and why."""
+        """Messages that no queue takes, and why."""
         errors: dict[Posting, dict[int, Exception]] = {}
         for posting, at, goal in self.messages():
             found = self.found.get(goal.place)

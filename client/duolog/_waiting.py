@@ -83,7 +83,7 @@ class DelayedPage:
 
 @dataclass(frozen=True, slots=True)
 class HalfMessage:
-    """A half message that nobody decided on: no consumer gets it before its producer commits it.
+    """A half message without a decision: no consumer gets it before its producer commits it.
 
     Attributes:
         topic: where it goes if it is committed.

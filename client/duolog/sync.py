@@ -40,7 +40,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 F = TypeVar("F")
 P = ParamSpec("P")
-INTERRUPTIONS_MAX = 10  # of what cleans up after one; a user who goes on interrupting wants to end
+INTERRUPTIONS_MAX = 10  # of what cleans up after one; a user who keeps interrupting wants to end
 
 
 class _Thread:
@@ -127,12 +127,12 @@ class _Loop:
         return self.run(made())
 
     def call_interrupted(self, make: Callable[[], object]) -> None:
-        """Call after an interruption of this thread, which goes on: others must not prevent it."""
+        """Call after an interruption of this thread; further interruptions must not prevent it."""
         for _ in range(INTERRUPTIONS_MAX):
             try:
                 self.call(make)
                 return
-            except DuologError:  # the client is closed, and nothing goes on
+            except DuologError:  # the client is closed, and no task runs
                 return
             except BaseException:
                 continue
@@ -297,7 +297,7 @@ class Producer(_Face[AsyncProducer]):
         )
 
     def close(self) -> None:
-        """Wait for sends under way, then refuse new ones; raises as `duolog.Producer.close`.
+        """Wait for sends in flight, then refuse new ones; raises as `duolog.Producer.close`.
 
         In a forked process it does nothing: what was posted is the parent's.
         """

@@ -17,7 +17,7 @@ Those of linearizable.py are decided over all of the history at once.
 | found there | means |
 |-------------|-------|
 | not linearizable | no order of the sends explains what was answered and read |
-| progress | a committed offset goes back, or one is told that nobody committed |
+| progress | a committed offset goes back, or a reported one was never committed |
 | transactions | the same of commits, which append a message; one that is delivered twice |
 | rolled back and delivered | a transaction that its producer rolled back |
 | committed and not delivered | one that its producer committed |

@@ -162,7 +162,7 @@ class ContainerTarget:
         raise Unsupported(DISKS)
 
     def free_disk(self, node: str) -> None:
-        """Nothing was filled."""
+        """Fill nothing."""
 
     def power_cut_all(self) -> None:
         """All containers share the host's disk."""

@@ -43,7 +43,7 @@ class LocalEtcd:
         return tuple(f"127.0.0.1:{port}" for port in self._clients)
 
     def start(self) -> None:
-        """Start all members, wait until they answer. Raises Unsupported where there is no etcd."""
+        """Start all members, wait until they answer. Raises Unsupported without etcd."""
         for member in range(len(self._clients)):
             self.start_member(member)
         registry = EtcdRegistry(self.endpoints, 1.0, self.tls)

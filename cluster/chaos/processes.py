@@ -139,7 +139,7 @@ class ProcessTarget:
         raise Unsupported(self._why_not("disconnect"))
 
     def mend(self, node: str) -> None:
-        """Nothing is cut."""
+        """Cut nothing."""
 
     def kill_etcd(self, member: int) -> None:
         """SIGKILL of an etcd member."""
@@ -188,7 +188,7 @@ class ProcessTarget:
         (self.directory / node / FILLER).unlink()
 
     def power_cut_all(self) -> None:
-        """Kill all nodes at once, and go on with what their platters had at that moment."""
+        """Kill all nodes at once, and restart with what their platters had at that moment."""
         before = self._generation
         for node in self.nodes:
             if self._nodes[node].running:

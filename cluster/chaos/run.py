@@ -57,7 +57,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Nothing was found, and the run is worth something."""
+        """Whether the run found no fault and counts."""
         return not self.findings and not self.invalid
 
     def unavailable(self) -> list[tuple[float, float]]:
@@ -146,7 +146,7 @@ class Run:
         elif outcomes[OK] < max(self.workload.load.least_ok, WORTH_OK * total):
             self.result.invalid = f"only {outcomes[OK]} of {total} sends were answered"
         elif never := [kind for kind, count in self.history.other_outcomes().items() if not count]:
-            self.result.invalid = f"nothing is known of {', '.join(never)}"
+            self.result.invalid = f"no data about {', '.join(never)}"
 
     async def _enough(self) -> None:
         """Wait until as many sends are answered as are asked for, on a slow machine, too."""
@@ -208,7 +208,7 @@ class Run:
         if fault.healthy:
             await self._healthy()
         await asyncio.sleep(fault.gap)
-        # A master that stood still for its lease was replaced: its death would be no failover.
+        # A master that stalled for its lease was replaced: its death would be no failover.
         await self._look()
         master = self._master
         others = [node for node in self.target.nodes if node != master]
@@ -335,7 +335,7 @@ async def ordered(
 ) -> float:
     """Order a switch until the order is taken; when that was. Raises Invalid.
 
-    Where all cores are in use, a node stands still for a lease now and then: the master was
+    Where all cores are in use, a node stalls for a lease now and then: the master was
     replaced by then, or its slave has left the set, and the order is refused for a good reason.
     refused: waits until the group is healthy again. One that is, and refuses all the same, is not
     asked for long: the order that it takes at last would hide what it said before.

@@ -46,7 +46,7 @@ class Target(Protocol):
         """Stop its clock, so to say."""
 
     def resume(self, node: str) -> None:
-        """Let it go on."""
+        """Resume it."""
 
     def cut(self, node: str, other: str, *, both: bool) -> None:
         """What `other` ("all", "etcd" or a node) sends no longer reaches node; both: nor back."""

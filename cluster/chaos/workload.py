@@ -56,7 +56,7 @@ class Load:
 
 
 class Workload:
-    """Producers and readers that note what they do and are told."""
+    """Producers and readers that note their calls and the answers."""
 
     def __init__(self, endpoints: Sequence[str], history: History, load: Load) -> None:
         self.history = history
@@ -102,7 +102,7 @@ class Workload:
         return made
 
     async def stop(self) -> None:
-        """Let sends under way end; stop the readers. Raises the first error of one of them."""
+        """Let sends in flight end; stop the readers. Raises the first error of one of them."""
         self._stopping = True
         await self._producing.finish()
         await self._reading.stop()

@@ -21,7 +21,7 @@ SERVICE_NAMES = (MESSAGING.name, ADMIN.name)
 
 
 def messaging_methods(messaging: MessagingService, guard: RocketmqGuard | None) -> Methods:
-    """The methods of clients. guard: None where there are no users.
+    """The methods of clients. guard: None without access control.
 
     Raises ConfigError for stubs with a method that has no rule.
     """

@@ -88,7 +88,7 @@ def check_keys(
 
 
 def note_denied(audit: AuditLog | None, context: Any, shown: str, error: Exception) -> None:
-    """Note a call of nobody that is known. audit, shown: see `check_keys`."""
+    """Note a call of an unknown user. audit, shown: see `check_keys`."""
     if audit is not None:
         audit.denied(Who.at("", peer_host(str(context.peer())).address), shown, "", error)
 

@@ -61,7 +61,7 @@ class ClientMetricsService:
         guard: Guarding | None,
         audit: AuditLog | None = None,
     ) -> None:
-        """guard: None where there are no users. audit: None where there is none."""
+        """guard: None without access control. audit: None if it is off."""
         self._measures = measures
         self._authenticator = authenticator
         self._guard = guard

@@ -58,7 +58,7 @@ def _of_queue(request: OfQueue, facts: Facts) -> Needs:
 
 
 def _of_group(request: OfGroup, facts: Facts) -> Needs:
-    """Producers name no group, and concern nobody but themselves."""
+    """Producers name no group, and concern only themselves."""
     return (_group(request.group),) if request.HasField("group") else ()
 
 

@@ -164,7 +164,7 @@ class MessagingService(rpc.MessagingServiceServicer):
     def __init__(
         self, broker: Broker, authenticator: Authenticator, guard: Guarding | None = None
     ) -> None:
-        """guard: None where there are no users."""
+        """guard: None without access control."""
         self.broker = broker
         self._guard = guard
         self._neighbours = Neighbours(broker)

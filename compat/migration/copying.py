@@ -80,7 +80,9 @@ class LogCopy:
             self._agreed = self._next
             return self._next
         if first % log.queue.file_size:
-            raise CannotFollow(f"the broker's log begins at {first}, which is no segment's start")
+            raise CannotFollow(
+                f"the broker's log begins at {first}, which is not the start of a segment"
+            )
         if log.queue.files and end != first:
             self._store.reset()  # there are files, but they are empty
         if first == 0:

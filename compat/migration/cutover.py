@@ -9,8 +9,8 @@
 | promote | PROMOTED | |
 
 What stops writers is the role: a broker of RocketMQ asks for its own role at every put, while its
-`brokerPermission` (and what a name server is told) only changes routes, which producers read every
-30 s. Reading goes on, `slaveReadEnable` sees to that: consumers may finish what is there.
+`brokerPermission` (and what a name server gets) only changes routes, which producers read every
+30 s. Reading continues, `slaveReadEnable` sees to that: consumers may finish what is there.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _FAILURES = (OSError, TimeoutError, CallRefused, CannotFollow)
 
 
 class CutoverFailed(Exception):
-    """Nothing was promoted; the text says why, and how the broker was left."""
+    """The cut-over failed before promotion; the text says why, and the broker's state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Patience:
 
 
 async def give_back(broker: OldBroker, following: Following) -> None:
-    """Have the broker store messages again, if it was told not to.
+    """Have the broker store messages again, if it was set not to.
 
     What somebody has set otherwise there meanwhile stays. Raises CannotFollow where another one has
     its address, CallRefused, OSError, TimeoutError.
@@ -70,7 +70,7 @@ async def give_back(broker: OldBroker, following: Following) -> None:
         await broker.change(wanted)
         wrong = _differing(await broker.settings(), wanted)
         if wrong:
-            raise ConnectionError(f"the broker was told, and still says {wrong}")
+            raise ConnectionError(f"the broker accepted the settings, but still reports {wrong}")
 
 
 def _differing(found: Mapping[str, str], wanted: Mapping[str, str]) -> str:
@@ -116,7 +116,7 @@ class Cutover:
 
     def _as_before(self) -> str:
         if not self._follower.following.saved:
-            return "nothing was changed"
+            return "nothing changed"
         return UNENDED
 
     async def join(self, cut: int) -> int:
@@ -126,7 +126,7 @@ class Cutover:
         """
         follower = self._follower
         if follower.following.saved:
-            raise CutoverFailed("its own cut-over is under way: first `duolog migrate abort`")
+            raise CutoverFailed("another cut-over is running: first run `duolog migrate abort`")
         try:
             await self._catch_up()
             follower.becomes(State.CUTTING, saved={})
@@ -139,7 +139,7 @@ class Cutover:
                 follower.becomes(State.FOLLOWING)
                 raise
         except (*_FAILURES, asyncio.CancelledError) as error:
-            raise CutoverFailed(f"{_text(error)}; nothing was changed") from error
+            raise CutoverFailed(f"{_text(error)}; nothing changed") from error
         return self._promoted(end)
 
     def _promoted(self, end: int) -> int:
@@ -203,8 +203,8 @@ class Cutover:
             await follower.ask()
 
     async def _settings(self) -> dict[str, str]:
-        """What the broker is to be told if this fails."""
-        if self._follower.following.saved:  # of an attempt that this one goes on with
+        """The settings to restore on the broker if this fails."""
+        if self._follower.following.saved:  # of an attempt that this one continues
             return dict(self._follower.following.saved)
         found = await self._follower.broker.settings()
         following = self._follower.following
@@ -312,14 +312,14 @@ class Cutover:
             raise ConnectionError(str(self._follower.failed.exception()))
 
     def _note_stopped(self, error: BaseException) -> None:
-        """A node that waits does not go on with what a signal has stopped."""
+        """A node that waits does not continue what a signal has stopped."""
         follower = self._follower
         if follower.following.saved and isinstance(error, asyncio.CancelledError):
             with suppress(OSError):
                 follower.becomes(State.CUTTING, reason=GIVEN_UP)
 
     async def _go_back(self, saved: Mapping[str, str], error: BaseException) -> NoReturn:
-        """Have the broker go on. Raises CutoverFailed."""
+        """Have the broker store messages again. Raises CutoverFailed."""
         follower, self.goes_back = self._follower, True
         self._note_stopped(error)
         try:
@@ -328,7 +328,7 @@ class Cutover:
         except _FAILURES as another:
             settings = ", ".join(f"{key}={value}" for key, value in saved.items())
             raise CutoverFailed(
-                f"{_text(error)}; and the broker could not be told to store messages again "
+                f"{_text(error)}; and the broker did not take the setting to store messages again "
                 f"({_text(another)}): run `duolog migrate abort`, or set {settings} in its "
                 "configuration and restart it"
             ) from error

@@ -103,7 +103,7 @@ class Follower:
     # -- life ----------------------------------------------------------------------------------
 
     async def open(self, known: Following | None) -> None:
-        """Lock and recover the directory, and note whom it follows.
+        """Lock and recover the directory, and note the broker that it follows.
 
         known: what the directory said when this was decided. Raises StoreError, OSError; the
         directory is then as it was, but for the mark of a cut-over that is tried again or ended.
@@ -229,7 +229,7 @@ class Follower:
             self.caught_up_ms, self._moved_ms = self.log.times.wall_ms(), now
         elif now - self._moved_ms > STALL_MS and self._link is not None:
             self._moved_ms = now
-            self._link.fail(f"it sends nothing, though its log goes on to {runtime.end}")
+            self._link.fail(f"it sends nothing, although its log ends at {runtime.end}")
         return runtime
 
     # -- the log -------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Offsets that consumers committed to the old broker after its tables were taken. Pure.
 
-Consumers go on reading there until they have the new route; what they commit meanwhile is carried
+Consumers read there until they have the new route; what they commit meanwhile is carried
 over. Nothing goes back: a group that is further here stays where it is.
 """
 

@@ -44,7 +44,7 @@ def _blocking(facts: BrokerFacts, options: StoreOptions, group: str) -> Iterator
     try:
         check_settings(facts.settings, options)
     except CannotFollow as error:
-        yield Remark(True, str(error), "change it as said; nothing is copied before")
+        yield Remark(True, str(error), "fix that first; until then, nothing is copied")
     try:
         check_name(facts.settings, group)
     except CannotFollow as error:

@@ -53,7 +53,7 @@ class PromotedAndStopped(Exception):
 
 
 class WrongSource(Exception):
-    """The directory follows nobody yet, or another broker than the one to be cut to."""
+    """The directory is not a migration target yet, or one of another broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ async def cut_over(
     if found is not None and found.state is State.PROMOTED:
         if joined not in (None, found.cut):
             raise CutoverFailed(f"it was promoted at offset {found.cut} before, not at {joined}")
-        say(f"promoted at offset {found.cut} before: nothing was changed")
+        say(f"already promoted at offset {found.cut}: nothing changed")
         return found.cut
     async with _follower(config, source, keep_tables=False) as follower:
         made, came = Cutover(follower, say, patience), list[int]()
@@ -193,7 +193,9 @@ async def _follower(
     known = source.left or states.check_follows(disk, str(config.node.data))
     address = source.broker or (known.broker if known is not None else "")
     if not address:
-        raise WrongSource(f"{config.node.data} follows nobody yet: give --broker HOST:PORT")
+        raise WrongSource(
+            f"{config.node.data} is not a migration target yet: give --broker HOST:PORT"
+        )
     broker = OldBroker(address, source.access)
     try:
         following = await _begun(known, config, source, broker)
@@ -235,7 +237,7 @@ async def _cut(follower: Follower, name: str) -> None:
 async def _begun(
     known: Following | None, config: Config, source: Source, broker: OldBroker
 ) -> Following:
-    """Whom the directory follows from here on; a new address must be that of the broker.
+    """The broker that the directory follows from here on; a new address must be that of the broker.
 
     The log then comes from there as well. That it is the same log is seen when it is followed.
     """

@@ -1,9 +1,10 @@
-"""Waiting for a promotion: a node that has loaded its program goes on within a moment of it.
+"""Waiting for a promotion: a node that has loaded its program continues within a moment of it.
 
 Rules: the word PROMOTED comes first, then the end of the cut-over, which releases the directory. A
 cut-over whose process was killed leaves the word CUTTING and nobody who uses the directory: it is
 ended here, if the wait has seen it begin, as the broker stores no messages until then. What an
-earlier one has left is told and not touched, nor what joined another copy's or is being aborted.
+earlier one has left is reported and not touched, nor what joined another copy's or is being
+aborted.
 """
 
 import time
@@ -29,7 +30,7 @@ def wait_promoted(
     seconds: float,
     finish: Callable[[Following], None] | None = None,
 ) -> None:
-    """Return once a directory is promoted, and nobody else uses it.
+    """Return once a directory is promoted, and no other process uses it.
 
     group: of the node that waits; one of another name than the broker's does not wait, as it would
     be refused then. seconds: the longest wait. finish: called to end a cut-over that was killed,
@@ -87,7 +88,7 @@ def _is_promoted(following: Following | None, disk: OsDisk) -> bool:
 
 
 def _is_left(following: Following) -> bool:
-    """Whether it is of a cut-over under way, or of a killed one, which changed the broker."""
+    """Whether a cut-over that runs, or a killed one that changed the broker, wrote it."""
     is_cutting = following.state is State.CUTTING and bool(following.saved)
     return is_cutting and not following.reason
 

@@ -4,7 +4,7 @@
 |-------|-------|------|
 | FOLLOWING | the broker's log is copied | STOPPED, CUTTING |
 | STOPPED | it cannot be copied any further; `reason` says why | FOLLOWING |
-| CUTTING | the broker is told to store nothing; `saved` undoes that | FOLLOWING, PROMOTED |
+| CUTTING | the broker is set to store nothing; `saved` undoes that | FOLLOWING, PROMOTED |
 | PROMOTED | its log is duolog's own from `cut` on | |
 
 Rules: every change is durable before anything is done because of it. A directory without the file
@@ -49,7 +49,7 @@ _NEXT = {
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """Whom a directory follows, and how that stands.
+    """A directory's migration: the broker that it follows, and the state of that.
 
     broker, ha: HOST:PORT for calls, and for the log. name: the broker's. cut: where the log ended
     at promotion; -1 before. saved: settings of the broker that a cut-over has changed.
@@ -85,9 +85,9 @@ def load(disk: Disk) -> Following | None:
 def _checked(read: Following) -> Following:
     """Raises TypeError, ValueError."""
     if not all(isinstance(getattr(read, name), str) for name in _TEXTS):
-        raise TypeError(f"one of {', '.join(_TEXTS)} is no text")
+        raise TypeError(f"one of {', '.join(_TEXTS)} is not a text")
     if type(read.cut) is not int:
-        raise TypeError("cut is no number")
+        raise TypeError("cut is not a number")
     if (read.state is State.PROMOTED) != (read.cut >= 0):
         raise ValueError(f"state {read.state} does not go with cut {read.cut}")
     return read
@@ -142,7 +142,7 @@ def check_follows(disk: Disk, directory: str) -> Following | None:
     if following is not None and following.state is State.PROMOTED:
         raise BadStoreDirectory(
             directory,
-            f"was promoted at offset {following.cut}: its log goes on by itself, and follows "
+            f"was promoted at offset {following.cut}: its log is its own now, and follows "
             f"{following.name} no more. To follow again, begin with an empty directory",
         )
     if following is None and (disk.look("commitlog").names or _was_served(disk)):

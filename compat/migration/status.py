@@ -38,7 +38,7 @@ class Status:
 
     @property
     def is_stale(self) -> bool:
-        """The process that wrote it is gone, or stands still; or the clock was set."""
+        """The process that wrote it is gone or hung, or the clock was set."""
         return abs(wall_ms() - self.written_ms) > STALE_MS
 
 

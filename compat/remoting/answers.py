@@ -42,7 +42,7 @@ class Answers:
             del self._waiting[request.opaque]
 
     def arrived(self, answer: Command) -> None:
-        """An answer came. One that nobody waits for is dropped."""
+        """Pass an answer to its waiter; drop one without a waiter."""
         answered = self._waiting.get(answer.opaque)
         if answered is not None and not answered.done():
             answered.set_result(answer)

@@ -26,7 +26,7 @@ P = TypeVar("P", bound=asyncio.Protocol)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """As whom brokers and name servers are called, and how.
+    """Calls of brokers and name servers: credentials, connections, errors.
 
     sign: adds to a request what says who sends it. tls: the context of a connection that begins;
     None: without TLS. tls_name: the name in their certificates; empty: the host of the address.
@@ -50,7 +50,7 @@ def signing(access_key: str, secret_key: str) -> Sign:
 
 
 class BadAddress(OSError):
-    """A text that is no address: there is nothing to connect to."""
+    """The text is not an address."""
 
 
 class CallRefused(Exception):
@@ -58,7 +58,7 @@ class CallRefused(Exception):
 
     Attributes:
         code: the response's.
-        is_denial: whoever asks may not, or did not say who it is.
+        is_denial: the caller lacks the right, or is not authenticated.
     """
 
     def __init__(self, address: str, code: int, remark: str) -> None:
@@ -109,7 +109,7 @@ class Calling(asyncio.Protocol):
         return answer
 
     def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> None:
-        """Send a request that nobody answers. Raises ConnectionError."""
+        """Send a oneway request. Raises ConnectionError."""
         self._write(replace(self._request(code, fields, body), flag=ONEWAY))
 
     async def pass_on(self, request: Command, seconds: float) -> Command:
@@ -120,7 +120,7 @@ class Calling(asyncio.Protocol):
         return await self._answers.of(self._renumbered(request), self._write, seconds)
 
     def pass_on_oneway(self, request: Command) -> None:
-        """The same for one that nobody answers. Raises ConnectionError."""
+        """The same for a oneway request. Raises ConnectionError."""
         self._write(self._renumbered(request))
 
     def _renumbered(self, request: Command) -> Command:
@@ -141,7 +141,7 @@ class Calling(asyncio.Protocol):
 
     def _write(self, request: Command) -> None:
         if self._transport is None or self._ended:
-            raise ConnectionError(self._ended or "there is no connection")
+            raise ConnectionError(self._ended or "not connected")
         self._transport.write(request.frame())
 
     def _end(self, why: str) -> None:
@@ -171,7 +171,7 @@ class Calling(asyncio.Protocol):
                 if command.is_response:
                     self._answers.arrived(command)
         except BadFrame as error:
-            self._end(f"what arrived is no frame: {error}")
+            self._end(f"received an invalid frame: {error}")
 
 
 def place_of(address: str) -> tuple[str, int]:
@@ -179,7 +179,7 @@ def place_of(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     is_number = port.isascii() and port.isdecimal() and len(port) < 6
     if not (host and is_number and 0 < int(port) < 1 << 16):
-        raise BadAddress(f"{address!r} is no HOST:PORT")
+        raise BadAddress(f"{address!r} is not HOST:PORT")
     return host.strip("[]"), int(port)
 
 

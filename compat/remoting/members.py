@@ -159,7 +159,7 @@ class Members:
         return list(self._producers.get(group, {}).items())
 
     def produces_no_more(self, peer: Peer, group: str) -> None:
-        """A client is no producer of a group any more."""
+        """Remove a client from the producers of a group."""
         producers = self._producers.get(group, {})
         if peer in producers:
             left = self._producer_groups[peer] - {group}

@@ -6,8 +6,8 @@ node is back.
 
 Rules: a request is passed on once, as its bit RELAYED says; its answer is that of the master. Every
 request has a deadline; what waits has a bound. Nothing is tried again here: the client does that.
-It goes on in plain text, so what came by TLS is not passed on. The master sees the address of this
-node: quotas of the client's are counted here.
+It is passed on in plain text, so what came by TLS is not passed on. The master sees the address of
+this node: quotas of the client's are counted here.
 """
 
 import asyncio

@@ -106,7 +106,7 @@ def _send(request: Command, facts: Facts) -> Needs:
 
 
 def _reply(request: Command, facts: Facts) -> Needs:
-    """A reply is pushed to another client, whatever its topic is."""
+    """A reply is pushed to another client, so its topic does not matter."""
     return [*_send(request, facts), *pub(reply_topic(facts.cluster), facts)]
 
 

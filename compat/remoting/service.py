@@ -1,4 +1,4 @@
-"""The remoting protocol's service: which request goes to whom, and how it ended."""
+"""The remoting protocol's service: routes requests to handlers, and counts their results."""
 
 import asyncio
 import contextlib
@@ -273,7 +273,7 @@ class RemotingService:
         return begun if isinstance(begun, Command) else await begun
 
     def _count(self, peer: Peer, size: int) -> None:
-        """Count a long answer until its client has taken it. Raises Busy where there is no room."""
+        """Count a long answer until its client has taken it. Raises Busy over the limit."""
         untaken, address = self._broker.untaken, Who.at("", peer.host.address).address
         if not untaken.room(address):
             raise sdk.Busy("the client takes no answers (limits.answers_bytes_max)")

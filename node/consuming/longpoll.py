@@ -58,7 +58,7 @@ async def poll(
 async def _poll(
     reader: Reader, key: QueueKey, offset: int, selection: Selection, deadline: float
 ) -> tuple[int, GetResult]:
-    """As `poll`, whoever reads."""
+    """`poll`, for any reader."""
     loop = asyncio.get_running_loop()
     result = reader.read(key, offset, selection)
     if _says_something(result, offset) or loop.time() >= deadline:
@@ -122,7 +122,7 @@ def _narrowed(selection: Selection, room: int) -> Selection:
 
 
 def size_of(result: GetResult) -> int:
-    """The memory of an answer, about; 0 where there are no messages."""
+    """The memory of an answer, about; 0 without messages."""
     return len(result.bodies) + len(result.properties) + MESSAGE_BYTES * result.count
 
 

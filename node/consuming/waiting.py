@@ -1,7 +1,7 @@
 """The waits of polls: for messages of a queue, or a deadline; very many may wait for the same.
 
-Those whose wait is over go on in its order, some in each turn of the event loop: others have their
-turns in between.
+Those whose wait is over continue in its order, some in each turn of the event loop: others have
+their turns in between.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _Over = tuple["asyncio.Future[bool]", bool]
 
 
 class Turns:
-    """Lets polls go on.
+    """Resumes polls.
 
     Attributes:
         context: of their timers, of which each would have a copy of its call's.

@@ -63,7 +63,7 @@ class Admission:
     # -- puts ----------------------------------------------------------------------------------
 
     def _unable(self) -> Refusal | None:
-        """Why this node can store nothing, whatever the number of replicas."""
+        """Why this node can store nothing, regardless of replicas."""
         not_master = self._replication.not_master()
         if not_master:
             return Refusal(PutMessageStatus.SERVICE_NOT_AVAILABLE, not_master, True)

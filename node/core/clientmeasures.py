@@ -72,7 +72,7 @@ class ClientMeasures:
         self._mono_ms = mono_ms
         self._wall_ms = wall_ms
         self._histograms: dict[tuple[str, Labels], Histogram] = {}
-        self._told_ms: dict[tuple[str, Labels], MonoMs] = {}  # when a histogram was told last
+        self._told_ms: dict[tuple[str, Labels], MonoMs] = {}  # when a histogram was reported last
         self._gauges: set[tuple[str, Labels]] = set()
         self._clients: dict[str, _Client] = {}
         self._told = 0  # series of all clients
@@ -134,7 +134,7 @@ class ClientMeasures:
         return len(self._histograms) + len(self._gauges) >= SERIES_MAX
 
     def _make_room(self) -> None:
-        """Forget what nobody tells any more; not for each of many points that are refused."""
+        """Forget series that no client reports any more, but not for each refused point."""
         now = self._mono_ms()
         if now - self._cleaned_ms < SAME_MS:
             return
@@ -194,7 +194,7 @@ class ClientMeasures:
 
 
 def _continues(before: Distribution, told: Distribution) -> bool:
-    """Whether a client went on counting; otherwise it began again."""
+    """Whether a client continued its counters; otherwise it restarted them."""
     if before.since_ns != told.since_ns or before.bounds != told.bounds:
         return False
     grown = all(a >= b for a, b in zip(told.counts, before.counts, strict=True))

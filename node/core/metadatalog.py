@@ -144,7 +144,7 @@ def _body(change: Json) -> bytes:
 
 
 def _none_refused(config: TopicConfig) -> sdk.DuologError | None:
-    """Topics may be created where there are no quotas."""
+    """Topics may be created without quotas."""
 
 
 def _nobody_knows() -> sdk.DuologError | None:
@@ -393,7 +393,7 @@ class MetadataLog:
                 break
             self._read = result.next_offset
             tables.applied = max(tables.applied, self._read)
-        if not self._quotas_told:  # once for all changes, and before their callers go on
+        if not self._quotas_told:  # once for all changes, and before their callers continue
             self._tell_quotas()
         for name, (offset, _) in list(self._creating.items()):
             if offset < tables.applied:

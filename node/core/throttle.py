@@ -1,7 +1,7 @@
 """The throttle: asks the quotas whether something may pass now, and counts what may not.
 
 Rules: quotas are those of the replicated metadata, read anew when a change of them is applied.
-Where there are none, `on` is false, and whoever lets something pass looks at nothing else.
+Where there are none, `on` is false, and callers check nothing else.
 """
 
 import asyncio
@@ -76,8 +76,8 @@ class Throttle:
     async def may_read(self, who: Who, topic: str, deadline: float) -> Wait | None:
         """Wait while a reader is over a quota, until the deadline; why it still is then.
 
-        Not less where the wait is known to be longer: whoever is told at once asks again at once.
-        deadline: loop time.
+        Not less where the wait is known to be longer: a client that is answered at once asks again
+        at once. deadline: loop time.
         """
         loop, again = asyncio.get_running_loop(), False
         while (wait := self.read(who, topic, again=again)) is not None:

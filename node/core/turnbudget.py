@@ -1,6 +1,6 @@
 """The budget of long work in a turn of the event loop: one for all calls together.
 
-Rules: however many long calls are under way, a turn has about one slice of their work, and while
+Rules: however many long calls run, a turn has about one slice of their work, and while
 any wait, the next turn has none: what arrived during a slice waits for that one alone. A call for
 which nothing is left waits in a line. Calls that begin wait in a line of their own, and the two
 lines have their slices alternately: a short call does not wait until each of the long ones has had
@@ -47,7 +47,7 @@ class _Line:
             del self._waiting[place]
 
     def call(self) -> None:
-        """Call those at its head: they go on in the next turn."""
+        """Wake the waiters at its head: they continue in the next turn."""
         for called in islice(self._waiting.values(), self._at_once):
             if not called.done():
                 called.set_result(None)
@@ -84,7 +84,7 @@ class TurnBudget:
     def _tick(self) -> None:
         """The slice of this turn is over; if it had none, the next turn has one.
 
-        Those who are called go on before the tick of that turn.
+        Woken waiters continue before the tick of that turn.
         """
         had_none, self._until = self._until is None, None
         if had_none:
@@ -100,7 +100,7 @@ _BUDGETS: WeakKeyDictionary[AbstractEventLoop, TurnBudget | None] = WeakKeyDicti
 
 
 def budget_of_loop() -> TurnBudget | None:
-    """That of the running loop; None where time stands still during its turns."""
+    """The running loop's budget; None where time does not pass during its turns."""
     loop = asyncio.get_running_loop()
     try:
         return _BUDGETS[loop]

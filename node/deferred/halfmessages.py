@@ -63,7 +63,7 @@ class HalfMessages:
             if half.origin != origin or self._origins.get(half.offset) != origin:
                 return f"half message {origin} is not found where it lies, at {half.offset}"
             if half.check_ms > mono_ms and (half.check_ms, origin) not in planned:
-                return f"nobody is asked about half message {origin} at {half.check_ms}"
+                return f"no check is due for half message {origin} at {half.check_ms}"
         counted = Counter(half.topic for half in self._halves.values())
         if counted != self.by_topic:
             return f"{self.by_topic} are counted by topic, {dict(counted)} wait"

@@ -452,7 +452,7 @@ class TransactionService:
             await self._safe(PhyOffset(known.end_offset))
 
     def _decided_before(self, origin: int, group: str | None) -> bool | None:
-        """Whether a decision that is only in the log was a commit; None if that cannot be told.
+        """Whether a decision that is only in the log was a commit; None if unknown.
 
         Raises Unavailable if the index does not reach that far yet, BadRequest as `_repeat`.
         """
@@ -669,7 +669,7 @@ class TransactionService:
 
     @property
     def _unasked_ms(self) -> int:
-        """So old is given up what nobody could be asked about, before retention deletes it."""
+        """The age at which an unchecked half message is given up, before retention deletes it."""
         return self._core.options.file_reserved_time * 3_600_000 // 2
 
     def _put_back(self, halves: HalfMessages, half: Half, record: Record, wait_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Whom of its group a node cannot reach: it dials the others at their replication addresses.
+"""Finds nodes of its group that a node cannot reach: dials their replication addresses.
 
 Before a failover nobody connects to a node that does not lead: a wrong `ha.advertise` would be
 found by those that have to follow it. Rules: a dial has a deadline; two that fail in a row count;

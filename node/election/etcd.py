@@ -53,7 +53,7 @@ class _Endpoint:
     def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.address = address
         self.credentials = credentials
-        self.calls = 0  # under way
+        self.calls = 0  # in flight
         self.channel = (
             grpc.insecure_channel(address, _OPTIONS)
             if credentials is None
@@ -81,7 +81,7 @@ class EtcdRegistry:
         self._credentials = tls.of_channel().now if tls is not None else lambda: None
         credentials = self._credentials()
         self._endpoints = [_Endpoint(endpoint, credentials) for endpoint in endpoints]
-        self._left: list[_Endpoint] = []  # those of older certificates that have calls under way
+        self._left: list[_Endpoint] = []  # those of older certificates that have calls in flight
         self._timeout = timeout_seconds
         self._renewal_timeout = timeout_seconds
         self._current = 0

@@ -254,7 +254,7 @@ class FailoverService:
         assert part is not None, "one of both"
         incarnation = secrets.randbits(64)
         if self._promising is not None:
-            # It writes the same file. This is rare, and a loop that stands still is seen.
+            # It writes the same file. This is rare, and a loop that stalls is seen.
             concurrent.futures.wait([self._promising])
         part.renew(incarnation)
         log.error(

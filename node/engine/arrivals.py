@@ -49,7 +49,7 @@ class ArrivalBoard:
         if watched != self._count:
             return f"{watched} watchers, counted as {self._count}"
         if not all(self._watchers.values()):
-            return "a queue is on the board that nobody watches"
+            return "the board has a queue without a watcher"
         return ""
 
     def __len__(self) -> int:

@@ -75,7 +75,7 @@ class Replicas(Protocol):
 
     @property
     def syncs(self) -> bool:
-        """Puts wait for this node's disk, whatever its own settings say."""
+        """Puts wait for this node's disk, regardless of its own settings."""
 
     def appended(self) -> None:
         """The log grew: send."""
@@ -330,8 +330,8 @@ class Log:
     def answered(self) -> None:
         """A put that waits for nothing is answered: now it may be dispatched.
 
-        At once where anybody waits for messages, else in a moment, many puts in one: whoever sends
-        one message after the other would wait for each. `caught_up` comes before a read.
+        At once where anybody waits for messages, else in a moment, many puts in one: a producer
+        that sends one message after the other would wait for each. `caught_up` comes before a read.
         """
         if not self.waits:
             self.replicated()

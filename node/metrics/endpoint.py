@@ -1,7 +1,7 @@
 """The HTTP port of the metrics: `GET /metrics`, one answer per connection.
 
 Rules: few connections, short requests, one deadline for all of a connection, whatever its client
-does. A connection whose request has not come gives way to a new one; a scrape ends when its client
+does. A connection whose request has not come is closed for a new one; a scrape ends when its client
 is gone. An error of a scrape is logged and answered; it never ends the node. Where the node has
 users, one of them asks.
 """
@@ -70,7 +70,7 @@ class Endpoint:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Close the port and end what is under way."""
+        """Close the port and end running scrapes."""
         if self._server is not None:
             self._server.close()
         if self._handshakes is not None:
@@ -142,7 +142,7 @@ class Endpoint:
             return 431, [b"the request is too long\n"]
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return 400, [b"this is no HTTP request\n"]
+            return 400, [b"not an HTTP request\n"]
         method, target, _ = words
         if target.partition("?")[0] != PATH:
             return 404, [b"the metrics are at /metrics\n"]

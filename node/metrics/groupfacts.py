@@ -35,7 +35,7 @@ class GroupFacts:
     """Reads the tables of offsets and POP's state.
 
     The store time of the message that a group is at is read from the log when the group has moved:
-    of a group that stands still, once.
+    of a stalled group, once.
     """
 
     def __init__(self, broker: Broker, minute: Rates) -> None:

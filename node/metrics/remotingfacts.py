@@ -14,7 +14,7 @@ Times = CallTimes[tuple[str, str, bool, str]]  # request, response code, long po
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What the ports of clients count. remoting: None where there is no such port.
+    """Metrics of the clients' ports. remoting: None without that port.
 
     name_servers: those that the node registers at, and those of them that do not know it.
     """

@@ -42,7 +42,7 @@ class MetricsServer:
         clients: Clients,
         admit: Admit | None = None,
     ) -> None:
-        """clients: those of RocketMQ's gRPC API. admit: None where there are no users."""
+        """clients: those of RocketMQ's gRPC API. admit: None without access control."""
         self._node = NodeFacts(broker, ports.frames)
         now = monotonic()
         self._rates = ten, minute = Rates(10, now), Rates(60, now)
@@ -70,7 +70,7 @@ class MetricsServer:
         await self._endpoint.start(host, port, tls)
 
     async def stop(self) -> None:
-        """Close the port and end what is under way."""
+        """Close the port and end running requests."""
         await self._endpoint.stop()
         self._scrapes.stop()
 

@@ -117,7 +117,7 @@ class LiteService:
                 if (one.client, one.group) != (client, group):
                     return f"{who} is known as {one.client} of {one.group}"
                 if any((queue, one) not in told for queue in one.queues):
-                    return f"{who} is not told of all of {sorted(one.queues)}"
+                    return f"{who} is not assigned all of {sorted(one.queues)}"
                 if one.everything != ((one.topic, one) in to_all):
                     return f"{who} subscribes to {'all' if one.everything else 'some'}"
                 looks = {*one.ready, *one.given[1]}
@@ -130,7 +130,7 @@ class LiteService:
             return f"{len(told)} subscriptions, counted as {self.subscriptions}"
         known = [one for groups in self._subscribers.values() for one in groups.values()]
         if sum(len(one.queues) for one in known) != len(told):
-            return "a client that left is told of queues"
+            return "a client that left is assigned queues"
         return ""
 
     # -- subscriptions -------------------------------------------------------------------------

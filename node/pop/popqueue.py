@@ -67,7 +67,7 @@ class PopQueue:
         if self.next < self.committed:
             return f"gives {self.next} next, committed {self.committed}"
         if self.attempt_id and not self.leases:
-            return f"repeats attempt {self.attempt_id!r}, of which nothing is out"
+            return f"repeats attempt {self.attempt_id!r}, none of whose messages are out"
         noted = set(self._deadlines)
         for offset, lease in self.leases.items():
             if not self.committed <= offset < self.next:
@@ -75,7 +75,7 @@ class PopQueue:
             if offset in self.done:
                 return f"{offset} is out, and done"
             if (lease.deadline_ms, offset, lease.serial) not in noted:
-                return f"nobody looks at {offset} when its lease ends at {lease.deadline_ms}"
+                return f"no timer for {offset}, whose lease ends at {lease.deadline_ms}"
         return ""
 
     # -- taking --------------------------------------------------------------------------------

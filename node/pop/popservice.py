@@ -500,7 +500,7 @@ class PopService:
 
     def _watched(self, request: PopRequest) -> list[tuple[str, int]]:
         if request.subscriber is not None:
-            return [(request.topic, NO_QUEUE)]  # it is told, and counts as a reader who waits
+            return [(request.topic, NO_QUEUE)]  # it is woken, and counts as a waiting reader
         queues = range(self._core.metadata.topics[request.topic].queues)
         watched = [(request.topic, queue) for queue in queues]
         return [*watched, (retry_topic(request.group, request.topic), 0)]

@@ -235,7 +235,7 @@ class _Sender:
         threads: Executor,
         mono_ms: Callable[[], MonoMs],
     ) -> None:
-        """broken: is told why it ended by itself. threads: load what is not in memory."""
+        """broken: called if it ends by itself. threads: load what is not in memory."""
         self._master, self._number = connection
         self._mono_ms = mono_ms
         self._pages = ColdLoader(threads)
@@ -249,7 +249,7 @@ class _Sender:
         self._outgoing.wake()
 
     async def finish(self) -> None:
-        """Send nothing more, and wait for the write under way."""
+        """Send nothing more, and wait for the write in flight."""
         await self._outgoing.finish(LAST_WRITE_SECONDS)
 
     def stop(self) -> None:

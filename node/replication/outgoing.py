@@ -1,7 +1,7 @@
 """One direction of a stream, written without a task: a frame goes out in the turn that made it.
 
 A task that waits to be woken would cost every frame a turn of the loop, and a task that waits for
-the end of its own write would keep it from all else meanwhile. One write is under way at a time, as
+the end of its own write would keep it from all else meanwhile. One write is in flight at a time, as
 gRPC wants it; what there is to send is asked for when it can be sent, so that what has gathered
 meanwhile goes out together.
 """
@@ -23,7 +23,7 @@ class Outgoing:
         next_frame: Callable[[], bytes | None],
         broken: Callable[[Exception], None],
     ) -> None:
-        """next_frame: None while there is nothing to send. broken: is told once why it ended."""
+        """next_frame: None if nothing is to be sent. broken: called once, says why it ended."""
         self._write = write
         self._next_frame = next_frame
         self._broken = broken
@@ -44,11 +44,11 @@ class Outgoing:
             self._end(error)
 
     def stop(self) -> None:
-        """Send nothing more; the write under way is left to gRPC."""
+        """Send nothing more; the write in flight is left to gRPC."""
         self._ended = True
 
     async def finish(self, seconds: float) -> None:
-        """Send nothing more, and wait for the write under way; for so long at most."""
+        """Send nothing more, and wait for the write in flight, for at most so long."""
         self.stop()
         if self._writing is not None:
             self._idle = asyncio.get_running_loop().create_future()
@@ -56,7 +56,7 @@ class Outgoing:
 
     def _go_on(self) -> None:
         """Run the write until it waits for gRPC, or ends."""
-        assert self._writing is not None, "a write is under way"
+        assert self._writing is not None, "a write is in flight"
         try:
             waits_for = self._writing.send(None)
         except StopIteration:

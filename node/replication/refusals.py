@@ -1,7 +1,7 @@
 """Refused puts that are answered later: once it is known which node takes them.
 
 While a group changes its master, a client that is refused at once guesses when to ask again, and
-finds the next master late. So it may have a refusal wait: it is told as soon as this node knows who
+finds the next master late. So it may have a refusal wait: it is sent as soon as this node knows who
 takes puts.
 
 Rules: nothing of the put is kept; a refusal waits no longer than its client allows, and than
@@ -29,7 +29,7 @@ class Refusals:
         self._ended = False
 
     def told_later(self, patience_ms: int) -> Told | None:
-        """What a refusal waits for; None: it is told now."""
+        """What a refusal waits for; None: it is sent now."""
         if patience_ms <= 0 or self._ended or len(self._waiting) >= WAITING_MAX or self._settled():
             return None
         loop = asyncio.get_running_loop()

@@ -92,7 +92,7 @@ class ReplicationClient:
 
     @property
     def lost(self) -> bool:
-        """The master was followed, and nothing is heard of it any more: it may be gone."""
+        """The connection to the master fell silent: the master may be gone."""
         return self._broken
 
     @property

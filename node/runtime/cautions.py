@@ -58,7 +58,7 @@ def _remoting(config: Config) -> Iterator[str]:
         return
     if config.access.key_file is None and not config.rocketmq.access_key:
         yield (
-            f"remoting.listen = {address}: without users, whoever reaches this port may read and "
+            f"remoting.listen = {address}: without users, anyone who reaches this port may read or "
             "write all topics: set access.key_file, or listen on loopback"
         )
     elif not config.tls.only:
@@ -73,7 +73,7 @@ def _rocketmq_slaves(config: Config) -> Iterator[str]:
     if _is_reached(listen):
         yield (
             f"rocketmq_slaves.listen = {listen}: RocketMQ's protocol has no TLS and no passwords, "
-            "so whoever has an allowed address, or can read along on the network, can read all "
+            "so anyone with an allowed address, or who can sniff the network, can read all "
             "messages: listen where only the slaves are"
         )
 
@@ -81,14 +81,14 @@ def _rocketmq_slaves(config: Config) -> Iterator[str]:
 def _who_reads(config: Config) -> str:
     """Who gets the log of a node whose replication has no TLS."""
     if config.access.key_file is None or config.access.node_proof == "offered":
-        return "whoever reaches this port"
-    return "whoever can read along on the network"
+        return "anyone who reaches this port"
+    return "anyone who can sniff the network"
 
 
 def _audit(config: Config) -> Iterator[str]:
     if config.audit.topic and config.access.key_file is None:
         yield (
-            "audit.topic = true: without users, whoever reaches this node can read the audit log: "
+            "audit.topic = true: without users, anyone who reaches this node can read the log: "
             "set audit.file in its place, or access.key_file"
         )
 

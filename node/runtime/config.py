@@ -61,7 +61,7 @@ SECTIONS = (
     "registry",
     "store",
 )
-SECRETS = frozenset((("rocketmq", "secret_key"),))  # that are shown to nobody
+SECRETS = frozenset((("rocketmq", "secret_key"),))  # never shown
 NOT_SHOWN = "(set, not shown)"
 MOVED = {  # keys of earlier versions
     "rocketmq.tls_listen": "tls.listen",
@@ -103,7 +103,7 @@ def _networks(values: tuple[str, ...]) -> tuple[str, ...]:
         try:
             ipaddress.ip_network(value)
         except ValueError as error:
-            raise ValueError(f"{value!r} is no address and no network: {error}") from None
+            raise ValueError(f"{value!r} is neither an address nor a network: {error}") from None
     return values
 
 
@@ -269,7 +269,7 @@ class AccessSection(_Section):
     key_file: Path | None = Field(
         None,
         description="file with the key that all nodes of the cluster share, as `duolog user key` "
-        "writes it; if set, only users may call; not set: there are no users, and anybody may call",
+        "writes it; if set, only users may call; not set: no access control, anybody may call",
     )
     first_user_file: Path | None = Field(
         None,
@@ -302,7 +302,7 @@ class AccessSection(_Section):
                 ZoneInfo(name.strip())
             except (ZoneInfoNotFoundError, ValueError, OSError):
                 raise ValueError(
-                    f"{name.strip()!r} is no time zone that this machine knows"
+                    f"{name.strip()!r} is not a time zone that this machine knows"
                 ) from None
         return value
 
@@ -472,7 +472,7 @@ class MetricsSection(_Section):
     listen: EndpointOrEmpty = Field(
         "",
         description="HOST:PORT where `GET /metrics` is answered: to a user that may Get the "
-        "cluster, or to anybody where there are no users; empty: nowhere",
+        "cluster, or to anybody without access control; empty: nowhere",
     )
     tls: bool = Field(
         False,
@@ -493,7 +493,7 @@ class ConsoleSection(_Section):
     listen: EndpointOrEmpty = Field(
         "",
         description="HOST:PORT that browsers reach: they log in as users of the nodes, or, on "
-        "loopback and where there are no users, as nobody; empty: nowhere",
+        "loopback and without access control, anonymously; empty: nowhere",
     )
     tls: bool = Field(
         False, description="`listen` takes TLS only, with the certificate of `tls.cert`"
@@ -502,7 +502,7 @@ class ConsoleSection(_Section):
         "",
         description="where browsers see the console behind a proxy, as "
         "`https://console.example.org`; several with commas; it then answers to these names alone, "
-        "and asks for a login on loopback, too; empty: there is no proxy",
+        "and asks for a login on loopback, too; empty: no proxy",
     )
 
     @field_validator("url")
@@ -629,7 +629,7 @@ class RocketmqSlavesSection(_Section):
         if self.listen and not self.allow:
             raise ConfigError(
                 "rocketmq_slaves.listen needs rocketmq_slaves.allow, the addresses of the slaves: "
-                "whoever reaches that port gets all messages"
+                "anyone who reaches that port gets all messages"
             )
         if not self.listen and (self.allow or self.advertise):
             raise ConfigError(

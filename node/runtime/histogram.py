@@ -10,7 +10,7 @@ class Histogram:
     """Counts of durations in seconds, or of other numbers.
 
     bounds: inclusive upper ones, ascending; above is one more.
-    One `observe` of a batch is all that it costs: whoever shows it adds up the counts.
+    One `observe` of a batch is all that it costs: the reader adds up the counts.
     """
 
     __slots__ = ("bounds", "counts", "sum")

@@ -24,7 +24,7 @@ class RateLimiter:
     """A structlog processor that writes at most `LINES_MAX` lines of one event in `SPAN_SECONDS`.
 
     The last line of such a span has `more`: further lines are dropped. The first line of the next
-    one has `left_out`, the number dropped. Debug lines are not limited: whoever asks for them wants
+    one has `left_out`, the number dropped. Debug lines are not limited: who enables them wants
     all of them. There is no lock: threads that log at once may write a line too many or too few.
     """
 

@@ -19,7 +19,7 @@ try:
     import structlog
 finally:
     if _imported_rich is None:
-        del sys.modules["rich"]  # whoever imports it later gets it
+        del sys.modules["rich"]  # a later import gets it
 
 
 # What moves a terminal's cursor or turns its text round; lines of a traceback stay lines.

@@ -128,7 +128,7 @@ def broker_context(pem: Pem, *, verify: bool) -> ssl.SSLContext:
     """OpenSSL's context of a connection to a server of RocketMQ. Raises BadCertificate.
 
     Theirs may know nothing newer than TLS 1.2. verify: check its certificate, by the authorities in
-    the files, else the system's; RocketMQ's own clients do not, unless they are told to.
+    the files, else the system's; RocketMQ's own clients do not, unless they are configured to.
     """
     context, files = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), pem.files
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -1,4 +1,4 @@
-"""Memory that nobody uses any more, given back to the system.
+"""Trims the heap: returns freed memory to the system.
 
 glibc keeps what was freed between what is in use: after an attack, or a great many connections,
 some hundred MiB. Where a node has grown, it is asked to give back what it can, in a thread: that

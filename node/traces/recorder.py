@@ -96,8 +96,8 @@ class Delivery:
 def _harmless(
     taking: "Callable[Concatenate[Recorder, P], None]",
 ) -> "Callable[Concatenate[Recorder, P], None]":
-    """A way to take notes whose faults cost notes: what is noted has happened already, and whoever
-    does it must not be told that it failed.
+    """Records spans so that its faults cost spans only: the work has happened already, and the
+    caller must not see it fail.
     """
 
     @functools.wraps(taking)

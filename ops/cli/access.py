@@ -1,4 +1,4 @@
-"""Which nodes a command calls, and as whom: what is shared by all commands that call nodes.
+"""The connection settings of a command: its nodes, user and TLS, shared by all that call nodes.
 
 Rules: each setting is taken from the flag, else the environment, else the context, else it is the
 default; a context that a flag names comes before the environment. A context's password is for its
@@ -305,7 +305,7 @@ def read_password(file: str) -> str:
 
 
 def asked_password(question: str) -> str:
-    """From a prompt, or from stdin where that is no terminal; it fails the command without one."""
+    """Read the password from a prompt, or from stdin if it is not a terminal; exit without it."""
     if sys.stdin.isatty():
         return str(typer.prompt(question, hide_input=True, confirmation_prompt=True, err=True))
     password = sys.stdin.readline().removesuffix("\n").removesuffix("\r")

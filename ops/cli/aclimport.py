@@ -28,7 +28,7 @@ async def import_all(access: "Access", imported: "Imported", file: str) -> None:
     """Make the changes. file: as errors name it.
 
     Ends the command where one cannot be made; raises the error of one that failed, once the ones
-    before are taken back, or are told.
+    before are taken back, or are reported.
     """
     known = {user.name for user in await access.users()}
     _check(imported, known, (await access.who_am_i()).name, file)
@@ -65,29 +65,29 @@ def _check(imported: "Imported", known: set[str], own: str, file: str) -> None:
     """End the command where a change would be refused."""
     created = {user.name for user in imported.users}
     if own in created:
-        fail(f"{file} has user {own}, as whom you import: call as another super user")
+        fail(f"{file} has user {own}, who runs this import: run it as another super user")
     if own not in known:
         fail(
             f"user {own} counts only until a user is created, so the import would end half-way; "
-            "nothing was changed",
+            "nothing changed",
             f"duolog user create {own} --super, then import once more",
         )
     unknown = sorted({acl.user for acl in imported.acls} - known - created)
     if unknown:
         fail(
-            f"{file} has rights of users that do not exist: {_named(unknown)}; nothing was changed",
+            f"{file} has rights of users that do not exist: {_named(unknown)}; nothing changed",
             "duolog acl import USERS --from users",
         )
     if len(known | created) > USERS_MAX:
         fail(
             f"with {file} there would be {len(known | created)} users, of {USERS_MAX:,} that a "
-            "cluster may have; nothing was changed"
+            "cluster may have; nothing changed"
         )
     long = sorted(acl.user for acl in imported.acls if len(_text(acl)) > RIGHTS_TEXT_MAX)
     if long:
         fail(
             f"the rights of {_named(long)} are longer than {RIGHTS_TEXT_MAX:,} characters; "
-            "nothing was changed"
+            "nothing changed"
         )
 
 
@@ -117,7 +117,7 @@ async def _take_back(undo: "list[tuple[str, Callable[[], Awaitable[object]]]]") 
             )
             return
         undo.pop()
-    say("the import failed, and what it had changed was taken back: nothing is imported")
+    say("the import failed and was rolled back: nothing is imported")
 
 
 def _text(acl: "Acl") -> str:

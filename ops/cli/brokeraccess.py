@@ -1,4 +1,4 @@
-"""As whom commands call brokers of RocketMQ, and whether with TLS.
+"""Credentials and TLS with which commands call RocketMQ's brokers.
 
 Rules: each setting is taken from the flag, else the environment. A secret key is on no command line
 and in no output. The options are added to every command of the class `CallsBrokers`, in one place.

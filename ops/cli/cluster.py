@@ -72,7 +72,7 @@ def epochs(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Show who led each replica group, since when, how long and why, and how long nobody did."""
+    """Show who led each replica group, since when, how long and why, and gaps without one."""
     rows = [
         _led_row(node.replication.group, one, told, as_json)
         for node in run(ask(endpoints, timeout)).nodes
@@ -161,7 +161,7 @@ def failover(
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
-    """Make another node the master (planned switch): puts pause for some ms, nothing is lost."""
+    """Make another node the master (planned switch): puts pause for some ms, no message is lost."""
     order(endpoints, timeout, lambda admin: admin.failover(node))
     print(f"{node or 'another node'} is taking over")
 

@@ -44,7 +44,7 @@ def check(
 ) -> None:
     """Say what a node would refuse, and what works but is not safe.
 
-    Exit status 0: a node starts with it, whatever is told; 2: it does not.
+    Exit status 0: a node starts with it, warnings or not; 2: it does not.
     """
     from datetime import UTC, datetime
 

@@ -93,7 +93,7 @@ def contexts_file() -> Path:
 
 
 def load_contexts() -> Contexts:
-    """All contexts; none where there is no file. Raises ContextError."""
+    """All contexts; none if the file is missing. Raises ContextError."""
     try:
         file = contexts_file()
         file.stat()

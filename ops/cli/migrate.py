@@ -159,7 +159,7 @@ def follow(
 ) -> None:
     """Copy a broker's log and tables, in the foreground, until SIGTERM or SIGINT.
 
-    --broker is needed the first time. Exit status 2 where it cannot go on by itself.
+    --broker is needed the first time. Exit status 2 if the copy needs an operator.
     """
     import duolog_server.node.runtime.logs as logs
     from duolog_server.compat.migration.program import Source
@@ -271,7 +271,7 @@ def cutover(
     from duolog_server.compat.migration.program import PromotedAndStopped, Source, cut_over
 
     chosen, source = _config(data, config, set_), Source(access=broker_access(ctx))
-    confirm("Producers cannot send until the new node is started. Go on?", yes or join is not None)
+    confirm("Producers cannot send until the new node starts. Continue?", yes or join is not None)
     logs.configure_logging("warning", chosen.node.log_json)
     patience = Patience(catch_up, producers, settle)
     try:

@@ -145,7 +145,7 @@ def rollback(
         as_json,
     )
     if missing < 0:
-        say("the old broker's log goes on beyond the node's: it is no copy of it")
+        say("the old broker's log is longer than the node's: the node is not a copy of it")
     elif missing:
         say("the old broker does not have the node's whole log: it must follow it first")
     if missing:

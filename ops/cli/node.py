@@ -103,7 +103,7 @@ def start(
 
 
 def _await_cutover(config: "Config", access: "Access", seconds: float) -> None:
-    """access: as whom the broker is called, where a cut-over that was killed is to be ended."""
+    """access: credentials for the broker, if a killed cut-over has to be ended."""
     from duolog_server.compat.migration.program import CutoverStopped, PromotedAndStopped
     from duolog_server.compat.migration.promotion import wait_promoted
     from duolog_server.compat.migration.resume_cutover import finish

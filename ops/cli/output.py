@@ -138,7 +138,7 @@ def show_findings(findings: "Iterable[Finding]") -> None:
         page = f" (docs/runbooks/{finding.runbook}.md)" if finding.runbook else ""
         print(f"         {plain(finding.do)}{page}")
     if not found:
-        print("nothing is wrong")
+        print("no problems found")
 
 
 _HINTS = {

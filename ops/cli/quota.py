@@ -42,7 +42,7 @@ def amount(text: str) -> int:
     unit = word[len(digits) :]
     if not digits.isdecimal() or len(digits) > DIGITS_MAX or (unit and unit not in UNITS):
         raise typer.BadParameter(
-            f"{shortened(text)!r} is no number, as 5000, 5k or 10Mi, nor `none`"
+            f"{shortened(text)!r} is not a number such as 5000, 5k or 10Mi, nor `none`"
         )
     return int(digits) * UNITS.get(unit, 1)
 

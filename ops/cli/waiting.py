@@ -130,7 +130,7 @@ def half(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """List half messages that nobody decided on."""
+    """List half messages without a decision."""
     page = asked(
         endpoints, timeout, lambda client: client.admin.halves_page(topic, after=after, limit=limit)
     )

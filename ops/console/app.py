@@ -93,7 +93,7 @@ class Console:
         client_of: MakeClient,
         seconds: Callable[[], float] = clock.seconds,
     ) -> None:
-        """client_of: a client of the nodes as a user; as nobody with two empty words."""
+        """client_of: a client of the nodes as a user; anonymous with two empty words."""
         self._settings = settings
         self._viewers = Viewers(settings, client_of, seconds)
         self.looks = Looks(self._viewers)

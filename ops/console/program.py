@@ -66,7 +66,7 @@ def client_of(options: ConsoleOptions, user: str, password: str) -> Client:
 
 
 def seeing_of(options: ConsoleOptions) -> Seeing:
-    """How messages are shown. Raises BadMask and BadDescriptors for what is no rule."""
+    """How messages are shown. Raises BadMask and BadDescriptors for an invalid rule."""
     return Seeing(ProtoTypes.of(options.protobuf), Masks.of(options.mask))
 
 

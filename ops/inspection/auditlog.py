@@ -142,7 +142,7 @@ def _ends(place: str) -> Mapping[str, int]:
         group, _, offset = word.rpartition(":")
         end = number_of(offset, OFFSET_MAX)
         if end is None:
-            raise BadRequest(f"{place!r} is no place in the audit log")
+            raise BadRequest(f"{place!r} is not a position in the audit log")
         ends[group] = end
     return ends
 

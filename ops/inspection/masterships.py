@@ -19,7 +19,7 @@ LAST_MASTER = "the last master"  # where the one before is not known
 class Led:
     """A mastership.
 
-    begin_ms: ms since 1970. lasted_ms: None: it goes on. cause: why it began, in words; empty: not
+    begin_ms: ms since 1970. lasted_ms: None: it lasts. cause: why it began, in words; empty: not
     known. unled_ms: how long nobody led before it; None: not known, or nobody had led yet.
     """
 

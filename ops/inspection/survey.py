@@ -121,7 +121,7 @@ async def _consumption(
 
 
 def _address_of(node: NodeStatus, route: Route) -> str:
-    """HOST:PORT of a node's client API, empty where nobody knows it."""
+    """HOST:PORT of a node's client API, empty if unknown."""
 
     replica = replica_of(route, node)
     return node.listen or (replica.endpoint if replica is not None else "")

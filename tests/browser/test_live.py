@@ -87,7 +87,7 @@ def test_a_topic_and_a_group_tell_what_is_sent(site: Cluster, open_window: Open)
 def test_a_group_tells_which_queue_is_stuck(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/groups/billing")
-    window.shows("Nobody has committed anything in orders/")
+    window.shows("No offset was committed in orders/")
     row = window.page.locator("tbody tr").first
     assert "nothing committed for" in row.inner_text()
     assert window.ask("document.querySelector('td .spark path').getTotalLength()") > 0

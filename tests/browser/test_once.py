@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.process, pytest.mark.browser]
 
-AGAIN = "Nothing was done again, as this form was sent before."
+AGAIN = "This form was sent before, so nothing was done again."
 
 
 def fill_in(window: Window, topic: str) -> None:

@@ -148,7 +148,7 @@ def test_the_login_is_accessible(site: Cluster, open_window: Open) -> None:
 def test_an_unknown_page_says_so(site: Cluster, open_window: Open) -> None:
     window = open_window(site.url)
     window.open("/nowhere")
-    assert window.sentence == "There is no such page."
+    assert window.sentence == "This page does not exist."
     assert violations(window) == []
     window.refused(404)
 

@@ -251,7 +251,7 @@ def two_readers(broker: Broker, patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("damage", "wrong"),
     [
-        (forgotten_lease, "PopService: G in T/0: nobody looks at 0 when its lease ends at 10"),
+        (forgotten_lease, "PopService: G in T/0: no timer for 0, whose lease ends at 10"),
         (unrecorded, "PopService: G in T/0: done up to 1 and [], recorded are (-1, []), and"),
         (unknown_record, "PopService: queues with a record or a state only: "),
         (dirty_and_gone, "PopService: to be recorded without a state: "),
@@ -260,9 +260,9 @@ def two_readers(broker: Broker, patch: pytest.MonkeyPatch) -> None:
         (watching_for_nobody, "PopService: polls of G for T: watches [('T', 0)] for no poll"),
         (uncounted_poll, "PopService: 1 polls wait, counted as 0"),
         (too_many_calls, "PopService: 10001 calls wait, not 0..10000"),
-        (untold_subscriber, "LiteService: c of G is not told of all of ['%LMQ%$P$a']"),
+        (untold_subscriber, "LiteService: c of G is not assigned all of ['%LMQ%$P$a']"),
         (miscounted_subscriptions, "LiteService: 1 subscriptions, counted as 2"),
-        (told_and_gone, "LiteService: a client that left is told of queues"),
+        (told_and_gone, "LiteService: a client that left is assigned queues"),
         (looks_unasked, "LiteService: c of G looks into {'b'} unasked"),
         (not_told_of_all, "LiteService: c of G subscribes to all"),
         (misnamed_client, "LiteService: c of G is known as d of G"),
@@ -283,7 +283,7 @@ def two_readers(broker: Broker, patch: pytest.MonkeyPatch) -> None:
         (stored_and_named, "MetadataLog: sink s has stored 2 of 2 requests"),
         (waits_in_vain, "GroupCommitService: a put up to 0 waits, "),
         (miscounted_watcher, "ArrivalBoard: 0 watchers, counted as 7"),
-        (watched_by_nobody, "ArrivalBoard: a queue is on the board that nobody watches"),
+        (watched_by_nobody, "ArrivalBoard: the board has a queue without a watcher"),
         (two_readers, "GroupCoordinator: group G: ('T', 0) is held by a and b"),
     ],
 )

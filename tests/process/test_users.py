@@ -172,7 +172,7 @@ def test_rights_of_a_user_that_does_not_exist_are_imported_not_even_in_part(plac
     before = place.run("acl", "show", "alice", "--json")
     done = place.try_("acl", "import", str(file), "--from", "acls", "--yes")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "rights of users that do not exist: nobody; nothing was changed" in done.stderr
+    assert "rights of users that do not exist: nobody; nothing changed" in done.stderr
     assert place.run("acl", "show", "alice", "--json") == before
 
 

@@ -117,7 +117,7 @@ def test_a_path_is_refused_where_files_lie_elsewhere_or_are_away(tmp_path: Path)
     (data / "index" / "1").unlink()
     OsDisk(data, paths={"index": str(other)})
     one.rename(tmp_path / "away")
-    with pytest.raises(BadStoreDirectory, match=r"leads to .*one, which is no directory: mount"):
+    with pytest.raises(BadStoreDirectory, match=r"leads to .*one, not a directory: mount"):
         OsDisk(data).lock("lock")
 
 

@@ -58,7 +58,7 @@ class _View:
 
     @cached_property
     def texts(self) -> pa.Array:
-        """Property texts; what is no UTF-8 (another program's) with replacement characters."""
+        """Property texts; invalid UTF-8 (another program's) with replacement characters."""
         batch = self.batch
         raw = _blob(pa.binary(), batch.property_offsets, batch.properties, batch.count)
         try:
@@ -146,7 +146,7 @@ _COLUMNS: dict[str, tuple[Callable[[_View], pa.Array], wire.Column | None]] = {
 
 
 def wire_columns(names: Iterable[str]) -> list[wire.Column]:
-    """What a node shall send for some columns."""
+    """The fields that a node has to send for some columns."""
     wanted = {needs for name in names if (needs := _COLUMNS[name][1]) is not None}
     return sorted(wanted) or [wire.FLAGS]  # nothing would mean all
 

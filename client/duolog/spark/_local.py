@@ -57,7 +57,7 @@ def local_queue(client: sync.Client, endpoints: str, queue: Queue) -> QueueFiles
 async def _status(endpoint: str, client: Client) -> NodeStatus | None:
     try:
         return await client.status_of(endpoint)
-    except NoPermission:  # to ask that; who may read the topic goes on without it
+    except NoPermission:  # to ask that; who may read the topic continues without it
         return None
 
 

@@ -1,4 +1,4 @@
-"""What reads and writes are told: options, checked on the driver before anything is asked of a
+"""Options of reads and writes, checked on the driver before anything is asked of a
 node."""
 
 import difflib
@@ -180,7 +180,7 @@ class WriteOptions:
 
 
 class _Given:
-    """Options by name, whatever the case of its letters."""
+    """Options by name, regardless of case."""
 
     def __init__(self, options: Mapping[str, str], names: Iterable[str]) -> None:
         """Raises BadRequest for an option that has none of these names."""

@@ -122,11 +122,11 @@ class Planner:
                 _check_queues(option, offsets, known)
 
     def starting(self, queue: Queue, stats: QueueStats, default: Start) -> int:
-        """Where a read of a queue shall begin."""
+        """The start offset for a read of a queue."""
         return self._at(queue, stats, self._options.starting, self._options.starting_ms, default)
 
     def ending(self, queue: Queue, stats: QueueStats) -> int:
-        """Where a read of a queue shall end."""
+        """The end offset for a read of a queue."""
         return self._at(queue, stats, self._options.ending, self._options.ending_ms, Start.LATEST)
 
     def _at(
@@ -195,7 +195,7 @@ def queues_of(topics: Iterable[TopicDescription]) -> dict[Queue, QueueStats]:
 
 
 def lost(options: ReadOptions, queue: Queue, first: int, end: int) -> None:
-    """Raise DataLoss, where the reader wants to be told."""
+    """Raise DataLoss, unless the reader disabled it."""
     if options.fail_on_data_loss:
         raise DataLoss(
             f"{queue.topic}/{queue.queue_id} no longer has messages {first} to "

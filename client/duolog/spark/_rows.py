@@ -45,7 +45,7 @@ _WORDS_PER_MESSAGE = 256  # bytes that a message may take in a request beside bo
 
 
 def check_writable(schema: types.StructType, topic: str) -> None:
-    """Raise BadRequest if rows of a schema are no messages. topic: where no column says it."""
+    """Raise BadRequest if rows of a schema are not messages. topic: where no column says it."""
     for column in schema.fields:
         if SYSTEM.get(column.name) == column.dataType:
             continue
@@ -187,8 +187,8 @@ class RowsToRequests:
 
 
 def _plain(name: str, column: pa.Array) -> pa.Array:
-    """A column in the one type that the rest works on, whatever Spark knows of it: that elements
-    are not null, say, or how long texts may be. Raises BadRequest."""
+    """A column in the one type that the rest works on, regardless of Spark's own schema: that
+    elements are not null, say, or how long texts may be. Raises BadRequest."""
     if name == "body":
         return column.cast(pa.binary())
     kind = _PLAIN.get(name)

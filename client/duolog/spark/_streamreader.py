@@ -66,8 +66,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _refresh(self) -> None:
         """Ask for the queues and their ranges. Raises UnknownTopic, Unavailable.
 
-        A careless reader (failOnDataLoss = false) goes on without topics that are gone, also where
-        it knows them from its checkpoint alone; what was known of the last one stays.
+        A careless reader (failOnDataLoss = false) continues without topics that are gone, also
+        where it knows them from its checkpoint alone; what was known of the last one stays.
         """
         planner = Planner(self._asked, self._options)
         try:

@@ -48,7 +48,7 @@ class _Writer:
     """What batches and streams have in common."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        """Raises BadRequest if the rows are no messages."""
+        """Raises BadRequest if the rows are not messages."""
         check_writable(schema, options.topic)
         self._options = options
 

@@ -18,7 +18,7 @@ from duolog_server.node.core.connected import Consumer, Read
 
 SILENT_SECONDS = 120.0
 CLIENT_ID_MAX = 400  # characters, with the user before them
-WAY_SECONDS = 60.0  # the invisible duration that clients are told
+WAY_SECONDS = 60.0  # the invisible duration that clients see
 CLIENTS_MAX = 50_000
 PUBLISHED_MAX = 200_000  # topics that clients publish to, those of each client together
 READS_BYTES_MAX = 24 << 20  # of what all consumers say that they read, as it is in memory

@@ -53,7 +53,7 @@ class Neighbours:
             await asyncio.sleep(RESOLVE_SECONDS)
 
     async def _addresses(self, name: str) -> frozenset[str]:
-        """What a name stands for; what it stood for before, while nobody can tell."""
+        """Resolve a name; its last result while resolution fails."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(RESOLVE_SECONDS):

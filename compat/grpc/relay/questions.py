@@ -64,7 +64,7 @@ class Questions:
             del self._open[nonce]
 
     def answered(self, client: Client, command: service.TelemetryCommand) -> None:
-        """A client sent an answer, to whatever question."""
+        """Take a client's answer to any question."""
         known = self._open.get(nonce_of(command))
         if known is not None and known[0].client_id == client.client_id and not known[1].done():
             known[1].set_result(command)

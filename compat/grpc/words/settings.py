@@ -61,7 +61,7 @@ def reply_to(
     """The effective settings of a client.
 
     group: settings of its consumer group, or empty. delays_ms: between attempts, if the group has
-    none. measured: the client shall push its metrics. Raises Refused if the client has neither a
+    none. measured: the client has to push its metrics. Raises Refused if the client has neither a
     publishing nor a subscription part.
     """
     settings = definition.Settings()

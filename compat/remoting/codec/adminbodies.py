@@ -38,7 +38,7 @@ def read_groups(body: bytes) -> list[Mapping[Key, Value]]:
     found = _read(body)
     rows = found.get("groupConfigList") if isinstance(found, dict) else None
     if not isinstance(rows, list) or len(rows) > ROWS_MAX:
-        raise BadRequest(f"groupConfigList is no list of at most {ROWS_MAX} groups")
+        raise BadRequest(f"groupConfigList is not a list of at most {ROWS_MAX} groups")
     return [_group(row) for row in rows]
 
 
@@ -49,13 +49,13 @@ def group_name(row: Mapping[Key, Value]) -> str:
 
 def _read(body: bytes) -> Value:
     if len(body) > JSON_BYTES_MAX:
-        raise BadRequest(f"a body of {len(body)} bytes is no list of groups")
+        raise BadRequest(f"a body of {len(body)} bytes is not a list of groups")
     return loads(body)
 
 
 def _group(found: Value) -> Mapping[Key, Value]:
     if not isinstance(found, dict):
-        raise BadRequest("the settings of a group are no JSON object")
+        raise BadRequest("the settings of a group are not a JSON object")
     return found
 
 

@@ -53,7 +53,7 @@ class ConsumeQueueRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroupRequest:
-    """DELETE_SUBSCRIPTIONGROUP. The group's offsets go with it, whatever else it says."""
+    """DELETE_SUBSCRIPTIONGROUP. Deletes the group's offsets as well, in any case."""
 
     group_name: str
 

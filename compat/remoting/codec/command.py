@@ -78,7 +78,7 @@ class Command:
 
     @property
     def is_oneway(self) -> bool:
-        """Nobody waits for its answer."""
+        """Whether the request needs no answer."""
         return bool(self.flag & ONEWAY)
 
     @property
@@ -150,7 +150,7 @@ def _read_json(header: bytes, body: bytes) -> Command:
     try:
         read = _loaded(header.decode())  # strictly UTF-8: bytes might have half characters
     except (ValueError, RecursionError) as error:
-        raise BadFrame(f"a header is no JSON: {str(error)[:200]}") from None
+        raise BadFrame(f"a header is not JSON: {str(error)[:200]}") from None
     if not isinstance(read, dict):
         raise BadFrame("a header in JSON is not an object")
     texts = sound if _SURROGATE in header.lower() else _same
@@ -201,7 +201,7 @@ def _text(value: object, name: str) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value) if -(1 << 63) <= value < 1 << 64 else ""
-    raise BadFrame(f"field {name[:80]!r} of a header is no text")
+    raise BadFrame(f"field {name[:80]!r} of a header is not a text")
 
 
 def _same(text: str) -> str:
@@ -216,7 +216,7 @@ def sound(text: str) -> str:
 def _number(header: dict[str, object], name: str) -> int:
     value = header.get(name, 0)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise BadFrame(f"{name} of a header is no number")
+        raise BadFrame(f"{name} of a header is not a number")
     if not -NUMBER_MAX - 1 <= value <= NUMBER_MAX:
         raise BadFrame(f"{name} of a header does not fit 32 bits")
     return value

@@ -2,7 +2,7 @@
 
 
 class BadFrame(Exception):
-    """Bytes that are no frame of the protocol: the connection they came over has to end."""
+    """Bytes that are not a frame of the protocol: their connection has to be closed."""
 
 
 class BadRequest(Exception):

@@ -125,7 +125,7 @@ def _key(text: str, at: int, depth: int) -> tuple[Key, int]:
 
 
 def _after(text: str, at: int) -> int:
-    """Where something comes that is no space."""
+    """The position of the next character that is not a space."""
     return _SPACE.match(text, at).end()  # type: ignore[union-attr]
 
 
@@ -136,7 +136,7 @@ def _passed(text: str, at: int, sign: str) -> int:
 
 
 def _bad(text: str, at: int, wanted: str) -> BadRequest:
-    return BadRequest(f"a body is no JSON: {wanted} is missing at {at}: {text[at : at + 40]!r}")
+    return BadRequest(f"a body is not JSON: {wanted} is missing at {at}: {text[at : at + 40]!r}")
 
 
 # -- writing ---------------------------------------------------------------------------------------

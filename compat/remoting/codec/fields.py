@@ -106,7 +106,7 @@ def _value(name: str, bits: int, text: str) -> int | bool:
     if len(text) <= _FITTING_DIGITS[bits] and text.isascii() and text.isdecimal():
         return int(text)  # as nearly all are
     if not _NUMBER.fullmatch(text):
-        raise BadRequest(f"the field {name} is no number: {text[:TEXT_MAX]!r}")
+        raise BadRequest(f"the field {name} is not a number: {text[:TEXT_MAX]!r}")
     number, limit = int(text), 1 << bits - 1
     if not -limit <= number < limit:
         raise BadRequest(f"the field {name} does not fit {bits} bits: {number}")

@@ -63,7 +63,7 @@ class FrameReader:
         self._begin = 0
 
     def room(self, base: memoryview) -> memoryview:
-        """Where the next bytes shall go. base: memory of SHORT_BYTES that is used until `received`
+        """The buffer for the next bytes. base: memory of SHORT_BYTES that is used until `received`
         is called; what is held never takes more.
         """
         held = len(self._held) - self._begin

@@ -102,7 +102,7 @@ def _consumer(found: dict[str, Any]) -> ConsumerData:
 def _subscription(found: dict[str, Any]) -> Subscription:
     expression = found.get("subString") or ""
     if not isinstance(expression, str) or len(expression) > EXPRESSION_CHARACTERS_MAX:
-        raise BadRequest(f"subString is no text of at most {EXPRESSION_CHARACTERS_MAX} characters")
+        raise BadRequest(f"subString is not text of at most {EXPRESSION_CHARACTERS_MAX} characters")
     if any("\ud800" <= character <= "\udfff" for character in expression):
         raise BadRequest("subString has half characters")
     kind = found.get("expressionType") or TAG
@@ -110,7 +110,7 @@ def _subscription(found: dict[str, Any]) -> Subscription:
         raise BadRequest(f"the expression type {str(kind)[:40]!r} is not TAG or SQL92")
     version = found.get("subVersion", 0)
     if not isinstance(version, int) or isinstance(version, bool):
-        raise BadRequest("subVersion is no number")
+        raise BadRequest("subVersion is not a number")
     return Subscription(read_name(found.get("topic"), "topic"), expression, kind.upper(), version)
 
 
@@ -121,13 +121,13 @@ def read_text(body: bytes) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"the body is no JSON: {str(error)[:200]}") from None
+        raise BadRequest(f"the body is not JSON: {str(error)[:200]}") from None
 
 
 def read_object(found: object, what: str) -> dict[str, Any]:
     """An object. Raises BadRequest."""
     if not isinstance(found, dict):
-        raise BadRequest(f"{what} is no JSON object")
+        raise BadRequest(f"{what} is not a JSON object")
     return found
 
 
@@ -136,7 +136,7 @@ def read_list(found: object, name: str, most: int) -> list[Any]:
     if found is None:
         return []
     if not isinstance(found, list):
-        raise BadRequest(f"{name} is no JSON array")
+        raise BadRequest(f"{name} is not a JSON array")
     if len(found) > most:
         raise BadRequest(f"{name} has {len(found)} entries, the limit is {most}")
     return found
@@ -145,14 +145,14 @@ def read_list(found: object, name: str, most: int) -> list[Any]:
 def read_name(found: object, name: str) -> str:
     """A name. Raises BadRequest."""
     if not isinstance(found, str) or not found or len(found) > TEXT_BYTES_MAX:
-        raise BadRequest(f"{name} is no text of 1 to {TEXT_BYTES_MAX} characters")
+        raise BadRequest(f"{name} is not a text of 1 to {TEXT_BYTES_MAX} characters")
     if not found.isprintable():  # which half characters are not, either
         raise BadRequest(f"{name} has characters that cannot be shown")
     return found
 
 
 def _enum(found: object, names: tuple[str, ...], default: str) -> str:
-    """A name, whatever its case, or a number in its place; the default for anything else."""
+    """A name, in any case, or a number in its place; the default for anything else."""
     if isinstance(found, str) and found.upper() in names:
         return found.upper()
     if isinstance(found, int) and 0 <= found < len(names):

@@ -57,7 +57,7 @@ def _queue(row: object) -> QueueName:
     found = read_object(row, "a queue")
     queue_id = found.get("queueId")
     if not isinstance(queue_id, int) or isinstance(queue_id, bool):
-        raise BadRequest("queueId is no number")
+        raise BadRequest("queueId is not a number")
     name = read_name(found.get("brokerName"), "brokerName")
     return QueueName(read_name(found.get("topic"), "topic"), name, queue_id)
 

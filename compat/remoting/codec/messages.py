@@ -23,7 +23,7 @@ def without_empty(text: bytes) -> bytes:
 
 
 def property_of(text: bytes, name: bytes) -> str | None:
-    """The value of one property; None where there is no such property."""
+    """The value of one property; None if the message lacks it."""
     wanted = name + PAIR
     if wanted not in text:
         return None

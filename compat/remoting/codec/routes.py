@@ -61,7 +61,7 @@ def topic_route(queues: TopicQueues, broker: BrokerAddresses, standard: bool) ->
 
 
 def cluster_info(broker: BrokerAddresses) -> bytes:
-    """ClusterInfo, which has numbers as keys whoever asks."""
+    """ClusterInfo, which has numbers as keys for every client."""
     clusters = json.dumps({broker.cluster: [broker.name]}, separators=(",", ":"))
     text = (
         f'{{"brokerAddrTable":{{{json.dumps(broker.name)}:{broker.to_json(standard=False)}}},'

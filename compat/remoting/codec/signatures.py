@@ -22,7 +22,7 @@ LAST_WITHOUT_QUERY_FLAG = 399  # V4_9_3: clients up to it add that field after t
 
 
 def access_key_of(request: Command) -> str:
-    """Who signs a request; empty for nobody."""
+    """The access key of a request; empty if unsigned."""
     return request.fields.get(ACCESS_KEY, "")
 
 

@@ -1,4 +1,4 @@
-"""Clients: their heartbeats, their groups, what they send back, and what they are told."""
+"""Clients: their heartbeats, their groups, what they send back, and their notifications."""
 
 import asyncio
 from collections import Counter
@@ -44,8 +44,8 @@ from duolog_server.store.metadata import check_group
 from duolog_server.store.record import TOPIC_BYTES_MAX
 
 GIVE_UP_LEVEL = -1  # RocketMQ's: the message becomes a dead letter
-TOLD_MAX = 5000  # members that are told of others in a second; a group is told whole
-TOLD_OF_GROUP_MAX = 200  # those of one group; a larger one is told once
+TOLD_MAX = 5000  # members that are notified of others in a second; a group is notified whole
+TOLD_OF_GROUP_MAX = 200  # those of one group; a larger one is notified once
 TOLD_AT_ONCE = 32  # members of a group; others have their turns between those of a larger one
 
 
@@ -60,8 +60,8 @@ class Clients:
         self._locks = QueueLocks()
         self._numbers = 0  # of the requests to clients
         self._seen = sight.version  # of users and rights, when members were looked at
-        self._told: Counter[str] = Counter()  # members of groups that were told in this second
-        self._untold: dict[str, None] = {}  # those that are told in the next one
+        self._told: Counter[str] = Counter()  # members of groups that were notified in this second
+        self._untold: dict[str, None] = {}  # to be notified in the next one
         self._left = TOLD_MAX
         self._large: dict[str, None] = {}  # groups that `keep_telling` is to tell
         self._has_large = asyncio.Event()
@@ -69,7 +69,7 @@ class Clients:
     def heartbeat(self, peer: Peer, request: Command) -> Begun:
         """HEART_BEAT: notes the client; its groups are made where they do not exist yet.
 
-        In this order: what it reads already goes on while no group can be made. It is noted at
+        In this order: what it reads already continues while no group can be made. It is noted at
         once: a request that follows it finds, or removes, the member.
         """
         language = request.language if request.language in LANGUAGES else OTHER
@@ -104,7 +104,7 @@ class Clients:
         return request.answer(0)
 
     def _register(self, data: ConsumerData) -> None:
-        """Note SQL expressions for the bits of messages; what is wrong is told to pulls."""
+        """Note SQL expressions for the bits of messages; pulls get the errors."""
         for one in data.subscriptions:
             try:
                 chosen = filter_of(one.kind, one.expression)
@@ -135,7 +135,7 @@ class Clients:
         self._locks.expire(self._core.times.mono_ms())
 
     def tick(self) -> None:
-        """Once a second: tell the groups that have changed again since they were told."""
+        """Once a second: notify groups that have changed since their last notification."""
         groups, self._untold = self._untold, {}
         self._told, self._left = Counter(), TOLD_MAX
         for group in groups:
@@ -147,7 +147,7 @@ class Clients:
             self._tell(group)
 
     def _tell(self, group: str) -> None:
-        """At once, but few times a second: else all would be told of each that comes and leaves."""
+        """Notify at once, but few times a second: not of each member that comes and leaves."""
         row = self._core.metadata.tables.groups.get(group, {})
         if not row.get("notifyConsumerIdsChangedEnable", True):
             return

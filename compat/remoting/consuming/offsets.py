@@ -158,7 +158,7 @@ class Offsets:
     async def begin_at(
         self, peer: Peer, group: str, key: QueueKey, offset: int, lite: bool
     ) -> None:
-        """A client pulls: its group begins there if it has no offset, for whoever is next to read.
+        """A client pulls: its group begins there if it has no offset, for the next reader.
 
         RocketMQ's clients commit this some seconds later, where nothing came until then. lite: by
         LITE_PULL_MESSAGE; other clients that poll keep their offsets as they like.

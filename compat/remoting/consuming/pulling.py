@@ -123,7 +123,7 @@ class Pulling:
         if found is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the client is no member of group {header.consumer_group[:255]!r} that reads "
+                f"the client is not a member of group {header.consumer_group[:255]!r} that reads "
                 f"{header.topic}: its heartbeat has not arrived, or not on this connection",
             )
         if found.version < header.sub_version:

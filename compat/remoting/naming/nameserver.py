@@ -1,6 +1,6 @@
 """One name server: the connection to it, and how it took the last registration.
 
-Rules: it is told of every change at once, and of all else every PERIOD_SECONDS. One that does not
+Rules: it gets every change at once, and of all else every PERIOD_SECONDS. One that does not
 take a registration delays nobody, and is logged once for each change. It is asked again after
 RETRY_SECONDS, and after twice as long each time up to RETRY_SECONDS_MAX, however much changes.
 """
@@ -44,7 +44,7 @@ class NameServer:
 
     @property
     def is_reached(self) -> bool:
-        """Whether it took the last registration that it was told, on a connection that is open."""
+        """Whether it accepted the last registration, on a connection that is still open."""
         return self._told is not None and self._calling is not None and self._calling.is_open
 
     async def run(self, newer: Newer) -> None:
@@ -59,7 +59,7 @@ class NameServer:
                 await self._tell(seen, REGISTER_SECONDS)
 
     def _is_due(self, registration: Registration) -> bool:
-        """Whether it is told now, and not later."""
+        """Whether to send now, and not later."""
         now = asyncio.get_running_loop().time()
         if now - self._failed_at < self._pause_seconds:
             return False

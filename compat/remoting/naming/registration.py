@@ -1,4 +1,4 @@
-"""What name servers are told of a node: who it is, and the topics of a master.
+"""A node's registration at name servers: its names and addresses, and a master's topics.
 
 Rules: two registrations that differ have different data versions, as a name server looks at the
 topics of no other ones. A topic that was registered and is deleted is registered once more, with no
@@ -39,7 +39,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a name server is told at once. fields, body: of REGISTER_BROKER."""
+    """A registration to send at once. fields, body: of REGISTER_BROKER."""
 
     standing: Standing
     fields: Mapping[str, str]

@@ -117,7 +117,7 @@ class Connection(PortReading):
             self.abort()
 
     def _end(self) -> None:
-        """Nothing comes any more, and nothing is answered."""
+        """The connection was lost: read and answer no more."""
         if self._lost:
             return
         self._lost = True
@@ -205,7 +205,7 @@ class Connection(PortReading):
             turns.took(perf_counter() - began)
 
     def _refuse(self, reason: str) -> None:
-        """What came is no frame: end the connection, and everything that it waits for."""
+        """Close the connection for an invalid frame, and cancel what waits on it."""
         log.warning("remoting: connection refused", peer=self.name, reason=reason[:500])
         self._end()
         self.close()
@@ -229,7 +229,7 @@ class Connection(PortReading):
             code = ResponseCode.SERVICE_NOT_AVAILABLE
             self._answer(request, request.answer(code, self._going))
         elif not self._may_begin(1):  # a message would be stored all the same
-            text = f"{self._terms.calls_max} requests are under way on this connection"
+            text = f"{self._terms.calls_max} requests are in flight on this connection"
             self._answer(request, request.answer(ResponseCode.SYSTEM_BUSY, text))
         else:
             self._take(request, tried(self._terms.desk.serve, self, request))
@@ -298,7 +298,7 @@ class Connection(PortReading):
         self._gathered.clear()
 
     def tell(self, command: Command) -> bool:
-        """Send a request that nobody answers; False where the client takes nothing."""
+        """Send a oneway request; False where the client takes nothing."""
         if self._deaf or self._lost:
             return False
         self._write(command)
@@ -326,7 +326,7 @@ class Connection(PortReading):
     # -- time, and the end ---------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Once a second: end what has begun and does not go on, or says nothing for long."""
+        """Once a second: close connections whose frame makes no progress, and silent ones."""
         if self._lost:  # it was refused, and does not even take that
             self.abort()
             return
@@ -341,7 +341,7 @@ class Connection(PortReading):
             self.abort()
 
     def go(self, reason: str) -> None:
-        """Serve no more requests; those under way go on, unless they wait for messages."""
+        """Serve no more requests; those in flight continue, unless they wait for messages."""
         self._going = reason
         for task, holds in list(self._calls.items()):
             if holds:
@@ -349,11 +349,11 @@ class Connection(PortReading):
 
     @property
     def busy(self) -> bool:
-        """Whether any request is under way that does not wait for messages."""
+        """Whether any request is in flight that does not wait for messages."""
         return not all(self._calls.values())
 
     def end_calls(self) -> None:
-        """Cancel what is under way."""
+        """Cancel requests in flight."""
         for task in list(self._calls):
             task.cancel()
 

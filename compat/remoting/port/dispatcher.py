@@ -31,7 +31,7 @@ class Peer(Protocol):
         """Whether it has TLS."""
 
     def tell(self, command: Command) -> bool:
-        """Send a request that nobody answers; False where the client takes nothing."""
+        """Send a oneway request; False where the client takes nothing."""
 
     async def ask(self, command: Command, seconds: float) -> Command:
         """Send a request, and wait for the client's answer. Its number is chosen here.

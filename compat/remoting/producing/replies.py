@@ -2,7 +2,7 @@
 
 A client that asks (`producer.request`) names itself in a property of its message. The reply is sent
 to a broker that has the topic of replies, and pushed from there to that client, as far as it is
-connected to it. As in RocketMQ, the sender is told how the push ended; a reply that cannot be
+connected to it. As in RocketMQ, the sender gets the result of the push; a reply that cannot be
 stored is no error.
 """
 
@@ -147,7 +147,7 @@ class Replies:
 
 
 def _check_refused(error: Exception) -> None:
-    """A reply that cannot be stored is no error; raise anything else."""
+    """Raise an error, unless it only says that the reply cannot be stored."""
     if refusal(error) is None:
         raise error
 

@@ -502,7 +502,7 @@ def _number(text: bytes, name: bytes) -> int:
     if found is None:
         return 0
     if not (found.removeprefix("-").isascii() and found.removeprefix("-").isdigit()):
-        raise BadRequest(f"property {name.decode()} is no number: {found[:40]!r}")
+        raise BadRequest(f"property {name.decode()} is not a number: {found[:40]!r}")
     if len(found) > 18:
         raise BadRequest(f"property {name.decode()} is too large: {found[:40]!r}")
     return int(found)

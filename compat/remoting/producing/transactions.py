@@ -26,7 +26,7 @@ from duolog_server.store.record import (
 
 _INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
 _CRC_AT, _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT = 8, 20, 28
-NO_SUCH_HALF = "there is no such half message"
+NO_SUCH_HALF = "no such half message"
 
 
 class Transactions:

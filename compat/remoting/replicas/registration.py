@@ -65,7 +65,7 @@ class Registration:
         return request.answer(0, fields=write_header(answer))
 
     def unregister(self, peer: Peer, request: Command) -> Command:
-        """UNREGISTER_BROKER: nothing was kept. Raises BadRequest, Refused."""
+        """UNREGISTER_BROKER: only answers, as nothing is kept. Raises BadRequest, Refused."""
         self._check(peer, read_header(UnregisterBrokerRequest, request.fields))
         return request.answer(0)
 

@@ -18,7 +18,7 @@ EPOCH_MAX = (1 << 63) - 1
 
 
 async def _group_of(visit: Visit) -> GroupRoute:
-    """The replica group of the node. Raises BadRequest where there is no such node."""
+    """The replica group of the node. Raises BadRequest for an unknown node."""
     wanted, node = visit.path["group"], visit.path["node"]
     route = await visit.client.admin.route()
     for group in route.groups:
@@ -46,7 +46,7 @@ async def _ask_switch(visit: Visit) -> Shown:
     leads = f"{group.master} leads epoch {group.epoch}. " if group.master else ""
     return Question(
         f"Make {node} the master",
-        f"{leads}{node} takes over; sends pause for some milliseconds, and nothing is lost.",
+        f"{leads}{node} takes over; sends pause for some milliseconds, and no message is lost.",
         "Switch",
         (Field("epoch", "", str(group.epoch), hidden=True),),
         type_to_confirm=node,

@@ -37,7 +37,7 @@ class Connection(H11Protocol):
             others = (one for one in self.connections if isinstance(one, Connection))
             idle = [one for one in others if one.waiting]  # itself, at the worst
             oldest = min(idle, key=lambda one: one._began)
-            self.connections.discard(oldest)  # the next one counts before this one's end is told
+            self.connections.discard(oldest)  # the next one counts before this one's end is noticed
             oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,6 +1,6 @@
 """The address of a browser, also behind a proxy.
 
-Rules: what a proxy adds is believed only where the console is told of one (`url`), and only where
+Rules: what a proxy adds is believed only where one is configured (`url`), and only where
 it comes from this machine; of X-Forwarded-For, the last address is the one that the proxy has seen.
 Otherwise anybody could name any address.
 """

@@ -4,7 +4,7 @@ Rules: a page runs only scripts of the console itself, and none that a message, 
 tag could bring; no other site may show it in a frame, or load it in any way but by a link that is
 followed; a request that changes something comes from a page of the console. On loopback the
 console is asked for by a name of loopback: any other name is one that some site chose, to reach it
-from its own pages (DNS rebinding). Behind a proxy it is told the origins under which browsers see
+from its own pages (DNS rebinding). Behind a proxy `url` lists the origins under which browsers see
 it: then it answers to these alone, and no header of a proxy says which they are.
 """
 

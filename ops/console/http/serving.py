@@ -12,14 +12,14 @@ from duolog_server.node.net.listener import ACCEPTED_AT_ONCE, queue
 from duolog_server.ops.console.http.connections import CONNECTIONS_MAX, Connection
 from duolog_server.ops.console.http.security import App
 
-TASKS_MAX = 2 * CONNECTIONS_MAX  # answers under way, also those that nobody waits for any more
+TASKS_MAX = 2 * CONNECTIONS_MAX  # running answers, also of clients that left
 HEADER_BYTES_MAX = 32 << 10
 IDLE_SECONDS = 15
 STOP_SECONDS = 2
 
 
 class Server(uvicorn.Server):
-    """Ends when it is told to, not by the signals of its process."""
+    """Ends when its owner stops it, not by the signals of its process."""
 
     def __init__(self, app: App, context: ssl.SSLContext | None = None) -> None:
         """context: None for plain text."""
@@ -30,7 +30,7 @@ class Server(uvicorn.Server):
             lifespan="on",
             backlog=ACCEPTED_AT_ONCE,
             log_config=None,
-            log_level="error",  # anybody can send what is no request
+            log_level="error",  # anybody can send invalid requests
             access_log=False,
             server_header=False,
             proxy_headers=False,
@@ -52,7 +52,7 @@ class Server(uvicorn.Server):
         queue(sockets or ())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End what is under way."""
+        """Cancel running requests."""
         if self._handshakes is not None:
             for server in self.servers:
                 server.close()  # so that no further one begins

@@ -21,7 +21,7 @@ _EXTENSION = re.compile(r"\[(?:[^][]*\.)?([^][.]+)\]")  # of Protobuf: [shop.car
 
 
 class BadMask(ValueError):
-    """A text is no rule; its own text says how one is written."""
+    """A text is not a masking rule; the error shows the format."""
 
 
 def _folded(name: str) -> str:

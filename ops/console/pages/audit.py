@@ -60,7 +60,7 @@ def _sentence(page: AuditPage, search: AuditSearch) -> str:
 
 
 def _command(fields: dict[str, str], place: str) -> str:
-    flags = {"--by": fields["user"]}  # --user says as whom a command calls
+    flags = {"--by": fields["user"]}  # --user is the command's own user
     flags |= {f"--{name}": fields[name] for name in FIELDS[1:]} | {"--from": place}
     return command("audit", *(word for flag in flags.items() if flag[1] for word in flag))
 

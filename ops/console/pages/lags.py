@@ -52,7 +52,7 @@ def stuck(rows: Sequence[QueueRow]) -> str:
         return f" Member {member} is connected, and has not polled {worst.place} yet."
     if member:
         return f" Member {member} has committed nothing in {worst.place} for {still}."
-    return f" Nobody has committed anything in {worst.place} for {still}."
+    return f" No offset was committed in {worst.place} for {still}."
 
 
 def lag_flows(visit: Visit, group: GroupDescription) -> dict[str, Flow]:

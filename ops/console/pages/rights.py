@@ -101,7 +101,7 @@ async def _who_may(visit: Visit, asked: Asked) -> Shown:
 
 
 async def _of_user(visit: Visit, asked: Asked) -> Shown:
-    """Raises BadRequest where there is no such user."""
+    """Raises BadRequest for an unknown user."""
     text = await visit.client.access.rights(asked.user)
     decision: Decision | None = None
     told, words = f"The rights of {asked.user}.", command("acl", "show", names=[asked.user])

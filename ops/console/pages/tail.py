@@ -61,7 +61,7 @@ async def _follow(
     ends = _ends(parts)
     news = {queue: end - found.ends.get(queue, 0) for queue, end in ends.items()}
     busy = sorted((queue for queue, count in news.items() if count > 0), key=lambda q: -news[q])
-    found.ends.update(ends)  # a replica group that is away for a moment goes on where it was
+    found.ends.update(ends)  # a replica group that is away for a moment resumes where it was
     found.came += sum(news[queue] for queue in busy)
     messages: list[Message] = []
     for group, queue_id in busy[:QUEUES_AT_ONCE]:

@@ -1,7 +1,7 @@
 """Answers to a browser: a page in the frame of all pages, or the way to the login.
 
 Rules: no answer is kept in a cache; another user may look at the same address next. What was done
-last is told once, on the first page that can be shown. A browser that follows a link on another
+last is shown once, on the first page that can be shown. A browser that follows a link on another
 site sends no cookie: it asks once more, from a page of the console, before its user must log in.
 """
 

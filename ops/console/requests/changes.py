@@ -32,7 +32,7 @@ class Changes:
         self._viewers = viewers
 
     async def act(self, action: Action, request: Request) -> Response:
-        """Do an action, and go on at the page that shows it."""
+        """Do an action, and redirect to the page that shows it."""
 
         async def do(session: Session, form: Mapping[str, str]) -> Told:
             done = await action.do(self._viewers.visit(session, request), form)

@@ -1,7 +1,7 @@
 """Files that browsers keep, written while they are read.
 
 Rules: a file is never shown as a page, and its name has letters that mean nothing to a file system
-or a header. A download counts as a page of its session and ends with it; few are under way at a
+or a header. A download counts as a page of its session and ends with it; few run at a
 time. What prevents its first line is an error's page.
 """
 
@@ -61,7 +61,7 @@ class Downloads:
         """Count it. Raises Busy."""
         held.enter_context(session.looking())
         if self._open >= DOWNLOADS_MAX:
-            raise Busy(f"{DOWNLOADS_MAX} downloads are under way: wait for one of them")
+            raise Busy(f"{DOWNLOADS_MAX} downloads are running: wait for one to end")
         self._open += 1
         held.callback(self._end)
 

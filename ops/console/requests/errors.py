@@ -66,7 +66,7 @@ def page_of(error: DuologError, endpoints: Sequence[str], again: str = "") -> Sh
 
 
 def refusal(title: str, told: str, again: str = "") -> Shown:
-    """A page that says why there is no other one. again: see `page_of`."""
+    """An error page. again: see `page_of`."""
     return Shown(TEMPLATE, title, {"sentence": told, "endpoints": (), "again": again})
 
 

@@ -48,7 +48,7 @@ class Looks:
 
     async def nowhere(self, request: Request, error: Exception) -> Response:
         """The page of an address that has none."""
-        shown = errors.refusal("Not found", "There is no such page.")
+        shown = errors.refusal("Not found", "This page does not exist.")
         return html(shown, request, self._viewers.session_of(request), 404)
 
     async def _once(

@@ -24,7 +24,7 @@ from duolog_server.ops.console.view.visits import FORM_BYTES, Shown
 LOGIN_SECONDS = 30.0  # in which nodes answer, also where others log in first
 LOGINS_MAX = 8  # at a time; a node lets 16 of one address, the console's, wait
 NO_USERS = (
-    "The nodes have no users, so nobody can log in: serve the console on loopback, or set the "
+    "The nodes have no users, so no user can log in: serve the console on loopback, or set the "
     "nodes' access.key_file"
 )
 
@@ -45,7 +45,7 @@ class Logins:
         return self._form(request, "", wanted)
 
     async def log_in(self, request: Request) -> Response:
-        """Begin a session, and go on at the page that was asked for."""
+        """Begin a session, and redirect to the page that was asked for."""
         proxied = bool(self._viewers.settings.origins)
         address = address_of(request, proxied=proxied)
         fields = await fields_of(request, FORM_BYTES)

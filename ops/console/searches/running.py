@@ -1,6 +1,6 @@
-"""Searches of a session, that go on from one look at their page to the next.
+"""Searches of a session, which continue between two requests for their page.
 
-Rules: a session has few searches under way, and so have all sessions together; it keeps the results
+Rules: a session has few running searches, and so have all sessions together; it keeps the results
 of a few that are over. A search ends when its page is not looked at any more, when it is stopped,
 and with its session; then nothing of it is read any more.
 """
@@ -16,7 +16,7 @@ from duolog._background import Background, report
 from duolog_server.ops.inspection.searching.search import Search
 from duolog_server.ops.inspection.searching.terms import End
 
-OF_SESSION = 2  # searches under way
+OF_SESSION = 2  # running searches
 OF_ALL = 6
 KEPT = 4  # searches of a session, also those that are over
 FIRST_SECONDS = 0.5  # that the first look waits: many searches are over by then
@@ -26,7 +26,7 @@ log = structlog.get_logger("duolog.console")
 
 
 class Room:
-    """How many searches are under way in all sessions."""
+    """The number of running searches of all sessions."""
 
     def __init__(self, most: int = OF_ALL) -> None:
         self._most = most
@@ -35,7 +35,7 @@ class Room:
     def take(self) -> None:
         """One begins. Raises Busy."""
         if self.taken >= self._most:
-            raise Busy(f"{self._most} searches are under way in this console: try again later")
+            raise Busy(f"{self._most} searches run in this console: try again later")
         self.taken += 1
 
     def give(self) -> None:
@@ -56,7 +56,7 @@ class Running:
 
     @property
     def over(self) -> bool:
-        """Whether it goes on no more."""
+        """Whether it has ended."""
         return self.ended is not None
 
     @property
@@ -127,7 +127,7 @@ class Searches:
 
     def _begin(self, name: str, search: Search[object]) -> Running:
         if len(self._tasks) >= OF_SESSION:
-            raise Busy(f"{OF_SESSION} searches of yours are under way: stop one of them")
+            raise Busy(f"you have {OF_SESSION} running searches: stop one of them")
         self._room.take()
         over = [key for key, one in self._known.items() if one.over]
         for key in over[: max(0, len(self._known) - KEPT + 1)]:
@@ -145,7 +145,7 @@ class Searches:
 
 
 async def _run(running: Running) -> None:
-    """Search until it is over, or nobody looks."""
+    """Search until it ends, or no page asks for it."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "it runs in one"
 

@@ -1,1 +1,1 @@
-"""Who is logged in, and as whom nodes are called for a request."""
+"""Sessions: the logged-in user, and the credentials with which a request calls nodes."""

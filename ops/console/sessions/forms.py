@@ -2,7 +2,7 @@
 
 Rules: a form has a name of its own, which comes back with it. A form that comes again, by a double
 click, a reload or the button Back, gets the result of the first time, and waits for it while that
-is under way. Where surely nothing was done it may come again; where that is not known it may not.
+still runs. Where surely nothing was done it may come again; where that is not known it may not.
 A form is known for FORM_SECONDS, the newest FORMS_MAX of a session are: another one does nothing.
 """
 
@@ -18,7 +18,7 @@ from duolog_server.ops.console.view.visits import Done
 
 FORM_SECONDS = 2 * 3600.0
 FORMS_MAX = 100
-COMMAND_CHARACTERS = 4096  # of a result that is kept; a longer one is told the first time only
+COMMAND_CHARACTERS = 4096  # of a result that is kept; a longer one is shown the first time only
 
 
 class FormIsOver(BadRequest):
@@ -34,7 +34,7 @@ class Told:
 
     def again(self) -> "Told":
         """The same, for a form that came again."""
-        told = f"Nothing was done again, as this form was sent before. {self.done.told}"
+        told = f"This form was sent before, so nothing was done again. {self.done.told}"
         return replace(self, done=replace(self.done, told=told))
 
     def kept(self) -> "Told":

@@ -84,7 +84,7 @@ class Viewers:
         )
 
     async def end(self, request: Request) -> None:
-        """End the session that a request names; that of nobody goes on."""
+        """End the session that a request names; others continue."""
         await self.sessions.end(self._value(request))
 
     async def close(self) -> None:

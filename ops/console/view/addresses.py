@@ -60,7 +60,7 @@ def search_of(query: Mapping[str, str]) -> str:
 
 
 def own_path(path: str) -> str:
-    """A path of the console to go on at after a form; the first page where it is none.
+    """A path of the console to show after a form; the first page where it is none.
 
     It comes from the browser: it must not lead to another site, nor back to the login.
     """

@@ -51,7 +51,7 @@ def duration(ms: float) -> str:
 
 
 def pause(ms: int) -> str:
-    """How long something stood still: 60 ms, 0.9 s, then as `duration`."""
+    """How long something stalled: 60 ms, 0.9 s, then as `duration`."""
     return f"{ms}{THIN}ms" if ms < _SECOND / 10 else duration(ms)
 
 
@@ -95,7 +95,7 @@ def told_apart(text: str) -> str:
 
 
 def command(*words: str, names: Sequence[str] = (), flags: Sequence[str] = ()) -> str:
-    """A command of duolog as one types it into a shell, whatever its words are.
+    """A duolog command quoted for a shell.
 
     names: its arguments, which nobody must read as options. What producers send may be a word of
     it: characters that a terminal or a shell would obey, or that are not seen, are escaped, as bash

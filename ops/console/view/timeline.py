@@ -1,4 +1,4 @@
-"""A replica group's masterships as a line, with the gaps in which nobody led. Pure.
+"""A replica group's masterships as a line, with the gaps without a master. Pure.
 
 Rules: lengths are on a logarithmic scale, so that seconds of a gap and days of a mastership can
 both be seen; where a text needs more room, its part of the line is longer. The mastership that goes
@@ -27,7 +27,7 @@ LINES_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A mastership. label: its epoch and master. length: how long it lasted; empty: it goes on."""
+    """A mastership. label: its epoch and master. length: how long it lasted; empty: it lasts."""
 
     begin: float
     end: float
@@ -43,7 +43,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Nobody led. length: how long. cause: of the mastership after it, in lines."""
+    """A gap without a master. length: how long. cause: of the mastership after it, in lines."""
 
     begin: float
     end: float
@@ -99,11 +99,11 @@ def _gap(begin: float, after: Led) -> Gap:
 
 
 def _unled(after: Led) -> str:
-    """How long nobody led before a mastership, and why."""
+    """How long the group had no master before a mastership, and why."""
     cause = f": {after.cause}" if after.cause else ""
     if after.unled_ms is None:
-        return f"it is not known how long nobody led{cause}"
-    return f"nobody led for {pause(after.unled_ms)}{cause}"
+        return f"it is not known how long there was no master{cause}"
+    return f"no master for {pause(after.unled_ms)}{cause}"
 
 
 def _says(masterships: Sequence[Led]) -> str:

@@ -77,7 +77,7 @@ class Undo:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An action was done. told: what was done, as a sentence. location: the page to go on at.
+    """An action was done. told: what was done, as a sentence. location: the page to show next.
     undo: None where it cannot be undone. command: the same from the command line.
     """
 

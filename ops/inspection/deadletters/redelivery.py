@@ -1,7 +1,7 @@
 """Dead letters are sent to their original topics again.
 
 Rules: a dead letter stays where it is, and nothing but the offsets of a consumer group of its own
-tells that it was sent again: `redeliver` sends each once, `redeliver_at` whatever it is told to.
+tells that it was sent again: `redeliver` sends each once, `redeliver_at` all within its bounds.
 A copy says in the property MARK which dead letter it is a copy of, if there is room for it. Copies
 go out AT_ONCE together;
 one that a node refuses for good does not keep the others.
@@ -113,7 +113,7 @@ def was_sent(place: Place, until: Mapping[tuple[str, int], int]) -> bool:
 async def redeliver(client: Client, group: str, bounds: Bounds) -> Redelivery:
     """Send a group's dead letters again that were not yet sent this way.
 
-    After an error it goes on, the next time, at the first one that was not sent: some that follow
+    After an error it continues, the next time, at the first one that was not sent: some that follow
     it may go out twice. Raises UnknownTopic where no message of the group ever became one.
     """
     await spans_of(client, group)

@@ -60,7 +60,7 @@ def _late(group: GroupDescription, worst: GroupQueue) -> Finding:
             "no-consumers",
             where,
             f"{told}. No consumer is connected",
-            "start its consumers; delete the group only if nobody uses it",
+            "start its consumers; delete the group only if no client uses it",
             "consumer-lag",
         )
     if not _is_read(group, mine):

@@ -174,7 +174,7 @@ def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
             where,
             f"{_disk_of(node)} is too full to store messages"
             + (f": {OTHERS_FILL}" if others_fill(node) else ""),
-            "free disk space; it goes on by itself",
+            "free disk space; the node resumes by itself",
             "disk-full",
         )
     elif node.disk_used_ratio >= DISK_BUSY:

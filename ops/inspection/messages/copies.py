@@ -1,4 +1,4 @@
-"""A stored message that is sent again, whatever clients may send now.
+"""A stored message that is sent again, regardless of the limits on clients' sends.
 
 Rules: limits of clients do not keep a stored message from being sent again: they may have been
 others when it was stored, or RocketMQ's. What exceeds them goes as the copy of the stored message,

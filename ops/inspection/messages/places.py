@@ -11,7 +11,7 @@ QUEUE_ID_MAX, OFFSET_MAX = (1 << 31) - 1, (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where a message is, whatever its topic. replica_group: the one that holds it."""
+    """The position of a message. replica_group: the one that holds it."""
 
     replica_group: str
     queue_id: int

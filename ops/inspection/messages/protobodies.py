@@ -1,7 +1,7 @@
 """Bodies that are Protobuf messages, with the names of their fields.
 
 Rules: the descriptors are those that an operator gives, and no others. All that a body holds is
-shown: fields without a name by their numbers. A body that does not parse is told, and never guessed
+shown: fields without a name by their numbers. A body that does not parse is reported, never guessed
 at. Nested messages have a bound of their own, that of protobuf's parser.
 """
 
@@ -35,7 +35,7 @@ class BadDescriptors(ValueError):
 
 
 class BadBody(ValueError):
-    """A body is no message of its type; its text says why."""
+    """A body does not parse as a message of its type; its text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class ProtoTypes:
 
     @staticmethod
     def of(texts: Iterable[str]) -> "ProtoTypes":
-        """As the configuration has them. Raises BadDescriptors for what is no rule."""
+        """As the configuration has them. Raises BadDescriptors for an invalid rule."""
         return ProtoTypes([ProtoRule.of(text) for text in texts])
 
     @cached_property

@@ -1,6 +1,6 @@
 """A search that runs: what it has found so far, in order, and how far it is.
 
-Rules: it has one read under way at a time, of a slave where there is one, and rests as long as the
+Rules: at most one read is in flight, of a slave where there is one, and rests as long as the
 read took; so nobody else waits for it. It always reads on in the queue that is behind the
 others in time: what it finds is complete up to that time. What it holds is bounded: no batch
 outlives its turn, and of what is found only as much is kept as is asked for.

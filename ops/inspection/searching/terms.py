@@ -62,7 +62,7 @@ class Progress:
     """How far a search is.
 
     scanned, total: messages that were looked at, and that the range has. at_ms: all up to this
-    time were looked at, in the search's direction; 0: not known yet. end: None while it goes on.
+    time were looked at, in the search's direction; 0: not known yet. end: None while it runs.
     """
 
     scanned: int = 0

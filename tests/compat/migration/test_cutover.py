@@ -189,7 +189,7 @@ async def test_a_table_that_cannot_be_taken_ends_the_cutover(
     async with serving(HandMaster(log)) as master, followed(master) as follower:
         await _caught_up(follower, master)
         master.refused.add(code)
-        with pytest.raises(CutoverFailed, match="not today; nothing was changed"):
+        with pytest.raises(CutoverFailed, match="not today; nothing changed"):
             await Cutover(follower, lambda text: None, QUICK).run()
         assert RequestCode.UPDATE_BROKER_CONFIG not in master.called
         master.refused.clear()
@@ -219,7 +219,7 @@ async def test_a_slave_is_not_cut_over_from(followed: Opened, log: bytes) -> Non
     async with serving(HandMaster(log)) as master, followed(master) as follower:
         await _caught_up(follower, master)
         master.settings["brokerRole"] = "SLAVE"
-        with pytest.raises(CutoverFailed, match=r"cut over from its master.*nothing was changed"):
+        with pytest.raises(CutoverFailed, match=r"cut over from its master.*nothing changed"):
             await Cutover(follower, lambda text: None, QUICK).run()
         assert follower.following.state is State.FOLLOWING
 
@@ -237,7 +237,7 @@ async def test_a_broker_whose_log_does_not_come_is_not_frozen(tmp_path: Path, lo
     patience = Patience(catch_up=0.2, pause=0.01, look=0.01)
     async with server, serving(HandMaster(log)) as master:
         source = Source(master.address, silent)
-        with pytest.raises(CutoverFailed, match=r"bytes behind after.*nothing was changed"):
+        with pytest.raises(CutoverFailed, match=r"bytes behind after.*nothing changed"):
             await cut_over(config_of(tmp_path / "copy"), source, lambda text: None, patience)
         assert 25 not in master.called, "producers were not kept from sending"
     assert _saved(tmp_path).state is State.FOLLOWING
@@ -251,7 +251,7 @@ async def test_another_broker_is_not_cut_over_from(
         await _caught_up(follower, master)
         master.settings["brokerName"] = "broker-b"
         found = dict(master.settings)
-        with pytest.raises(CutoverFailed, match=r"broker 'broker-b', not.*nothing was changed"):
+        with pytest.raises(CutoverFailed, match=r"broker 'broker-b', not.*nothing changed"):
             await Cutover(follower, lambda text: None, QUICK).run()
         assert master.settings == found
         assert follower.following.state is State.FOLLOWING
@@ -276,7 +276,7 @@ async def test_a_cutover_that_was_made_is_told_again(tmp_path: Path, log: bytes)
         with pytest.raises(CutoverFailed, match=f"promoted at offset {cut} before, not at 99"):
             await cut_over(config, Source(), said.append, QUICK, 99)
         assert master.settings == before
-    assert said == 2 * [f"promoted at offset {cut} before: nothing was changed"]
+    assert said == 2 * [f"already promoted at offset {cut}: nothing changed"]
 
 
 async def test_a_cutover_that_was_killed_is_ended(tmp_path: Path, log: bytes) -> None:
@@ -329,7 +329,7 @@ async def test_further_copies_are_promoted_at_the_same_offset(tmp_path: Path, lo
     one, other = config_of(tmp_path / "a"), config_of(tmp_path / "b")
     async with serving(HandMaster(log)) as master:
         source = Source(master.address)
-        with pytest.raises(CutoverFailed, match=r"stores messages still.*nothing was changed"):
+        with pytest.raises(CutoverFailed, match=r"stores messages still.*nothing changed"):
             await cut_over(other, source, lambda text: None, QUICK, len(log))
         assert master.settings["brokerRole"] == "ASYNC_MASTER"
         cut = await cut_over(one, source, lambda text: None, QUICK)
@@ -511,7 +511,7 @@ async def test_a_cutover_that_is_stopped_is_not_tried_again_where_the_broker_is_
         work = asyncio.create_task(cut_over(config_of(tmp_path), source, said.append, QUICK))
         await until(lambda: "the broker stores no more messages" in said)
         os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(CutoverStopped, match=r"could not be told .* \(it is away\)"):
+        with pytest.raises(CutoverStopped, match=r"did not take the setting .* \(it is away\)"):
             await work
     found = states.load(OsDisk(tmp_path))
     assert found is not None
@@ -533,7 +533,7 @@ async def test_a_cutover_that_is_stopped_before_it_began_has_changed_nothing(
         await until(lambda: (tmp_path / "lock").exists())
         await until(lambda: signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(CutoverStopped, match="it was stopped; nothing was changed"):
+        with pytest.raises(CutoverStopped, match="it was stopped; nothing changed"):
             await work
 
 

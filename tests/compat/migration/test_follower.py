@@ -325,7 +325,7 @@ async def test_a_copy_is_not_opened_with_segments_of_another_size(
     ("group", "source", "why"),
     [
         ("other", Source(), "set node.group"),
-        ("broker-a", Source(ha="nowhere"), "is no HOST:PORT"),
+        ("broker-a", Source(ha="nowhere"), "is not HOST:PORT"),
     ],
 )
 async def test_what_cannot_be_is_refused_before_it_is_noted(

@@ -99,7 +99,7 @@ async def test_requests_are_signed() -> None:
     "text", ["", "foo", "foo:", ":1", "foo:bar", "foo:0", "foo:65536", "a:²", "a:" + "1" * 5000]
 )
 async def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(BadAddress, match="is no HOST:PORT"):
+    with pytest.raises(BadAddress, match="is not HOST:PORT"):
         await connect(text)
 
 

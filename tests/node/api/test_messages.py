@@ -415,9 +415,9 @@ async def test_a_fault_in_answering_ends_the_stream_of_appends(
 async def test_an_invalid_queue_position_is_refused(node: Node, client: duolog.Client) -> None:
     places: list[Any] = [-1, -2, "earliest", 1.5, None]
     for place in places:
-        with pytest.raises(duolog.BadRequest, match="is no place in a queue: give Start"):
+        with pytest.raises(duolog.BadRequest, match="is not a position in a queue: give Start"):
             await client.admin.offset_at_time("T", 1, place)
-        with pytest.raises(duolog.BadRequest, match="is no place in a queue"):
+        with pytest.raises(duolog.BadRequest, match="is not a position in a queue"):
             await client.admin.reset_group("G", "T", place)
         with pytest.raises(duolog.BadRequest, match="start must be Start"):
             client.consumer("G", "T", start=place)

@@ -97,7 +97,7 @@ def test_validate_reports_inconsistent_half_messages() -> None:
     halves.read(half(0))
     halves.due(MonoMs(1000), 10)
     assert halves.validate(MonoMs(1000)) == ""  # it is being asked about
-    assert halves.validate(MonoMs(999)) == "nobody is asked about half message 0 at 1000"
+    assert halves.validate(MonoMs(999)) == "no check is due for half message 0 at 1000"
     found = halves.get(0)
     assert found is not None
     found.offset = 7

@@ -152,8 +152,8 @@ def damaged(queue: PopQueue, what: str, value: object) -> str:
         ("next", 2, "gives 2 next, committed 3"),
         ("next", 3, "3 is out, not in [3, 3)"),
         ("done", OffsetRanges([(3, 5)]), "committed 3, done are [[3, 5]]"),
-        ("_deadlines", [(MonoMs(10), 3, 2)], "nobody looks at 3 when its lease ends at 10"),
-        ("_deadlines", [(MonoMs(9), 3, 1)], "nobody looks at 3 when its lease ends at 10"),
+        ("_deadlines", [(MonoMs(10), 3, 2)], "no timer for 3, whose lease ends at 10"),
+        ("_deadlines", [(MonoMs(9), 3, 1)], "no timer for 3, whose lease ends at 10"),
     ],
 )
 def test_validate_reports_an_inconsistent_queue(what: str, value: object, wrong: str) -> None:
@@ -166,7 +166,7 @@ def test_validate_reports_a_lease_on_an_acknowledged_message() -> None:
     assert queue.validate() == "4 is out, and done"
     queue.leases.clear()
     queue.attempt_id = "a"
-    assert queue.validate() == "repeats attempt 'a', of which nothing is out"
+    assert queue.validate() == "repeats attempt 'a', none of whose messages are out"
 
 
 def test_validate_reports_adjacent_and_empty_ranges() -> None:

@@ -62,7 +62,7 @@ def test_users_on_a_plain_port_that_others_reach(files: dict[str, str], host: st
 def test_a_remoting_port_that_others_reach(files: dict[str, str], host: str) -> None:
     remoting = {"listen": f"{host}:9876"}
     (one,) = told(remoting=remoting)
-    assert one.startswith(f"remoting.listen = {host}:9876: without users, whoever reaches")
+    assert one.startswith(f"remoting.listen = {host}:9876: without users, anyone who reaches")
     users = {"key_file": files["users"]}
     (one,) = told(remoting=remoting, access=users)
     assert "without TLS" in one
@@ -95,7 +95,7 @@ def test_keys_that_are_open_to_others(files: dict[str, str], mode: int, safe: bo
 
 def test_an_audit_log_that_everybody_reads(files: dict[str, str]) -> None:
     (one,) = told(audit={"topic": True})
-    assert "whoever reaches this node can read the audit log" in one
+    assert "anyone who reaches this node can read the log" in one
     assert told(audit={"topic": True}, access={"key_file": files["users"]}) == []
     assert told(audit={"file": "audit.log"}) == []
 

@@ -40,7 +40,7 @@ def test_addresses_and_networks_that_are_allowed(host: str, allowed: bool) -> No
 
 @pytest.mark.parametrize("wrong", ["10.0.0", "10.0.0.7/24", "slaves.example.org", "10.0.0.0/40"])
 def test_what_is_no_address_is_an_error(wrong: str) -> None:
-    with pytest.raises(ValidationError, match="is no address and no network"):
+    with pytest.raises(ValidationError, match="is neither an address nor a network"):
         made(ours={"allow": [wrong]})
 
 
@@ -78,4 +78,4 @@ def test_the_port_two_below_the_remoting_port_is_taken_with_it() -> None:
 def test_a_port_that_others_reach_is_told() -> None:
     assert cautions(made()) == []
     (one,) = cautions(made("0.0.0.0:10912"))
-    assert "whoever has an allowed address" in one
+    assert "anyone with an allowed address" in one

@@ -147,7 +147,7 @@ async def test_secrets_of_users_that_exist_come_last_and_are_told(
 @pytest.mark.parametrize(
     ("imported", "own", "said"),
     [
-        (FILE, "a", "as whom you import"),
+        (FILE, "a", "who runs this import"),
         (FILE, "first", "counts only until a user is created"),
         (Imported(acls=(acl("nobody"),)), "root", "users that do not exist: nobody"),
         (

@@ -172,7 +172,7 @@ async def test_late_offsets_are_carried_over_and_none_goes_back(
 def test_what_is_no_address_is_said(tmp_path: Path, words: tuple[str, ...]) -> None:
     told = _run(*words, "--data", str(tmp_path / "copy"))
     assert told.exit_code == 1
-    assert "is no HOST:PORT" in told.output
+    assert "is not HOST:PORT" in told.output
     assert not (tmp_path / "copy" / "commitlog").exists()
 
 
@@ -209,7 +209,7 @@ def test_a_log_that_is_lost_is_said(directory: Path) -> None:
     [
         ({}, 0, 0, "the old broker has everything"),
         ({}, -5, 2, "must follow it first"),
-        ({}, 5, 2, "it is no copy of it"),
+        ({}, 5, 2, "the node is not a copy of it"),
         ({"brokerName": "broker-b"}, 0, 1, "is broker 'broker-b'"),
     ],
 )

@@ -129,7 +129,7 @@ async def test_a_reset_says_what_it_skips_and_repeats_and_is_taken_back(
             answer = await at.post("/undo", data=undo, headers=ORIGIN)
             assert (answer.status_code, answer.headers["location"]) == (303, "/groups/g")
             page = await read(at, "/groups/g")
-            assert "Nothing was done again" in page
+            assert "This form was sent before" in page
             assert "<button>Undo</button>" not in page
             assert await committed() == 4, "once"
             for query in ("?to=nowhere", "?to=offset&value=-1", "?to=time&value=soon"):
@@ -216,7 +216,7 @@ async def test_nodes_switch_drain_and_come_back(start_node: StartNode, tmp_path:
             assert page.count('<td class="n">leads now</td>') == 1
             assert "<td>planned switch</td>" in page
             assert page.count('<g class="gap">') == page.count('<g class="span">') - 1
-            assert f"{other} leads epoch {route.epoch + 1}; before, nobody led for " in page
+            assert f"{other} leads epoch {route.epoch + 1}; before, no master for " in page
             told = await act(at, f"/nodes/broker-a/{master}/drain", confirm=master)
             assert told == f"{master} is drained."
             async with asyncio.timeout(WAIT_SECONDS):  # the node that is asked learns of it

@@ -29,7 +29,7 @@ def queue(committed: int | None, end: int, member: str = "m-1", number: int = 0)
     [
         ("m-1", " Member m-1 has committed nothing in T/0 for 41\u202fs."),
         (IDLE, " Member idle is connected, and has not polled T/0 yet."),
-        ("", " Nobody has committed anything in T/0 for 41\u202fs."),
+        ("", " No offset was committed in T/0 for 41\u202fs."),
     ],
 )
 def test_a_queue_that_is_stuck_is_told_with_its_member(member: str, told: str) -> None:

@@ -18,7 +18,7 @@ from tests.ops.console.pages.deferred.test_dead import make_letters
 from tests.ops.console.test_actions import form_of
 from tests.ops.console.test_app import ORIGIN, browser, read, sentence
 
-AGAIN = "Nothing was done again, as this form was sent before. "
+AGAIN = "This form was sent before, so nothing was done again. "
 
 
 async def kept(client: duolog.Client, topic: str = "T") -> int:

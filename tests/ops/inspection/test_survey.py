@@ -87,7 +87,7 @@ async def test_a_node_alone_and_what_its_groups_left(
     show_findings(found.values())
     assert "duolog group dead G (docs/runbooks/dead-letters.md)" in capsys.readouterr().out
     show_findings([])
-    assert capsys.readouterr().out == "nothing is wrong\n"
+    assert capsys.readouterr().out == "no problems found\n"
     broker_of(node).store.fence("for the test")
     assert (await causes(endpoint))["fenced"].what.endswith("for the test")
 

@@ -24,7 +24,7 @@ def _decision_of(words: Mapping[str, str]) -> str:
     """Raises BadRequest."""
     decision = words.get("decision", "")
     if decision not in _WHAT:
-        raise BadRequest(f"{decision[:80]!r} is no decision: it is {COMMIT} or {ROLLBACK}")
+        raise BadRequest(f"{decision[:80]!r} is not a decision: give {COMMIT} or {ROLLBACK}")
     return decision
 
 

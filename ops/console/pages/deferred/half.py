@@ -1,4 +1,4 @@
-"""Half messages that nobody decided on."""
+"""Half messages without a decision."""
 
 from dataclasses import dataclass
 

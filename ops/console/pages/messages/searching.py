@@ -1,7 +1,7 @@
 """A search as its page shows it: how far it is, and what it has found so far.
 
-Rules: a search belongs to the session that began it, and goes on from look to look of its page. It
-ends when nobody looks any more. Its link holds the whole filter; another session that opens the
+Rules: a search belongs to the session that began it, and continues between requests for its page.
+It ends when nobody looks any more. Its link holds the whole filter; another session that opens the
 link searches by itself. What is kept of one that is over is shown while its viewer may read the
 topic.
 """
@@ -101,7 +101,7 @@ def _sentences(found: Running) -> Iterator[str]:
         if progress.end is End.LATE:
             yield f"A search ends after {duration(SECONDS * 1000)}: choose a shorter time."
         elif progress.end is End.STOPPED and found.unseen:
-            yield f"It was stopped after nobody had looked for {UNSEEN_SECONDS:.0f} s."
+            yield f"It was stopped after no page had asked for it for {UNSEEN_SECONDS:.0f} s."
         elif progress.end is End.STOPPED:
             yield "It was stopped."
 

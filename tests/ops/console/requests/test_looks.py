@@ -313,7 +313,7 @@ async def test_what_forms_are_sent_to_is_no_page(
     async with looked(monkeypatch, Looks()) as (_, at):
         answer = await at.get(path)
         assert answer.status_code == 404
-        assert "There is no such page." in answer.text
+        assert "This page does not exist." in answer.text
 
 
 def test_over_tls_the_cookie_is_this_hosts_alone() -> None:

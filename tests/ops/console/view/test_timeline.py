@@ -38,7 +38,7 @@ def test_spans_and_gaps_alternate_along_the_line() -> None:
     assert [gap.length for gap in line.gaps] == [f"60{THIN}ms", f"3.4{THIN}s"]
     assert [" ".join(gap.cause) for gap in line.gaps] == ["planned switch", "the lease of b ended"]
     assert line.says == (
-        f"Time-line of masters: a leads epoch 7; before, nobody led for 3.4{THIN}s: the lease of b "
+        f"Time-line of masters: a leads epoch 7; before, no master for 3.4{THIN}s: the lease of b "
         "ended. The table has all of it."
     )
 
@@ -57,7 +57,7 @@ def test_what_took_longer_is_longer() -> None:
 def test_a_gap_of_which_nothing_is_known_says_so() -> None:
     line = time_line([Led(1, "a", 0, 5, "", None), Led(2, "b", 0, None, "", None)])
     assert (line.gaps[0].length, line.gaps[0].cause) == ("?", [])
-    assert "it is not known how long nobody led." in line.says
+    assert "it is not known how long there was no master." in line.says
 
 
 def test_a_mastership_that_goes_on_does_not_move_the_line() -> None:

@@ -282,7 +282,7 @@ async def test_downloads_are_few(start_node: StartNode, monkeypatch: pytest.Monk
     async with browser(f"127.0.0.1:{node.port}") as at:
         answer = await at.get(EXPORT)
         assert answer.status_code == 503
-        assert "0 downloads are under way" in sentence(answer.text)
+        assert "0 downloads are running" in sentence(answer.text)
         monkeypatch.setattr(downloads, "DOWNLOADS_MAX", 1)
         for _ in range(3):
             assert (await at.get(EXPORT)).status_code == 404, "the last one is no longer counted"
