@@ -30,7 +30,7 @@ class ChildNode(ChildProcess):
         self.flags = flags
 
     def command(self) -> list[str]:
-        """What is run, with the flags of this moment."""
+        """The command line, with current flags."""
         command = [sys.executable, "-m", self.program, "node", "start", "--name", self.name]
         return [*command, "--data", str(self.data), "--listen", self.endpoint, *self.flags]
 

@@ -53,12 +53,12 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that was started last."""
+        """Process id of the last start."""
         assert self.process is not None, "start comes first"
         return self.process.pid
 
     def command(self) -> list[str]:
-        """What is run."""
+        """The command line."""
         return self._command
 
     # -- life ----------------------------------------------------------------------------------

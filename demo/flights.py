@@ -98,7 +98,7 @@ class Flights:
 
     @property
     def endpoints(self) -> str:
-        """Of all nodes."""
+        """Endpoints of all nodes."""
         return ",".join(node.endpoint for node in self.nodes)
 
     def note(self, what: str, text: str) -> None:

@@ -31,7 +31,7 @@ class Measured:
     latencies: list[float] = field(default_factory=list)
 
     def row(self) -> dict[str, int | float]:
-        """As one row of a table."""
+        """One row of a table."""
         seconds = self.seconds or 1e-9
         return {
             "messages": self.messages,
@@ -61,7 +61,7 @@ class Load:
 
     @property
     def bytes(self) -> int:
-        """Of all bodies."""
+        """Total size of all bodies."""
         return self.messages * self.size
 
 

@@ -37,7 +37,7 @@ class Beginning:
     unled_ms: int | None = None
 
     def to_json(self) -> dict[str, str | int]:
-        """As fields of a barrier record."""
+        """Encode as fields of a barrier record."""
         fields = {"cause": self.cause, "unledMs": self.unled_ms}
         return {name: value for name, value in fields.items() if value is not None}
 

@@ -82,7 +82,7 @@ DISCARDED_MAX = 32
 
 
 class Role(enum.Enum):
-    """What this node does in its group now."""
+    """This node's role in its group."""
 
     STANDING = "STANDING"
     FOLLOWING = "FOLLOWING"
@@ -200,7 +200,7 @@ class Failover:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What puts are promised while this node leads: the stronger of the group's guarantee and
+        """The guarantee of puts while this node leads: the stronger of the group's guarantee and
         what its own settings ask for.
         """
         return self._own.joined(self.view.guarantee)
@@ -404,7 +404,7 @@ class Failover:
     # -- transactions --------------------------------------------------------------------------
 
     def promise(self, guarantee: Guarantee) -> Transaction | None:
-        """What records an operator's guarantee; None where this node does not lead any more."""
+        """The transaction for an operator's guarantee; None if this node no longer leads."""
         return self._changes.promise(guarantee) if self._is_mine() else None
 
     @property
@@ -791,7 +791,7 @@ class Failover:
         return not sync.opened and alone and master.epoch_confirmed
 
     def _record_guarantee(self, sync: SyncState) -> list[Effect]:
-        """Have the group promise what this master acknowledges by, unless an operator said what.
+        """Record this master's guarantee for the group, unless an operator set one.
 
         Not before the set is large enough for it: nothing was acknowledged by it yet.
         """
@@ -887,7 +887,7 @@ class Candidacy:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the machine needs from its node.
+    """Facts that the machine needs from its node.
 
     unfit: why this node may not lead now (damage in its log, a failed disk), empty where it may.
     renew: give this directory another incarnation, durably, and answer it; the reason is for the

@@ -63,7 +63,7 @@ class FailoverOwner(Protocol):
     # -- the node --------------------------------------------------------------------------------
 
     def note(self, found: Membership) -> None:
-        """Have a membership synced; `Noted` follows."""
+        """Sync a membership; `Noted` follows."""
 
     def wake(self, at_ms: MonoMs) -> None:
         """Step with a `Tick` at this time at the latest."""
@@ -86,7 +86,7 @@ class FailoverOwner(Protocol):
         """End the stream from a master, if there is one."""
 
     async def promise(self, epoch: Epoch) -> None:
-        """Have an epoch promised, durably, while it follows no master. Raises OSError."""
+        """Promise an epoch, durably, while it follows no master. Raises OSError."""
 
     def cannot_promise(self, error: OSError) -> None:
         """The disk has no room for a promise: the master's handshake will ask for it."""

@@ -98,7 +98,7 @@ class Contradicted:
 
 @dataclass(frozen=True, slots=True)
 class FoundOlder:
-    """This node lacks bytes that it acknowledged: its master says so, or its log is damaged."""
+    """This node lacks acknowledged bytes: its master says so, or its log is damaged."""
 
     reason: str
 

@@ -175,7 +175,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """What a slave has: applied, and synced."""
+    """A slave's acknowledgement: applied and synced offsets."""
 
     epoch: Epoch
     received: int

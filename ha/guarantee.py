@@ -1,4 +1,4 @@
-"""What puts of a group are promised: how many replicas hold one, and what must be on their disks.
+"""The guarantee of a group's puts: how many replicas hold one, and how durably.
 
 Rules: it is a fact of the group, in the registry, and not of the node that leads; a node whose own
 settings ask for less goes by the group's, one whose settings ask for more keeps its own; only an
@@ -21,7 +21,7 @@ class BadGuarantee(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """What a put waits for.
+    """The conditions that a put waits for.
 
     in_sync_replicas: nodes that must hold it, the master included. sync_flush: it is on the
     master's disk; durable_acks: and on those of the slaves. by_operator: an operator set it, and
@@ -45,7 +45,7 @@ class Guarantee:
         )
 
     def settings(self) -> dict[str, str]:
-        """By the names that operators use."""
+        """The settings by operators' names."""
         return {
             REPLICAS: str(self.in_sync_replicas),
             FLUSH: SYNC if self.sync_flush else ASYNC,
@@ -58,7 +58,7 @@ class Guarantee:
         return [name for name in mine if mine[name] != stronger[name]]
 
     def altered(self, name: str, value: str) -> "Guarantee":
-        """With a setting as an operator gave it. Raises BadGuarantee."""
+        """Apply an operator's setting. Raises BadGuarantee."""
         match name:
             case _ if name == REPLICAS:
                 if not (value.isascii() and value.isdecimal() and 1 <= int(value) <= 1000):
@@ -73,7 +73,7 @@ class Guarantee:
         raise BadGuarantee(f"a group has no setting {name!r}; it has {', '.join(OPTIONS)}")
 
     def to_bytes(self) -> bytes:
-        """As JSON."""
+        """Encode as JSON."""
         value = {
             "inSyncReplicas": self.in_sync_replicas,
             "flushDiskType": SYNC if self.sync_flush else ASYNC,

@@ -1,4 +1,4 @@
-"""Who a replica is, kept in its directory: incarnation and promised epoch.
+"""Identity of a replica, kept in its directory: incarnation and promised epoch.
 
 The incarnation changes whenever the directory may have lost bytes that it acknowledged: it is new
 or empty, the machine went down while acknowledgements came from the page cache, its log ends before
@@ -21,7 +21,7 @@ _BACKUP = PATH + ".bak"  # of an earlier version
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What config/replica.json says.
+    """Content of config/replica.json.
 
     boot_id: of the system run the file was written in. confirmed_only: the master acknowledged only
     messages below its confirm offset, so readers of this copy see no more than those.
@@ -36,7 +36,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastRun:
-    """What the last run on a directory has left.
+    """Traces of the last run on a directory.
 
     log_empty: the log has no bytes. abnormal: the store was not shut down cleanly. acks_durable: no
     byte was ever acknowledged before it was on disk. lacks_confirmed: the log ends before what was

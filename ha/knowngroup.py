@@ -23,7 +23,7 @@ class NotBelieved(Exception):
 
 
 class KnownGroup:
-    """What was read last (`view`), and the newest state ever seen (`membership`)."""
+    """The group as read last (`view`), and the newest state ever seen (`membership`)."""
 
     def __init__(self, disk: Disk, keys: Keys) -> None:
         """Counts a start of the directory, durably. Raises BadStoreFile where the node's membership
@@ -135,7 +135,7 @@ class KnownGroup:
         return [Note(self.membership)]
 
     def is_marked(self, start: Start) -> bool:
-        """This directory will recognise a start as its own: the start may be claimed."""
+        """Whether this directory will recognise a start as its own, so that it may be claimed."""
         return start in self.saved.marks
 
     def mark(self, start: Start, row: Start | None) -> list[Effect]:

@@ -22,7 +22,7 @@ class ReplicaProgress:
 
 @dataclass(frozen=True, slots=True)
 class Mandate:
-    """What the master of one epoch, `me`, goes by.
+    """Instructions for the master of one epoch, `me`.
 
     members: the SyncStateSet as the registry has it. required: every replica that may be in it at
     this moment. deadline_ms: of the lease; nothing is stored or acknowledged from then on. opened:
@@ -74,4 +74,4 @@ class Mastership(Protocol):
         """Offset that a connected replica has acknowledged, durably if required; 0 for none."""
 
     def progress(self, now_ms: MonoMs) -> Mapping[Replica, ReplicaProgress]:
-        """What each connected replica holds, and how far behind it is in time."""
+        """The offset of each connected replica, and its lag in time."""

@@ -80,7 +80,7 @@ class Master:
         has_slaves: bool = True,
         mandate: Mandate | None = None,
     ) -> None:
-        """Not started yet: `open_epoch` begins.
+        """Create a master that `open_epoch` starts.
 
         snapshot: the metadata tables as of now, for a slave that begins or comes back.
         has_slaves: a replication port is open. mandate: of an elected master, whose puts wait for
@@ -113,7 +113,7 @@ class Master:
 
     @property
     def replica(self) -> LocalReplica:
-        """This node's replica, as it stands."""
+        """The state of this node's replica."""
         return LocalReplica(self.store, self.me, self.identity, self.history)
 
     @property
@@ -123,7 +123,7 @@ class Master:
 
     @property
     def _acks_durable(self) -> bool:
-        """What a slave has on its disk counts: as configured, or as the group promises."""
+        """Whether acks must be durable: as configured, or as the group promises."""
         mandate = self.mandate
         return self.ack_durable or (mandate is not None and mandate.guarantee.durable_acks)
 
@@ -295,7 +295,7 @@ class Master:
         return self.options.ha_max_time_slave_not_catchup
 
     def progress(self, now_ms: MonoMs) -> dict[Replica, ReplicaProgress]:
-        """What each connected replica holds, and how far behind it is in time."""
+        """The offset of each connected replica, and its lag in time."""
         end = self.store.log.max_offset
         return {
             Replica(s.node, s.incarnation): ReplicaProgress(self._counted(s), s.lag_ms(end, now_ms))
@@ -336,7 +336,7 @@ class Master:
         return min(self.store.local_offset, offsets[self.slaves_needed - 1])
 
     def _offsets_by_node(self) -> dict[str, int]:
-        """What each connected slave has acknowledged, one row per node however it connects."""
+        """Acknowledged offsets of connected slaves, one row per node."""
         found: dict[str, int] = {}
         for session in self._serving():
             found[session.node] = self._counted(session)

@@ -1,4 +1,4 @@
-"""Who led, and since when: the newest masterships of a log, by their barrier records."""
+"""The newest masterships of a log: their masters and begins, by barrier records."""
 
 import json
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Masterships:
         self._known: dict[EpochEntry, Mastership | None] = {}
 
     def newest(self, history: EpochHistory, confirmed: int) -> list[Mastership]:
-        """Of the masterships that begin below a log offset the newest, oldest first.
+        """The newest masterships that begin below a log offset, oldest first.
 
         Those whose barriers retention or damage removed are left out.
         """

@@ -94,7 +94,7 @@ def save(disk: Disk, membership: Membership) -> None:
 
 
 def note(disk: Disk, membership: Membership) -> Membership | None:
-    """As `save`; None if a full disk has no room for the file. Raises OSError, BadStoreFile."""
+    """Save; None if a full disk has no room for the file. Raises OSError, BadStoreFile."""
     try:
         save(disk, membership)
     except OSError as error:

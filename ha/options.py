@@ -83,6 +83,6 @@ class HaOptions:
 
 
 def own_guarantee(options: HaOptions, store: StoreOptions) -> Guarantee:
-    """What a put waits for on a master of a group, by a node's own settings."""
+    """The guarantee by a node's own settings."""
     durable = options.ack is AckMode.DURABLE or (options.ack is AckMode.AUTO and store.sync_flush)
     return Guarantee(options.in_sync_replicas, store.sync_flush, durable)

@@ -12,7 +12,7 @@ from duolog_server.ha.starts import Claim, Start
 
 
 class Provenance:
-    """What is known of both directories."""
+    """Facts about both directories."""
 
     def __init__(self, start: Start) -> None:
         self.start = start
@@ -34,7 +34,7 @@ class Provenance:
     # -- this node's own -----------------------------------------------------------------------
 
     def refused(self, reason: str) -> None:
-        """This node lacks bytes that it acknowledged: its master says so, or its log is damaged."""
+        """Note lost acknowledged bytes: its master says so, or its log is damaged."""
         self._refused = reason
 
     def claim(self, group: KnownGroup, me: Replica) -> Claim:
@@ -44,7 +44,7 @@ class Provenance:
 
     @property
     def lacks_what_it_acknowledged(self) -> bool:
-        """This node is no longer the replica that the SyncStateSet has, or may soon have."""
+        """Note that this node is no longer the replica in the (next) SyncStateSet."""
         return bool(self._refused)
 
     def why_older(self, claim: Claim) -> str:

@@ -81,7 +81,7 @@ class Transaction:
 
 
 class Registry(Protocol):
-    """What a node asks of a registry. Every call has a deadline of its own.
+    """The registry's port. Every call has a deadline of its own.
 
     All raise RegistryUnavailable where no member answers in time.
     """

@@ -113,7 +113,7 @@ class Slave:
 
     @property
     def replica(self) -> LocalReplica:
-        """This node's replica, as it stands."""
+        """The state of this node's replica."""
         return LocalReplica(self.store, self.me, self.identity, self.history)
 
     @property
@@ -320,7 +320,7 @@ class Slave:
         return [Applied(), *self._say_hello()]
 
     def _counts_still(self) -> bool:
-        """Its log lost bytes to damage, and an elected group may count on this replica for them.
+        """Whether an elected group may still count on this replica for bytes lost to damage.
 
         Until the log is cut nobody elects it: it is damaged. After that it must be another replica.
         """

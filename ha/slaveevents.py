@@ -89,7 +89,7 @@ class Contradicts:
 
 @dataclass(frozen=True, slots=True)
 class OlderCopy:
-    """This node lacks bytes that it acknowledged: it must become another replica.
+    """The node found that it lacks bytes that it acknowledged: it must become another replica.
 
     Its master says so, or its log is damaged and is repaired once that is done.
     """
@@ -113,7 +113,7 @@ class SlaveOwner(Protocol):
         """Log or confirm offset moved: dispatch."""
 
     def flush_soon(self) -> None:
-        """Have the log synced, then say `Flushed`."""
+        """Sync the log, then pass `Flushed`."""
 
     def adopt(self, metadata: bytes) -> None:
         """Adopt the master's tables."""
@@ -122,7 +122,7 @@ class SlaveOwner(Protocol):
         """The master of an epoch lacks confirmed bytes."""
 
     def older_copy(self, reason: str) -> None:
-        """This node lacks bytes that it acknowledged."""
+        """Report that this node lacks bytes that it acknowledged."""
 
     def close_stream(self, reason: str) -> None:
         """End the connection, then say `Lost`."""

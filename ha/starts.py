@@ -42,7 +42,7 @@ class Start:
     run: str
 
     def to_bytes(self) -> bytes:
-        """As JSON."""
+        """Encode as JSON."""
         return json.dumps({"number": self.number, "run": self.run}).encode()
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Who is the next master: the order of candidates, and the successor in a planned switch.
+"""Choice of the next master: the order of candidates, and the successor in a planned switch.
 
 A master that other nodes cannot reach has no slaves. Rules: nobody hands over to a node that a
 node would have to follow and cannot reach; in an election, a node that fewer can reach waits for

@@ -18,7 +18,7 @@ from duolog_server.store.clocks import MonoMs
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a change of the set is decided by.
+    """Input of a decision about the set.
 
     needed: replicas that puts require. floor: the offset a replica must hold to join. patience_ms:
     how long a live member may be disconnected or lag. awake_ms: since when the master has run

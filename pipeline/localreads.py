@@ -52,8 +52,8 @@ class LocalQueue:
         self._mapped: tuple[Segment, U8] | None = None
 
     def batches(self, start: int, end: int) -> Iterator[Columns]:
-        """Its messages with offsets in [start, end), in order, up to the first missing or invalid
-        one.
+        """The queue's messages with offsets in [start, end), in order, up to the first missing or
+        invalid one.
 
         Raises nothing: the rest is requested from the node, which reports the reason.
         """

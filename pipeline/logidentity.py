@@ -96,7 +96,7 @@ class LogIdentity:
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> "LogIdentity":
-        """What `to_json` made. Raises ValueError, KeyError, TypeError."""
+        """Parse `to_json`'s output. Raises ValueError, KeyError, TypeError."""
         return LogIdentity(
             {int(number): (int(start), str(nonce)) for number, start, nonce in value["epochs"]},
             {int(at): str(digest) for at, digest in value["firstRecords"].items()},

@@ -61,7 +61,7 @@ _HARMLESS = (scan.SCAN_END, scan.SCAN_BLANK)
 
 @dataclass
 class Rebuilt:
-    """What was written."""
+    """Result of a rebuild."""
 
     directory: str
     records: int

@@ -85,7 +85,7 @@ def _check(what: Replay) -> None:
 
 
 def _format(what: Replay) -> str:
-    """Of the files, as Spark calls it. Raises BadJob."""
+    """Spark's name for the files' format. Raises BadJob."""
     kind = what.format or what.path.rstrip("/").rpartition(".")[2].lower()
     kind = {"jsonl": "json", "ndjson": "json"}.get(kind, kind)
     if kind not in FORMATS:

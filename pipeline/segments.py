@@ -40,11 +40,12 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """Its file name."""
+        """The segment's file name."""
         return Path(self.path).name
 
     def memory(self, first: int = 0, end: int = 0) -> U8:
-        """Its bytes, mapped; those in [first, end) at once: a fault a page takes far longer.
+        """The segment's bytes, mapped; those in [first, end) at once: a fault a page takes far
+        longer.
 
         Raises OSError.
         """

@@ -122,7 +122,7 @@ def _sealed(segments: list[Segment], confirmed: int) -> list[Segment]:
 
 
 def _told(identity: LogIdentity, segment: Segment) -> LogIdentity:
-    """What a segment's manifest says of the log: the next one's first record leads on to it."""
+    """A segment's part of the log, from its manifest: the next one's first record continues it."""
     return identity.part((segment.start, segment.start + segment.size))
 
 

@@ -343,7 +343,7 @@ class Node:
         log.info("taking frames", listen=f"{reserved.host}:{frames.port}")
 
     async def _serve_rocketmq_slaves(self, reserved: ReservedPort) -> None:
-        """Have RocketMQ's slaves copy the log. Raises ListenError."""
+        """Serve the log to RocketMQ's slaves. Raises ListenError."""
         from duolog_server.compat.hawire.server import SlavesServer  # others do not need it
 
         broker = self.broker
@@ -403,7 +403,7 @@ class Node:
         return f"{self.broker.advertised.rpartition(':')[0]}:{port}"
 
     def _slaves_port(self) -> "SlavesPort | None":
-        """Where RocketMQ's slaves copy the log, for those that register here."""
+        """The port for RocketMQ's slaves, for those that register here."""
         if self.rocketmq_slaves is None:
             return None
         from duolog_server.compat.remoting.replicas.registration import SlavesPort
@@ -432,7 +432,7 @@ class Node:
         log.info("serving metrics", listen=f"{reserved.host}:{self.metrics.port}")
 
     def _counted(self) -> "Ports":
-        """What the ports of clients count, for the metrics."""
+        """Counters of the clients' ports, for the metrics."""
         from duolog_server.node.metrics.nodefacts import Connections
         from duolog_server.node.metrics.remotingfacts import Ports
 
@@ -474,7 +474,7 @@ class Node:
         log.info("serving the console", listen=reserved.address)
 
     def _span_export(self) -> "Callable[[Recorder], SpanExport] | None":
-        """What exports the spans of a recorder's notes; None for nothing. Raises ConfigError."""
+        """The exporter of a recorder's spans; None if off. Raises ConfigError."""
         section, node = self.config.traces, self.config.node
         if not section.endpoint:
             return None

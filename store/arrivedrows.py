@@ -12,7 +12,7 @@ from duolog_server.store.scanahead import ROWS_MAX, Scanned, Stretch
 
 
 class ArrivedRows:
-    """Those of one stretch of a segment, at most a table full."""
+    """Queue rows of one stretch of a segment, at most a table full."""
 
     def __init__(self) -> None:
         self._rows: I64 = np.empty((scan.COLUMNS, ROWS_MAX), np.int64)
@@ -43,7 +43,7 @@ class ArrivedRows:
         self._end = int(rows[scan.PHY, -1] + rows[scan.SIZE, -1])
 
     def take(self, stretch: Stretch, free: I64) -> tuple[Scanned, I64] | None:
-        """What a scan of a stretch would find, as far as it is known, and the table.
+        """Known rows of a stretch, as a scan would find them, and the table.
 
         free: a table that is not used any more; the next rows are kept in it. None: not known.
         """

@@ -1,4 +1,4 @@
-"""Where in the log topics and groups begin that were deleted and made again.
+"""Births: log offsets at which recreated topics and groups begin.
 
 Messages wait for a topic or a group in other queues: delayed, timed and half messages, and what a
 group is to get again. What is older than the birth of its topic or group belongs to the one that
@@ -44,7 +44,7 @@ class Births:
         return late
 
     def rows(self) -> dict[str, dict[str, int]]:
-        """As `from_rows` reads them."""
+        """Encode the births as `from_rows` reads them."""
         tables = {"topics": self.topics, "groups": self.groups}
         return {kind: dict(sorted(table.items())) for kind, table in tables.items()}
 

@@ -388,7 +388,7 @@ class CommitLog:
 
     @property
     def sound_end(self) -> int:
-        """Where the first corrupt range starts, or the log ends."""
+        """Start of the first corrupt range, or the end of the log."""
         return min((found.start for found in self.corrupt_ranges), default=self.wrote_offset)
 
     def corrupt_range_at(self, offset: int) -> CorruptRange | None:

@@ -225,7 +225,7 @@ class ConsumeQueue:
             self._cut(physical_offset, self.files.remove, self.files.truncate, self.destroy)
 
     def rewind(self, physical_offset: int) -> None:
-        """As `truncate`, but the entries are about to be added again: their files are kept.
+        """Truncate, but keep the files: the entries are about to be added again.
 
         Until `settle`, which removes what was not added again.
         """
@@ -500,7 +500,7 @@ def _after_last_record(entries: U8) -> int:
 
 
 class PutOutcome:
-    """What happened in a put besides plain success."""
+    """Result of a put into a queue."""
 
     def __init__(self) -> None:
         self.blanks = 0

@@ -32,7 +32,7 @@ MAX_ADDR = -(1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class CqExtUnit:
-    """What a unit holds."""
+    """The content of a unit."""
 
     tags_code: int
     store_time: int

@@ -13,7 +13,7 @@ _BEGIN = b"lock file "
 
 
 def note(disk: Disk) -> bytes:
-    """What is written to the abort file of a directory that is locked."""
+    """The text of a locked directory's abort file."""
     number = disk.inode(LOCK)
     return b"%b%d\n" % (_BEGIN, number) if number else b""
 

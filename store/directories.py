@@ -18,7 +18,7 @@ LOST_FOUND = "lost+found"  # of a file system itself, where a directory is its r
 
 
 def lead(root: Path, name: str, target: str) -> None:
-    """Have a directory of the store lie at another path. Raises BadStoreDirectory.
+    """Link a directory of the store to another path. Raises BadStoreDirectory.
 
     Files are never moved, and no directory is made where one was: its file system may be away.
     A target may be where the directory is anyway, as RocketMQ's configurations name it.
@@ -60,7 +60,7 @@ def lead(root: Path, name: str, target: str) -> None:
 
 
 def linked(root: Path, name: str) -> str:
-    """Where a directory of the store really lies, if it is a link; otherwise empty.
+    """The target of a directory of the store that is a link; otherwise empty.
 
     Raises BadStoreDirectory if there is nothing.
     """

@@ -33,7 +33,7 @@ class DiskFile(Protocol):
         """Allocate blocks for bytes [start, end): writes there cannot fail any more."""
 
     def cover_holes(self) -> None:
-        """From now on, reading a hole takes no room: where it would, a full disk ends the process.
+        """Make reading a hole need no disk space: else a full disk ends the process.
 
         `allocate` comes before any write.
         """
@@ -125,7 +125,7 @@ class Disk(Protocol):
         """Name of the directory that lies there; the log's where it does."""
 
     def linked(self, name: str) -> str:
-        """Where a directory of the store really lies, if it is a link; otherwise empty."""
+        """The target of a directory of the store that is a link; otherwise empty."""
 
     def used_bytes(self) -> tuple[int, int]:
         """Used bytes of the log's file system, and those of the store there.

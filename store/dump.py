@@ -51,7 +51,7 @@ class QueueView:
         return self.minimum + len(self.entries)
 
     def since(self, queue_offset: int) -> "QueueView":
-        """Its entries from a queue offset on."""
+        """The queue's entries from a queue offset on."""
         first = max(self.minimum, queue_offset)
         return QueueView(first, self.entries[first - self.minimum :])
 
@@ -399,7 +399,7 @@ def check(disk: Disk, options: StoreOptions) -> dict[str, Any]:
 
 
 def _floors(log: CommitLog, view: StoreView) -> dict[str, dict[int, int]]:
-    """Where the queues of deleted topics ended: their files may be gone, their records remain."""
+    """Ends of the queues of deleted topics: their files may be gone, their records remain."""
     tables = Metadata()
     changes = view.queues.get((SYSTEM_TOPIC, 0), QueueView(0)).entries
     for position, size, _ in changes:

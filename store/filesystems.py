@@ -24,13 +24,13 @@ class FileSystem:
 
     @property
     def used_ratio(self) -> float:
-        """As df shows it."""
+        """The used ratio that df shows."""
         usable = self.used_bytes + self.free_bytes
         return self.used_bytes / usable if usable else 0.0
 
 
 def file_system_of(root: Path, name: str) -> FileSystem:
-    """The one of a directory of the store. Raises OSError."""
+    """The file system of a directory of the store. Raises OSError."""
     place = root / name
     try:
         device = os.stat(place).st_dev

@@ -1,4 +1,4 @@
-"""When to flush what: RocketMQ's intervals and page counts, as a table of due times.
+"""Flush schedule: RocketMQ's intervals and page counts, as a table of due times.
 
 Time is monotonic, so jumps of the wall clock do not delay flushes.
 

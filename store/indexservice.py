@@ -72,7 +72,7 @@ class IndexFile:
 
     @property
     def header(self) -> IndexHeader:
-        """Its header, read again."""
+        """Read the file's header again."""
         return IndexHeader.read(self.file.memory)
 
     @property

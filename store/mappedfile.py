@@ -70,7 +70,7 @@ class MappedFile:
 
     @property
     def _page(self) -> int:
-        """Where the page begins that is written next."""
+        """Start of the page that is written next."""
         return self.wrote - self.wrote % PAGE
 
     @property

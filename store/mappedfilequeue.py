@@ -48,7 +48,7 @@ class MappedFileQueue:
         self.load_listed(self.disk.look(self.directory), writable)
 
     def load_listed(self, listing: Listing, writable: bool = True) -> None:
-        """As `load`, of files that were looked at."""
+        """Load files that were listed already."""
         for name, size in zip(listing.names, listing.sizes, strict=True):
             path = f"{self.directory}/{name}"
             if not (len(name) == NAME_DIGITS and name.isdecimal()):
@@ -139,7 +139,7 @@ class MappedFileQueue:
         return f"{self.directory}/{start:0{NAME_DIGITS}d}"
 
     def next_start(self, wanted: int = 0) -> int:
-        """Where the next segment starts; for the first one, `wanted` rounded down."""
+        """Start of the next segment; for the first one, `wanted` rounded down."""
         return self.files[-1].end if self.files else wanted - wanted % self.granularity
 
     def create(self, start: int) -> MappedFile:
@@ -153,7 +153,7 @@ class MappedFileQueue:
         return _growing(open_files.made(path, made), start, room)
 
     def check_room(self) -> None:
-        """To be called before writing to the last or a new segment. Raises TooManyUnsynced."""
+        """Check before writing to the last or a new segment. Raises TooManyUnsynced."""
         file = self.files[-1].file if self.files else None
         if self._open_files is not None and not (isinstance(file, LazyFile) and file.is_open):
             self._open_files.check_room()
@@ -222,7 +222,7 @@ class MappedFileQueue:
         return FlushJob(self.disk, files, directories, self.max_offset, self._newest_time(files))
 
     def _directories(self) -> list[str]:
-        """Where a new segment's name stands, and where that directory's own name does."""
+        """The directory of a new segment, and its parent."""
         return [self.directory.rpartition("/")[0], self.directory]
 
     @staticmethod

@@ -282,7 +282,7 @@ class MessageStore:
 
     @property
     def closed(self) -> bool:
-        """Not started yet, shut down or abandoned."""
+        """Whether it is not started yet, shut down or abandoned."""
         return self._closed
 
     def _release(self) -> None:
@@ -499,7 +499,7 @@ class MessageStore:
         self.lookups.born = born
 
     def calculate_filter_bits(self, bit_map_of: Callable[[str, bytes], bytes]) -> None:
-        """From now on, dispatch notes with every entry which filters want the message."""
+        """Have dispatch note with every entry which filters match the message."""
         self.dispatcher.bit_map_of = bit_map_of
 
     # -- flush, dispatch -----------------------------------------------------------------------
@@ -699,7 +699,7 @@ class MessageStore:
         return queue.entries(queue_offset, count) if queue else np.empty((3, 0), np.int64)
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """When the message at a queue offset was stored, ms; -1 where there is none."""
+        """Store time of the message at a queue offset, ms; -1 if missing."""
         if queue_offset < self.queue_range(topic, queue_id)[0]:
             return -1
         entry = self.entries(topic, queue_id, queue_offset, 1)

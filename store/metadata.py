@@ -488,7 +488,7 @@ class Snapshot:
     changes: int
 
     def tables(self) -> Json:
-        """As `Metadata.from_json` reads it."""
+        """Encode all tables as `Metadata.from_json` reads them."""
         return {
             "topics": self.topics,
             "groups": self.groups,
@@ -506,7 +506,7 @@ class Snapshot:
         }
 
     def to_bytes(self) -> bytes:
-        """As one JSON text, for a slave: `Metadata.adopt` reads it."""
+        """Encode as one JSON text, for a slave: `Metadata.adopt` reads it."""
         return json.dumps(self.tables(), separators=(",", ":")).encode()
 
 

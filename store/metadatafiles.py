@@ -66,7 +66,7 @@ class SavedEnds:
         return SavedEnds(int(value.get("endsAt", -1)), rows, int(value.get("applied", 0)))
 
     def to_json(self) -> Json:
-        """As `of` reads them."""
+        """Encode the tables as `of` reads them."""
         return {"endsAt": self.position, "ends": self.rows}
 
     def __iter__(self) -> Iterator[tuple[QueueKey, int, int]]:

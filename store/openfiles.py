@@ -75,7 +75,7 @@ class LazyFile:
             file.close()
 
     def allocate(self, end: int, start: int = 0) -> None:
-        """Have blocks for bytes [start, end). Raises OSError."""
+        """Allocate blocks for bytes [start, end). Raises OSError."""
         self._opened().allocate(end, start)
 
     def cover_holes(self) -> None:
@@ -117,7 +117,7 @@ class OpenFiles:
         self._open: deque[LazyFile] = deque()  # some may be closed or removed meanwhile
 
     def check_room(self) -> None:
-        """To be called before writing to a file that is not open. Raises TooManyUnsynced.
+        """Check before writing to a file that is not open. Raises TooManyUnsynced.
 
         Readers are not refused: the files they open can be closed again.
         """

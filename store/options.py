@@ -172,7 +172,7 @@ class StoreOptions:
 
     @property
     def paths(self) -> dict[str, str]:
-        """Where the directories of the store are to lie, by name; empty: in the store's own."""
+        """Paths of the store's directories, by name; empty: in the store's own."""
         return {
             LOG: self.path_commit_log,
             QUEUES: self.path_consume_queue,

@@ -365,7 +365,7 @@ class OsDisk:
         return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
     def inode(self, path: str) -> int:
-        """Its inode."""
+        """The file's inode."""
         try:
             return os.lstat(self._path(path)).st_ino
         except OSError:

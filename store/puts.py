@@ -69,7 +69,7 @@ class PutBatch:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Where an earlier attempt may be."""
+        """Topics in which an earlier attempt may be."""
         return (self.topic, self.waited_in) if self.waited_in else (self.topic,)
 
 
@@ -150,7 +150,7 @@ class Puts:
         self.light = LightPuts(log, options.max_lmq_consume_queue_num)
 
     def put(self, batch: PutBatch, wall_ms: WallMs) -> PutResult:
-        """As `MessageStore.put`, of a store that may be written."""
+        """`MessageStore.put` of a writable store."""
         try:
             self._check(batch)
             light = self.light.places(batch.light_queues, self.ends) if batch.light_queues else []
@@ -188,7 +188,7 @@ class Puts:
         return result
 
     def put_singles(self, singles: Singles, wall_ms: WallMs) -> SinglesResult:
-        """As `MessageStore.put_singles`, of a store that may be written."""
+        """`MessageStore.put_singles` of a writable store."""
         try:
             self._check_singles(singles)
             where, offsets = self._append_singles(singles, wall_ms)
@@ -213,7 +213,7 @@ class Puts:
         singles.columns.check(self._options.max_message_size)
 
     def _append_singles(self, singles: Singles, wall_ms: WallMs) -> tuple[Appended, list[int]]:
-        """Where they are in the log, and the queue offset of each."""
+        """Append them; return their log offsets, and the queue offset of each."""
         following: dict[int, int] = {}
         offsets: list[int] = []
         for queue_id in singles.queue_ids:

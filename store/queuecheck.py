@@ -64,7 +64,7 @@ def _fault(queue: ConsumeQueue | None, end: QueueEnd, position: int, log_min: in
 
 
 def _disorder(queue: ConsumeQueue, start: int, position: int) -> str:
-    """What is wrong with the entries that were put after a note."""
+    """The first error in the entries that were put after a note."""
     first = at = start // ENTRY_BYTES
     before: int | None = None  # where the record of the entry before ends
     while (table := queue.entries(at, ENTRIES_AT_ONCE)).shape[1]:

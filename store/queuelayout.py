@@ -23,6 +23,6 @@ class QueueLayout:
         assert self.file_bytes > 0, "no entry lies in an empty file"
 
     def directory(self, key: QueueKey) -> str:
-        """Of one queue's files."""
+        """The directory of one queue's files."""
         topic, queue_id = key
         return f"{self.root}/{topic}/{queue_id}"

@@ -52,7 +52,7 @@ _ROW = struct.Struct(">iqqqqqqQ")
 
 
 class QueueEnd(NamedTuple):
-    """What is noted of one queue."""
+    """A queue's end in the note."""
 
     first_start: int
     first_file_phy: int
@@ -320,7 +320,7 @@ def put_block(file: DiskFile, at: int, position: int, index_end: int, rows: Iter
 
 
 def parse(data: bytes) -> tuple[Noted, dict[QueueKey, bytes], int] | None:
-    """What the blocks say, the row of each queue, and where they end; None if there is none."""
+    """Parse the blocks: the row of each queue, and their end; None if there is none."""
     if data[: len(MAGIC)] != MAGIC:
         return None
     at = _BLOCKS_AT

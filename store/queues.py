@@ -127,7 +127,7 @@ class ConsumeQueues:
         self.changed.add(key)
 
     def reach(self, key: QueueKey, floor: int) -> None:
-        """Have a queue end at an offset at least: all before it was given. Raises OSError."""
+        """Extend a queue's end to an offset at least: all before it is used. Raises OSError."""
         queue = self.table.get(key)
         if floor and (queue is None or queue.max_offset < floor):
             self.get_or_make(*key).end_at_least(floor)
@@ -263,7 +263,7 @@ class ConsumeQueues:
         self.flushed(queues)
 
     def take_for_unsynced(self) -> None:
-        """As `sync`, but by the next flushes, and only for queues that do not match the note."""
+        """Have the next flushes sync queues that do not match the note."""
         for key, queue in self.table.items():
             if key in self.trusted or not queue.files.files:
                 continue

@@ -23,7 +23,7 @@ EMPTY_TABLE: I64 = np.empty((decode.OUT_COLUMNS, 0), np.int64)
 
 
 class GetMessageStatus(enum.Enum):
-    """What a read found, under RocketMQ's names."""
+    """Result of a read, under RocketMQ's names."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"

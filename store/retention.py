@@ -30,7 +30,7 @@ MANUAL_ROUNDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What one round removed, and how full the disk was.
+    """Files removed by one round, and the disk's usage.
 
     unexpired: those of the segments that went before their time, because the disk was too full.
     """
@@ -118,7 +118,7 @@ class Retention:
 
     @property
     def is_full(self) -> bool:
-        """Nothing can be stored now."""
+        """Whether the disk is too full to store anything."""
         return self.refused or self.flags.has(RunningFlags.DISK_FULL)
 
     @property

@@ -41,7 +41,7 @@ class BrokerRole(enum.Enum):
 
 
 class FlushDiskType(enum.Enum):
-    """When a put is answered: after it is on disk, or before."""
+    """Whether a put is answered after it is on disk, or before."""
 
     SYNC_FLUSH = "SYNC_FLUSH"
     ASYNC_FLUSH = "ASYNC_FLUSH"

@@ -71,7 +71,7 @@ class WholeRecords:
         self._result: I64 = np.zeros(2, np.int64)
 
     def find(self, start: int, data: U8, seen: Seen) -> Whole:
-        """What bytes begin with that belong at an offset of the log.
+        """Find the whole records at the start of bytes for an offset of the log.
 
         seen: called with tables of the records found (see `store.kernels.scan`), which it may not
         keep; positions in them are those in `data`. What it raises is raised.

@@ -313,7 +313,7 @@ class Admin:
     async def track(
         self, topic: str, queue_id: int, queue_offset: int, *, group: str | None = None
     ) -> Mapping[str, TrackState]:
-        """What became of a message in every consumer group, by its name.
+        """States of a message in every consumer group, by its name.
 
         Raises NoSuchMessage, UnknownTopic.
 
@@ -371,7 +371,7 @@ class Admin:
         names: Sequence[str],
         make: Callable[[str, Connection, float], Awaitable[T]],
     ) -> list[T]:
-        """What replica groups answer; a topic may be in some of them only."""
+        """Answers of replica groups; a topic may be in some of them only."""
 
         async def one(name: str) -> T | UnknownTopic:
             try:
@@ -607,7 +607,7 @@ class Admin:
             await self._everywhere(_committing(request), groups=[name])
 
     async def node_status(self) -> NodeStatus:
-        """What the node says of itself: the one that the client was given, or the first of them
+        """Status of a node: the one that the client was given, or the first of them
         that answers."""
         request = wire.NodeStatusRequest()
         reply: wire.NodeStatusReply = await self._connection.call(
@@ -741,7 +741,7 @@ async def status_of(
     runtime: Runtime = MACHINE,
     raised: tuple[type[DuologError], ...] = REFUSED,
 ) -> NodeStatus | None:
-    """What a node says of itself, None if it does not answer in time. Raises as `ask_one`."""
+    """A node's status, None if it does not answer in time. Raises as `ask_one`."""
     request = wire.NodeStatusRequest()
     reply = await ask_one(
         endpoint,
@@ -756,7 +756,7 @@ async def status_of(
 async def status_or_refusal(
     endpoint: str, seconds: float, runtime: Runtime = MACHINE
 ) -> NodeStatus | DuologError | None:
-    """As `status_of`; the error of a node that answers, and refuses to say it."""
+    """`status_of`; or the error of a node that answers with a refusal."""
     try:
         return await status_of(endpoint, seconds, runtime, (*REFUSED, NotMaster))
     except DuologError as error:
@@ -775,7 +775,7 @@ async def topics_at(
 
 
 async def _cluster_as_told_by(master: str, runtime: Runtime) -> ClusterStatus | None:
-    """What a master says of the cluster, None if it does not answer in time."""
+    """A master's view of the cluster, None if it does not answer in time."""
     request = wire.ClusterStatusRequest()
     reply = await ask_one(
         master,
@@ -801,7 +801,7 @@ def _committing(
 
 
 def joined(replies: Sequence[ClusterStatus]) -> ClusterStatus:
-    """What several nodes (each the first of its reply) said of a cluster, the best of each node."""
+    """Merge several nodes' views of a cluster: the best of each node (first in its own reply)."""
     best: dict[tuple[str, str], tuple[int, NodeStatus]] = {}
     for reply in replies:
         for number, node in enumerate(reply.nodes):

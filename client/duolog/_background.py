@@ -188,7 +188,7 @@ async def together() -> AsyncIterator[asyncio.TaskGroup]:
 
 
 async def all_of(*works: Coroutine[Any, Any, T]) -> list[T]:
-    """What several calls come to; the first error ends the others, and is raised as it is."""
+    """Results of several calls; the first error cancels the others, and is raised as it is."""
     async with together() as tasks:
         made = [tasks.create_task(work) for work in works]
     return [task.result() for task in made]

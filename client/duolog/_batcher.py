@@ -156,7 +156,7 @@ class Batcher:
     def send(
         self, filling: Filling, body: bytes, text: bytes, deadline: float
     ) -> Awaitable[Receipt]:
-        """Have a message stored; awaiting what it returns raises as `Producer.send`."""
+        """Store a message; awaiting what it returns raises as `Producer.send`."""
         loop = self.running_loop()
         if not filling.running and self._linger <= 0 and filling.crowd < CROWD:
             with self.lock:
@@ -262,7 +262,7 @@ class Batcher:
             self._roomy.pop(posting, None)
 
     def filling_of(self, topic: str, slot: Slot | None, terms: Terms) -> Filling:
-        """Where messages for a queue and on terms go."""
+        """The open batch for a queue and terms."""
         plain = slot is None and terms is PLAIN
         found = self._plain.get(topic) if plain else self._fillings.get((topic, slot, terms))
         if found is not None:
@@ -289,7 +289,7 @@ class Batcher:
             )
 
     def hold(self, filling: Filling, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have some work see to what waits in a filling; it ends with `leave`."""
+        """Hold a filling for some work, until `leave`."""
         self._run(filling)
         self._call(lambda: self._closed or self._draining.start(work()))
 

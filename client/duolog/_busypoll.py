@@ -123,7 +123,7 @@ def _quotas(groups: Path, own: Path) -> Iterator[float]:
 
 
 def _directories(groups: Path, own: Path) -> Iterator[Path]:
-    """Of the control groups that this process is in, from the outermost one on.
+    """The directories of this process's control groups, outermost first.
 
     A container sees its own one as the outermost, and may name one that it does not see.
     """

@@ -29,7 +29,7 @@ class Caller:
 
     @staticmethod
     def of(option: Callable[[str], str]) -> "Caller":
-        """As Spark's options say; one that is not given is empty. Raises BadRequest, naming one."""
+        """Read Spark's options; one that is not given is empty. Raises BadRequest, naming one."""
         user, password, file = (option(name) for name in ("user", "password", "passwordFile"))
         if password and file:
             raise BadRequest("give one of the options 'password' and 'passwordFile'")
@@ -46,7 +46,7 @@ class Caller:
         return {name: value for name, value in found.items() if value}
 
     def with_password(self) -> "Caller":
-        """With what the file has now. Raises BadRequest."""
+        """Read the password from its file. Raises BadRequest."""
         if not self.password_file:
             return self
         return replace(self, password=password_in(self.password_file), password_file="")

@@ -300,7 +300,7 @@ class Client:
         return self._router.replicas(group)
 
     async def status_of(self, endpoint: str) -> NodeStatus | None:
-        """What one node says of itself, None if it does not answer at once."""
+        """One node's status, None if it does not answer at once."""
         return await status_of(endpoint, AT_ONCE, self._router.runtime)
 
     async def topics_at(self, endpoint: str, names: Sequence[str]) -> list[TopicDescription]:
@@ -343,5 +343,5 @@ class Client:
 
 
 def runtime_of(client: Client) -> Runtime:
-    """What a client runs on, to ask single nodes as the same user."""
+    """A client's runtime, to ask single nodes as the same user."""
     return client._router.runtime

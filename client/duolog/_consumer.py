@@ -205,7 +205,7 @@ class Consumer:
     async def _next(
         self, take: Callable[[GroupReader], T | None], timeout: float | None
     ) -> T | None:
-        """What one of the readers has, in turn; waits where none has anything."""
+        """The next message of the readers, in turn; waits if none has one."""
         self._polled = True
         for reader in self._readers.values():
             reader.consume_handed()
@@ -256,7 +256,7 @@ class Consumer:
     async def send_back(
         self, message: Message, *, delay_level: int = 0, max_attempts: int = 0
     ) -> str:
-        """This message could not be consumed now: the group gets it again later.
+        """Reject this message: the group gets it again later.
 
         It comes from the group's retry topic, to any member, with one more of `reconsume_times`;
         after the last attempt it is a dead letter. The original counts as consumed as usual:

@@ -9,7 +9,7 @@ from duolog._start import Start
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumption:
-    """What is the same in all replica groups: see `Client.consumer`.
+    """Settings shared by all replica groups: see `Client.consumer`.
 
     commit_interval: seconds between commits. session: seconds of silence after which the group goes
     on without the consumer. timeout: seconds of one call. begun: topics that the group reads in

@@ -1,4 +1,4 @@
-"""What administration is answered: topics, consumer groups, messages found, nodes, the cluster.
+"""Answers to administration: topics, consumer groups, messages found, nodes, the cluster.
 
 Values only; `_fromwire.py` makes them from what the nodes send. Times named `..._time_ms` are
 milliseconds since 1970. A `queue offset` is a message's index in its queue, a `log offset` a byte
@@ -130,7 +130,7 @@ class QueueOffset:
 
 
 class TrackState(StrEnum):
-    """What became of a message in a consumer group."""
+    """State of a message in a consumer group."""
 
     WAITING = "WAITING"  # the group has not got to it
     IN_FLIGHT = "IN_FLIGHT"  # a consumer has it
@@ -162,7 +162,7 @@ class TrackStep:
 
 @dataclass(frozen=True, slots=True)
 class GroupTrack:
-    """What a consumer group did with a message.
+    """A consumer group's work on a message.
 
     Attributes:
         group: its name.
@@ -247,7 +247,7 @@ class LogEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Mastership:
-    """Who led an epoch.
+    """A mastership: the master of one epoch.
 
     Attributes:
         epoch: number of the epoch.
@@ -387,7 +387,7 @@ class ReplicationStatus:
 
 @dataclass(frozen=True, slots=True)
 class LocalStore:
-    """Where a node's store lies.
+    """Location of a node's store.
 
     Who finds this directory under this path, in this run of the system, is on the node's machine.
 
@@ -405,7 +405,7 @@ class LocalStore:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What a node says of itself, or another one of it.
+    """Status of a node, reported by itself or by another node.
 
     Attributes:
         name: its name in its replica group.

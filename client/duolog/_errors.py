@@ -90,7 +90,7 @@ class Throttled(Busy):
 
 
 class BufferFull(Retryable):
-    """What was posted and not yet answered fills the producer's buffer; this one was not taken."""
+    """Unanswered posts fill the producer's buffer; this message was not taken."""
 
 
 class Fatal(DuologError):

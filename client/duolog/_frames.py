@@ -170,7 +170,7 @@ class FrameReader:
         return self._end > self._begin
 
     def widen(self) -> None:
-        """Have as much room as is usual, from now on; between two frames."""
+        """Grow the buffer to its usual size; between two frames."""
         if len(self._base) >= BASE_BYTES:
             return
         held = self._view[self._begin : self._end]
@@ -186,7 +186,7 @@ class FrameReader:
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
-        """So many bytes were put there."""
+        """Take so many bytes that were put into the buffer."""
         self._end += count
 
     def next(self) -> Frame | None:
@@ -225,7 +225,7 @@ class FrameReader:
         self.whole = whole
 
     def _begin_long(self) -> None:
-        """Have memory for the long frame that has begun."""
+        """Allocate memory for the long frame that has begun."""
         held = self._view[self._begin : self._end]
         self._view, self._has_long = frame_memory(self.whole), True
         self._view[: len(held)] = held
@@ -264,7 +264,7 @@ def message_parts(
 
 
 class Welcome(NamedTuple):
-    """What a node says of a connection."""
+    """A node's answer to the hello."""
 
     version: int
     frame_bytes_max: int
@@ -272,7 +272,7 @@ class Welcome(NamedTuple):
 
 
 def hello(key: bytes) -> bytes:
-    """What a client begins with. key: as the node's route told it."""
+    """Encode a client's hello. key: from the node's route."""
     return frame(Kind.HELLO, payload=_HELLO.pack(CLIENT_MAGIC, VERSION, key))
 
 
@@ -287,13 +287,13 @@ def read_hello(found: Frame) -> tuple[int, bytes]:
 
 
 def welcome(frame_bytes_max: int, calls_max: int) -> bytes:
-    """What a node answers."""
+    """Encode a node's answer to the hello."""
     payload = _WELCOME.pack(NODE_MAGIC, VERSION, frame_bytes_max, calls_max)
     return frame(Kind.WELCOME, payload=payload)
 
 
 def read_welcome(found: Frame) -> Welcome:
-    """What a node answered. Raises FrameError, also where it sent the client away."""
+    """Parse a node's answer. Raises FrameError, also if it refused the client."""
     if found.kind == Kind.GOAWAY:
         raise FrameError(text_of(found))
     if found.kind != Kind.WELCOME or len(found.payload) < _WELCOME.size:

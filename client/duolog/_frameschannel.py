@@ -39,7 +39,7 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def _error(status: Status) -> grpc.aio.AioRpcError:
-    """As gRPC raises it."""
+    """The error that gRPC would raise."""
     code, details, trailing = status
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailing), details)
 
@@ -330,7 +330,7 @@ class FramesChannel(asyncio.BufferedProtocol):
         self._break(f"the connection to the node broke ({exc or 'it was closed'})")
 
     def _break(self, reason: str) -> None:
-        """Nothing comes any more."""
+        """Fail all calls: the connection is lost."""
         error = Unavailable(reason)
         self._fail(error)
         if not self._greeted.done():
@@ -447,7 +447,7 @@ class FramesChannel(asyncio.BufferedProtocol):
         return number
 
     def _too_long(self, size: int) -> grpc.aio.AioRpcError:
-        """As gRPC raises for a message over the node's limit."""
+        """The error of gRPC for a message over the node's limit."""
         text = f"a message of {size} bytes; the node's limit is {self._bytes_max}"
         return _error((grpc.StatusCode.RESOURCE_EXHAUSTED, text, ()))
 
@@ -544,7 +544,7 @@ class FramesChannel(asyncio.BufferedProtocol):
         self._write(frames.message_frame(Kind.MESSAGE, number, data))
 
     def send_more(self, number: int, count: int) -> None:
-        """So many messages of a stream were taken."""
+        """Grant credit for so many messages taken from a stream."""
         self._write(frames.frame(Kind.MORE, number, count))
 
     def give_up(self, number: int) -> None:

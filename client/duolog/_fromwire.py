@@ -1,4 +1,4 @@
-"""The one conversion of what nodes send into the SDK's descriptions."""
+"""Converts nodes' answers into the SDK's descriptions."""
 
 from collections.abc import Iterable, Mapping
 
@@ -89,7 +89,7 @@ def offsets_of(reply: wire.OffsetsReply) -> list[QueueOffset]:
 
 
 def states_of(replies: Iterable[wire.TrackReply]) -> Mapping[str, TrackState]:
-    """What became of a message, by consumer group."""
+    """States of a message, by consumer group."""
     return {
         row.group: TrackState(wire.TrackState.Name(row.state))
         for reply in replies

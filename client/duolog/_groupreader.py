@@ -122,12 +122,12 @@ class GroupReader:
             await self._reading.close()
 
     def forget_handed(self) -> None:
-        """What was handed out last does not count as consumed."""
+        """Do not count the last handed-out messages as consumed."""
         self._settle()
         self._handed = None
 
     def take_back(self) -> None:
-        """What was handed out last did not reach the user, and is handed out again."""
+        """Hand out the last messages again: they did not reach the user."""
         self._settle()
         if self._handed is None:
             return
@@ -230,7 +230,7 @@ class GroupReader:
         self._read_from({queue: starts[queue] for queue in queues})
 
     async def _known(self, queues: list[Queue]) -> dict[Queue, int]:
-        """Where the group is, or begins from now on, in all queues of their topics."""
+        """The group's offsets, committed or its start, in all queues of their topics."""
         found: dict[Queue, int] = {}
         early = [queue for queue in queues if queue[0] in self._begun]
         others = [queue for queue in queues if queue[0] not in self._begun]
@@ -429,7 +429,7 @@ class GroupReader:
         self._seek({queue: offset})
 
     def _seek(self, starts: dict[Queue, int]) -> None:
-        """What was handed out last of these queues does not count as consumed."""
+        """Do not count the last messages of these queues as consumed."""
         self._settle()
         if self._handed is not None and self._handed[0] in starts:
             self._handed = None

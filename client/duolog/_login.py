@@ -1,4 +1,4 @@
-"""Who a client is: a user with a password, told with every call over gRPC.
+"""Credentials of a client: a user with a password, sent with every call over gRPC.
 
 Rules: the password leaves this module only inside the metadata of calls; no text, `repr` or error
 shows it. Calls over frames carry nothing: the key that a node gives for them stands for the user.

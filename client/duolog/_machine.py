@@ -1,4 +1,4 @@
-"""This machine: what tells whether a directory that a node names is the one found here."""
+"""Identity of this machine: whether a node's directory is the one found here."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """What tells two runs of this system apart; empty if the system does not say."""
+    """Id of this boot of the system; empty if unknown."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

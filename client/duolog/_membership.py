@@ -26,7 +26,7 @@ LEAVE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a member reads.
+    """A member's share of queues.
 
     pending: more is meant for it, and still held by another member. forfeited: what it read before,
     and others may read by now: it was silent for a session, or the node says so.
@@ -46,7 +46,7 @@ class Membership(Protocol):
         """Tell that we live and what we read; answers with what we are to read."""
 
     async def offsets(self, queues: Sequence[Queue], start: Start | None) -> dict[Queue, int]:
-        """Where the group is, or begins from now on: a group without offsets at `start`.
+        """The group's offsets; a group without offsets begins at `start`.
 
         None: it does not begin now.
         A queue of which nothing is known is missing, or negative: its reader commits where it

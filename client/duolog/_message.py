@@ -1,4 +1,4 @@
-"""What a consumer gets: batches of columns, and messages as views into them."""
+"""Consumed messages: batches of columns, and messages as views into them."""
 
 from array import array
 from collections.abc import Iterator
@@ -263,5 +263,5 @@ class Message:
         return self.properties.get("UNIQ_KEY", "")
 
     def __repr__(self) -> str:
-        """Where it is, and how large."""
+        """Its position and size."""
         return f"Message({self.topic}/{self.queue_id}@{self.queue_offset}, {len(self.body)} bytes)"

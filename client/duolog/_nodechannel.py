@@ -39,12 +39,12 @@ class Channel(Protocol):
 
 
 class NodeChannel(Channel, Protocol):
-    """What the SDK uses of a node."""
+    """A channel to a node, as the SDK uses it."""
 
     async def append(
         self, request: wire.AppendRequest, bodies: bytes, deadline: float
     ) -> wire.AppendReply:
-        """Have a batch appended; those that are sent one after the other arrive so.
+        """Append a batch; those that are sent one after the other arrive so.
 
         request: without bodies; its id is unique. bodies: the column. deadline: by the
         loop's clock. Raises TimeoutError; Unavailable if the connection breaks.
@@ -85,7 +85,7 @@ BROKEN = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError, Unavail
 
 
 class Appending(Protocol):
-    """What is used of an open call of Append."""
+    """An open call of Append."""
 
     async def write(self, request: wire.AppendRequest) -> None:
         """Send a request."""

@@ -54,7 +54,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class PartOfPage(Generic[T]):
-    """What one replica group answered: its rows, and the rest as of `Page`."""
+    """One replica group's answer: its rows, and the rest as of `Page`."""
 
     rows: Sequence[T]
     total: int

@@ -102,12 +102,12 @@ class Posting:
         return self.texts[place] if place < len(self.texts) else b""
 
     def deadline_of(self, place: int) -> float:
-        """When a message has to be answered."""
+        """A message's deadline."""
         return self._deadlines[bisect_right(self._firsts, place) - 1]
 
     @property
     def last_deadline(self) -> float:
-        """When all of them have to be answered."""
+        """The last of their deadlines."""
         return max(self._deadlines, default=0.0)
 
     def take(self) -> tuple[list[bytes], list[bytes], float]:
@@ -163,7 +163,7 @@ class Posting:
         self.failed(unconfirmed.error("the producer was closed"))
 
     def fail_some(self, errors: dict[int, Exception]) -> None:
-        """Some of them may not be stored, by place; the others continue."""
+        """Fail some of them, by place; the others continue."""
         self._apart.update(errors)
         awaited = [one for one, place in self._awaited.items() if place in errors]
         if self.sendings:
@@ -176,7 +176,7 @@ class Posting:
     # -- the end -------------------------------------------------------------------------------
 
     def stored(self, parts: list[Part], lost: list[Lost], producer_id: bytes) -> None:
-        """What was sent is stored, but for some that may not be. Places count what was sent."""
+        """Settle sent messages as stored, except some by place among the sent."""
         if self.ended:
             return  # the time of all was over before
         self._parts, self._producer_id = parts, producer_id
@@ -233,11 +233,11 @@ class Posting:
         self._call_back(told)
 
     def _forget(self) -> None:
-        """What was only needed to send them."""
+        """Drop what only sending needed."""
         self.bodies, self.texts, self._firsts, self._deadlines = [], [], [], []
 
     def _answer(self, sends: "dict[int, asyncio.Future[Receipt]]") -> None:
-        """Their sender continues, or was cancelled: then an error is not reported."""
+        """Resume the waiting sender; an error is dropped if it was cancelled."""
         if not (self.lost_any or len(self._parts) > 1):  # the usual case, made short
             receipt, producer_id = self._parts[0].receipt, self._producer_id
             for place, future in sends.items():
@@ -287,7 +287,7 @@ class Posting:
     # -- what is known -------------------------------------------------------------------------
 
     def where(self, place: int) -> "tuple[Posting, int]":
-        """Where a message is now that came here."""
+        """The current place of a message that came here."""
         moved = self._moved.get(place)
         return (self, place) if moved is None else moved.at
 
@@ -316,7 +316,7 @@ class Posting:
         return error
 
     def receipt_of(self, place: int) -> Receipt:
-        """Where a message is stored. Raises why it may not be."""
+        """A message's receipt. Raises its error."""
         error = self.error_of(place)
         if error is not None:
             raise error.with_traceback(None)
@@ -383,7 +383,7 @@ class Posted:
         return posting.error_of(place) if posting.knows(place) else None
 
     def receipt(self) -> Receipt:
-        """Where it is stored. Raises as `Producer.send`; BlockingIOError while it is not done."""
+        """The message's receipt. Raises as `Producer.send`; BlockingIOError until it is done."""
         posting, place = self.at
         if not posting.knows(place):
             raise BlockingIOError("it is not known yet what became of the message")

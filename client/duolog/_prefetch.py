@@ -1,4 +1,4 @@
-"""What a reader fetched ahead and what the node may still send it: queues, batches and credit.
+"""Prefetching of a reader, and credit for the node: queues, batches and credit.
 
 The one owner of all three. Pure: it says what to tell the node (`command`) and never does so; no
 clock, no IO. Its rules, whatever order calls come in:
@@ -102,7 +102,7 @@ class Prefetch:
 
     @property
     def queues(self) -> set[Queue]:
-        """What is read now."""
+        """The queues that are read now."""
         return set(self._cursors)
 
     def reads(self, queue: Queue) -> bool:
@@ -197,7 +197,7 @@ class Prefetch:
         return self._ready[0], 0 if self._taking is None else self._taking.taken
 
     def messages(self) -> Iterator[Message]:
-        """What is left of the first batch; what is taken from it is given to the user.
+        """The rest of the first batch; taken messages belong to the user.
 
         It ends early where the batch is no longer to be read.
         """
@@ -206,14 +206,14 @@ class Prefetch:
         return self._taking.messages
 
     def given(self) -> Given | None:
-        """What was taken from `messages` since the last call, None for nothing."""
+        """Messages taken from `messages` since the last call, None for none."""
         if self._taking is not None:
             self._note(self._taking.taken)
         given, self._given = self._given, None
         return given
 
     def _note(self, used: int) -> None:
-        """So many messages of the first batch were given to the user."""
+        """Note that so many messages of the first batch went to the user."""
         count = used - self._noted
         if not count:
             return

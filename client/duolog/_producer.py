@@ -139,7 +139,7 @@ class Producer:
 
     @property
     def producer_id(self) -> bytes:
-        """What tells its messages from those of all others."""
+        """The producer's unique id."""
         return self._sender.producer_id
 
     # -- single sends --------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Where messages were stored: what a producer is answered."""
+"""Receipts: positions of stored messages, a producer's answer."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ class Unconfirmed:
 
 
 class Receipt:
-    """Where a message was stored."""
+    """Position of a stored message."""
 
     # A view: a receipt is made for each message, and few are read. No constructor: see Posted.
     __slots__ = ("_part", "_place", "_producer_id")
@@ -115,7 +115,7 @@ def unique_key(producer_id: bytes, sequence: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BatchReceipt:
-    """Where a batch was stored: one part per request, in the order of its messages."""
+    """Positions of a stored batch: one part per request, in the order of its messages."""
 
     count: int
     parts: tuple["Part", ...]
@@ -143,7 +143,7 @@ class Part:
     group: str = ""
 
     def receipt(self, k: int, producer_id: bytes) -> Receipt:
-        """Where the k-th of its messages is."""
+        """Position of the k-th of its messages."""
         made = Receipt()
         made._part = self
         made._place = k
@@ -154,7 +154,7 @@ class Part:
 def parts_of(
     request: wire.AppendRequest, reply: wire.AppendReply, group: str, count: int, first: int
 ) -> list[Part]:
-    """Where the messages [first, first + count) of a batch are, by the answer to their request."""
+    """Positions of the messages [first, first + count) of a batch, from an answer."""
     parts = []
     done = 0
     status = _STATUS_NAMES[reply.status]

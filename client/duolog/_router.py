@@ -33,7 +33,7 @@ class Router:
 
     @property
     def seed(self) -> Connection:
-        """To whichever of the given nodes answers."""
+        """A connection to any of the given nodes."""
         return self._seed
 
     async def groups(self, timeout: float) -> list[str]:
@@ -91,7 +91,7 @@ class Router:
         self._fresh_until = asyncio.get_running_loop().time() + seconds
 
     async def reach(self, group: str, timeout: float) -> Connection:
-        """As `connection`, also as the first call of a client, or of a group that is new.
+        """`connection`, also for a client's first call, or a new group.
 
         Raises as `groups` and `connection`.
         """
@@ -101,7 +101,7 @@ class Router:
         return self.connection(group)
 
     def connection(self, group: str) -> Connection:
-        """To a group's master, as far as it is known: see `reach`.
+        """A connection to a group's master, if known: see `reach`.
 
         Raises UnknownTopic for a group that no node told of, Unavailable for one that has no node
         with an address now.
@@ -154,7 +154,7 @@ class Router:
         return Connection((found.endpoint, *others), self.runtime)
 
     def slaves(self, group: str) -> Connection:
-        """To a slave of a group, in sync if one is; to its master if there is none."""
+        """A connection to a slave of a group, preferably in sync; else to its master."""
         known = self._slaves.get(group)
         if known is None:
             given = self.connection(group).endpoints

@@ -1,4 +1,4 @@
-"""What a client takes from where it runs: channels to nodes, chance, the wall clock.
+"""A client's environment: channels to nodes, chance, the wall clock.
 
 Rules: producers, consumers and sinks open channels, draw by chance and read the wall clock through
 this only, so that the simulator runs them as they are. Monotonic time is the event loop's.
@@ -46,7 +46,7 @@ def _dial(endpoint: str) -> grpc.aio.Channel:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Where a client runs.
+    """A client's environment.
 
     Attributes:
         dial: opens a channel to an endpoint.

@@ -118,7 +118,7 @@ class Sender:
         self._round = itertools.count()
 
     async def send(self, batch: Batch, seconds: float) -> list[Part]:
-        """Have a batch stored within `seconds`. Raises as `Producer.send`."""
+        """Store a batch within `seconds`. Raises as `Producer.send`."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         deadline = now + seconds
@@ -324,7 +324,7 @@ class _Delivery:
         )
 
     async def _go_elsewhere(self) -> None:
-        """To another replica group, where there is one with queues of the topic."""
+        """Move to another replica group with queues of the topic, if there is one."""
         other = await self._sender.elsewhere(self._batch.topic, self._group, self._left)
         if other is not None:
             self._group, self._request.queue_id = other

@@ -19,7 +19,7 @@ STAGED_BYTES_MAX = (4 << 20) - (64 << 10)
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """What a sink has published so far."""
+    """Published state of a sink."""
 
     batch: int  # the last number
     batches: int
@@ -119,7 +119,7 @@ class Sink:
         return bool(reply.before)
 
     async def state(self) -> SinkState | None:
-        """What was published so far, None for nothing. Raises Timeout, Unavailable."""
+        """The last published batch, None for none. Raises Timeout, Unavailable."""
         request = wire.SinkStateRequest(sink=self.name)
         connection = self._router.connection(self.group)
         reply: wire.SinkStateReply = await self._patiently(

@@ -48,7 +48,7 @@ _MADE = create_key("duolog.processing")
 
 
 def context_from(span: Span) -> TraceContext | None:
-    """What a message carries of a span; None if the span is of no trace."""
+    """A span's context for a message; None if the span has no trace."""
     found = span.get_span_context()
     if not found.is_valid:
         return None
@@ -110,7 +110,7 @@ class Sending:
         _end(self._span, error=error)
 
     def __enter__(self) -> "Sending":
-        """On their way."""
+        """The messages are on their way."""
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

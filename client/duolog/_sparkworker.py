@@ -1,4 +1,4 @@
-"""What tasks do for the Python process that Spark runs them in."""
+"""Set-up of the Python process in which Spark runs tasks."""
 
 import gc
 

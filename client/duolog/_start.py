@@ -1,4 +1,4 @@
-"""Where in a queue one starts: at its earliest or latest message, or at a time."""
+"""Start positions in a queue: its earliest or latest message, or a time."""
 
 from enum import StrEnum
 
@@ -30,7 +30,7 @@ def set_start(request: wire.OffsetAtTimeRequest | wire.ResetGroupRequest, at: St
 
 
 def start_of(request: wire.OffsetAtTimeRequest | wire.ResetGroupRequest) -> Start | int:
-    """What `set_start` set. Raises BadRequest where it is neither an end nor a time."""
+    """Read back `set_start`'s field. Raises BadRequest if it is neither an end nor a time."""
     if request.HasField("time"):
         if request.time < 0:
             raise BadRequest(f"time is {request.time} ms; it must not be negative")

@@ -1,4 +1,4 @@
-"""What a producer asks of a node beside storing a batch."""
+"""Terms of a send: delay, transaction, origin, expected offset."""
 
 from dataclasses import dataclass, replace
 
@@ -25,7 +25,7 @@ class Terms:
     def of(
         delay: float | None, deliver_at: int | None, delay_level: int | None, wall_ms: int
     ) -> "Terms":
-        """What a caller asks for now. Raises BadRequest for more than one of them."""
+        """Terms for a caller's delay. Raises BadRequest for more than one of them."""
         given = [word for word in (delay, deliver_at, delay_level) if word is not None]
         if not given:
             return PLAIN

@@ -77,7 +77,7 @@ class Tls:
 
 
 def tls_of(tls: Tls | bool | None) -> Tls | None:
-    """What a client is given: True stands for the system's authorities."""
+    """The TLS settings of a client: True stands for the system's authorities."""
     if isinstance(tls, Tls):
         return tls
     return Tls() if tls else None

@@ -58,7 +58,7 @@ class TopicCache:
         return group in self._ends
 
     async def learn_end(self, group: str, topic: str, timeout: float) -> None:
-        """Have a node tell, once, up to where a group's log is confirmed."""
+        """Ask a node, once, up to where a group's log is confirmed."""
         if group not in self._ends:
             await self._queues(group, topic, timeout, create=True)
 
@@ -80,12 +80,12 @@ class TopicCache:
         )
 
     def at_hand(self, topic: str, now: float) -> list[Slot]:
-        """What `slots` says without asking, by any thread; empty where it would ask."""
+        """The cached result of `slots`, for any thread; empty where it would ask."""
         until, slots = self._known.get(topic, _UNKNOWN)
         return slots if now < until else []
 
     async def _ask(self, topic: str, timeout: float, create: bool) -> list[Slot]:
-        """As `slots`; a topic is unknown only where every group of the cluster says so."""
+        """Ask nodes for `slots`; a topic is unknown only if every group says so."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         back_off = BackOff(self._router.runtime.chance)
@@ -142,7 +142,7 @@ class TopicCache:
     async def _answers(
         self, groups: list[str], topic: str, timeout: float, create: bool
     ) -> list[int | Exception | None]:
-        """What each group says, None where it said nothing in time.
+        """Each group's answer, None where none came in time.
 
         A dead one does not delay callers that got queues from another one.
         """
@@ -178,7 +178,7 @@ class TopicCache:
     async def slot(
         self, topic: str, queue_id: int, group: str | None, timeout: float
     ) -> tuple[str, int]:
-        """The one queue that a user named. Raises UnknownTopic where the name fits several."""
+        """The queue that a user named. Raises UnknownTopic where the name fits several."""
         groups = await self._router.groups(timeout)
         if group is None and len(groups) > 1:
             groups = sorted({name for name, _ in await self.slots(topic, timeout)})

@@ -34,7 +34,7 @@ class TraceContext:
 
     @property
     def traceparent(self) -> str:
-        """As W3C writes it."""
+        """W3C's traceparent header."""
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.flags:02x}"
 
     def added_to(self, text: bytes) -> bytes:

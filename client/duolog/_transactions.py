@@ -63,7 +63,7 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class UndecidedMessage:
-    """What a checker is asked about."""
+    """A half message that a checker decides."""
 
     topic: str
     body: bytes
@@ -99,7 +99,7 @@ class _Ending:
         return future
 
     def take(self) -> "tuple[list[int], list[asyncio.Future[None]]]":
-        """As many as one request may name: half messages, futures."""
+        """Take as many as one request may name: half messages, futures."""
         halves, self.halves = self.halves[:ENDS_MAX], self.halves[ENDS_MAX:]
         futures, self.futures = self.futures[:ENDS_MAX], self.futures[ENDS_MAX:]
         self.weak = ""
@@ -256,7 +256,7 @@ class Transactions:
     def _deciding_span(
         self, halves: Sequence[Half], commit: bool
     ) -> contextlib.AbstractContextManager[None]:
-        """What is decided about them is one more step of their traces."""
+        """The span of a decision, one more step of their traces."""
         if self._spans is None or not halves:
             return contextlib.nullcontext()
         origins = (context_of(half.traceparent) for half in halves)
@@ -477,7 +477,7 @@ class Transactions:
             log.warning("cannot deliver a decision to the node: %s", error)
 
     async def _asked_checker(self, message: UndecidedMessage) -> bool | None:
-        """What the checker says; one that fails does not know."""
+        """The checker's decision; unknown if it fails."""
         assert self._checker is not None, "only then it listens"
         try:
             return await self._checker(message)

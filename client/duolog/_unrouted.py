@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """Where a message goes, and on which terms."""
+    """A message's destination and terms."""
 
     place: Place
     terms: Terms
@@ -59,7 +59,7 @@ class _Waiting:
     found: dict[Place, Slot | _Refusal] = field(default_factory=dict)
 
     def messages(self) -> Iterator[tuple[Posting, int, Goal]]:
-        """Those that have no answer, in the order in which they came."""
+        """The messages without an answer, in arrival order."""
         for posting, goals in self.goals.items():
             for place, goal in enumerate(goals):
                 if not posting.knows(place):

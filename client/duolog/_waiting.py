@@ -48,12 +48,12 @@ class DelayedMessage:
 
     @property
     def order(self) -> Order:
-        """What pages are sorted by."""
+        """The sort key of pages."""
         return self.due_ms, self.level, self.queue_offset, self.group
 
     @property
     def place(self) -> str:
-        """Where it is in the order of its replica group, as nodes have it."""
+        """Its position in the order of its replica group's nodes."""
         return f"{self.due_ms}/{self.level}/{self.queue_offset}"
 
 
@@ -113,12 +113,12 @@ class HalfMessage:
 
     @property
     def order(self) -> Order:
-        """What pages are sorted by."""
+        """The sort key of pages."""
         return self.group, self.queue_offset
 
     @property
     def place(self) -> str:
-        """Where it is in the order of its replica group, as nodes have it."""
+        """Its position in the order of its replica group's nodes."""
         return str(self.queue_offset)
 
 
@@ -147,11 +147,11 @@ class Waiting(Protocol):
 
     @property
     def order(self) -> Order:
-        """What pages are sorted by."""
+        """The sort key of pages."""
 
     @property
     def place(self) -> str:
-        """Where it is in the order of its replica group, as nodes have it."""
+        """Its position in the order of its replica group's nodes."""
 
 
 T = TypeVar("T", bound=Waiting)
@@ -159,7 +159,7 @@ T = TypeVar("T", bound=Waiting)
 
 @dataclass(frozen=True, slots=True)
 class PartOfWaiting(Generic[T]):
-    """What one replica group answered: its rows, and up to where they are all.
+    """One replica group's answer: its rows, and up to where they are all.
 
     next: the place of that; empty: they are all there are. end: the same as an order.
     """
@@ -171,7 +171,7 @@ class PartOfWaiting(Generic[T]):
 
 
 def places_in(after: str) -> dict[str, str]:
-    """Where a page begins, by replica group. Raises BadRequest."""
+    """Start of a page, by replica group. Raises BadRequest."""
     try:
         pairs = parse_qsl(after, strict_parsing=True, max_num_fields=GROUPS_MAX) if after else []
     except ValueError:

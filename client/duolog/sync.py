@@ -142,7 +142,7 @@ class _Loop:
 
 
 def _forked() -> None:
-    """Of the parent's threads none is left, and any of them may have held a lock."""
+    """Reset a forked child: the parent's threads are gone, and any may have held a lock."""
     _Thread.forget()
     for loop in _Loop.living:
         loop.forked = True
@@ -391,7 +391,7 @@ class Consumer(_Face[AsyncConsumer]):
     send_back = _waits(AsyncConsumer.send_back)
 
     def get(self, timeout: float | None = None) -> Message | None:
-        """As `duolog.Consumer.get`."""
+        """`duolog.Consumer.get`."""
         if not (self._loop.forked or self._loop.closed):
             try:
                 for message in self._of._at_hand:  # without a turn of the loop
@@ -412,7 +412,7 @@ class Consumer(_Face[AsyncConsumer]):
         return found
 
     def get_batch(self, timeout: float | None = None) -> Batch | None:
-        """As `duolog.Consumer.get_batch`."""
+        """`duolog.Consumer.get_batch`."""
         asked = _Interruptible[Batch](self._loop, self._of)
         processing = self._of.processing
         if processing is None:
@@ -529,7 +529,7 @@ class Client(_Face[_client.Client]):
         busy_poll_us: int = 0,
         tracer_provider: "TracerProvider | None" = None,
     ) -> None:
-        """As `duolog.Client`."""
+        """`duolog.Client`'s parameters."""
         _client.parse_endpoints(endpoints)
         login_of(user, password)
         loop = _Loop()
@@ -571,7 +571,7 @@ class Client(_Face[_client.Client]):
         timeout: float | None = None,
         accept_weak: bool = False,
     ) -> Transactions:
-        """As `duolog.Client.transactions`; the checker runs in a thread of its own."""
+        """`duolog.Client.transactions`; the checker runs in a thread of its own."""
 
         async def ask(message: UndecidedMessage) -> bool | None:
             assert checker is not None, "only then it is asked"
@@ -599,7 +599,7 @@ class Client(_Face[_client.Client]):
         return self.start(make).result()
 
     def close(self) -> None:
-        """As `duolog.Client.close`. In a forked process it does nothing: all is the parent's."""
+        """`duolog.Client.close`. Does nothing in a forked process: all is the parent's."""
         self.__exit__(None)
 
     def __enter__(self) -> "Client":

@@ -73,7 +73,7 @@ def faults_of(arguments: argparse.Namespace) -> list[Fault]:
 
 
 def load_of(arguments: argparse.Namespace) -> Load:
-    """What the clients do."""
+    """Load of the clients."""
     return Load(
         producers=arguments.producers,
         pause=arguments.pause_ms / 1000,

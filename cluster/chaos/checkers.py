@@ -67,7 +67,7 @@ def lost(history: History) -> list[Finding]:
 
 
 def unexpected(history: History) -> list[Finding]:
-    """Nothing is read that was not sent."""
+    """Check that every read message was sent."""
     sent = {send.body for send in history.sends} | {half.body for half in history.halves}
     read = {body for bodies in _everything_read(history).values() for _, body in bodies}
     return finding("unexpected", sorted(read - sent))
@@ -112,7 +112,7 @@ def aborted(history: History) -> list[Finding]:
 
 
 def gaps(history: History) -> list[Finding]:
-    """Offsets are dense."""
+    """Check that offsets are dense."""
     found = []
     for node, queues in history.drains.items():
         for key, rows in queues.items():

@@ -90,7 +90,7 @@ class ContainerTarget:
         self.start()
 
     def endpoint(self, node: str) -> str:
-        """Of the client API."""
+        """Endpoint of the client API."""
         return f"{self._addresses[node]}:8081"
 
     def _address(self, service: str) -> str:
@@ -215,7 +215,7 @@ class ContainerTarget:
             time.sleep(0.02)
 
     def log_digest(self, node: str, end: int) -> str:
-        """Of the log's bytes, computed beside them."""
+        """Digest of the log's bytes, computed in the container."""
         source = (Path(__file__).parent / "logdigest.py").read_text()
         command = ["python", "-c", source, "/data/store", str(end)]
         code, output = self._container(node).exec_run(command)

@@ -32,7 +32,7 @@ class Send:
 
 @dataclass(slots=True)
 class Poll:
-    """What one poll of one process got: bodies at offsets [first, first + len(bodies))."""
+    """Result of one poll of one process: bodies at offsets [first, first + len(bodies))."""
 
     process: int
     topic: str
@@ -107,7 +107,7 @@ class History:
         return Counter(send.outcome for send in self.sends)
 
     def other_outcomes(self) -> dict[str, int]:
-        """What the group and the transactions came to."""
+        """Outcomes of the group and the transactions."""
         decided = [half for half in self.halves if half.decided == OK]
         return {
             "commits": sum(commit.outcome == OK for commit in self.commits),
@@ -122,7 +122,7 @@ class History:
         return sorted((s for s in self.sends if s.outcome == OK), key=lambda send: send.end)
 
     def save(self, path: Path) -> None:
-        """As JSON lines."""
+        """Save as JSON lines."""
         with path.open("w") as out:
             for row in _rows(self):
                 out.write(json.dumps(row, separators=(",", ":")) + "\n")

@@ -40,7 +40,7 @@ def _queues(history: History) -> list[str]:
 
 
 def _groups(history: History) -> list[str]:
-    """What masters told of a group's offsets contradicts what was committed, at any time."""
+    """Findings: reported offsets of groups that contradict committed ones."""
     commits: dict[Queue, list[Commit]] = {}
     told: dict[Queue, list[Told]] = {}
     for row in history.commits:

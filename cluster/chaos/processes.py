@@ -107,7 +107,7 @@ class ProcessTarget:
         return self._etcd.endpoints
 
     def endpoint(self, node: str) -> str:
-        """Of the client API."""
+        """Endpoint of the client API."""
         return self._nodes[node].endpoint
 
     # -- faults --------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class ProcessTarget:
     # -- facts ---------------------------------------------------------------------------------
 
     def log_digest(self, node: str, end: int) -> str:
-        """Of the log's bytes."""
+        """Digest of the log's bytes."""
         return digest(self._data(node), end)
 
     def collect(self, directory: Path) -> None:

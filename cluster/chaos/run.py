@@ -43,7 +43,7 @@ class Failover:
 
 @dataclass(slots=True)
 class Result:
-    """What a run was and found."""
+    """Settings and findings of a run."""
 
     history: History
     faults: list[Fault] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a run breaks: a replica group with its etcd, as processes or as containers."""
+"""Target of a run's faults: a replica group with its etcd, as processes or as containers."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -49,7 +49,7 @@ class Target(Protocol):
         """Resume it."""
 
     def cut(self, node: str, other: str, *, both: bool) -> None:
-        """What `other` ("all", "etcd" or a node) sends no longer reaches node; both: nor back."""
+        """Drop traffic from `other` ("all", "etcd" or a node) to node; both: and back."""
 
     def mend(self, node: str) -> None:
         """Undo all cuts of a node."""

@@ -1,4 +1,4 @@
-"""What goes wrong in a run, and when: a list of faults, as JSON.
+"""Timeline of a run's faults, as JSON.
 
 Faults are struck one after the other. The words are the simulator's where it has the same fault, so
 that a list from here says the same there.
@@ -56,7 +56,7 @@ class BadTimeline(Exception):
 def plan(
     kinds: Mapping[str, int], seed: int, lasts: float = 1.0, gap: float = 0.5, *, shuffle: bool
 ) -> list[Fault]:
-    """So many faults of each kind, in a random order. Raises BadTimeline."""
+    """Plan so many faults of each kind, in a random order. Raises BadTimeline."""
     chance = random.Random(seed)
     found: list[Fault] = []
     for kind, count in kinds.items():
@@ -73,7 +73,7 @@ def plan(
 
 
 def dumps(faults: Sequence[Fault], **about: Any) -> str:
-    """As JSON, with what else there is to say of the run."""
+    """Encode as JSON, with other facts of the run."""
     return json.dumps({**about, "faults": [asdict(fault) for fault in faults]}, indent=1) + "\n"
 
 

@@ -42,10 +42,10 @@ class Guarding(Protocol):
 
     @property
     def facts(self) -> Facts:
-        """What rules know of the node."""
+        """Facts about the node for rules."""
 
     def recognise(self, context: Any, method: str) -> tuple[Any, Any]:
-        """Who calls a method. Raises Unauthenticated, Refused."""
+        """Authenticate the caller of a method. Raises Unauthenticated, Refused."""
 
     def check(self, principal: Any, needs: Needs) -> None:
         """Raise Unauthenticated or NoPermission unless a caller may do all of it."""
@@ -150,7 +150,7 @@ class ClientMetricsService:
 
 
 def methods_of(service: ClientMetricsService) -> Methods:
-    """Its methods."""
+    """The gRPC methods of the service."""
     made = Methods()
     response = otlp.ExportMetricsServiceResponse
     export: Any = grpc.unary_unary_rpc_method_handler(

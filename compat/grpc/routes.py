@@ -133,6 +133,6 @@ class Routes:
     def assignments(
         self, resource: Resource, config: TopicConfig, here: Endpoints, fifo: bool
     ) -> list[MessageQueue]:
-        """What a push consumer polls: each queue (if ordered), or the broker as a whole."""
+        """Assignments of a push consumer: each queue (if ordered), or the broker as a whole."""
         numbers = range(config.queues) if fifo else [ANY_QUEUE]
         return [self.queue(resource, config, number, here) for number in numbers]

@@ -1,4 +1,4 @@
-"""What each method of RocketMQ's API asks for: its rule. A method without one is not served.
+"""Access rules of RocketMQ's API. A method without one is not served.
 
 As in RocketMQ 5's proxy, but for all messages and topics of a call, and also for the methods that
 the proxy asks nothing for. Names have their namespace.

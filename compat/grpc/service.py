@@ -258,7 +258,7 @@ class MessagingService(rpc.MessagingServiceServicer):
     async def QueryAssignment(
         self, request: service.QueryAssignmentRequest, context: Call, client: Client
     ) -> service.QueryAssignmentResponse:
-        """What a push consumer polls."""
+        """Assignments that a push consumer polls."""
 
         def own() -> service.QueryAssignmentResponse:
             fifo = self._receiver.is_orderly(group_of(request.group))
@@ -674,7 +674,7 @@ class MessagingService(rpc.MessagingServiceServicer):
 
 
 def who_calls(context: Call) -> Who:
-    """Who makes the call that runs in this task, to whichever node."""
+    """The caller of this task's call, on any node."""
     return Who.at(name_of_caller(), peer_host(peer_of(context)).address)
 
 

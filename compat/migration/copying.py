@@ -46,12 +46,12 @@ class LogCopy:
 
     @property
     def end(self) -> int:
-        """Where the copy ends."""
+        """The end of the copy."""
         return self._store.log.wrote_offset
 
     @property
     def report(self) -> int:
-        """What to tell the master: what is asked for until something comes, then where this ends.
+        """The offset to report to the master: the requested one until bytes arrive, then the end.
 
         A master that reads two reports at once takes the last one for the beginning.
         """
@@ -105,7 +105,7 @@ class LogCopy:
             self._append(data)
 
     def _compared(self, start: int, data: bytes) -> bytes:
-        """What comes behind the bytes that are here already."""
+        """Compare bytes that are here already; return the new ones."""
         common = min(len(data), self._known - start)
         mine = self._store.log.get_data(start)[:common]
         same = mine == np.frombuffer(data[:common], np.uint8)

@@ -1,4 +1,4 @@
-"""Where a copy and its broker's log part, and the cut there: by an operator's order alone.
+"""Divergence of a copy from its broker's log, and the cut there, on an operator's order only.
 
 The broker lost the end of its log, and has stored others since, or none. What the copy has
 beyond the last common record is given up. Bytes are compared, segment by segment from the newest

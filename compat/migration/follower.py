@@ -176,7 +176,7 @@ class Follower:
 
     @property
     def end(self) -> int:
-        """Where the copy ends."""
+        """The end of the copy."""
         return self._copy.end
 
     @property
@@ -196,7 +196,7 @@ class Follower:
                 await self._shown.wait()
 
     async def reserve_deleted(self) -> None:
-        """Have queues whose records the broker had deleted end where they do there.
+        """Extend queues whose records the broker had deleted to their ends there.
 
         Nothing in the log tells of them, and their groups would miss messages that begin at offset
         0 again. Raises CallRefused, OSError, TimeoutError.

@@ -16,7 +16,7 @@ Offsets = dict[tuple[str, str, int], int]  # by topic, replica group and queue i
 
 @dataclass(slots=True)
 class Late:
-    """What groups are further with there than here, by group.
+    """Offsets that are higher there than here, by group.
 
     beyond: offsets that are left out, as their queues end before them: they are of another log.
     """
@@ -31,7 +31,7 @@ def late_offsets(
     groups: Iterable[GroupDescription],
     replica_group: str,
 ) -> Late:
-    """What to commit here.
+    """The offsets to commit here.
 
     ends: of the queues that duolog has, by topic and queue id; others are left out. replica_group:
     the broker's.

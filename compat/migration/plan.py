@@ -1,4 +1,4 @@
-"""What stands in the way of moving a broker to duolog, and what to do about it. Pure."""
+"""Obstacles to moving a broker to duolog, and what to do about them. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Remark:
 
 
 def remarks(facts: BrokerFacts, options: StoreOptions, group: str) -> list[Remark]:
-    """What to know and to do before a broker is followed into a store; what blocks comes first.
+    """Remarks before a broker is followed into a store; blocking ones come first.
 
     group: the node's replica group.
     """

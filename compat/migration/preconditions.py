@@ -1,4 +1,4 @@
-"""What a broker's configuration must be for its log to be copied, and where it is reached."""
+"""Preconditions on a broker's configuration for copying its log, and its addresses."""
 
 from collections.abc import Mapping
 
@@ -60,7 +60,7 @@ def check_master(settings: Mapping[str, str], following: Following) -> None:
 
 
 def following_of(settings: Mapping[str, str], broker: str, ha: str) -> Following:
-    """What a new directory follows. Raises CannotFollow.
+    """The source of a new directory. Raises CannotFollow.
 
     ha: HOST:PORT of the log; empty for the broker's host and its haListenPort.
     """

@@ -1,4 +1,4 @@
-"""What a directory is while it follows a broker of RocketMQ, in a file of it.
+"""State of a migration target, in a file of its directory.
 
 | state | means | next |
 |-------|-------|------|
@@ -134,7 +134,7 @@ def check_named(disk: Disk, directory: str, following: Following, group: str) ->
 
 
 def check_follows(disk: Disk, directory: str) -> Following | None:
-    """What a directory follows; None for an empty one, which may begin to.
+    """The source of a directory; None for an empty one, which may get one.
 
     Raises BadStoreDirectory for any other, BadStoreFile, OSError.
     """

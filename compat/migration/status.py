@@ -43,7 +43,7 @@ class Status:
 
 
 def status_of(follower: Follower) -> Status:
-    """As it stands now."""
+    """The current status."""
     now, store, tables = wall_ms(), follower.store, follower.tables
     behind_ms = max(0, now - follower.caught_up_ms) if follower.caught_up_ms else -1
     has_all = follower.behind_bytes == 0 and not follower.reason
@@ -71,7 +71,7 @@ def write(directory: Path, status: Status) -> None:
 
 
 def read(directory: Path) -> Status | None:
-    """What was written last; None where there is nothing that can be read."""
+    """The last written status; None if unreadable."""
     try:
         found = Status(**json.loads((directory / STATUS_PATH).read_text()))
     except (OSError, RecursionError, TypeError, ValueError):

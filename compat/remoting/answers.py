@@ -12,7 +12,7 @@ WAITING_MAX = 4096
 
 
 class Answers:
-    """Those of one connection."""
+    """Answers that one connection waits for."""
 
     def __init__(self) -> None:
         self._number = 0

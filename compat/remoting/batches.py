@@ -26,7 +26,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Its messages. flags: of each. waiting: how many are delayed."""
+    """Messages of a batch. flags: of each. waiting: how many are delayed."""
 
     columns: Columns
     flags: I64

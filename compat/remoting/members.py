@@ -28,7 +28,7 @@ GROUP_BYTES, SUBSCRIPTION_BYTES = 800, 150  # beside their texts
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who is at the other end of a connection, as its last heartbeat said."""
+    """The client of a connection, from its last heartbeat."""
 
     client_id: str
     language: str
@@ -223,7 +223,7 @@ class Members:
         return dict(self._groups.get(group, {}))
 
     def client(self, peer: Peer) -> Client | None:
-        """Who is at the other end of a connection; None before its first heartbeat."""
+        """The client of a connection; None before its first heartbeat."""
         return self._clients.get(peer)
 
     def groups(self) -> list[str]:
@@ -240,7 +240,7 @@ class Members:
         return list(self._producers)
 
     def reads(self, group: str) -> dict[str, Subscription]:
-        """What the members of a group read, by topic: the newest of their subscriptions."""
+        """Subscriptions of a group's members, by topic: the newest of their subscriptions."""
         known = self._reads.get(group)
         if known is None and group in self._groups:
             known = self._reads[group] = self._read(group)
@@ -256,7 +256,7 @@ class Members:
         return found
 
     def subscription(self, peer: Peer, group: str, topic: str) -> Subscription | None:
-        """What a client reads of a topic as a member of a group; None where it does not."""
+        """A client's subscription to a topic as a member of a group; None without one."""
         member = self._groups.get(group, {}).get(peer)
         found = member.data.subscriptions if member is not None else ()
         return next((one for one in found if one.topic == topic), None)

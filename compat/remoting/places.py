@@ -52,7 +52,7 @@ async def message_at(broker: Broker, offset: int) -> Record:
 
 
 def reached_at(advertised: str, store_host: Host) -> Host:
-    """Where ids of messages lead, for clients of this protocol: to the port that serves it.
+    """The address in message ids, for clients of this protocol: the port that serves it.
 
     advertised: HOST:PORT of that port. store_host: of the records, whose address stands for a name.
     """
@@ -78,7 +78,7 @@ def led_to(record: bytes, host: Host) -> bytes:
 
 
 def _sealed(record: bytes) -> bytes:
-    """With the CRC over all its bytes, if it has one."""
+    """Add the CRC over all its bytes, if it has one."""
     rest = len(record) - RECORD_CRC_BYTES
     if not record.startswith(_SEAL, rest):
         return record

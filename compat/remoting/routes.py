@@ -114,7 +114,7 @@ class Routes:
         return self._advertised
 
     def _living_master(self) -> str:
-        """Where another node that is the master is reached; empty where none is known to live."""
+        """The address of another node that is the master; empty if none is known to live."""
         replication, failover = self._broker.replication, self._broker.failover
         follower = replication.follower
         if failover is not None and follower is not None and follower.lost:
@@ -124,12 +124,12 @@ class Routes:
         return self._others(replication.master_endpoint[0])
 
     def master_elsewhere(self) -> str:
-        """Where the master is reached, as far as it is another node and takes requests."""
+        """The master's address, if it is another node and takes requests."""
         replication = self._broker.replication
         return self._others(replication.next_master[0]) if replication.not_master() else ""
 
     def _others(self, endpoint: str) -> str:
-        """Where the port of another node is; empty for none, and for this node's own."""
+        """The address of another node's port; empty for none, and for this node."""
         found = self._reached_at(endpoint)
         return "" if found == self._advertised else found
 
@@ -140,7 +140,7 @@ class Routes:
         return [one.endpoint for one in view.replicas.values()] if view is not None else []
 
     def _reached_at(self, endpoint: str) -> str:
-        """Where the remoting port of a node is; empty for none."""
+        """The address of a node's remoting port; empty for none."""
         if not endpoint or endpoint == self._broker.advertised:
             return self._advertised if endpoint else ""
         return f"{endpoint.rpartition(':')[0]}:{self._port}"

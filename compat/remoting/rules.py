@@ -1,4 +1,4 @@
-"""What each request asks for: its rule, in the words of the other APIs.
+"""Access rules of the requests, in the terms of the other APIs.
 
 As in RocketMQ 5 (ACL 2.0), but for all topics of a request. A request without a row is for super
 users. Some requests name a message, and not its topic: what serves them looks at the topic that it

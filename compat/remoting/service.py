@@ -66,7 +66,7 @@ _READS_JSON = (
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a node has around the service.
+    """The service's surroundings in a node.
 
     Attributes:
         section: the settings of the port.
@@ -162,7 +162,7 @@ class RemotingService:
         return handler if self._door is None else self._door.guard.wrap(code, handler)
 
     def _serve_slaves(self, registration: Registration, tables: Tables, port: SlavesPort) -> None:
-        """What brokers of RocketMQ ask for, which do not sign: their addresses are allowed."""
+        """Serve RocketMQ's brokers, which do not sign: their addresses are allowed."""
         self._handlers[RequestCode.REGISTER_BROKER] = registration.register
         self._handlers[RequestCode.UNREGISTER_BROKER] = registration.unregister
         for code in TABLES:
@@ -184,7 +184,7 @@ class RemotingService:
         self._registrar.start()
 
     async def leave(self) -> None:
-        """Have name servers forget this node, before its connections end."""
+        """Unregister this node at name servers, before its connections end."""
         await self._registrar.stop()
 
     async def stop(self) -> None:
@@ -228,7 +228,7 @@ class RemotingService:
 
     @property
     def codes(self) -> frozenset[int]:
-        """Those of the requests that are served."""
+        """The codes of the served requests."""
         return frozenset(self._handlers)
 
     def serve(self, peer: Peer, request: Command) -> Begun:
@@ -247,7 +247,7 @@ class RemotingService:
         return begun
 
     def serve_each(self, peer: Peer, requests: Sequence[Command]) -> list[Begun | Exception]:
-        """As `serve`, of sends that came at once; errors are returned."""
+        """Serve sends that arrived together; returns errors."""
         if self._door is not None or not self._sending.stores_at_once:
             return [tried(self.serve, peer, request) for request in requests]
         began = perf_counter()

@@ -28,7 +28,7 @@ DEFAULT = "AVG"
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a member declares. rooms: the rooms it is in. queues: its queues under CONFIG."""
+    """A member's declaration. rooms: the rooms it is in. queues: its queues under CONFIG."""
 
     strategy: str = DEFAULT
     rooms: tuple[str, ...] = ()

@@ -42,7 +42,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a member reports.
+    """A member's report.
 
     topics: that it reads. owned: queues that it reads now. session_ms: silence after which it is
     gone. outdated: the master that it counts on is not the last one before this: the one between
@@ -250,7 +250,7 @@ class GroupCoordinator:
         return len(group.members) if group is not None else 0
 
     def topics_by_member(self, group_name: str, mono_ms: MonoMs) -> dict[str, tuple[str, ...]]:
-        """What each member of a group reads."""
+        """Topics that each member of a group reads."""
         group = self._living(group_name, mono_ms)
         members = group.members if group is not None else {}
         return {name: member.topics for name, member in members.items()}

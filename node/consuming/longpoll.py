@@ -91,7 +91,7 @@ async def within_room(
     selection: Selection,
     read: Callable[[Selection], Awaitable[tuple[int, GetResult]]],
 ) -> tuple[int, GetResult, int]:
-    """What `read` finds, and the bytes it counts for until `reader.untaken` is given them back.
+    """Result of `read`, and the bytes that `reader.untaken` counts until they are given back.
 
     read: called with as much of the selection as there is room for. Raises Busy where the client
     takes no answers.

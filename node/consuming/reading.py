@@ -23,7 +23,7 @@ from duolog_server.store.reader import GetMessageStatus, GetResult, Wanted
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What one read of a consumer may return: messages that its filter selects, up to two limits.
+    """Limits of one read of a consumer: messages that its filter selects, up to two limits.
 
     bytes_max: of bodies. group: whose bits in the extension units are used; empty for none. who:
     whose quotas a poll asks, and its answer is charged to; None where there are none.

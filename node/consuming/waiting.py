@@ -31,7 +31,7 @@ class Turns:
         self._turn = NextTurn(self._next)
 
     def go_on(self, future: "asyncio.Future[bool]", arrived: bool) -> None:
-        """In this turn, or in a later one. arrived: what its wait comes to."""
+        """Resume in this turn, or in a later one. arrived: the result of the wait."""
         self._over.append((future, arrived))
         self._some()
 

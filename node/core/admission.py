@@ -25,7 +25,7 @@ CHANGE_PATIENCE_MS = 1000  # less than a client waits for an answer
 
 
 class Storing(Protocol):
-    """What decides about puts and reads in the store itself."""
+    """The store's part of a decision about puts and reads."""
 
     @property
     def writeable(self) -> bool:
@@ -81,7 +81,7 @@ class Admission:
         return Refusal(status, too_few) if too_few else None
 
     def refused_put(self) -> PutResult | None:
-        """As `closed`, as the result of a put."""
+        """`closed` as the result of a put."""
         closed = self.closed()
         return PutResult(closed.status, closed.reason) if closed is not None else None
 
@@ -221,7 +221,7 @@ class Admission:
         return topic
 
     def readable_queue(self, name: str, queue_id: int) -> TopicConfig:
-        """As `readable_topic`; NotMaster for a queue that may have been added meanwhile."""
+        """`readable_topic` for a queue; NotMaster if the master may have added it meanwhile."""
         topic = self.readable_topic(name)
         if queue_id >= topic.queues:
             self.check_knows()

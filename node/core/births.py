@@ -51,7 +51,7 @@ def is_too_old(births: Births, record: Record, topic: str, group: str = "") -> b
 
 
 def own(births: Births, topic: str, result: GetResult, group: str = "") -> GetResult:
-    """Of what was read in a retry topic or a light queue, what is not too old. group: reads it."""
+    """Drop messages of a retry topic or a light queue that are too old. group: reads it."""
     if not result.count or int(result.table[decode.OUT_PHY].min()) >= births.newest:
         return result
     kept = [

@@ -1,4 +1,4 @@
-"""What clients measure themselves, added up by topic and consumer group.
+"""Clients' own metrics, added up by topic and consumer group.
 
 Plain numbers. Clients tell their own totals again and again; what is new in them is added to that
 of the group, so that nothing is lost when a client ends, and nothing counts twice: of a client that

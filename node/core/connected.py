@@ -7,7 +7,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a consumer reads of a topic.
+    """A consumer's subscription to a topic.
 
     Attributes:
         expression: by which it chooses messages; empty where it does not say.

@@ -1,4 +1,4 @@
-"""What totals have grown by lately. Pure: time arrives as seconds of a monotonic clock.
+"""Recent growth of totals. Pure: time arrives as seconds of a monotonic clock.
 
 No timer samples totals: they are compared with what they were when they were asked for before. So
 a total that nobody asks for costs nothing, and the first answer is about the time since the start.
@@ -12,7 +12,7 @@ KEYS_MAX = 10_000  # totals, once for each span; those that were not asked for l
 
 
 class Growth(NamedTuple):
-    """By how much, within how many seconds."""
+    """Growth of a total, and its seconds."""
 
     amount: float
     seconds: float

@@ -36,7 +36,7 @@ class Queues(Protocol):
 
 @dataclass(slots=True)
 class Allowance:
-    """What one call may read, in its slices. left: entries."""
+    """The entries that one call may read, in its slices. left: entries."""
 
     slices: Slices
     left: int
@@ -53,7 +53,7 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Counted:
-    """What is known of a queue. low: its minimum. first: log offset of the record there, -1: not
+    """Counted bytes of a queue. low: its minimum. first: log offset of the record there, -1: not
     known. chunks: by number.
     """
 
@@ -63,7 +63,7 @@ class _Counted:
 
 
 class LogBytes:
-    """Those of a node's queues."""
+    """Log bytes of a node's queues."""
 
     def __init__(self, queues: Queues, mastership: Callable[[], int]) -> None:
         """mastership: a number that changes with it."""
@@ -98,7 +98,7 @@ class LogBytes:
         return None
 
     def _known(self, key: QueueKey, low: int) -> _Counted:
-        """What is known of a queue, as far as it is the same one."""
+        """The counted bytes of a queue, if it is the same one."""
         if self._of != self._mastership():
             self._of = self._mastership()
             self._counted.clear()

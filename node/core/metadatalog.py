@@ -66,7 +66,7 @@ QUOTA_CHANGES = ("quota", "delete_quota")
 
 
 class Decided(Protocol):
-    """What the tables decide about queues, done by the store; and its role."""
+    """Decisions of the tables about queues, done by the store; and its role."""
 
     @property
     def role(self) -> BrokerRole:
@@ -109,7 +109,7 @@ class Reached(Protocol):
         """How far queues reach that have no record in the log."""
 
     def reserve(self, ends: SavedEnds) -> None:
-        """Have queues that have no record in the log begin where they ended. Raises OSError."""
+        """Start queues without a record in the log where they ended. Raises OSError."""
 
 
 class _Records:
@@ -293,7 +293,7 @@ class MetadataLog:
             self._log.settle(result.end_offset, no_wait=True)
 
     def promoted(self) -> None:
-        """This node became the master: rebuild the tables from its log."""
+        """Rebuild the tables from the log, as this node became the master."""
         self._tables.applied = min(self._tables.applied, self._stored)
         self._adopt()
         self._keep_births()
@@ -629,7 +629,7 @@ class MetadataLog:
         return {str(queue): offset for queue, offset in ends.items()}
 
     def _deleting_at(self) -> Json:
-        """What a change that deletes a topic or group says of the log."""
+        """The log offset in a change that deletes a topic or group."""
         return {"birth": self._store.max_offset, "low": self._store.min_offset}
 
     def _counted(self, name: str) -> int:

@@ -113,7 +113,7 @@ class Positions(Protocol):
     """Times of messages, and queue offsets by time, size and place in the log."""
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """When the message at a queue offset was stored, wall-clock ms; -1 where there is none."""
+        """Store time of the message at a queue offset, wall-clock ms; -1 if missing."""
 
     def offset_at_time(self, topic: str, queue_id: int, time_ms: int) -> QueueOffset:
         """Queue offset of the first message stored at or after a time; 0 for no such queue."""

@@ -24,7 +24,7 @@ class RocketmqSlave:
 
     @property
     def host(self) -> str:
-        """Its address, without the port."""
+        """The slave's address, without the port."""
         return self.address.rpartition(":")[0]
 
 

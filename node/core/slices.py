@@ -19,7 +19,7 @@ SORTED_AT_ONCE = 4096
 
 
 class Slices:
-    """Those of one call."""
+    """Time slices of one call."""
 
     def __init__(self, budget: TurnBudget | None = None) -> None:
         """budget: the loop's, if not given."""
@@ -28,7 +28,7 @@ class Slices:
         self._until = -inf if self._budget is not None else inf
 
     async def turn(self) -> None:
-        """To be awaited before each step: others' turn comes first, once this slice is over."""
+        """Await before each step: others' turn comes first, once this slice is over."""
         if self._budget is not None and self._seconds() >= self._until:
             self._until = await self._budget.slice(goes_on=self._until != -inf)
 

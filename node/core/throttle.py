@@ -26,7 +26,7 @@ CONNECTION_AGAIN_MS = 1000  # one may end any time
 
 
 class Throttle:
-    """What the services of a node ask before something passes.
+    """Throttle that the services of a node ask before something passes.
 
     Attributes:
         on: whether there are any quotas.

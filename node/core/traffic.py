@@ -54,7 +54,7 @@ class Flows(Generic[K]):
 
 
 class Traffic:
-    """What passed through a node.
+    """Traffic counters of a node.
 
     received: by topic and kind of message, as clients send them: not retries, dead letters and
     other messages that the node stores by itself. delivered: by topic, group (empty where a reader

@@ -32,8 +32,8 @@ class _Line:
         return len(self._waiting)
 
     async def wait(self, left: Callable[[], float | None]) -> float:
-        """Until when the slice lasts. left: tells that of a call which is called; None where those
-        before it have used all of it: it keeps its place.
+        """Wait for a slice; returns its end. left: the end for a woken call; None where
+        those before it have used all of it: it keeps its place.
         """
         loop, place = asyncio.get_running_loop(), object()
         try:
@@ -54,7 +54,7 @@ class _Line:
 
 
 class TurnBudget:
-    """That of an event loop."""
+    """The budget of an event loop."""
 
     def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
         """seconds: a clock that does not go back."""
@@ -73,7 +73,7 @@ class TurnBudget:
         return await (self._go_on if goes_on else self._begin).wait(self._left)
 
     def _left(self) -> float | None:
-        """Until when the slice of this turn lasts; None where it is over."""
+        """The end of this turn's slice; None if it is over."""
         if self._until is None:
             self._until = self.seconds() + SLICE_SECONDS
             self._turn.plan()

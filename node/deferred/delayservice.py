@@ -440,7 +440,7 @@ class DelayService:
         return True
 
     def _times(self, offsets: I64, wall_ms: WallMs) -> I64:
-        """When messages at consecutive offsets were due; now where that is unknown."""
+        """Due times of messages at consecutive offsets; now if unknown."""
         times = self._core.store.entries(TIMER_TOPIC, QUEUE, int(offsets[0]), len(offsets))[2]
         if len(times) != len(offsets):
             return np.full(len(offsets), wall_ms, np.int64)

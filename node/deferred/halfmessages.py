@@ -48,7 +48,7 @@ class HalfMessages:
         return len(self._halves)
 
     def __iter__(self) -> Iterator[int]:
-        """Their first offsets."""
+        """The half messages' first offsets."""
         return iter(self._halves)
 
     def validate(self, mono_ms: MonoMs) -> str:

@@ -138,7 +138,7 @@ class PendingTimers:
             heapq.heappush(self._heap, (at_ms, offset))
 
     def first_ms(self) -> int | None:
-        """When the first pending message is due; of recalled ones, too. None: there are none."""
+        """Due time of the first pending message, also of a recalled one. None: none."""
         if not self.count:
             return None
         firsts = [int(run.times[run.at]) for run in self._runs if len(run)]
@@ -162,7 +162,7 @@ class PendingTimers:
         return [(heap[:, 0], heap[:, 1]), *runs]
 
     def wait(self, offsets: I64) -> U8:
-        """Of each of these offsets, 1 if its message is pending, or else 0."""
+        """For each of these offsets, 1 if its message is pending, else 0."""
         inside = (offsets >= self.low) & (offsets < self.end)
         found: U8 = np.where(inside, self._waits[np.where(inside, offsets - self._base, 0)], 0)
         return found

@@ -157,7 +157,7 @@ class TransactionService:
 
     @property
     def halves(self) -> HalfMessages | None:
-        """Those without a decision, to be read before anything changes; None: not known."""
+        """Half messages without a decision, to be read before anything changes; None: unknown."""
         return self._halves
 
     def pending(self) -> list[Half]:
@@ -370,7 +370,7 @@ class TransactionService:
             )
 
     def undecided(self, origins: Iterable[int], group: str | None) -> None:
-        """Their producer was asked, and answered that they are not decided yet.
+        """Note an answer to a check: the producer has not decided yet.
 
         Others of its group may be asked about, and it about these after the interval of checks.
         group: as for `end`; half messages of others, and unknown ones, are passed over.

@@ -122,7 +122,7 @@ class FailoverService:
     """Runs one node's failover machine."""
 
     def __init__(self, roles: Roles, registry: Registry, candidate: Candidate) -> None:
-        """To be made after recovery.
+        """Create it after recovery.
 
         The registry is closed with the service. Raises BadStoreFile.
         """
@@ -528,7 +528,7 @@ class FailoverService:
         await asyncio.wrap_future(self._promising)
 
     def cannot_promise(self, error: OSError) -> None:
-        """There is no disk space for the promise: the master's handshake asks for it again."""
+        """Note that a promise found no disk space: the master's handshake asks for it again."""
         log.warning("no disk space to record the epoch", reason=error.strerror)
 
     def follow(self, effect: Follow) -> None:
@@ -619,7 +619,7 @@ class FailoverService:
         return new
 
     async def _read_again(self) -> None:
-        """Have the machine read the group, with all changes before. Raises ResultUnknown."""
+        """Read the group for the machine, with all changes before. Raises ResultUnknown."""
         read: asyncio.Future[None] = self._loop.create_future()
         self._reads.append(read)
         self.step(Changed())

@@ -141,7 +141,7 @@ class Log:
         store.events.progress = self._show_progress
 
     def connect(self, replicas: Replicas, refused: Callable[[], PutResult | None]) -> None:
-        """To be called before the first put.
+        """Connect before the first put.
 
         refused: why nothing may be put now, None if it may.
         """
@@ -203,7 +203,7 @@ class Log:
         return self._flusher.stopped()
 
     def _show_progress(self, done: int, total: int) -> None:
-        """Called in the recovery thread, at most once a second."""
+        """Log the progress of recovery; called in its thread, at most once a second."""
         if self.times.mono_ms() - self._progress_shown > 1000:
             self._progress_shown = self.times.mono_ms()
             log.info("recovering", done_bytes=done, total_bytes=total)
@@ -246,7 +246,7 @@ class Log:
         return result, self._put(result.end_offset, result.count, len(batch.columns.bodies))
 
     def put_singles(self, singles: Singles) -> tuple[SinglesResult, Outcome | None]:
-        """As `put`: messages that came at once, each of which is delivered by itself.
+        """Put messages that arrived together; each is delivered by itself.
 
         Spans name batches: where they are exported, messages are put one by one.
         """
@@ -264,7 +264,7 @@ class Log:
         return result, self._put(result.end_offset, columns.count, len(columns.bodies))
 
     def _put(self, end: PhyOffset, count: int, size: int) -> Outcome | None:
-        """So many messages were stored, up to an offset: what to wait for, or None."""
+        """Note stored messages, up to an offset; return the future to wait for, or None."""
         self.count_in(count, size)
         waiting = self.settle(end)
         self.stored(waiting)

@@ -15,7 +15,7 @@ class Part(Protocol):
         """Work until cancelled. An error ends the node, so that nothing fails silently."""
 
     def status(self) -> Mapping[str, int]:
-        """What it holds now, as numbers for an operator; the names are unique in a node."""
+        """Current figures of the part for an operator; the names are unique in a node."""
 
     def validate(self) -> str:
         """The first violated invariant between two events, empty if all hold; for simulator and

@@ -28,7 +28,7 @@ class StoreStatus:
 
     @staticmethod
     def of(store: MessageStore) -> "StoreStatus":
-        """As it is now."""
+        """The current status."""
         return StoreStatus(
             store.role,
             store.log.min_offset,

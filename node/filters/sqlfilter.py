@@ -108,7 +108,7 @@ class SqlFilter:
 
 
 def evaluated(expression: str) -> Expression:
-    """What an expression comes to for the properties of a message. Raises BadFilter."""
+    """Evaluate an expression for the properties of a message. Raises BadFilter."""
     return (_short if len(expression) <= SHORT_CHARACTERS else _long)(expression)
 
 

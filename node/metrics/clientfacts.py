@@ -18,19 +18,19 @@ class Client(Protocol):
 
     @property
     def kind(self) -> int:
-        """Its ClientType."""
+        """The client's ClientType."""
 
     @property
     def group(self) -> str:
-        """Its consumer group."""
+        """The client's consumer group."""
 
     @property
     def language(self) -> str:
-        """Its language, as it says."""
+        """The client's language, as reported."""
 
     @property
     def version(self) -> str:
-        """Its version, as it says."""
+        """The client's version, as reported."""
 
 
 Clients = Callable[[], Sequence[Client]]

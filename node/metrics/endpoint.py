@@ -162,7 +162,7 @@ class Endpoint:
 
 
 async def _unless_gone(reader: asyncio.StreamReader, work: Coroutine[Any, Any, T]) -> T:
-    """What the work returns. Raises ConnectionResetError, and cancels it, once the client is gone.
+    """Await the work. Raises ConnectionResetError, and cancels it, once the client is gone.
 
     A client that ends its own side of the connection is gone, too: scrapers do neither before they
     have the answer.

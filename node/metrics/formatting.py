@@ -2,7 +2,7 @@
 
 
 def truth(value: bool) -> str:
-    """As RocketMQ writes it."""
+    """A boolean as RocketMQ writes it."""
     return "true" if value else "false"
 
 

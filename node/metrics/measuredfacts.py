@@ -1,4 +1,4 @@
-"""What RocketMQ's clients measure themselves and push to the node."""
+"""Metrics that RocketMQ's clients push to the node."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What there is once in a node: its role, log, disk, recovery and connections."""
+"""Metrics that a node has once: its role, log, disk, recovery and connections."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class NodeFacts:
         yield
 
     def read_late(self, samples: Samples) -> None:
-        """What the operating system tells, which may take long; runs in a thread."""
+        """Read slow facts of the operating system; runs in a thread."""
         expiry = self._broker.certificates.first()
         if expiry is not None:
             until = expiry.until.timestamp()

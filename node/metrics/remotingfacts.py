@@ -1,4 +1,4 @@
-"""What the port of RocketMQ's remoting protocol counts, where a node has one."""
+"""Metrics of the port of RocketMQ's remoting protocol, if a node has one."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

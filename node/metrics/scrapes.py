@@ -67,7 +67,7 @@ class Scrapes:
             abandoned.set()  # where nobody waits for the text, the thread ends
 
     def _write(self, samples: Samples, deadline: float, abandoned: threading.Event) -> list[bytes]:
-        """In the thread. asyncio's clock is the monotonic one. Raises TimeoutError."""
+        """Write it, in the thread. asyncio's clock is the monotonic one. Raises TimeoutError."""
         self._late(samples)
         left_out, count = samples.over(self._series_max)
         samples.node.add("duolog_metrics_series_dropped", count)

@@ -62,7 +62,7 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """Where it listens; 0 before."""
+        """The port; 0 before it listens."""
         return self._endpoint.port
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:

@@ -16,7 +16,7 @@ class Line:
         self.left = 0  # messages that the current scan may still examine
 
     def set(self) -> None:
-        """There may be messages: wake the first consumer."""
+        """Wake the first consumer: messages may have arrived."""
         if self.waiting:
             self.waiting.popleft().set()
 

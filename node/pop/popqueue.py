@@ -82,7 +82,7 @@ class PopQueue:
 
     @property
     def blocked(self) -> bool:
-        """Nothing may be taken now: too many messages are in flight, or the order would break."""
+        """Whether no message may be taken now: too many in flight, or the order would break."""
         return bool(self.leases) if self.orderly else len(self.leases) >= IN_FLIGHT_MAX
 
     def take(self, offset: int, lease: Lease) -> None:
@@ -94,7 +94,7 @@ class PopQueue:
         self._note(offset, lease)
 
     def pass_over(self, end: int) -> None:
-        """Nothing from `next` to this offset is for this group: it counts as done."""
+        """Skip from `next` to this offset: the filter rejects it all, so it counts as done."""
         self.done.add(self.next, end)
         self.next = max(self.next, end)
         self._advance()
@@ -166,7 +166,7 @@ class PopQueue:
                 self._note(offset, lease)
 
     def next_deadline_ms(self) -> MonoMs | None:
-        """When the next lease may end."""
+        """The earliest end of a lease."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def _rewind(self) -> None:

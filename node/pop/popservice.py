@@ -235,7 +235,7 @@ class PopService:
         self._forget(lambda name, _: name == topic)
 
     def group_deleted(self, group: str) -> None:
-        """As `topic_deleted`, of a group."""
+        """Forget a deleted group."""
         self._forget(lambda _, name: name == group)
 
     def _forget(self, gone: Callable[[str, str], bool]) -> None:
@@ -453,7 +453,7 @@ class PopService:
     # -- waiting -------------------------------------------------------------------------------
 
     async def wait(self, request: PopRequest, deadline: float) -> list[Popped]:
-        """As `pop`, but wait for messages; empty at the deadline (loop time).
+        """Pop, but wait for messages; empty at the deadline (loop time).
 
         Raises Busy if too many wait, NotMaster if this node stops being the master.
         """
@@ -489,7 +489,7 @@ class PopService:
                 line.set()  # woken, but cancelled before its scan: wake the next one
 
     async def _scan(self, request: PopRequest) -> list[Popped]:
-        """As `pop`, past all messages that do not match; other work runs in between."""
+        """Pop past all messages that do not match; other work runs in between."""
         while True:
             self._core.admission.check_current()
             self._core.admission.readable_topic(request.topic)
@@ -637,7 +637,7 @@ class PopService:
         self.way_gone(client, None)
 
     def way_gone(self, client: str, via: str | None) -> None:
-        """As `client_gone`, for deliveries through one node. None: for all deliveries."""
+        """Release the deliveries through one node. None: all deliveries."""
         deadline = self._in(GONE_MS)
         for state in self._queues.values():
             state.release(client, deadline, via)

@@ -41,7 +41,7 @@ def origin_of(record: Record) -> str:
 
 
 def copies_from(topic: str, retry: str, result: GetResult) -> GetResult:
-    """Of what was read in a retry topic, all but the copies of another group and topic.
+    """Drop copies of another group and topic from what was read in a retry topic.
 
     Two groups share it where its name may be divided into the one pair or the other. Copies that
     RocketMQ stored by POP do not say where they come from, or name a topic of long before: they

@@ -14,7 +14,7 @@ LOAD_BYTES = 8 << 20
 
 
 class ColdLoader:
-    """That of one slave."""
+    """Loads cold log pages for one slave."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
@@ -22,7 +22,7 @@ class ColdLoader:
         self._next: asyncio.Future[None] | None = None
 
     def load(self, log_: CommitLog, sent: int) -> "asyncio.Future[None] | None":
-        """What to wait for before the bytes from an offset on are sent; None: they are in memory.
+        """A future for the bytes from an offset on; None: they are in memory.
 
         The stretch after them is begun with.
         """

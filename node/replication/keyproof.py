@@ -77,7 +77,7 @@ class KeyProof:
         return Answer(self, slave, challenge, secrets.token_hex(CHALLENGE_BYTES))
 
     def words(self, role: str, names: tuple[str, str], challenges: tuple[str, str]) -> list[str]:
-        """What a mark covers; names, challenges: the slave's first."""
+        """The bytes that a mark covers; names, challenges: the slave's first."""
         return [role, self.me.cluster, self.me.group, *names, *challenges]
 
 
@@ -90,11 +90,11 @@ class Opening:
 
     @property
     def headers(self) -> tuple[Header, ...]:
-        """Those of the call."""
+        """Headers of the call."""
         return (NODE, quote(self.proof.me.node, safe="")), (CHALLENGE, self.challenge)
 
     def first_message(self, headers: Headers) -> bytes | None:
-        """What the slave proves itself by; None to a master without a key.
+        """The slave's proof; None to a master without a key.
 
         headers: those of the master's answer. Raises Unproven.
         """
@@ -129,7 +129,7 @@ class Answer:
 
     @property
     def headers(self) -> tuple[Header, ...]:
-        """Those of the answer."""
+        """Headers of the answer."""
         return (
             (NODE, quote(self.proof.me.node, safe="")),
             (CHALLENGE, self.ours),

@@ -77,7 +77,7 @@ class ReplicationService:
         )
 
     async def admit(self, context: Context) -> str:
-        """Have the caller of a stream prove its name with the key, where this node has one.
+        """Authenticate the caller of a stream by the key, if this node has one.
 
         Ends the call (UNAUTHENTICATED) otherwise.
         """
@@ -191,7 +191,7 @@ class ReplicationService:
             data = await context.read()
 
     async def _first(self, context: Context) -> Any:
-        """What a slave says first. Ends the call where it says nothing for long."""
+        """A slave's first message; ends the call of a silent slave."""
         try:
             async with asyncio.timeout(HELLO_SECONDS):
                 return await context.read()
@@ -245,7 +245,7 @@ class _Sender:
         self._loop = asyncio.get_running_loop()
 
     def wake(self) -> None:
-        """There may be something to send."""
+        """Send what there is to send."""
         self._outgoing.wake()
 
     async def finish(self) -> None:

@@ -32,7 +32,7 @@ class Outgoing:
         self._idle: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
-        """There may be something to send: it is on its way when this returns, if it can be."""
+        """Send what there is to send, before this returns if possible."""
         try:
             while self._writing is None and not self._ended:
                 frame = self._next_frame()

@@ -20,7 +20,7 @@ Told = asyncio.Future[PutMessageStatus]
 
 
 class Refusals:
-    """Those of one node."""
+    """Refusals of one node that wait."""
 
     def __init__(self, settled: Callable[[], bool]) -> None:
         """settled: this node takes puts, or knows which one does."""
@@ -29,7 +29,7 @@ class Refusals:
         self._ended = False
 
     def told_later(self, patience_ms: int) -> Told | None:
-        """What a refusal waits for; None: it is sent now."""
+        """The future that a refusal waits for; None: it is sent now."""
         if patience_ms <= 0 or self._ended or len(self._waiting) >= WAITING_MAX or self._settled():
             return None
         loop = asyncio.get_running_loop()

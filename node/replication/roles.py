@@ -87,7 +87,7 @@ class Replication:
     # -- life ----------------------------------------------------------------------------------
 
     def open(self, report: RecoveryReport, wall_ms: WallMs) -> None:
-        """To be called after recovery: load the replica's identity; a master opens its epoch.
+        """Open after recovery: load the replica's identity; a master opens its epoch.
 
         Blocks on the disk. Raises OSError, StoreError, BadStoreFile.
         """
@@ -182,7 +182,7 @@ class Replication:
         return part.history
 
     def newest_masterships(self) -> list[Mastership]:
-        """Who led, and since when, as far as confirmed; oldest first."""
+        """The newest confirmed masterships, oldest first."""
         return self._masterships.newest(self.history, self._log.store.confirm_offset)
 
     def nonce_at(self, physical_offset: PhyOffset) -> int:
@@ -217,7 +217,7 @@ class Replication:
         return f"this node is no longer the master: {stopped}" if stopped else ""
 
     def _settled(self) -> bool:
-        """This node takes puts, or names another one that does as far as it knows."""
+        """Whether this node takes puts, or names another one that does."""
         if not self.elected:
             return True
         if self.master is not None:

@@ -54,7 +54,7 @@ class Listener(Protocol):
         """The master of an epoch lacks what was confirmed."""
 
     def older_copy(self, reason: str) -> None:
-        """This node lacks what it has acknowledged."""
+        """Report that this node lacks bytes that it acknowledged."""
 
     def lost_master(self) -> None:
         """The connection to a master that was followed broke."""
@@ -171,7 +171,7 @@ class ReplicationClient:
     async def _proven(
         self, call: grpc.aio.StreamStreamCall[bytes, bytes], opening: Opening
     ) -> bytes | None:
-        """What this slave proves itself by, once the master has proved its key.
+        """This slave's proof, once the master has proved its key.
 
         Raises Unproven; RpcError where the call ended before.
         """
@@ -295,7 +295,7 @@ class ReplicationClient:
             self._listener.contradicted(epoch, reason)
 
     def older_copy(self, reason: str) -> None:
-        """This node lacks what it has acknowledged."""
+        """Report that this node lacks bytes that it acknowledged."""
         if self._listener is not None:
             self._listener.older_copy(reason)
 

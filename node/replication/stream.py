@@ -1,4 +1,4 @@
-"""What both ends of a replication stream agree on."""
+"""Constants of both ends of a replication stream."""
 
 from duolog_server.ha.frames import BODY_BYTES_MAX
 

@@ -1,1 +1,1 @@
-"""What a process needs before it is a broker: configuration, logs, clocks, memory, files."""
+"""Runtime of a process below the broker: configuration, logs, clocks, memory, files."""

@@ -13,7 +13,7 @@ _NOT_FOR_OTHERS = stat.S_IWGRP | stat.S_IRWXO  # a group may read, as of mounted
 
 
 def cautions(config: Config) -> list[str]:
-    """What is not safe, each with what to do. Files are looked at, and may be gone."""
+    """Insecure settings, each with a fix. Reads files, which may be gone."""
     found = _plain_ports(config), _rocketmq_slaves(config), _key_files(config), _audit(config)
     return [text for texts in found for text in texts]
 
@@ -79,7 +79,7 @@ def _rocketmq_slaves(config: Config) -> Iterator[str]:
 
 
 def _who_reads(config: Config) -> str:
-    """Who gets the log of a node whose replication has no TLS."""
+    """The readers of a log whose replication has no TLS."""
     if config.access.key_file is None or config.access.node_proof == "offered":
         return "anyone who reaches this port"
     return "anyone who can sniff the network"
@@ -94,7 +94,7 @@ def _audit(config: Config) -> Iterator[str]:
 
 
 def _frames_of(config: Config) -> str:
-    """Where frames are taken, if that is configured by itself."""
+    """The port for frames, if configured separately."""
     frames: str = config.node.frames_address
     return "" if frames.endswith(":0") else frames
 

@@ -42,13 +42,13 @@ class CertificateFiles:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Those that are named."""
+        """The configured paths."""
         return tuple(path for path in (self.ca, self.cert, self.key) if path is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """What the files hold, checked.
+    """Checked content of the files.
 
     Attributes:
         since, until: when the certificate of our own is valid; None without one.
@@ -74,7 +74,7 @@ class Pem:
 
 
 def read(files: CertificateFiles) -> Pem:
-    """What the files hold. Raises BadCertificate."""
+    """Read and check the files. Raises BadCertificate."""
     ca, cert, key = (_bytes(path) for path in (files.ca, files.cert, files.key))
     since = until = None
     if ca is not None:
@@ -105,7 +105,7 @@ def _certificates(path: Path | None, data: bytes) -> "list[Certificate]":
 
 
 def _check_pair(files: CertificateFiles, cert: bytes, key: bytes) -> tuple[datetime, datetime]:
-    """When a certificate is valid. Raises BadCertificate if the key is not its key."""
+    """The validity of a certificate. Raises BadCertificate if the key is not its key."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -123,7 +123,7 @@ def _check_pair(files: CertificateFiles, cert: bytes, key: bytes) -> tuple[datet
 
 
 class Renewed(Generic[T]):
-    """What is made of certificate files, made anew after they were replaced.
+    """A value made from certificate files, made anew after they were replaced.
 
     May be asked from any thread.
     """
@@ -191,21 +191,21 @@ class Renewed(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """When a certificate expires."""
+    """Expiry of a certificate."""
 
     until: datetime
     file: Path
 
 
 class Expiries:
-    """When the certificates of a node expire; files are read again only after they changed."""
+    """Expiries of a node's certificates; files are read again only after they changed."""
 
     def __init__(self, files: Sequence[CertificateFiles]) -> None:
         self._files = [CertificateFiles(cert=one.cert, key=one.key) for one in files if one.cert]
         self._known: dict[CertificateFiles, tuple[_State, Expiry]] = {}
 
     def first(self) -> Expiry | None:
-        """The one that expires first, as of the last files that could be read; None: none."""
+        """The certificate that expires first, of the last readable files; None: none."""
         for files in self._files:
             self._look(files)
         found = [expiry for _, expiry in list(self._known.values())]  # asked in threads, too

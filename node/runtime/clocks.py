@@ -19,7 +19,7 @@ def mono_ms() -> MonoMs:
 
 
 class Clock(Protocol):
-    """Both clocks: the machine's, or a test's."""
+    """A pair of clocks: the machine's, or a test's."""
 
     def wall_ms(self) -> WallMs:
         """The wall clock."""

@@ -121,7 +121,7 @@ FAST_PORT = -2
 
 
 class NodeSection(_Section):
-    """Who the node is and where it listens."""
+    """The node's identity and ports."""
 
     name: str = Field(
         default_factory=socket.gethostname,
@@ -312,7 +312,7 @@ class AccessSection(_Section):
 
 
 class AuditSection(_Section):
-    """Who did what, and what was denied."""
+    """The audit log: calls done and denied."""
 
     file: Path | None = Field(
         None,
@@ -513,7 +513,7 @@ class ConsoleSection(_Section):
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """Of the URLs."""
+        """The origins of the URLs."""
         return origins_of(self.url)
 
     protobuf: Rules = Field(
@@ -571,7 +571,7 @@ class TracesSection(_Section):
 
 @dataclass(frozen=True)
 class HaAddresses:
-    """Where replication listens and connects."""
+    """Addresses of replication."""
 
     listen: EndpointOrEmpty = option(
         "", "HOST:PORT of the replication port (haListenPort); empty: slaves cannot connect"

@@ -24,7 +24,7 @@ STOP_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ConsoleOptions:
-    """What a console is started with.
+    """Options of a console's process.
 
     endpoints: the nodes that it calls. host: that it listens on. tls: it calls them over TLS, with
     the authorities in the file ca, empty for the system's. cert, key: files with its own
@@ -44,12 +44,12 @@ class ConsoleOptions:
     mask: tuple[str, ...] = ()
 
     def line(self) -> str:
-        """As a line of text."""
+        """Encode as a line of text."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def of_line(line: str) -> "ConsoleOptions":
-        """What `line` gave."""
+        """Parse `line`'s output."""
         fields = json.loads(line)
         lists = {name: tuple(fields[name]) for name in ("endpoints", "origins", "protobuf", "mask")}
         return ConsoleOptions(**{**fields, **lists})
@@ -68,12 +68,12 @@ class ConsoleProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs; 0: none does."""
+        """Process id of the running console; 0: none runs."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else 0
 
     def start(self) -> None:
-        """Have it run from now on."""
+        """Start the process, and restart it if it ends."""
         self._background.start(self._keep())
 
     async def stop(self) -> None:

@@ -26,7 +26,7 @@ class Histogram:
         self.sum += seconds
 
     def copy(self) -> "Histogram":
-        """As it is now."""
+        """A copy of the current state."""
         made = Histogram(self.bounds)
         made.counts, made.sum = list(self.counts), self.sum
         return made

@@ -56,7 +56,7 @@ def _escaped(text: str) -> str:
 
 
 class _OfLibraries(logging.Handler):
-    """What libraries log, in the node's own lines: asyncio has one for each connection that breaks
+    """Logs of libraries, in the node's own lines: asyncio has one for each connection that breaks
     in the middle of a write, and its peer decides how many there are.
     """
 
@@ -71,7 +71,7 @@ class _OfLibraries(logging.Handler):
 
 
 def _message_of(record: logging.LogRecord) -> str:
-    """What a library says; the text as it is where its arguments do not fit."""
+    """A library's message; unformatted if its arguments do not fit."""
     try:
         return record.getMessage()
     except Exception:  # of any argument's own text

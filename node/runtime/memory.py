@@ -11,7 +11,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class OwnMemory:
-    """That of the process in which it is first read."""
+    """Memory of the process that reads it first."""
 
     def __init__(self) -> None:
         self._descriptor = -1

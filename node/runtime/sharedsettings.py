@@ -13,7 +13,7 @@ _HA_MORE = ("ha_slave_fallbehind_max", "ha_max_time_slave_not_catchup")
 
 
 def shared_settings(config: Config) -> Mapping[str, str]:
-    """By option; of a file that holds a secret, whether there is one."""
+    """Settings by option; of a secret file, whether it is set."""
     found = {f"store.{name}": getattr(config.store, name) for name in _STORE}
     found |= {f"ha.{name}": getattr(config.ha, name) for name in (*_HA, *_HA_MORE)}
     found |= {f"limits.{name}": value for name, value in config.limits.model_dump().items()}

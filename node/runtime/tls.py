@@ -29,7 +29,7 @@ class Tls:
 
     @property
     def files(self) -> CertificateFiles:
-        """Its files."""
+        """The certificate files."""
         return CertificateFiles(self.ca, self.cert, self.key)
 
     def of_channel(self) -> Renewed[grpc.ChannelCredentials]:

@@ -29,7 +29,7 @@ TELL_SECONDS = 60.0  # between two lines of the log about a collector that takes
 
 
 def load(protocol: str) -> Callable[[str], SpanExporter]:
-    """What makes an exporter to the collector at an endpoint. Raises ImportError.
+    """A factory of exporters to the collector at an endpoint. Raises ImportError.
 
     protocol: `grpc` or `http`.
     """

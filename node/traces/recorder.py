@@ -1,4 +1,4 @@
-"""What happened to batches of messages that carry a trace context, noted for the exporter.
+"""Records the work on batches of messages with a trace context, for the exporter.
 
 Rules: no OpenTelemetry here; a batch without a context costs one search of its properties; what
 does not fit the queue is counted and forgotten.
@@ -28,7 +28,7 @@ QUEUED_BYTES_MAX = 16 << 20  # and what they hold
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the node was at the time. epoch: of the master's mastership; 0: it led none."""
+    """The node's state at the time. epoch: of the master's mastership; 0: it led none."""
 
     role: str
     epoch: int
@@ -65,13 +65,13 @@ class Sighting:
 
     @property
     def held_bytes(self) -> int:
-        """What it keeps in memory, about."""
+        """Approximate memory of the note."""
         return len(self.text) + self.ends.nbytes + self.queue_offsets.nbytes + 500
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """What a stored batch waited for. what: `replicate` or `flush`; status: how it ended."""
+    """A wait of a stored batch. what: `replicate` or `flush`; status: how it ended."""
 
     what: str
     of: Sighting
@@ -80,7 +80,7 @@ class Confirmed:
 
     @property
     def held_bytes(self) -> int:
-        """What it keeps in memory, about."""
+        """Approximate memory of the note."""
         return 100
 
 

@@ -31,8 +31,8 @@ Command = TyperCommand | TyperGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """The way to nodes that a command takes. context: the one it comes from, if any."""
+class ConnectionSettings:
+    """A command's nodes, user and TLS. context: the one that it comes from, if any."""
 
     endpoints: str = DEFAULT_ENDPOINTS
     user: str = ""
@@ -41,12 +41,12 @@ class Way:
     context: str = ""
 
 
-_PLAIN = Way()
-_current: ContextVar[Way] = ContextVar("way")
+_PLAIN = ConnectionSettings()
+_current: ContextVar[ConnectionSettings] = ContextVar("connection_settings")
 
 
-def current_way() -> Way:
-    """Of the command that runs."""
+def connection_settings() -> ConnectionSettings:
+    """The connection settings of the running command."""
     return _current.get(_PLAIN)
 
 
@@ -54,8 +54,10 @@ def client_of(endpoints: str, timeout: float) -> "Client":
     """A client of some nodes, as the user that the command runs as."""
     from duolog import Client
 
-    way = current_way()
-    return Client(endpoints, user=way.user, password=way.password, tls=way.tls, timeout=timeout)
+    settings = connection_settings()
+    return Client(
+        endpoints, user=settings.user, password=settings.password, tls=settings.tls, timeout=timeout
+    )
 
 
 def asked(
@@ -76,11 +78,11 @@ def asked(
 
 
 def caller() -> "Caller":
-    """Who the command runs as, for jobs."""
+    """The command's credentials, for jobs."""
     from duolog._caller import Caller
 
-    way = current_way()
-    return Caller(way.user, way.password, tls=way.tls)
+    settings = connection_settings()
+    return Caller(settings.user, settings.password, tls=settings.tls)
 
 
 # -- the options -----------------------------------------------------------------------------------
@@ -97,17 +99,17 @@ def _noted(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
 
 
 def _resolve(ctx: typer.Context, param: typer.CallbackParam, value: str) -> str:
-    """The endpoints of a command; and all that goes with them becomes the current way."""
+    """The endpoints of a command; and all that goes with them becomes the current settings."""
     _noted(ctx, param, value)
     if ctx.resilient_parsing:  # for completion
         return value
-    way = resolved(ctx.meta.get(FLAGS, {}), ctx.meta.get(ENVIRONMENT, {}))
+    settings = resolved(ctx.meta.get(FLAGS, {}), ctx.meta.get(ENVIRONMENT, {}))
     from duolog_server.ops.cli.output import context_in_use
 
-    token, told = _current.set(way), context_in_use.set(way.context)
+    token, told = _current.set(settings), context_in_use.set(settings.context)
     ctx.call_on_close(lambda: _current.reset(token))
     ctx.call_on_close(lambda: context_in_use.reset(told))
-    return way.endpoints
+    return settings.endpoints
 
 
 Endpoints = typer.Option(
@@ -195,8 +197,8 @@ def _refuse(text: str, hint: str = "") -> NoReturn:
     fail(text, hint, USAGE)
 
 
-def resolved(flags: Mapping[str, Any], environment: Mapping[str, Any]) -> Way:
-    """The way that flags, environment and context come to; it fails the command otherwise.
+def resolved(flags: Mapping[str, Any], environment: Mapping[str, Any]) -> ConnectionSettings:
+    """Resolve flags, environment and context; exit if they do not fit.
 
     environment: without DUOLOG_PASSWORD, which is read here.
     """
@@ -216,7 +218,7 @@ def resolved(flags: Mapping[str, Any], environment: Mapping[str, Any]) -> Way:
     if context.get("user", "") != user:
         context = _without(context, *_PASSWORD)
     found = _merged(levels())
-    return Way(
+    return ConnectionSettings(
         found.get("endpoints") or DEFAULT_ENDPOINTS,
         user,
         _password(user, levels()),
@@ -271,7 +273,7 @@ def _context(
 
 
 def _password(user: str, levels: list[dict[str, str]]) -> str:
-    """From the first level that has one."""
+    """The password of the first level that has one."""
     for level in levels:
         if "password" in level and "password_file" in level:
             _refuse("give the password as DUOLOG_PASSWORD or in a file, not both")
@@ -341,13 +343,13 @@ def tls_of_settings(settings: Mapping[str, str]) -> "Tls | None":
 
 __all__ = [
     "DEFAULT_ENDPOINTS",
+    "ConnectionSettings",
     "Endpoints",
-    "Way",
     "add_options",
     "asked_password",
     "caller",
     "client_of",
-    "current_way",
+    "connection_settings",
     "read_password",
     "resolved",
     "tls_of_settings",

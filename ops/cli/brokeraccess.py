@@ -96,7 +96,7 @@ class CallsBrokers(TyperCommand):
 
 
 def broker_access(ctx: typer.Context) -> "Access":
-    """What the options of a command come to; it fails the command where they do not fit."""
+    """Credentials from a command's options; exit if they do not fit."""
     from duolog_server.compat.remoting.calling import Access, signing
 
     given: Mapping[str, Any] = ctx.meta.get(_KEPT, {})
@@ -117,7 +117,7 @@ def broker_access(ctx: typer.Context) -> "Access":
 
 
 def hint_for(error: Exception, usual: str = "") -> str:
-    """What to try after an error of a call. usual: where it was not denied."""
+    """The hint after a failed call. usual: if it was not denied."""
     from duolog_server.compat.remoting.calling import CallRefused
 
     return _HINT if isinstance(error, CallRefused) and error.is_denial else usual

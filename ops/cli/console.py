@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, current_way
+from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, connection_settings
 from duolog_server.ops.cli.output import fail, help_of, say
 
 app = typer.Typer(add_completion=False)
@@ -61,8 +61,8 @@ def console(
         fail("--cert and --key go together", help_of())
     if cert and url.strip().startswith("http:"):
         fail(f"--url {url} is http, and with --cert browsers need https", help_of())
-    way = current_way()
-    tls = way.tls
+    settings = connection_settings()
+    tls = settings.tls
     try:
         options = ConsoleOptions(
             parse_endpoints(endpoints),

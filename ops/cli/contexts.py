@@ -23,7 +23,7 @@ class ContextError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A way to reach nodes; empty: not said. tls: `on`, `off`. tls_port: a number."""
+    """Connection settings with a name; empty: not set. tls: `on`, `off`. tls_port: a number."""
 
     endpoints: str = ""
     user: str = ""
@@ -39,7 +39,7 @@ class Context:
         return f"Context({self.endpoints!r}, user={self.user!r})"
 
     def settings(self) -> dict[str, str]:
-        """What is said."""
+        """The settings that are set."""
         said = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in said.items() if value}
 
@@ -62,7 +62,7 @@ class Contexts:
         return self.known[name]
 
     def having(self, name: str, context: Context) -> "Contexts":
-        """With one more, or one in place of another. Raises ContextError."""
+        """Add or replace a context. Raises ContextError."""
         if not NAME.fullmatch(name):
             raise ContextError(
                 f"context name {name!r}: use up to 64 letters, digits, '.', '_' and '-', "
@@ -77,13 +77,13 @@ class Contexts:
         return Contexts(known, "" if self.current == name else self.current)
 
     def using(self, name: str) -> "Contexts":
-        """With another one in use. Raises ContextError."""
+        """Switch to another context. Raises ContextError."""
         self.get(name)
         return Contexts(self.known, name)
 
 
 def contexts_file() -> Path:
-    """Where they are kept. Raises ContextError for a user without a home."""
+    """The path of the contexts' file. Raises ContextError for a user without a home."""
     configured = os.environ.get("XDG_CONFIG_HOME", "")
     try:
         home = Path(configured) if Path(configured).is_absolute() else Path.home() / ".config"

@@ -1,4 +1,4 @@
-"""`duolog migrate`, after the cut-over: late offsets, and the way back."""
+"""`duolog migrate`, after the cut-over: late offsets, and moving back."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -286,7 +286,7 @@ def track(
     timeout: Annotated[float, Timeout] = 10.0,
     as_json: Annotated[bool, Json] = False,
 ) -> None:
-    """Show the way of messages: sent, delayed, stored, and what every consumer group did."""
+    """Trace messages: sent, delayed, stored, and what every consumer group did."""
     if not (key or unique_key):
         fail("give --key or --unique-key", "duolog msg track TOPIC --key KEY | --unique-key K")
 

@@ -48,7 +48,7 @@ class Printer:
         self.show(self.fields(message))
 
     def fields(self, message: "Shown") -> Fields:
-        """What is printed of a message; it does not keep its batch."""
+        """The printed fields of a message, without a reference to its batch."""
         properties = dict(message.properties)
         return {
             "topic": message.topic,

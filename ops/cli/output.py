@@ -155,7 +155,7 @@ _HINTS = {
     "ResultUnknown": "duolog msg find TOPIC --unique-key KEY",
     "Unauthenticated": "--user NAME --password-file FILE   (or: duolog context add NAME --help)",
 }
-# Errors that may come from the way to the nodes that a context describes; they name it.
+# Errors that a context's connection settings may cause; they name it.
 context_in_use: ContextVar[str] = ContextVar("context", default="")
 _OF_THE_WAY = ("Unavailable", "Timeout", "Unauthenticated", "NoPermission")
 

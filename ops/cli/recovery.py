@@ -1,4 +1,4 @@
-"""What `duolog user recover` does: a super user with a new password, in every replica group."""
+"""`duolog user recover`: gives a super user a new password, in every replica group."""
 
 from dataclasses import dataclass, replace
 

@@ -61,7 +61,7 @@ def _row(user: "User") -> dict[str, object]:
 
 
 def _new_password(file: str) -> str:
-    """Of a file, a pipe, or a person. Ends with an error where there is none."""
+    """Read a new password from a file, a pipe or the prompt; exit without one."""
     return read_password(file) if file else asked_password("New password")
 
 

@@ -103,11 +103,11 @@ class Console:
 
     @property
     def sessions(self) -> Sessions:
-        """Who is logged in."""
+        """The sessions of logged-in users."""
         return self._viewers.sessions
 
     def app(self) -> App:
-        """What a server serves."""
+        """The ASGI application."""
         made = Starlette(
             routes=list(self._routes()),
             lifespan=self._life,

@@ -115,7 +115,7 @@ async def audit_page(client: Client, search: AuditSearch, count: int) -> AuditPa
 
 
 def _end(part: _Part, taken: set[tuple[str, int]]) -> int:
-    """Where the next page of a part ends: behind the newest entry that was found and not shown."""
+    """The end of a part's next page: behind the newest entry that was found and not shown."""
     left = (offset + 1 for offset, _ in part.found if (part.group, offset) not in taken)
     return max(left, default=part.at)
 
@@ -136,7 +136,7 @@ async def _parts(client: Client, search: AuditSearch) -> list[_Part]:
 
 
 def _ends(place: str) -> Mapping[str, int]:
-    """Where each replica group's part ends. Raises BadRequest."""
+    """The end of each replica group's part. Raises BadRequest."""
     ends = {}
     for word in filter(None, place.split(",")):
         group, _, offset = word.rpartition(":")

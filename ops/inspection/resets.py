@@ -1,4 +1,4 @@
-"""Where a group is to resume: as people write it, and which offsets of its queues that means."""
+"""Resume points of a group: parses what people write into offsets of its queues."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What all nodes of a cluster answer, as the material of a diagnosis."""
+"""Survey of a cluster: the answers of all nodes, as input of a diagnosis."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ AGAIN_SECONDS = 2.0  # until the second look, where the first one found somethin
 
 
 async def examine(client: Client, named: Iterable[str], timeout: float) -> list[Finding]:
-    """What is wrong, and still is a moment later. named: see `look`. timeout: seconds of one look.
+    """Findings that persist in a second survey. named: see `look`. timeout: seconds of one look.
 
     Raises duolog's errors where no node answers.
     """
@@ -100,7 +100,7 @@ async def look_at_nodes(client: Client, named: Iterable[str]) -> Seen:
 
 
 def _key_of(node: NodeStatus) -> tuple[str, str]:
-    """Its replica group and name."""
+    """Sort key of a node: its replica group and name."""
     return node.replication.group, node.name
 
 
@@ -129,7 +129,7 @@ def _address_of(node: NodeStatus, route: Route) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What the node at an address says of itself: its status, or why it refuses to tell it.
+    """A node's answer: its status, or why it refuses it.
 
     clock: None where it does not say what time it is.
     """
@@ -141,7 +141,7 @@ class _Told:
 
 
 async def _all_at(addresses: Sequence[str], runtime: Runtime) -> list[_Told]:
-    """What the nodes at some addresses say of themselves; nothing of one that does not answer."""
+    """Status of the nodes at some addresses; without those that do not answer."""
 
     async def at(address: str) -> _Told:
         if not address:

@@ -25,13 +25,13 @@ def messages_kept(parts: Iterable[TopicDescription]) -> int:
 
 
 def log_bytes(part: TopicDescription) -> int | None:
-    """What a part of a topic takes in the log; None: it is not counted to its end yet."""
+    """Log bytes of a part of a topic; None: the count is not complete yet."""
     known = [queue.log_bytes for queue in part.stats if queue.log_bytes is not None]
     return sum(known) if len(known) == len(part.stats) else None
 
 
 def permissions(perm: int) -> str:
-    """What clients may do with a topic."""
+    """Permissions of a topic, as text."""
     return PERMISSIONS.get(perm, "do nothing with it")
 
 

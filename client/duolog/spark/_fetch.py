@@ -1,4 +1,4 @@
-"""What tasks do: pull ranges of queues, the next batch while the last one is worked on."""
+"""The work of tasks: pull ranges of queues, the next batch while the last one is worked on."""
 
 import time
 from collections.abc import Iterable, Iterator

@@ -29,7 +29,7 @@ class QueueFiles(Protocol):
     """A queue, read from files."""
 
     def batches(self, start: int, end: int) -> Iterator[Columns]:
-        """Its messages with offsets in [start, end), in order, as far as the files can be read."""
+        """The queue's messages in [start, end), in order, as far as the files can be read."""
         ...
 
 
@@ -88,7 +88,7 @@ def _neighbours(client: sync.Client, endpoints: str, group: str) -> list[str]:
 
 @functools.cache
 def _opener() -> Opener | None:
-    """What reads stores, where a package that does is installed."""
+    """The reader of local stores, if its package is installed."""
     for entry in importlib.metadata.entry_points(group=OPENERS):
         try:
             opener: Opener = entry.load()

@@ -1,4 +1,4 @@
-"""What the driver finds out before tasks read: topics, the ranges of their queues, and how tasks
+"""The driver's plan before tasks read: topics, the ranges of their queues, and how tasks
 share them."""
 
 import re
@@ -45,7 +45,7 @@ class QueueRange:
 
 @dataclass(frozen=True)
 class Ranges(InputPartition):
-    """What one task reads from nodes."""
+    """Ranges that one task reads from nodes."""
 
     parts: tuple[QueueRange, ...]
 
@@ -73,12 +73,12 @@ class Planner:
         return sorted(found, key=lambda topic: (topic.topic, topic.group))
 
     def topics_left(self) -> list[TopicDescription]:
-        """Those of several topics that are still there."""
+        """The topics that still exist."""
         found = self._client.admin.topics(self._options.topics)
         return sorted(found, key=lambda topic: (topic.topic, topic.group))
 
     def ends_on_masters(self, queues: Iterable[Queue]) -> dict[Queue, int]:
-        """Where queues end, as the masters of their replica groups say now; without those whose
+        """Current ends of queues, from the masters of their replica groups; without those whose
         group has no master that answers. A slave that is behind, or cut off, may say less."""
         wanted = set(queues)
 

@@ -20,7 +20,7 @@ from duolog.spark._tierfile import TierFile, read_tier
 
 @dataclass(frozen=True)
 class TierPart(InputPartition):
-    """What one task reads from a file."""
+    """A part of a file that one task reads."""
 
     file: TierFile
 

@@ -82,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_line
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new stream begins. Raises UnknownTopic, BadRequest, DataLoss."""
+        """The start offset of a new stream. Raises UnknownTopic, BadRequest, DataLoss."""
         planner = Planner(self._asked, self._options)
         queues = queues_of(planner.topics())
         planner.check_names(queues)
@@ -98,7 +98,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return written(places)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """As the options say."""
+        """The read limit of the options."""
         if self._options.max_offsets:
             return ReadMaxRows(self._options.max_offsets)
         if self._options.max_bytes:
@@ -106,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What comes from now on is left for another run."""
+        """Fix the end of this run: later messages are left for another one."""
         self._refresh()
         self._target = {queue: stats.max_offset for queue, stats in self._stats.items()}
 
@@ -271,7 +271,7 @@ def written(places: Places) -> dict[str, Any]:
 
 
 def read_places(offsets: dict[str, Any] | str) -> Places:
-    """What `written` wrote."""
+    """Parse `written`'s output."""
     table = json.loads(offsets) if isinstance(offsets, str) else offsets
     places = {}
     for topic, row in table.items():

@@ -1,4 +1,4 @@
-"""What was tiered: Parquet files that hold the older part of queues, as manifests tell."""
+"""The tiered part of topics: Parquet files with the older part of queues, by manifests."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ def _checksum(manifest: dict[str, Any]) -> int:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """What `manifest_text` wrote. Raises OSError, ValueError for a damaged one."""
+    """Parse `manifest_text`'s output. Raises OSError, ValueError for a damaged one."""
     found = json.loads(path.read_text())
     if not isinstance(found, dict):
         raise ValueError("not a JSON object")
@@ -134,7 +134,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the messages of a range are."""
+    """Sources of the messages of a range."""
 
     files: list[QueueRange]
     nodes: list[QueueRange]

@@ -35,7 +35,7 @@ QUERY = "sql.streaming.queryId"
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What one task staged."""
+    """Staged requests of one task."""
 
     sink: str
     group: str  # replica group
@@ -45,7 +45,7 @@ class Staged(WriterCommitMessage):
 
 
 class _Writer:
-    """What batches and streams have in common."""
+    """Writing shared by batches and streams."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         """Raises BadRequest if the rows are not messages."""
@@ -120,7 +120,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._publish(self._sink, self._options.batch, messages, self._options.publisher)
 
     def abort(self, messages: list[Any]) -> None:
-        """What was staged and not published is never seen."""
+        """Abandon staged messages: they never become visible."""
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -144,7 +144,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
                 check_repeated(staged.sink, batchId, staged.query, state)
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """What was staged and not published is never seen; what was published stays."""
+        """Abandon staged messages: they never become visible; published ones stay."""
 
 
 def check_repeated(sink: str, number: int, query: str, state: SinkState) -> None:

@@ -77,7 +77,7 @@ class Answer(Protocol):
         """The status."""
 
     def ByteSize(self) -> int:
-        """Its size."""
+        """The message's size."""
 
     @classmethod
     def FromString(cls, data: bytes, /) -> Self:

@@ -27,7 +27,7 @@ def nonce_of(command: service.TelemetryCommand) -> str:
 
 
 class Questions:
-    """Those that wait for an answer."""
+    """Questions to clients that wait for an answer."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[Client, asyncio.Future[service.TelemetryCommand]]] = {}

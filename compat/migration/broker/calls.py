@@ -60,7 +60,7 @@ class OldBroker:
         raise BadAnswer(f"{self.address} does not say where its log begins and ends")
 
     async def _figures(self) -> bytes:
-        """Its runtime info; a broker has none before it has taken its first figures of itself."""
+        """The broker's runtime info; empty before its first measurement."""
         until = asyncio.get_running_loop().time() + BEGINNING_SECONDS
         while True:
             try:
@@ -72,7 +72,7 @@ class OldBroker:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def settings(self) -> dict[str, str]:
-        """Its configuration, by RocketMQ's names."""
+        """The broker's configuration, by RocketMQ's names."""
         body = await self._body(RequestCode.GET_BROKER_CONFIG)
         rows = (line.partition("=") for line in body.decode(errors="replace").splitlines())
         return {key.strip(): value.strip() for key, separator, value in rows if separator}

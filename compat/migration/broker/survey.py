@@ -53,7 +53,7 @@ def _masters(table: dict[fastjson.Key, fastjson.Value]) -> list[tuple[fastjson.K
 
 
 async def facts_of(name: str, address: str, access: Access = ANYBODY) -> BrokerFacts:
-    """What one master says of itself."""
+    """Facts about one master."""
     broker = OldBroker(address, access)
     try:
         texts = await read_tables(broker)

@@ -24,7 +24,7 @@ def read_topics(body: bytes) -> list[dict[str, Any]]:
 
 
 def topic_name(row: Mapping[str, Any]) -> str:
-    """That of a TopicConfig. Raises BadRequest."""
+    """The name in a TopicConfig. Raises BadRequest."""
     return read_name(row.get("topicName"), "topicName")
 
 
@@ -43,7 +43,7 @@ def read_groups(body: bytes) -> list[Mapping[Key, Value]]:
 
 
 def group_name(row: Mapping[Key, Value]) -> str:
-    """That of a SubscriptionGroupConfig. Raises BadRequest."""
+    """The name in a SubscriptionGroupConfig. Raises BadRequest."""
     return read_name(row.get("groupName"), "groupName")
 
 

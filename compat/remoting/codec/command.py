@@ -87,7 +87,7 @@ class Command:
         return len(self.body) + sum(len(name) + len(text) for name, text in self.fields.items())
 
     def bare(self) -> "Command":
-        """Itself without its body: what its answer needs, where that waits."""
+        """The command without its body: all that a delayed answer needs."""
         return replace(self, fields={}, body=b"")
 
     def answer(
@@ -169,7 +169,7 @@ def _read_json(header: bytes, body: bytes) -> Command:
 
 
 def _loaded(text: str) -> object:
-    """As json.loads, which looks for spaces around it first."""
+    """json.loads without its search for spaces."""
     if text.startswith("{"):
         found, end = _decode(text)
         if end == len(text):
@@ -277,7 +277,7 @@ def _piece(data: bytes, at: int, length: struct.Struct) -> tuple[bytes, int]:
 
 
 def _encoded(text: str) -> bytes:
-    """As UTF-8: a remark may quote half characters of a body, which have none."""
+    """Encode as UTF-8: a remark may quote half characters of a body, which have none."""
     return text.encode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with bytes that a client sent."""
+"""Errors in bytes that a client sent."""
 
 
 class BadFrame(Exception):

@@ -52,7 +52,7 @@ class FrameReader:
         return len(self._held) - self._begin + self._filled
 
     def feed(self, data: bytes) -> None:
-        """So many bytes arrived; `next` has to be called until there is nothing."""
+        """Take so many arrived bytes; call `next` until it returns none."""
         if self.whole:
             room = self._long_room()
             count = min(len(room), len(data))
@@ -70,14 +70,14 @@ class FrameReader:
         return self._long_room() if self.whole else base[: len(base) - held]
 
     def received(self, base: memoryview, count: int) -> None:
-        """So many bytes are there; as `feed`."""
+        """Take so many bytes in the buffer; see `feed`."""
         if self._long is not None:
             self._filled += count
         else:
             self.feed(bytes(base[:count]))
 
     def _long_room(self) -> memoryview:
-        """What is free of the memory of the long frame."""
+        """Free memory of the long frame."""
         long = self._long
         if long is None:
             held = self._held[self._begin :]

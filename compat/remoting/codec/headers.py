@@ -81,7 +81,7 @@ SHORT_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class SendResponse:
-    """Of all requests that send. msg_id: the offset id; clients have an id of their own."""
+    """Answer to every send request. msg_id: the offset id; clients have an id of their own."""
 
     msg_id: str
     queue_id: Int
@@ -168,7 +168,7 @@ class PullRequest:
 
 @dataclass(frozen=True, slots=True)
 class PullResponse:
-    """Of all pulls; the body has the records."""
+    """Answer to every pull; the body has the records."""
 
     suggest_which_broker_id: Long
     next_begin_offset: Long
@@ -249,7 +249,7 @@ class QueryResponse:
 
 @dataclass(frozen=True, slots=True)
 class OffsetResponse:
-    """Of all requests that ask for an offset."""
+    """Answer to every request for an offset."""
 
     offset: Long
 

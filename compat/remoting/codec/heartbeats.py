@@ -32,7 +32,7 @@ _BEGINS = (
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a group reads of a topic. version: grows when a client changes it."""
+    """A group's subscription to a topic. version: grows when a client changes it."""
 
     topic: str
     expression: str

@@ -1,4 +1,4 @@
-"""What a broker tells name servers about itself: REGISTER_BROKER and UNREGISTER_BROKER.
+"""Registration of a broker at name servers: REGISTER_BROKER and UNREGISTER_BROKER.
 
 The body is RegisterBrokerBody, in one of two forms. The plain one is JSON. The compressed one is a
 zlib stream of
@@ -61,7 +61,7 @@ class DataVersion:
     counter: int
 
     def to_json(self) -> bytes:
-        """As DataVersion."""
+        """Encode as DataVersion."""
         found = {
             "counter": self.counter,
             "stateVersion": self.state,
@@ -81,7 +81,7 @@ class RegisteredTopic:
     order: bool = False
 
     def to_json(self) -> str:
-        """As a member of topicConfigTable."""
+        """Encode as a member of topicConfigTable."""
         row = {
             "order": self.order,
             "perm": self.perm,
@@ -94,7 +94,7 @@ class RegisteredTopic:
         return f"{json.dumps(self.name)}:{json.dumps(row, separators=(',', ':'))}"
 
     def to_text(self) -> bytes:
-        """As in the compressed form."""
+        """Encode as in the compressed form."""
         return f"{self.name} {self.queues} {self.queues} {self.perm} SINGLE_TAG".encode()
 
 

@@ -21,7 +21,7 @@ class BrokerAddresses:
     addresses: Mapping[int, str]
 
     def to_json(self, standard: bool) -> str:
-        """As BrokerData."""
+        """Encode as BrokerData."""
         quote = '"' if standard else ""
         addresses = ",".join(
             f"{quote}{number}{quote}:{json.dumps(address)}"

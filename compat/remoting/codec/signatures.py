@@ -27,7 +27,7 @@ def access_key_of(request: Command) -> str:
 
 
 def signed_content(request: Command) -> bytes:
-    """What the signature of a request covers."""
+    """The bytes that a request's signature covers."""
     unsigned = {SIGNATURE}
     if request.version <= LAST_WITHOUT_QUERY_FLAG:
         unsigned.add(UNIQUE_KEY_QUERY)

@@ -1,4 +1,4 @@
-"""Offsets: of queues, and those that groups have committed.
+"""Offsets of queues, and committed offsets of groups.
 
 Clients commit every few seconds, and with each pull, mostly without waiting for an answer. Such
 commits are gathered, and stored five times a second: the newest of each queue.
@@ -58,7 +58,7 @@ class Commits:
         queues[key] = offset
 
     def _group_deleted(self, group: str) -> None:
-        """What its members committed is not for a group of the same name."""
+        """Forget a deleted group's commits: they are not for a new one of its name."""
         self._count -= len(self._gathered.pop(group, {}))
 
     def newest(self, group: str, key: QueueKey) -> int:
@@ -93,7 +93,7 @@ class Commits:
         self._forget(group, queues)
 
     def _forget(self, group: str, stored: dict[QueueKey, int]) -> None:
-        """Those that are stored, and have not moved meanwhile."""
+        """Drop offsets that are stored and have not moved meanwhile."""
         queues = self._gathered.get(group, {})
         for key, offset in stored.items():
             if queues.get(key) == offset:

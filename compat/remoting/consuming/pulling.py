@@ -116,7 +116,7 @@ class Pulling:
             peer.after_answer(lambda: reader.untaken.give(who.address, held))
 
     def _filter(self, peer: Peer, header: PullRequest) -> MessageFilter:
-        """What the client selects, by the request itself or by its last heartbeat."""
+        """The client's filter, from the request itself or from its last heartbeat."""
         if header.sys_flag & HAS_SUBSCRIPTION:
             return filter_of(header.expression_type.upper(), header.subscription)
         found = self._members.subscription(peer, header.consumer_group, header.topic)

@@ -29,7 +29,7 @@ Newer = Callable[[Registration | None, float], Awaitable[Registration | None]]
 
 
 class NameServer:
-    """What one of them knows of this node."""
+    """A name server, and its knowledge of this node."""
 
     def __init__(self, address: str, access: Access) -> None:
         """address: HOST:PORT."""
@@ -95,7 +95,7 @@ class NameServer:
         self._problem = problem
 
     async def leave(self, registration: Registration) -> None:
-        """Have it forget this node, within a moment. Nothing runs any more.
+        """Unregister this node, within a moment. No task remains.
 
         It forgets who has an id, whatever the address: so a node that was the master, and is not
         any more, takes its own id first. A node that it was never told of has nothing to end.

@@ -56,7 +56,7 @@ class Registrar:
             self._running.start(server.run(self._newer))
 
     async def stop(self) -> None:
-        """Have the name servers forget this node, within a moment."""
+        """Unregister this node at the name servers, within a moment."""
         await self._running.stop()
         registration = await self._newest() if self._servers else None
         if registration is not None:

@@ -28,7 +28,7 @@ TOGETHER = 256
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Who the node is. address: HOST:PORT for clients. broker_id: 0 for a master."""
+    """The node's identity. address: HOST:PORT for clients. broker_id: 0 for a master."""
 
     cluster: str
     name: str
@@ -46,7 +46,7 @@ class Registration:
     body: bytes
 
     def unregister_fields(self) -> dict[str, str]:
-        """Of UNREGISTER_BROKER."""
+        """Fields of UNREGISTER_BROKER."""
         who = self.standing
         return write_header(
             UnregisterBrokerRequest(who.name, who.address, who.cluster, who.broker_id)

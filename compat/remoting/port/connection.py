@@ -49,7 +49,7 @@ def _arrivals() -> memoryview:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What holds for every connection.
+    """Terms of every connection.
 
     begin: begins a task for a request. calls_max: requests of one connection that wait. arriving:
     the room for long frames that have not arrived whole. turns: of reading. busy_poll: of the loop,
@@ -144,7 +144,7 @@ class Connection(PortReading):
         self._arrived(nbytes)
 
     def feed(self, data: bytes) -> None:
-        """What arrived before this was the protocol of the transport; called once, if at all."""
+        """Take bytes that arrived before the protocol was known; called at most once."""
         if self._is_over:
             return
         self._reader.feed(data)
@@ -179,7 +179,7 @@ class Connection(PortReading):
             self._see_long(self._reader.whole)
 
     def _read_some(self) -> None:
-        """As far as a turn allows. Raises BadFrame."""
+        """Read frames as far as a turn allows. Raises BadFrame."""
         reader, held, calls, desk = self._reader, self._held, self._calls, self._terms.desk
         left, before, turns = REQUESTS_AT_ONCE, len(calls), self._turns
         began = perf_counter()

@@ -1,4 +1,4 @@
-"""What serves the requests of a connection, and what it sees of one."""
+"""Ports between a connection and its dispatcher."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -16,11 +16,11 @@ class Peer(Protocol):
 
     @property
     def host(self) -> Host:
-        """Its address and port."""
+        """The client's address and port."""
 
     @property
     def name(self) -> str:
-        """Its address and port, as logs and quotas name it."""
+        """The client's address and port, as logs and quotas name it."""
 
     @property
     def certificate(self) -> str:
@@ -59,7 +59,7 @@ class Desk(Protocol):
         """The answer, or what makes it and may wait. Raises what `refusal` has answers for."""
 
     def serve_each(self, peer: Peer, requests: Sequence[Command]) -> list[Begun | Exception]:
-        """As `serve`, of requests that came at once, all of which repeat; errors are returned."""
+        """Serve repeatable requests that arrived together; returns errors."""
 
     def holds(self, request: Command) -> bool:
         """Whether a request may wait for messages: the end of a node does not wait for it."""
@@ -72,7 +72,7 @@ class Desk(Protocol):
 
 
 def tried(do: Callable[P, T], *given: P.args, **named: P.kwargs) -> T | Exception:
-    """What a call returns, or the error that it raises."""
+    """A call's result, or the error that it raises."""
     try:
         return do(*given, **named)
     except Exception as error:

@@ -135,7 +135,7 @@ class Replies:
             return None
 
     async def _where(self, begun: Begun | None) -> dict[str, str] | None:
-        """Where it is stored; None where it is not."""
+        """Fields of the reply's position; None if it is not stored."""
         if begun is None:
             return None
         try:

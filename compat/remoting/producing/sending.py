@@ -69,14 +69,14 @@ _ORIGIN = (b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID")  # of a dead letter: t
 
 
 class _Told(NamedTuple):
-    """What an answer tells."""
+    """Fields of an answer."""
 
     request: Command
     queue_id: int
     transaction_id: str
 
     def bare(self) -> "_Told":
-        """Without the messages of the request, which are stored, for an answer that waits."""
+        """Drop the request's messages, which are stored, for an answer that waits."""
         return self._replace(request=self.request.bare())
 
 
@@ -196,7 +196,7 @@ class Sending:
         return self._wait(told.bare(), result, waiting)
 
     def _store(self, peer: Peer, singles: Sequence[_Single]) -> list[Begun | Exception]:
-        """Of one topic, at once if that can be done; else each says why not."""
+        """Store messages of one topic, at once if possible; else each has its error."""
         if len(singles) > 1:
             batch = _together(peer, singles)
             result, waiting = self._sends.put_singles(batch)

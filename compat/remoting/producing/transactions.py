@@ -100,7 +100,7 @@ class Transactions:
 
 
 def _topic_of(record: Record) -> str:
-    """Where a half message goes."""
+    """The topic of a half message."""
     return record.properties.get("REAL_TOPIC", record.topic)
 
 

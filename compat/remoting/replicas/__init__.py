@@ -1,1 +1,1 @@
-"""What RocketMQ's slaves ask their master for beside the bytes of its log."""
+"""Requests of RocketMQ's slaves to their master, beside the log's bytes."""

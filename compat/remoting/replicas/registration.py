@@ -29,7 +29,7 @@ Serve = Callable[[Command], Begun]
 
 @dataclass(frozen=True, slots=True)
 class SlavesPort:
-    """Where RocketMQ's slaves copy the log. advertised: HOST:PORT, of this node."""
+    """The port for RocketMQ's slaves. advertised: HOST:PORT, of this node."""
 
     section: RocketmqSlavesSection
     advertised: str

@@ -71,7 +71,7 @@ class Tables:
         return request.answer(0, body=body)
 
     def _body(self, code: int, rows: Json) -> bytes:
-        """As JSON; the last one where nothing changed. Runs in a thread."""
+        """Encode as JSON; the last one if unchanged. Runs in a thread."""
         known = self._written.get(code)
         if known is not None and known.rows == rows:
             return known.body

@@ -1,4 +1,4 @@
-"""What can be changed in the console: each action asks first, says what it would do, and does it.
+"""Actions of the console: each describes its effect, asks for confirmation, and runs.
 
 None knows of HTTP. Every one is a call that the command line has, too.
 """

@@ -30,7 +30,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an action asks.
+    """The confirmation that an action asks for.
 
     sentence: what it would do. button: empty where only a preview is asked for. fields: of its
     form. previewed: they are chosen before, for a preview. type_to_confirm: a name that must be
@@ -50,7 +50,7 @@ class Question:
     command: str = ""
 
     def shown(self) -> Shown:
-        """Its page."""
+        """The page of the form."""
         facts = {
             "sentence": self.sentence,
             "question": self,

@@ -35,7 +35,7 @@ class Move:
 
     @property
     def before(self) -> int:
-        """Where it resumes without the reset."""
+        """The resume offset without the reset."""
         return begin_of(self.queue)
 
     @property
@@ -50,7 +50,7 @@ class Move:
 
 
 def begin_of(queue: GroupQueue) -> int:
-    """Where a group resumes: at the first message where it has committed nothing."""
+    """The offset at which a group resumes: at the first message where it has committed nothing."""
     return queue.min_offset if queue.committed is None else queue.committed
 
 
@@ -110,7 +110,7 @@ def _to(way: str, value: str) -> str:
 
 
 def _resume_point(way: str, value: str) -> ResumePoint:
-    """Where to resume. Raises BadRequest."""
+    """Parse the resume point. Raises BadRequest."""
     try:
         return resume_point_of(_to(way, value))
     except BadResumePoint as error:
@@ -118,7 +118,7 @@ def _resume_point(way: str, value: str) -> ResumePoint:
 
 
 async def _moves(client: Client, queues: Sequence[GroupQueue], point: ResumePoint) -> list[Move]:
-    """Where each queue resumes, in order."""
+    """The resume offset of each queue, in order."""
     ordered = sorted(queues, key=lambda one: (one.replica_group, one.queue_id))
     return list(map(Move, ordered, await resume_at(client, ordered, point)))
 

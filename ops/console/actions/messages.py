@@ -96,7 +96,7 @@ async def _send(visit: Visit, form: Mapping[str, str]) -> Done:
 
 
 def _draft(topic: str, form: Mapping[str, str], group: str = "") -> Draft:
-    """What a form says. Raises BadRequest."""
+    """Parse the form. Raises BadRequest."""
     text = _lines(form, "body")
     if form.get("format", TEXT) == JSON:
         try:

@@ -1,4 +1,4 @@
-"""What every request to the console must satisfy, and what every answer says to the browser.
+"""Security checks of every request to the console, and headers of every answer.
 
 Rules: a page runs only scripts of the console itself, and none that a message, a topic's name or a
 tag could bring; no other site may show it in a frame, or load it in any way but by a link that is

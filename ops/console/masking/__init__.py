@@ -1,1 +1,1 @@
-"""What a viewer sees of a message: every page that shows one asks here."""
+"""Masking of messages for viewers: every page that shows a message asks here."""

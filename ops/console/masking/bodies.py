@@ -50,7 +50,7 @@ def set_out(text: str) -> str:
 
 
 def value_set_out(value: object) -> str:
-    """As `set_out`, of a value."""
+    """`set_out` for a value."""
     lines, characters = [], 0
     try:
         for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value):

@@ -31,7 +31,7 @@ def _folded(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """What is not shown of a topic's messages. names: of fields, at any depth, and of properties.
+    """A mask for a topic's messages. names: of fields, at any depth, and of properties.
     paths: of fields, from the outermost object on.
     """
 
@@ -102,11 +102,11 @@ class Masks:
 
     @staticmethod
     def of(texts: Iterable[str]) -> "Masks":
-        """As the configuration has them. Raises BadMask."""
+        """Read the masks of the configuration. Raises BadMask."""
         return Masks([Rule.of(text) for text in texts])
 
     def mask_of(self, topics: Iterable[str]) -> Mask:
-        """What is not shown of messages that belong to some topics."""
+        """The mask for messages that belong to some topics."""
         names = list(topics)
         found = [
             rule.mask

@@ -53,7 +53,7 @@ class Seeing:
         return Seen(message, topics, mask, self.types)
 
     def mask_of(self, topic: str) -> Mask:
-        """What is not shown of a topic's messages."""
+        """The mask for a topic's messages."""
         return self.masks.mask_of([topic])
 
     def check_sql(self, topic: str, expression: str) -> None:

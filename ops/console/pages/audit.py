@@ -1,4 +1,4 @@
-"""What was done and what was denied, as the audit log has it. For those who may read its topic."""
+"""The audit log: calls done and denied. For users who may read its topic."""
 
 from duolog import BadRequest
 

@@ -1,4 +1,4 @@
-"""Who leads, who is in sync, and what is wrong."""
+"""The cluster's page: masters, replicas in sync, findings."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ async def cluster(visit: Visit) -> Shown:
 
 
 async def doctor(visit: Visit) -> Shown:
-    """What is wrong, in nodes and consumer groups, and still is a moment later."""
+    """Persistent findings about nodes and consumer groups."""
     findings = await examine(visit.client, visit.endpoints, LOOK_SECONDS)
     worst = [one for one in findings if one.severity != NOTE]
     told = f"{counted(len(worst), 'thing')} to look at." if worst else "No problems found."

@@ -24,7 +24,7 @@ class QueueRow:
 
     @property
     def place(self) -> str:
-        """Its name."""
+        """The queue's name."""
         return f"{self.queue.topic}/{self.queue.queue_id}"
 
 
@@ -56,8 +56,8 @@ def stuck(rows: Sequence[QueueRow]) -> str:
 
 
 def lag_flows(visit: Visit, group: GroupDescription) -> dict[str, Flow]:
-    """Of the whole group: messages behind, age of the oldest (ms), and messages a second that are
-    stored and consumed.
+    """Flows of the whole group: messages behind, age of the oldest (ms), and messages a second that
+    are stored and consumed.
     """
     queues, key, now = group.queues, f"group/{group.group}", visit.now
     behind = sum(queue.lag_messages for queue in queues)

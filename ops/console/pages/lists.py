@@ -26,7 +26,7 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class ListPlace:
-    """Where in a list somebody is. contains: a part of names. after: the name before the page."""
+    """A position in a list. contains: a part of names. after: the name before the page."""
 
     contains: str = ""
     after: str = ""
@@ -39,12 +39,12 @@ class ListPlace:
 
 
 def list_place(visit: Visit) -> ListPlace:
-    """Where a link or the search leads."""
+    """The position that a link or the search names."""
     return ListPlace(visit.query.get("q", ""), visit.query.get("after", ""))
 
 
 def listing(pattern: str, at: ListPlace, page: Page[Any], noun: str) -> Mapping[str, object]:
-    """What the template of a list shows. pattern: the address of the list."""
+    """Variables of a list's template. pattern: the address of the list."""
     matching = f" whose names contain “{at.contains}”" if at.contains else ""
     count = counted(page.total, noun) if page.total else f"No {noun}s"
     query: dict[str, object] = {"q": at.contains}

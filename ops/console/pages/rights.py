@@ -1,4 +1,4 @@
-"""Who may do what, and which entry decides it. For super users."""
+"""Effective rights of a user, and the entry that decides them. For super users."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ KIND = "Topic:"  # of a resource that is named without one
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What somebody may do, as the form asks it. user: empty for everybody. source: address from
+    """A query of the form for rights. user: empty for everybody. source: address from
     which they call; empty: from the console's.
     """
 
@@ -29,7 +29,7 @@ class Asked:
 
     @staticmethod
     def of(visit: Visit) -> "Asked":
-        """As a link or the form has it."""
+        """Parse a link or the form."""
         user, action, resource, source = (
             visit.query.get(name, "").strip() for name in ("user", "action", "resource", "source")
         )
@@ -38,7 +38,7 @@ class Asked:
         return Asked(user, action or ACTIONS[0], resource, source)
 
     def address(self, **other: str) -> str:
-        """Of the page that asks this, with other fields."""
+        """The address of this page with other fields."""
         fields = {"user": self.user, "action": self.action, "resource": self.resource}
         return address(RIGHTS, {**fields, "source": self.source, **other})
 

@@ -21,7 +21,7 @@ Queue = tuple[str, int]  # replica group, queue id
 
 @dataclass(slots=True)
 class Tail:
-    """What a viewer has seen. ends: of each queue when it was last read. came: how many arrived."""
+    """A viewer's position. ends: of each queue at its last read. came: how many arrived."""
 
     began: float
     ends: dict[Queue, int] = field(default_factory=dict)

@@ -23,7 +23,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a replica group holds of a topic. rows: of queues that are shown. log_bytes: of all."""
+    """A replica group's part of a topic. rows: of queues that are shown. log_bytes: of all."""
 
     described: TopicDescription
     rows: Sequence[QueueRow]

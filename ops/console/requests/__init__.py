@@ -1,1 +1,1 @@
-"""What becomes of a request: a page is looked at, something is changed, a user logs in or out."""
+"""Handlers of requests: show a page, run an action, log a user in or out."""

@@ -39,7 +39,7 @@ def html(shown: Shown, request: Request, session: Session | None, status: int = 
 
 
 def to_login(request: Request) -> Response:
-    """To the login, and from there back to the page that was asked for."""
+    """Redirect to the login, and from there back to the requested page."""
     login = f"{LOGIN}?next={quote(location_of(request), safe='')}"
     if request.headers.get("sec-fetch-site") != CROSS_SITE:
         return RedirectResponse(login, 303)
@@ -50,7 +50,7 @@ def to_login(request: Request) -> Response:
 
 
 def location_of(request: Request) -> str:
-    """What was asked for: path and query."""
+    """Path and query of a request."""
     query = request.url.query
     return f"{raw_path(request)}?{query}" if query else raw_path(request)
 

@@ -88,7 +88,7 @@ class Changes:
     async def _guarded(
         self, work: Callable[[], Awaitable[Told]], session: Session, request: Request
     ) -> Told:
-        """As `guarded`; what is broken off may have been done. Raises ResultUnknown then."""
+        """`guarded` for a change: raises ResultUnknown where a broken call may have done it."""
         try:
             return await guarded(work, session, request, self._viewers)
         except errors.TookTooLong as error:

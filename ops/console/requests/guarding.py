@@ -25,7 +25,7 @@ T = TypeVar("T")
 async def guarded(
     work: Callable[[], Awaitable[T]], session: Session, request: Request, viewers: Viewers
 ) -> T:
-    """What work comes to. Raises duolog's errors alone."""
+    """Run work to its result; raises duolog's errors alone."""
     try:
         async with asyncio.timeout(PAGE_SECONDS):
             await session.check_current()

@@ -122,7 +122,7 @@ class Logins:
 
 
 async def _prove(client: Client) -> None:
-    """Have the nodes check who a client is. Raises Unauthenticated."""
+    """Have the nodes authenticate a client. Raises Unauthenticated."""
     try:
         await client.admin.route()
     except NoPermission:

@@ -27,7 +27,7 @@ class FormIsOver(BadRequest):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What was done by a form. undo: the form that undoes it; empty: none does."""
+    """Result of a form. undo: the form that undoes it; empty: none does."""
 
     done: Done
     undo: str = ""
@@ -52,7 +52,7 @@ class _Form:
 
 
 class Forms:
-    """Those of a session."""
+    """The forms that a session has sent."""
 
     def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds

@@ -1,4 +1,4 @@
-"""Who is logged in. A session is a client of the nodes, with the rights of its user.
+"""Sessions of logged-in users. A session is a client of the nodes, with the rights of its user.
 
 Rules: a session is named by a random cookie, of which only the digest is kept, and ends when it is
 not used, at its longest age, or when its user logs out; the password leaves this process only in
@@ -118,7 +118,7 @@ class Sessions:
         return cookie
 
     def _of_user(self, user: str) -> list[tuple[float, bytes]]:
-        """When each session of a user was used, and its key."""
+        """The last use of each session of a user, and its key."""
         return [(one.used, key) for key, one in self._sessions.items() if one.user == user]
 
     def get(self, cookie: str) -> Session | None:

@@ -42,7 +42,7 @@ class Viewers:
         self._nobody: Session | None = None
 
     def session_of(self, request: Request, *, used: bool = True) -> Session | None:
-        """Who looks; None: somebody who must log in first. used: this is a use of the session."""
+        """The request's session; None: its user must log in first. used: count it as a use."""
         found = self.logged_in(request, used=used)
         if found is None and self.settings.loopback:
             return self._of_nobody()
@@ -58,7 +58,7 @@ class Viewers:
         return session is self._nobody or self.sessions.lasts(session)
 
     def visit(self, session: Session, request: Request) -> Visit:
-        """What a page or an action is given."""
+        """The input of a page or an action."""
         return Visit(
             session.client,
             self.settings.endpoints,
@@ -72,13 +72,13 @@ class Viewers:
         )
 
     def give(self, response: Response, value: str) -> None:
-        """Have a browser keep the cookie of its new session."""
+        """Set the cookie of a new session."""
         response.set_cookie(
             self._cookie, value, httponly=True, samesite="strict", secure=self.settings.secured
         )
 
     def take(self, response: Response) -> None:
-        """Have a browser forget its cookie."""
+        """Delete the browser's cookie."""
         response.delete_cookie(
             self._cookie, httponly=True, samesite="strict", secure=self.settings.secured
         )

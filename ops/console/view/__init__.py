@@ -1,1 +1,1 @@
-"""What pages are made of: addresses, words, rates, and the templates filled in. No HTTP."""
+"""Building blocks of pages: addresses, formatting, rates, templates. No HTTP."""

@@ -54,7 +54,7 @@ def address(pattern: str, /, query: dict[str, object] | None = None, **names: ob
 
 
 def search_of(query: Mapping[str, str]) -> str:
-    """What a link to a search asks for: its whole filter. It names the search, too."""
+    """The query of a link to a search: its whole filter. It names the search, too."""
     asked = ("topic", "by", "value", "since", "until", "order", "case")
     return urlencode({name: query[name] for name in asked if name in query})
 

@@ -1,4 +1,4 @@
-"""What a viewer has seen of numbers that change: rates of counters, gauges, and what stalls.
+"""A viewer's history of numbers: rates of counters, gauges, and what stalls.
 
 Rules: kept for one viewer. A series has at most POINTS. Of each kind there are at most SERIES_MAX:
 the one that nobody has looked at the longest makes room, and while all of them are looked at, a

@@ -37,7 +37,7 @@ class Span:
 
     @property
     def middle(self) -> float:
-        """Where its texts are centred."""
+        """The x at which its texts are centred."""
         return (self.begin + self.end) / 2
 
 
@@ -53,7 +53,7 @@ class Gap:
 
     @property
     def middle(self) -> float:
-        """Where its texts are centred."""
+        """The x at which its texts are centred."""
         return (self.begin + self.end) / 2
 
 

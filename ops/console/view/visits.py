@@ -1,4 +1,4 @@
-"""What a page is given, and what it gives back."""
+"""Input and output of pages and actions."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Where the dead letters of a group lie, and how they are read, a bounded part at a time.
+"""Finds and reads the dead letters of a group, a bounded part at a time.
 
 Rules: their order is by replica group, queue and offset, which nothing changes later, so that a
 place can be a link. No read asks for more than READ_BYTES, and each has one message at least.
@@ -119,7 +119,7 @@ def _back(spans: Sequence[Span], before: int, limit: int) -> Place | None:
 
 
 def _from(spans: Iterable[Span], at: Place | None) -> Iterator[Span]:
-    """What is left of the queues from a place on."""
+    """The rest of the queues from a position on."""
     for span in spans:
         begin = span.begin if at is None else span.begin + _behind(span, at)
         if begin < span.end:

@@ -49,7 +49,7 @@ class Refused:
 
 @dataclass(slots=True)
 class Redelivery:
-    """What became of dead letters.
+    """Result of a redelivery of dead letters.
 
     refused: those that were not sent, in order, and with a result that is not known those that
     may have been. stopped: why the rest was not tried; empty: all were.
@@ -67,7 +67,7 @@ class Redelivery:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one redelivery. count: at most so many dead letters. seconds: no new ones afterwards."""
+    """Limits of one redelivery. count: of dead letters. seconds: no new ones afterwards."""
 
     count: int
     seconds: float

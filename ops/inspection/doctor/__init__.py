@@ -1,1 +1,1 @@
-"""What is wrong with a cluster, by what its nodes say. Pure."""
+"""Diagnosis of a cluster from its nodes' status. Pure."""

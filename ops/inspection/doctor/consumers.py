@@ -113,7 +113,7 @@ def _is_read(group: GroupDescription, queues: Sequence[GroupQueue]) -> bool:
 
 
 def _reader(group: GroupDescription, queue: GroupQueue) -> str:
-    """Who reads a queue. Which queues RocketMQ's clients have, only they know."""
+    """The member that reads a queue. Which queues RocketMQ's clients have, only they know."""
     if queue.member_id:
         return f"consumer {queue.member_id}"
     return "its RocketMQ clients" if group.clients else "why no consumer reads that queue"

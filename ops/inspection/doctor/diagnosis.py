@@ -57,7 +57,7 @@ def diagnose(seen: Seen) -> list[Finding]:
 
 
 def second_look(first: Sequence[Finding], second: Sequence[Finding]) -> list[Finding]:
-    """What the second of two looks found, some seconds later.
+    """Findings of the second of two surveys, some seconds apart.
 
     Of what a switch of masters causes for a moment, only what the first one found as well.
     """

@@ -1,4 +1,4 @@
-"""What the diagnosis finds, and what it looks at."""
+"""Findings of the diagnosis, and its input."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was found out.
+    """Input of the diagnosis.
 
     nodes: in their own words; of those that do not answer, what others know. unreachable: the
     latter, by replica group and name, where their master is connected to them. silent: addresses

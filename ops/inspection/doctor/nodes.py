@@ -25,7 +25,7 @@ OTHERS_FILL = "other files use more of it than the store does, so unexpired mess
 
 
 def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
-    """What is wrong with a node; one that does not answer is down, and nothing more."""
+    """Diagnose a node; one that does not answer has a single finding: down."""
     group = node.replication.group
     where = f"node {node.name} of {group}"
     replica = replica_of(seen.route, node)
@@ -151,7 +151,7 @@ def others_fill(node: NodeStatus) -> bool:
 
 
 def _disk_of(node: NodeStatus) -> str:
-    """Its disk, by the directory on it where it is not that of the log."""
+    """The node's disk, by the directory on it if that is not the log's."""
     named = node.disk_directory not in ("", LOG)
     return f"the file system of {node.disk_directory}" if named else "its disk"
 

@@ -21,7 +21,7 @@ from duolog_server.ops.inspection.doctor.replication import is_etcd_away
 
 
 def of_replica_group(seen: Seen, route: GroupRoute) -> Iterator[Finding]:
-    """What is wrong with a replica group as a whole."""
+    """Diagnose a replica group as a whole."""
     where, nodes = f"replica group {route.group}", members_of(seen, route.group)
     masters = masters_of(seen, route.group)
     if not masters:
@@ -141,7 +141,7 @@ def _without_master(seen: Seen, route: GroupRoute, where: str) -> Iterator[Findi
 
 
 def _two_masters(masters: Sequence[NodeStatus], where: str) -> Iterator[Finding]:
-    """Of an elected group, an older one has not noticed yet; fixed masters have own epochs."""
+    """Two masters at once: an elected group's old one has not noticed yet, or fixed ones clash."""
     elected = elects(masters)
     rivals = [
         node

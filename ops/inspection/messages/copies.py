@@ -36,7 +36,7 @@ class Copy:
     mark: str = ""
 
     def text(self) -> bytes:
-        """Its properties; without the mark where a record has no room for it."""
+        """The copy's properties; without the mark where a record has no room for it."""
         kept = {
             name: value
             for name, value in self.of.properties.items()
@@ -50,7 +50,7 @@ class Copy:
         return text
 
     def outgoing(self) -> Outgoing:
-        """What a producer sends."""
+        """The copy as a producer sends it."""
         of = self.of
         terms = Terms.of(self.delay_seconds, None, None, time.time_ns() // 1_000_000)
         origin = of.stored_topic, of.queue_id, of.queue_offset

@@ -52,7 +52,7 @@ async def delayed_at(client: Client, topic: str, due_ms: int, place: Place) -> D
 
 
 async def client_records(client: Client, unique_key: str) -> list[TraceRecord]:
-    """What RocketMQ's clients wrote of a message; nothing where the caller may not read it."""
+    """Trace records of RocketMQ's clients for a message; empty if the caller may not read them."""
     if not unique_key:
         return []
     try:

@@ -23,12 +23,12 @@ class Place:
         return self.replica_group, self.queue_id
 
     def __str__(self) -> str:
-        """As links and commands have it."""
+        """The position as links and commands write it."""
         return f"{self.replica_group}/{self.queue_id}/{self.offset}"
 
     @staticmethod
     def of(message: Message) -> "Place":
-        """Where a message was read."""
+        """The position at which a message was read."""
         return Place(message.group, message.queue_id, message.queue_offset)
 
 

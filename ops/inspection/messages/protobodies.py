@@ -154,7 +154,7 @@ class ProtoTypes:
 
     @staticmethod
     def of(texts: Iterable[str]) -> "ProtoTypes":
-        """As the configuration has them. Raises BadDescriptors for an invalid rule."""
+        """Read the rules of the configuration. Raises BadDescriptors for an invalid rule."""
         return ProtoTypes([ProtoRule.of(text) for text in texts])
 
     @cached_property
@@ -163,7 +163,7 @@ class ProtoTypes:
 
     @property
     def wrong(self) -> list[str]:
-        """What is wrong with files and types, with the rules that name them."""
+        """Errors in files and types, with the rules that name them."""
         found = self._types.items()
         return [
             f"{rule.pattern}={rule.file}:{rule.type_name}: {made}"

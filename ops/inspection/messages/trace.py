@@ -69,7 +69,7 @@ def _group_json(track: "GroupTrack") -> Row:
 
 
 def rows(message: "TrackedMessage", records: Iterable[TraceRecord]) -> Iterator[Row]:
-    """Its way, a line for each step, then one for each group."""
+    """The rows of a trace: a line for each step, then one for each group."""
     key, trace_id = message.unique_key, _trace_id(message)
     trace = f"trace {trace_id}" if trace_id else ""
     timed = [(message.born_time_ms, "sent", message.born_host, trace)]

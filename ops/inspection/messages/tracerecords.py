@@ -1,4 +1,4 @@
-"""What RocketMQ's clients of protocol 4 say of themselves in RMQ_SYS_TRACE_TOPIC.
+"""Trace records that RocketMQ's clients of protocol 4 send to RMQ_SYS_TRACE_TOPIC.
 
 Pure. A body holds records, each ended by \\x02, with fields between \\x01. They have grown over
 the versions of the clients: a field that an older one does not write has its default here, and what

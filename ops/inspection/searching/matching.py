@@ -45,7 +45,7 @@ class Needle:
         return buffer.lower() if self._lowers else buffer
 
     def _next(self, buffer: bytes, start: int) -> tuple[int, int]:
-        """Where it is found next: begin and end; -1: nowhere."""
+        """Begin and end of the next match; -1: none."""
         if self._pattern is None:
             at = buffer.find(self._plain, start)
             return at, at + len(self._plain)

@@ -15,7 +15,7 @@ ASKED_AT_ONCE = 16  # queues that are asked where a time lies in them
 
 @dataclass(slots=True)
 class Queue:
-    """What is left of a queue: the queue offsets [low, high).
+    """The rest of a queue to search: the queue offsets [low, high).
 
     edge_ms: no message that is left was stored before, or behind with newest_first; 0: unknown.
     """

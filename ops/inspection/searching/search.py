@@ -163,7 +163,7 @@ class Search(Generic[T]):
             at = max(at, batch.next_offset)
 
     async def _time_at(self, queue: Queue, offset: int) -> int:
-        """When a message was stored; 0: it is not there."""
+        """Store time of a message; 0: it does not exist."""
         request = wire.PullRequest(
             topic=self.terms.topic,
             queue_id=queue.queue_id,

@@ -1,4 +1,4 @@
-"""What is searched for, and how far a search is."""
+"""Terms of a search, and its progress."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +12,7 @@ SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is searched for. Either text or sql is given.
+    """Terms of a search. Either text or sql is given.
 
     text: part of a body, of a key or tag, or of a user property; any_case: in any case.
     sql: an SQL92 expression over properties, which nodes evaluate. begin_ms, end_ms: messages that

@@ -17,7 +17,7 @@ from duolog._caller import Caller
 from typer.testing import CliRunner
 
 from duolog_server.ops.cli import access, main, output
-from duolog_server.ops.cli.access import Way
+from duolog_server.ops.cli.access import ConnectionSettings
 from duolog_server.ops.cli.contexts import (
     Context,
     Contexts,
@@ -40,7 +40,7 @@ class Ran:
     code: int
     out: str
     err: str
-    access: Way | None
+    access: ConnectionSettings | None
 
 
 class Commands:
@@ -48,11 +48,11 @@ class Commands:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch = monkeypatch
-        self.called: list[tuple[Way, str]] = []
+        self.called: list[tuple[ConnectionSettings, str]] = []
         self.failing: Exception | None = None
 
         def work(endpoints: str, timeout: float) -> Any:
-            self.called.append((access.current_way(), endpoints))
+            self.called.append((access.connection_settings(), endpoints))
             raise self.failing or typer.Exit(0)
 
         monkeypatch.setattr("duolog_server.ops.cli.access.client_of", work)
@@ -67,7 +67,7 @@ class Commands:
         assert taken[0] is None or taken[0].endpoints == taken[1]
         return Ran(done.exit_code, done.stdout, done.stderr, taken[0])
 
-    def access(self, *words: str) -> Way:
+    def access(self, *words: str) -> ConnectionSettings:
         """Of a command that calls nodes."""
         done = self.run("topic", "list", *words)
         assert done.access is not None, done.err
@@ -130,11 +130,11 @@ def test_every_command_that_calls_nodes_has_the_options(monkeypatch: pytest.Monk
 
 
 def test_nothing_given_is_as_before(commands: Commands, variable: Set) -> None:
-    assert commands.access() == Way("127.0.0.1:8081")
+    assert commands.access() == ConnectionSettings("127.0.0.1:8081")
     variable("ENDPOINTS", "a:1")
-    assert commands.access() == Way("a:1")
-    assert commands.access("-e", "b:1") == Way("b:1")
-    assert access.current_way() == Way()  # it ended with the command
+    assert commands.access() == ConnectionSettings("a:1")
+    assert commands.access("-e", "b:1") == ConnectionSettings("b:1")
+    assert access.connection_settings() == ConnectionSettings()  # it ended with the command
     assert not contexts_file().exists()
 
 
@@ -144,22 +144,22 @@ def test_flag_environment_context_default(
     file = secret(tmp_path / "one")
     add = ("context", "add", "prod", "--endpoints", "p:1", "--user", "alice")
     assert commands.run(*add, "--password-file", file).code == 0
-    assert commands.access() == Way("127.0.0.1:8081")  # it is not in use
+    assert commands.access() == ConnectionSettings("127.0.0.1:8081")  # it is not in use
     assert commands.run("context", "use", "prod").code == 0
-    assert commands.access() == Way("p:1", "alice", "s3cret", context="prod")
+    assert commands.access() == ConnectionSettings("p:1", "alice", "s3cret", context="prod")
     assert commands.access("-e", "f:1").endpoints == "f:1"
     variable("ENDPOINTS", "e:1")
-    assert commands.access() == Way("e:1", context="prod")
+    assert commands.access() == ConnectionSettings("e:1", context="prod")
     asked = commands.access("--user", "alice")
-    assert asked == Way("e:1", "alice", "s3cret", context="prod")
+    assert asked == ConnectionSettings("e:1", "alice", "s3cret", context="prod")
     named = commands.access("--context", "prod")  # before the environment
-    assert named == Way("p:1", "alice", "s3cret", context="prod")
+    assert named == ConnectionSettings("p:1", "alice", "s3cret", context="prod")
     variable("PASSWORD", "other")
     assert commands.access("--user", "alice").password == "other"
     assert commands.access("--user", "alice", "--password-file", file).password == "s3cret"
     assert "without a user" in commands.refusal("topic", "list", "--context", "")
     variable("PASSWORD", "")
-    assert commands.access("--context", "") == Way("e:1")
+    assert commands.access("--context", "") == ConnectionSettings("e:1")
     secret(tmp_path / "one", "changed", "")
     assert commands.access("--context", "prod").password == "changed"  # read each time
 
@@ -173,9 +173,9 @@ def test_a_context_by_variable_and_by_flag_before_the_noun(
     variable("CONTEXT", "two")
     assert commands.access().endpoints == "two:1"
     done = commands.run("--context", "three", "topic", "list")
-    assert done.access == Way("three:1", context="three")
+    assert done.access == ConnectionSettings("three:1", context="three")
     done = commands.run("--context", "three", "topic", "list", "--context", "one")
-    assert done.access == Way("one:1", context="one")
+    assert done.access == ConnectionSettings("one:1", context="one")
 
 
 def test_a_password_is_for_its_own_user(commands: Commands, variable: Set, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_password_is_for_its_own_user(commands: Commands, variable: Set, tmp_p
     variable("USER", "bob")
     assert "user 'bob' has no password" in commands.refusal("topic", "list")
     variable("PASSWORD_FILE", secret(tmp_path / "two", "bobs"))
-    assert commands.access() == Way("127.0.0.1:8081", "bob", "bobs", context="prod")
+    assert commands.access() == ConnectionSettings("127.0.0.1:8081", "bob", "bobs", context="prod")
     variable("PASSWORD", "bobs")
     assert "not both" in commands.refusal("topic", "list")
 
@@ -202,7 +202,7 @@ def test_other_nodes_do_not_see_the_password_of_a_context(
     commands.run("context", "use", "prod")
     for own in ((), ("-e", "p:2"), ("-e", "p:2, p:1")):
         assert commands.access(*own).password == "s3cret"
-    assert commands.access("-e", "q:1") == Way("q:1", context="prod")
+    assert commands.access("-e", "q:1") == ConnectionSettings("q:1", context="prod")
     assert commands.access("-e", "p:1,q:1").user == ""
     for asked in (("--user", "alice"), ("--context", "prod")):
         assert commands.access("-e", "q:1", *asked).password == "s3cret"
@@ -270,7 +270,7 @@ def test_contexts_are_listed_shown_and_removed(commands: Commands, tmp_path: Pat
         assert "s3cret" not in commands.run("context", *line.split()).out
     assert commands.access().password == "s3cret"
     assert "no context is in use now" in commands.run("context", "remove", "prod").err
-    assert commands.access() == Way("127.0.0.1:8081")
+    assert commands.access() == ConnectionSettings("127.0.0.1:8081")
     assert "s3cret" not in contexts_file().read_text()
     assert "no context is in use" in commands.refusal("context", "show")
 
@@ -368,11 +368,11 @@ def test_a_user_without_a_home_of_its_own_has_no_contexts(
 
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
-    assert commands.access() == Way("127.0.0.1:8081")
+    assert commands.access() == ConnectionSettings("127.0.0.1:8081")
     assert "cannot write" in commands.run("context", "add", "a").err
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setattr(Path, "home", no_home)
-    assert commands.access() == Way("127.0.0.1:8081")
+    assert commands.access() == ConnectionSettings("127.0.0.1:8081")
     assert "set XDG_CONFIG_HOME" in commands.run("context", "add", "a").err
 
 
@@ -396,7 +396,7 @@ def test_words_that_cannot_be_sent_are_an_error(commands: Commands) -> None:
 
 def test_no_value_shows_a_password() -> None:
     context = Context("a:1", "alice", password="s3cret")
-    for shown in (context, Contexts({"a": context}), Way("a:1", "alice", "s3cret")):
+    for shown in (context, Contexts({"a": context}), ConnectionSettings("a:1", "alice", "s3cret")):
         assert "s3cret" not in repr(shown)
         assert "alice" in repr(shown)
 

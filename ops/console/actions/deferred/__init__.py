@@ -1,1 +1,1 @@
-"""What waits, or was given up, is recalled, decided on, and sent again."""
+"""Actions on deferred messages: recall, commit or roll back, send again."""

@@ -87,7 +87,7 @@ async def _ask_chosen(visit: Visit, group: str, places: Sequence[Place]) -> Show
 
 @dataclass(slots=True)
 class _Found:
-    """What a preview tells of dead letters. copies: that were sent again, and failed again. whole:
+    """A preview of dead letters. copies: that were sent again, and failed again. whole:
     all of them were looked at.
     """
 

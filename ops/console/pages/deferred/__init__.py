@@ -1,1 +1,1 @@
-"""What waits, or was given up: dead letters, delayed messages and half messages."""
+"""Deferred messages: dead letters, delayed messages and half messages."""

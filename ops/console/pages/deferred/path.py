@@ -9,7 +9,7 @@ BY_KEY_MAX = 32  # messages that a node tells of
 
 
 async def way(visit: Visit) -> Shown:
-    """What became of the messages with a key so far. Raises NoSuchMessage, UnknownTopic."""
+    """The trace of the messages with a key so far. Raises NoSuchMessage, UnknownTopic."""
     topic, key = visit.path["topic"], visit.query.get("key", "")
     tracked = await visit.client.admin.track_key(topic, key)
     steps: list[Row] = []

@@ -29,7 +29,7 @@ class Waiting(Generic[P]):
 
     @property
     def page(self) -> P:
-        """What the nodes answered last."""
+        """The nodes' last answer."""
         return self.looks[-1]
 
 

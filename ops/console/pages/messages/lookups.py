@@ -72,7 +72,7 @@ WAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a viewer looks for. since, until, order, case: of the ways that search."""
+    """A query of a viewer. since, until, order, case: of the ways that search."""
 
     topic: str = ""
     by: str = KEY
@@ -84,7 +84,7 @@ class Wanted:
 
     @staticmethod
     def of(query: Mapping[str, str]) -> "Wanted":
-        """As a form or a link says. Raises BadRequest."""
+        """Parse a form or a link. Raises BadRequest."""
         found = Wanted(
             query.get("topic", "").strip(),
             query.get("by", KEY),
@@ -107,7 +107,7 @@ class Wanted:
 
     @property
     def terms(self) -> Terms:
-        """Of the search, from now on. Raises BadRequest."""
+        """The terms of the search, from now on. Raises BadRequest."""
         return Terms(
             self.topic,
             text=self.value if self.by == TEXT else "",

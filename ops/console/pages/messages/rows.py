@@ -26,7 +26,7 @@ class Row:
 
     @property
     def link(self) -> str:
-        """Its page."""
+        """The address of the message's page."""
         names = {"topic": self.topic, "queue": self.queue_id, "offset": self.queue_offset}
         return address(MESSAGE, {"group": self.group}, **names)
 

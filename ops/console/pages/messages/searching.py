@@ -25,7 +25,7 @@ from duolog_server.ops.inspection.searching.terms import SECONDS, End, Progress
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What a page shows of a search. over: it changes no more."""
+    """A search as a page shows it. over: it has ended."""
 
     facts: Mapping[str, object]
     over: bool
@@ -83,7 +83,7 @@ def _search(visit: Visit, wanted: Wanted) -> Search[object]:
 
 
 def _sentences(found: Running) -> Iterator[str]:
-    """What it has found, and how it ended."""
+    """Sentences about its findings and its end."""
     progress = found.search.progress
     count = counted(len(found.search.hits), "message")
     took = duration(found.seconds() * 1000)
