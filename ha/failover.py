@@ -321,7 +321,7 @@ class Failover:
     def validate(self) -> str:
         """The invariant that this machine breaks between two events, empty for none.
 
-        Only who leads has a master and hands over, and the master was told all that it goes by;
+        Only who leads has a master and hands over, and it gave the master all its instructions;
         only who follows has somebody to follow; a lease is not asked for while there is one.
         """
         leading = self.role is Role.LEADING

@@ -14,6 +14,17 @@ TESTS = {
     for name in re.findall(r"def (test_\w+)", path.read_text())
 }
 FOLDERS = "tests|node|store|ha|sim|pipeline|cluster|client|bench|tools"
+# Phrases that no operator would say, and what to write in their place.
+RETIRED = {
+    r"\b(is|are|was|were|be|been|being) told\b": "learns, gets, reports, is notified",
+    r"\bwhoever\b": "anyone who, the client that",
+    r"\bunder way\b": "running, in flight",
+    r"\b(goes|go|went|going) on\b": "continues, resumes",
+    r"\b(stands?|stood|standing) still\b": "stalls, hangs",
+    r"\bshall\b": "must, is to",
+    r'"""(Those|That) (of|that|which)\b': "the noun",
+}
+PLAIN = ("ops", "store", "ha", "client/duolog", "pipeline", "demo", "cluster", "serve")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
@@ -50,3 +61,14 @@ def test_every_package_of_a_node_has_its_tests() -> None:
         for folder, files in (("node", "*/__init__.py"), ("tests/node", "*/**/test_*.py"))
     )
     assert tested == rooms - {"wire"}, "generated stubs have none"
+
+
+@pytest.mark.parametrize("folder", PLAIN)
+def test_retired_phrases_stay_out(folder: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]!r}: write {better}"
+        for path in (ROOT / folder).rglob("*.py")
+        for phrase, better in RETIRED.items()
+        if (match := re.search(phrase, path.read_text(), re.IGNORECASE))
+    ]
+    assert found == []

@@ -33,7 +33,7 @@ class SinkState:
 class Sink:
     """Stages batches unseen, and publishes them by number. Made by `Client.sink()`.
 
-    Each number of a sink is published once, whoever publishes it and however often. What lies
+    Each number of a sink is published once, by whomever and however often. What lies
     staged and is never published nobody sees; it goes with the log's old segments.
     """
 

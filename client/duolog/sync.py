@@ -260,7 +260,7 @@ class Producer(_Face[AsyncProducer]):
         timeout: float | None = None,
         on_done: Callable[[Posted], object] | None = None,
     ) -> Posted:
-        """As `duolog.Producer.post`. Any thread may post.
+        """`duolog.Producer.post`; any thread may post.
 
         on_done: is called in the thread of all clients of the process: it may post, and must not
         wait for anything.

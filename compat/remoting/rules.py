@@ -142,7 +142,7 @@ def _check(request: Command, facts: Facts) -> Needs:
 
 
 def _route(request: Command, facts: Facts) -> Needs:
-    """Of the topic that new topics are made like, a route has the addresses of nodes only."""
+    """A route of the template for new topics has the addresses of nodes only."""
     topic = named(request, "topic")
     if topic == DEFAULT_TOPIC:
         return ()
