@@ -87,7 +87,7 @@ def segments_of(directory: Path) -> list[Segment]:
         if size:
             found.append(Segment(str(path), int(path.name), size))
     if not found:
-        raise BadJob(f"{log} is empty: there is nothing to read")
+        raise BadJob(f"{log} is empty: nothing to read")
     return found
 
 

@@ -209,7 +209,7 @@ class Puts:
         for queue_id in singles.queue_ids:
             _check_queue(queue_id)
         if (fields[FIELD_SYSFLAG] & TRANSACTION_MASK).any():
-            raise BadMessage("only a put of its own may be a transaction's message")
+            raise BadMessage("a transaction's message needs a put of its own")
         singles.columns.check(self._options.max_message_size)
 
     def _append_singles(self, singles: Singles, wall_ms: WallMs) -> tuple[Appended, list[int]]:

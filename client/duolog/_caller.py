@@ -34,7 +34,7 @@ class Caller:
         if password and file:
             raise BadRequest("give one of the options 'password' and 'passwordFile'")
         if bool(user) != bool(password or file):
-            raise BadRequest("option 'user' goes with 'password' or 'passwordFile': give both")
+            raise BadRequest("option 'user' needs 'password' or 'passwordFile': give both")
         login_of(user, password or file)
         tls = tls_in({name: option(one) for name, one in _TLS_OPTIONS.items()}, _SPELLED)
         return Caller(user, password, file, tls)

@@ -383,7 +383,11 @@ class Connection:
             )
         # ValueError, OverflowError: no such host or port. Unnoticed, every call would wait.
         except (OSError, TimeoutError, Unavailable, ValueError, OverflowError) as problem:
-            log.debug("frames cannot be had at %s: %s", endpoint, problem or "no answer")
+            log.debug(
+                "cannot connect to the frames port %s, using gRPC: %s",
+                endpoint,
+                problem or "no answer",
+            )
             return None
 
     # -- the end -------------------------------------------------------------------------------

@@ -386,7 +386,7 @@ class Posted:
         """The message's receipt. Raises as `Producer.send`; BlockingIOError until it is done."""
         posting, place = self.at
         if not posting.knows(place):
-            raise BlockingIOError("it is not known yet what became of the message")
+            raise BlockingIOError("the message is not answered yet")
         return posting.receipt_of(place)
 
     def __await__(self) -> Generator[Any, None, Receipt]:

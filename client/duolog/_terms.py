@@ -40,9 +40,7 @@ class Terms:
     def expecting(self, offset: int, queue_id: int | None) -> "Terms":
         """The terms of a batch that is stored at this offset of its queue alone, or BadRequest."""
         if queue_id is None or offset < 0 or self is not PLAIN:
-            raise BadRequest(
-                f"expect_offset={offset} needs a queue_id, is not negative, and goes with no delay"
-            )
+            raise BadRequest(f"expect_offset={offset} needs a queue_id, no delay, and a value >= 0")
         return replace(self, expect_offset=offset)
 
 

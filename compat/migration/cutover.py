@@ -211,7 +211,7 @@ class Cutover:
         check_same(found, following.name, following.broker)
         missing = [key for key in FROZEN if not found.get(key)]
         if missing:
-            raise ConnectionError(f"the broker does not say its {', '.join(missing)}")
+            raise ConnectionError(f"the broker does not report its {', '.join(missing)}")
         if found["brokerRole"] == "SLAVE":
             raise ConnectionError(
                 "the broker is a slave: cut over from its master. If another copy was promoted "
@@ -234,7 +234,7 @@ class Cutover:
     def _check_frozen(found: Mapping[str, str]) -> None:
         wrong = _differing(found, FROZEN)
         if wrong:
-            raise ConnectionError(f"the broker stores messages still: it says {wrong}")
+            raise ConnectionError(f"the broker still stores messages: it reports {wrong}")
 
     async def _complete(self) -> int:
         """The end of both logs, once everything up to there is here, and on disk.

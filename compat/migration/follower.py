@@ -287,8 +287,8 @@ class Follower:
             )
         if held and held < runtime.first:
             raise CannotFollow(
-                f"the broker's log begins at {runtime.first}, this copy ends at {held}: what lies "
-                "between is deleted. Begin with an empty directory"
+                f"the broker's log begins at {runtime.first}, this copy ends at {held}: the bytes "
+                "between are deleted. Begin with an empty directory"
             )
 
     def _take(self, frames: Sequence[Frame]) -> int:

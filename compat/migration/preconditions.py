@@ -67,7 +67,7 @@ def following_of(settings: Mapping[str, str], broker: str, ha: str) -> Following
     host = broker.rpartition(":")[0]
     port = settings.get("haListenPort", "")
     if not ha and not port.isdecimal():
-        raise CannotFollow("the broker does not say its haListenPort: give --ha HOST:PORT")
+        raise CannotFollow("the broker does not report its haListenPort: give --ha HOST:PORT")
     return Following(broker, ha or f"{host}:{port}", settings.get("brokerName", ""))
 
 

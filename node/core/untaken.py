@@ -114,7 +114,7 @@ class Untaken:
         held = self._held.get(address, 0)
         log.warning("a client takes no answers", address=address, held_bytes=held)
         return sdk.Busy(
-            f"answers of {held} bytes wait for {address} to take them, and there is no room "
+            f"answers of {held} bytes wait for {address} to read them, and there is no room "
             "for more (limits.answers_bytes_max)"
         )
 

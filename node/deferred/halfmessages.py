@@ -61,7 +61,7 @@ class HalfMessages:
         planned = set(self._due)
         for origin, half in self._halves.items():
             if half.origin != origin or self._origins.get(half.offset) != origin:
-                return f"half message {origin} is not found where it lies, at {half.offset}"
+                return f"half message {origin} is missing at its place {half.offset}"
             if half.check_ms > mono_ms and (half.check_ms, origin) not in planned:
                 return f"no check is due for half message {origin} at {half.check_ms}"
         counted = Counter(half.topic for half in self._halves.values())

@@ -258,7 +258,7 @@ DUOLOG = (
     _own("name_servers", "RocketMQ's name servers that the node registers at.", where=REGISTERED),
     _own(
         "name_servers_lost",
-        "Those of them that do not know the node as it is now.",
+        "Name servers without the node's current registration.",
         where=REGISTERED,
     ),
     _own("spans_exported_total", "Spans that the collector took.", where=TRACED),
@@ -277,7 +277,7 @@ DUOLOG = (
         "Batches of which no spans were made: the exporter was too slow.",
         where=TRACED,
     ),
-    _own("quotas", "Quotas that the node goes by."),
+    _own("quotas", "Quotas in force."),
     _own(
         "throttled_calls_total",
         "Calls over a quota, by what it limits (User, Client, Topic, Namespace) and the limit: "

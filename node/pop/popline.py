@@ -25,7 +25,7 @@ class Line:
         if len(self.waiting) > self.polls:
             return f"{len(self.waiting)} wait of {self.polls} polls"
         if any(waiting.is_set() for waiting in self.waiting):
-            return "one that was woken still stands in the line"
+            return "a woken consumer is still in the line"
         if self.watched and not self.polls:
             return f"watches {sorted(self.watched)} for no poll"
         return ""

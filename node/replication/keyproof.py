@@ -73,7 +73,7 @@ class KeyProof:
             raise Unproven("the slave's challenge has another length")
         slave = unquote(str(headers.get(NODE, "")))
         if not slave:
-            raise Unproven("the slave does not say its name")
+            raise Unproven("the slave does not give its name")
         return Answer(self, slave, challenge, secrets.token_hex(CHALLENGE_BYTES))
 
     def words(self, role: str, names: tuple[str, str], challenges: tuple[str, str]) -> list[str]:

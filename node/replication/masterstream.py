@@ -196,7 +196,7 @@ class ReplicationService:
             async with asyncio.timeout(HELLO_SECONDS):
                 return await context.read()
         except TimeoutError:
-            reason = f"the slave said nothing for {HELLO_SECONDS:.0f} s"
+            reason = f"the slave sent nothing for {HELLO_SECONDS:.0f} s"
         log.warning("a slave was refused", peer=context.peer(), reason=reason)
         await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, reason)
 

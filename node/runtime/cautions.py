@@ -31,7 +31,7 @@ def _plain_ports(config: Config) -> Iterator[str]:
             if _is_reached(address):
                 yield (
                     f"{key} = {address}: users call a port without TLS, where their passwords and "
-                    "messages can be read on the way: set tls.only, or listen on loopback"
+                    "messages can be sniffed: set tls.only, or listen on loopback"
                 )
     yield from _remoting(config)
     plain_metrics = _is_reached(config.metrics.listen) and not config.metrics.tls
@@ -63,8 +63,8 @@ def _remoting(config: Config) -> Iterator[str]:
         )
     elif not config.tls.only:
         yield (
-            f"remoting.listen = {address}: it takes requests without TLS, and who can read a "
-            "signed one on its way can send it again: set tls.only, or listen on loopback"
+            f"remoting.listen = {address}: it takes requests without TLS, and anyone who sniffs a "
+            "signed one can replay it: set tls.only, or listen on loopback"
         )
 
 

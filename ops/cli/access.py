@@ -156,16 +156,14 @@ def _shared(
         ),
     ] = None,
     tls_cert: Annotated[
-        str | None, _option("--tls-cert", "DUOLOG_TLS_CERT", "File with a certificate of our own.")
+        str | None, _option("--tls-cert", "DUOLOG_TLS_CERT", "File with the client's certificate.")
     ] = None,
     tls_key: Annotated[
         str | None, _option("--tls-key", "DUOLOG_TLS_KEY", "File with the key of --tls-cert.")
     ] = None,
     tls_port: Annotated[
         str | None,
-        _option(
-            "--tls-port", "DUOLOG_TLS_PORT", "TLS port of every node, where routes name another."
-        ),
+        _option("--tls-port", "DUOLOG_TLS_PORT", "TLS port of every node, if routes name another."),
     ] = None,
 ) -> None:
     """Carries the options that commands share; never called."""

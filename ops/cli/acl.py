@@ -158,7 +158,7 @@ def grant(
     ],
     deny: Annotated[bool, typer.Option("--deny", help="Deny it instead.")] = False,
     source: Annotated[
-        list[str] | None, typer.Option(help="Address or network that it is limited to; several.")
+        list[str] | None, typer.Option(help="Limit it to this address or network (repeatable).")
     ] = None,
     default: Annotated[bool, AsDefault] = False,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
@@ -229,7 +229,9 @@ def ask_whether(
 def who_may(
     action: Annotated[str, typer.Argument(help="Pub, Sub, Create, Update, Delete, Get or List.")],
     resource: Annotated[str, typer.Argument(help="Topic:NAME, Group:NAME or Cluster:NAME.")],
-    source: Annotated[str, typer.Option(help="Address that they call from; default: yours.")] = "",
+    source: Annotated[
+        str, typer.Option(help="Address that the users call from; default: yours.")
+    ] = "",
     limit: Annotated[int | None, Limit] = None,
     after: Annotated[str, After] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
@@ -280,7 +282,7 @@ def import_(
     for warning in imported.warnings:
         say(f"warning: {warning}")
     if not imported.users and not imported.acls:
-        fail(f"{file} names no user: there is nothing to import", "duolog acl import --help")
+        fail(f"{file} names no user: nothing to import", "duolog acl import --help")
     what = f"{len(imported.users)} users, and the rights of {len(imported.acls)}"
     confirm(f"Import {what}?", yes)
 

@@ -23,12 +23,12 @@ def audit(
     action: Annotated[
         str, typer.Option(help="Only methods with this in their names: CreateTopic, Access/.")
     ] = "",
-    resource: Annotated[str, typer.Option(help="Only what has this in its name.")] = "",
+    resource: Annotated[str, typer.Option(help="Only resources with this in their names.")] = "",
     decision: Annotated[str, typer.Option(help="allowed, denied, failed or lost.")] = "",
-    before: Annotated[
-        str, typer.Option(help="Time before which to look: 2h, 3d, 2026-01-31T12:00, or ms.")
+    before: Annotated[str, typer.Option(help="End time: 2h, 3d, 2026-01-31T12:00, or ms.")] = "",
+    place: Annotated[
+        str, typer.Option("--from", help="Start after this place, given by the page before.")
     ] = "",
-    place: Annotated[str, typer.Option("--from", help="Where the page before ended.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=INT_MAX, help="At most so many.")] = 100,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,
@@ -52,7 +52,7 @@ def audit(
         rows = [{**row, "time": iso(int(row["time_ms"]))} for row in rows]
     print_rows(rows, COLUMNS, as_json)
     if page.next:
-        say(f"{page.scanned} entries were looked at; those before them: --from {page.next}")
+        say(f"{page.scanned} entries were searched; for older ones: --from {page.next}")
 
 
 async def _ask(search: "AuditSearch", limit: int, endpoints: str, timeout: float) -> "AuditPage":

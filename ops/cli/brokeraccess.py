@@ -75,7 +75,7 @@ def _shared(
     ] = None,
     broker_tls_unverified: Annotated[
         bool | None,
-        _option("--broker-tls-unverified", "Take any certificate, as their clients do."),
+        _option("--broker-tls-unverified", "Accept any certificate, as RocketMQ's clients do."),
     ] = None,
 ) -> None:
     """Carries the options; never called."""
@@ -103,7 +103,7 @@ def broker_access(ctx: typer.Context) -> "Access":
     key, secret = given.get("access_key", ""), _secret_key(given.get("secret_key_file", ""))
     if bool(key) != bool(secret):
         _refuse(
-            "an access key goes with its secret key: give --broker-access-key, and "
+            "an access key needs its secret key: give --broker-access-key, and "
             f"--broker-secret-key-file or {SECRET_KEY}"
         )
     sign, name = signing(key, secret) if key else None, given.get("tls_name", "")

@@ -243,7 +243,7 @@ def elect(
             2,
         )
     order(endpoints, timeout, lambda admin: admin.elect_unclean(epoch))
-    print(f"elected; what only other nodes held after epoch {epoch} is given up")
+    print(f"elected; records that only other nodes held after epoch {epoch} are lost")
 
 
 def order(endpoints: str, timeout: float, what: Callable[["Admin"], Awaitable[None]]) -> None:

@@ -68,4 +68,4 @@ def check(
     for text in found:
         print(f"warning: {text}")
     if not found:
-        print("nothing to say against it")
+        print("no problems found")

@@ -22,9 +22,7 @@ def console(
     key: Annotated[str, typer.Option(help="Its key.")] = "",
     url: Annotated[
         str,
-        typer.Option(
-            help="Where browsers see it behind a proxy, as https://HOST; several with commas."
-        ),
+        typer.Option(help="Its URL behind a proxy, such as https://HOST; several with commas."),
     ] = "",
     protobuf: Annotated[
         list[str] | None,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 REDELIVERY_SECONDS = 600.0
 _HINTS = {"UnknownTopic": "duolog group list"}
 Max = typer.Option("--max", min=1, help="Maximum number of messages.")
-At = typer.Option("--at", metavar=PLACE, help="Begin here; default: at the first one.")
+At = typer.Option("--at", metavar=PLACE, help="Start at this one; default: the first.")
 Letter = typer.Option(
     "--letter", metavar=PLACE, help="Only this dead letter (repeatable); default: all."
 )
@@ -105,7 +105,7 @@ def export(
 
     run(work(), _HINTS)
     if last.startswith('{"stopped"'):
-        say("the export is not whole: its last line says why")
+        say("the export is incomplete: its last line says why")
         raise typer.Exit(EXIT_ERROR)
 
 

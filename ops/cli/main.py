@@ -35,19 +35,19 @@ _NOUNS = {
     ),
     "user": _Noun("List, create, alter, delete users.", "duolog_server.ops.cli.user"),
     "acl": _Noun("Show, grant, revoke, test the rights of users.", "duolog_server.ops.cli.acl"),
-    "audit": _Noun("List who did what, and what was denied.", "duolog_server.ops.cli.audit"),
+    "audit": _Noun("Show the audit log: calls done and denied.", "duolog_server.ops.cli.audit"),
     "quota": _Noun(
         "Set, list, delete the quotas of users, clients, topics.", "duolog_server.ops.cli.quota"
     ),
     "cluster": _Noun("Show the cluster, switch and drain nodes.", "duolog_server.ops.cli.cluster"),
     "doctor": _Noun(
-        "Say what is wrong with a cluster, and what to do.", "duolog_server.ops.cli.doctor"
+        "Diagnose a cluster, with a fix for each finding.", "duolog_server.ops.cli.doctor"
     ),
     "console": _Noun(
         "Serve the console: the cluster in a browser.", "duolog_server.ops.cli.console"
     ),
     "migrate": _Noun(
-        "Move a broker of RocketMQ here while it works.",
+        "Migrate a running RocketMQ broker to duolog.",
         "duolog_server.ops.cli.migrate",
         more=("duolog_server.ops.cli.migrateafter",),
     ),
@@ -58,7 +58,7 @@ _NOUNS = {
         "duolog_server.ops.cli.pipeline",
         more=("duolog_server.demo.commands.flights",),
     ),
-    "context": _Noun("Name ways to reach nodes, and choose one.", "duolog_server.ops.cli.context"),
+    "context": _Noun("Manage named connection settings.", "duolog_server.ops.cli.context"),
     "config": _Noun(
         "Show the configuration and where it comes from.", "duolog_server.ops.cli.config"
     ),

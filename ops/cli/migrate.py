@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 T = TypeVar("T")
 
-Data = typer.Option(help="Store directory of the node to be.")
-ConfigFile = typer.Option("--config", help="TOML file of the node to be (default ./duolog.toml).")
+Data = typer.Option(help="Store directory of the new node.")
+ConfigFile = typer.Option("--config", help="TOML file of the new node (default ./duolog.toml).")
 Broker = typer.Option("--broker", metavar="HOST:PORT", help="The broker's remoting port.")
 CANNOT_FOLLOW = 2
 
@@ -59,7 +59,7 @@ def _run(work: Coroutine[object, None, T], hint: str = "duolog migrate status --
     try:
         return asyncio.run(work)
     except CannotFollow as error:
-        fail(str(error), "docs/migrating.md says what to do", CANNOT_FOLLOW)
+        fail(str(error), "see docs/migrating.md", CANNOT_FOLLOW)
     except (CutoverFailed, WrongSource, StoreError, CallRefused, OSError, TimeoutError) as error:
         fail(str(error) or type(error).__name__, hint_for(error, hint))
 
@@ -152,7 +152,9 @@ def follow(
     ] = "",
     cut_to_master: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Give up what this broker, followed so far, has lost."),
+        typer.Option(
+            metavar="NAME", help="Truncate the copy to this broker's log, which lost records."
+        ),
     ] = "",
     config: Annotated[Path | None, ConfigFile] = None,
     set_: Annotated[list[str] | None, Setting] = None,
@@ -250,7 +252,7 @@ def cutover(
     set_: Annotated[list[str] | None, Setting] = None,
     producers: Annotated[
         float,
-        typer.Option(min=0, help="Seconds for producers to leave for other brokers, before."),
+        typer.Option(min=0, help="Seconds for producers to switch to other brokers first."),
     ] = 0.0,
     catch_up: Annotated[float, typer.Option(min=0, help="Longest wait for the copy.")] = 600.0,
     settle: Annotated[
@@ -258,7 +260,7 @@ def cutover(
     ] = 30.0,
     join: Annotated[
         int | None,
-        typer.Option(metavar="OFFSET", help="Of another node's cut-over: the broker is as it is."),
+        typer.Option(metavar="OFFSET", help="Another node's cut-over: leave the broker unchanged."),
     ] = None,
     yes: Annotated[bool, Yes] = False,
 ) -> None:

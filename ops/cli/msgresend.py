@@ -22,7 +22,7 @@ from duolog_server.ops.inspection.messages.trace import place_text
 @app.command()
 def resend(
     topic: str,
-    queue: Annotated[int, typer.Argument(min=0, max=INT_MAX, help="Queue that it lies in.")],
+    queue: Annotated[int, typer.Argument(min=0, max=INT_MAX, help="Queue of the message.")],
     offset: Annotated[int, typer.Argument(min=0, max=LONG_MAX, help="Its queue offset.")],
     to_queue: Annotated[
         int | None, typer.Option(min=0, max=INT_MAX, help="Queue to send to; default: its own.")
@@ -31,7 +31,7 @@ def resend(
         float | None, typer.Option(min=0, max=INT_MAX, help="Deliver after this many seconds.")
     ] = None,
     replica_group: Annotated[
-        str | None, typer.Option(help="Replica group that it lies in, of several.")
+        str | None, typer.Option(help="Replica group of the message, of several.")
     ] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,

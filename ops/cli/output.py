@@ -25,12 +25,12 @@ Json = typer.Option("--json", help="Print JSON.")
 Timeout = typer.Option("--timeout", help="Time limit of the whole call in seconds.")
 Yes = typer.Option("--yes", "-y", help="Do not ask for confirmation.")
 Contains = typer.Option("--contains", help="Only names with this text in them, in any case.")
-After = typer.Option("--after", metavar="NAME", help="Only names behind this one.")
+After = typer.Option("--after", metavar="NAME", help="Only names after this one.")
 
 EXIT_ERROR = 1
 USAGE = 2  # the command cannot be carried out as it was given
 INT_MAX = (1 << 31) - 1  # largest number that a queue id, a count or a number of minutes may be
-Limit = typer.Option("--limit", min=1, max=INT_MAX, help="At most so many names; default: all.")
+Limit = typer.Option("--limit", min=1, max=INT_MAX, help="Maximum number of names; default: all.")
 LONG_MAX = (1 << 63) - 1  # largest queue offset, epoch or time
 
 

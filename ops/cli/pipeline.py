@@ -115,7 +115,7 @@ def audit(
     )
     for one in (found, other):
         if one is not None and one.held:
-            say(f"{one.directory} is held by a running node: it is read as it is, and not changed")
+            say(f"{one.directory} is open in a running node: it is read as it is, not changed")
         if one is not None and one.copied:
             say(
                 f"{one.directory} was copied while a node wrote to it: what its log lacks at "

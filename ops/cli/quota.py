@@ -83,7 +83,10 @@ def set_(
     topics: Annotated[int | None, _limit("Topics that a user created, or of a namespace.")] = None,
     burst_ms: Annotated[
         int | None,
-        typer.Option(min=1, help="After a pause, so much of a rate passes at once [1000]."),
+        typer.Option(
+            min=1,
+            help="How much of a rate passes at once after a pause [1000].",
+        ),
     ] = None,
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     timeout: Annotated[float, Timeout] = 10.0,

@@ -195,7 +195,7 @@ def token(
 
 @app.command()
 def recover(
-    name: Annotated[str, typer.Argument(help="The super user; created where there is none.")],
+    name: Annotated[str, typer.Argument(help="The super user; created if missing.")],
     key_file: Annotated[Path, typer.Option("--key-file", help="`access.key_file` of the nodes.")],
     new_password_file: Annotated[str, NewPasswordFile] = "",
     endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from duolog_server.ops.inspection.messages.places import Place
 
-Of = typer.Argument(help="Only those that were sent to this topic.")
-After = typer.Option("--after", help="Begin where the page before this one ended.")
-Limit = typer.Option("--limit", min=1, max=1000, help="At most so many.")
+Of = typer.Argument(help="Only messages for this topic.")
+After = typer.Option("--after", help="Start after this place, given by the page before.")
+Limit = typer.Option("--limit", min=1, max=1000, help="Maximum number of rows.")
 Where = typer.Argument(metavar=PLACE, help="Where it waits.")
 QUEUE = 0  # of timed and of half messages, whatever their topics
 _GONE = {"NoSuchMessage": "duolog msg delayed"}
@@ -169,7 +169,7 @@ def decide(
 ) -> None:
     """Commit a half message or roll it back, in the place of its producer."""
     if commit is None:
-        fail("say --commit or --rollback", "duolog msg decide --help")
+        fail("pass --commit or --rollback", "duolog msg decide --help")
     found = _read(place, "a half message", "duolog msg half")
     decided = "committed" if commit else "rolled back"
     what = "Commit" if commit else "Roll back"

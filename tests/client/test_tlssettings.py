@@ -32,7 +32,7 @@ TAKEN: list[tuple[dict[str, str], Tls | None]] = [
 REFUSED = [
     ({"tls": "1"}, "<tls>: '1' is neither true nor false"),
     ({"tls": "yes"}, "<tls>: 'yes'"),
-    ({"port": "x"}, "<tls_port>: 'x' is no port"),
+    ({"port": "x"}, "<tls_port>: 'x' is not a port"),
     ({"port": "-1"}, "<tls_port>: '-1'"),
     ({"port": "65536"}, "<tls_port>: '65536'"),
     ({"port": "\u0661"}, "<tls_port>: "),  # a digit, of another script

@@ -256,7 +256,7 @@ def two_readers(broker: Broker, patch: pytest.MonkeyPatch) -> None:
         (unknown_record, "PopService: queues with a record or a state only: "),
         (dirty_and_gone, "PopService: to be recorded without a state: "),
         (nobodys_poll, "PopService: polls of G for T: 2 wait of 1 polls"),
-        (woken_and_waiting, "PopService: polls of G for T: one that was woken still stands in"),
+        (woken_and_waiting, "PopService: polls of G for T: a woken consumer is still in"),
         (watching_for_nobody, "PopService: polls of G for T: watches [('T', 0)] for no poll"),
         (uncounted_poll, "PopService: 1 polls wait, counted as 0"),
         (too_many_calls, "PopService: 10001 calls wait, not 0..10000"),

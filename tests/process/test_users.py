@@ -114,7 +114,7 @@ def test_who_may_do_something_is_listed_and_what_was_denied_is_found(place: Plac
     found = json.loads(place.run(*words))
     assert {(row["user"], row["decision"]) for row in found} == {("alice", "denied")}
     page = place.try_("audit", "--limit", "1", "--action", "Access/")
-    assert (page.returncode, "those before them: --from broker-a:" in page.stderr) == (0, True)
+    assert (page.returncode, "for older ones: --from broker-a:" in page.stderr) == (0, True)
     for wrong in (("--decision", "maybe"), ("--before", "soon"), ("--from", "x")):
         assert place.try_("audit", *wrong).returncode == 1
     assert place.try_("audit", user="alice").returncode == 1

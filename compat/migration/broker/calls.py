@@ -57,7 +57,7 @@ class OldBroker:
                     version = str(table.get("brokerVersionDesc", ""))
                     putting = _offset(table.get("pageCacheLockTimeMills", 0), self.address)
                     return Runtime(first, end, version, putting)
-        raise BadAnswer(f"{self.address} does not say where its log begins and ends")
+        raise BadAnswer(f"{self.address} does not report where its log begins and ends")
 
     async def _figures(self) -> bytes:
         """The broker's runtime info; empty before its first measurement."""

@@ -126,7 +126,7 @@ def read(serialization: int, header: bytes, body: bytes) -> Command:
         return _read_json(header, body)
     if serialization == Serialization.ROCKETMQ:
         return _read_binary(header, body)
-    raise BadFrame(f"a header has serialization {serialization}; known are 0 (JSON) and 1")
+    raise BadFrame(f"a header has serialization {serialization}; supported: 0 (JSON) and 1")
 
 
 # -- JSON ------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class Replies:
         self._members = members
         self._sending = sending
         self._stores = stores
-        full = f"replies of {HELD_BYTES_MAX} bytes wait for their clients to take them"
+        full = f"replies of {HELD_BYTES_MAX} bytes wait for their clients to read them"
         self._held = Held(HELD_BYTES_MAX, full)
 
     async def reply(self, peer: Peer, request: Command) -> Command:

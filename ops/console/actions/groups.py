@@ -59,7 +59,7 @@ async def _ask_reset(visit: Visit) -> Shown:
     found = await visit.client.admin.group(group)
     topics = sorted({queue.topic for queue in found.queues})
     if not topics:
-        raise BadRequest(f"group {group} has read nothing yet: there is nothing to reset")
+        raise BadRequest(f"group {group} has no offsets yet: nothing to reset")
     topic = query.get("topic") or topics[0]
     way, value = query.get("to", EARLIEST), query.get("value", "").strip()
     members = (

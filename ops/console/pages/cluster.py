@@ -62,7 +62,7 @@ async def doctor(visit: Visit) -> Shown:
     """Persistent findings about nodes and consumer groups."""
     findings = await examine(visit.client, visit.endpoints, LOOK_SECONDS)
     worst = [one for one in findings if one.severity != NOTE]
-    told = f"{counted(len(worst), 'thing')} to look at." if worst else "No problems found."
+    told = f"{counted(len(worst), 'thing')} to check." if worst else "No problems found."
     facts = {"sentence": told, "alarm": any(one.severity == ERROR for one in findings)}
     return Shown("doctor.html", "Doctor", {**facts, "findings": findings}, "duolog doctor")
 

@@ -80,7 +80,7 @@ def _late(group: GroupDescription, worst: GroupQueue) -> Finding:
             where,
             f"{told}. Connected consumers that have not polled yet: {', '.join(idle[:3])}"
             f"{f' and {len(idle) - 3} more' if len(idle) > 3 else ''}",
-            "look at their programs: they hang, or never ask their consumer for messages",
+            "check their programs: they hang, or never call get",
             "consumer-lag",
         )
     if len(late) < len(mine):
@@ -90,7 +90,7 @@ def _late(group: GroupDescription, worst: GroupQueue) -> Finding:
             "queue-stuck",
             where,
             f"{told}. Only {queues} {'is' if len(late) == 1 else 'are'} lagging",
-            f"look at {_reader(group, worst)}: a message may block it",
+            f"check {_reader(group, worst)}: a message may block it",
             "consumer-lag",
         )
     return Finding(

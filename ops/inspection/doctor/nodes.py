@@ -49,7 +49,7 @@ def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             WARNING,
             "unreachable",
             where,
-            f"it does not answer{at} from here, although its group takes it for alive",
+            f"it does not answer{at} from here, although its group considers it alive",
             "if the process is not hung, check node.advertise and the network path",
         )
     yield from _disk(where, node)
@@ -82,7 +82,7 @@ def of_node(seen: Seen, node: NodeStatus) -> Iterator[Finding]:
             where,
             f"name servers of RocketMQ that do not know this node: {lost} of "
             f"{node.parts.get('name_servers', lost)}",
-            "start them, or repair the network path to them: the node's log has `name server: not "
+            "start them, or repair the network path to them: see `name server: not "
             "registered` with the reason. Clients that know only those may not find it",
         )
     unsafe = node.parts.get("unsafe_settings", 0)
@@ -102,7 +102,7 @@ def refuses(address: str, reason: str) -> Finding:
         WARNING,
         "node-refuses",
         f"node at {address}",
-        f"it answers, and refuses to say how it is: {reason}",
+        f"it refuses to report its status: {reason}",
         "see its log: its key file or its users may differ from those of its group; or name a user "
         "that may Get the cluster",
     )
@@ -114,7 +114,7 @@ def stranger(address: str, cluster: str) -> Finding:
         WARNING,
         "other-cluster",
         f"node at {address}",
-        f"it is a node of another cluster, {cluster}, and was not looked at",
+        f"it is a node of another cluster, {cluster}, and was skipped",
         "name nodes of one cluster; if it is meant to be of this one, set its node.cluster",
     )
 
@@ -164,7 +164,7 @@ def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
             "fenced",
             where,
             f"it stores nothing any more: {node.fence_reason}",
-            "look at its disk; it must be started again",
+            "check its disk, then restart it",
             "fenced",
         )
     if "DISK_FULL" in node.flags:
@@ -220,7 +220,7 @@ def _disk(where: str, node: NodeStatus) -> Iterator[Finding]:
             where,
             f"{node.dispatch_behind_bytes >> 20} MiB of its log have no queue entries yet: "
             "consumers get these messages late",
-            "look at its log, its disk and its CPU",
+            "check its log, its disk and its CPU",
             "dispatch-behind",
         )
 

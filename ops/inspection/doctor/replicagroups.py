@@ -125,7 +125,7 @@ def _without_master(seen: Seen, route: GroupRoute, where: str) -> Iterator[Findi
         return  # other nodes are connected to it, and it is named as unreachable
     members = members_of(seen, route.group)
     start = ", ".join(node.name for node in members if node.stale)
-    do = f"start {start}" if start else "see what its nodes say below"
+    do = f"start {start}" if start else "see the findings of its nodes below"
     if is_etcd_away(members):
         do = "bring back etcd" + (
             f", and start {start}" if start else "; its nodes need no restart"

@@ -37,7 +37,7 @@ def of_replication(seen: Seen, where: str, node: NodeStatus, drained: bool) -> I
             "no-master-known",
             where,
             f"it knows no master of its group: {part.reason or 'none was found yet'}",
-            "look at the other nodes and at etcd",
+            "check the other nodes and etcd",
             "no-master",
         )
     elif part.state == "SUSPEND":
@@ -55,7 +55,7 @@ def of_replication(seen: Seen, where: str, node: NodeStatus, drained: bool) -> I
             "not-connected",
             where,
             f"it is not connected to its master: {part.reason or part.state}",
-            "look at ha.advertise, the network and certificates",
+            "check ha.advertise, the network and certificates",
             "replication-lag",
         )
     elif part.state and part.lag_ms > LAG_MS:
@@ -97,7 +97,7 @@ def of_replication(seen: Seen, where: str, node: NodeStatus, drained: bool) -> I
             where,
             f"etcd took up to {part.renewal_ms_max} ms to renew this node's lease of "
             f"{part.lease_seconds} s: a master that cannot renew it in time steps down",
-            "look at the disks of etcd's members and at the way to them, or set a longer lease",
+            "check the disks of etcd's members and the network path to them, or set a longer lease",
             "etcd-slow",
         )
 
@@ -121,7 +121,7 @@ def leases(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
             "no-lease",
             f"node {node.name} of {node.replication.group}",
             "it has no lease: etcd does not answer it, or it is not healthy",
-            "look at its log, its disk and its connection to etcd",
+            "check its log, its disk and its connection to etcd",
             "elections",
         )
 

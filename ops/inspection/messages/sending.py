@@ -76,7 +76,7 @@ async def message_at(
     batch = await client.pull(topic, queue_id, offset, max_messages=1, group=group)
     found = next((one for one in batch if one.queue_offset == offset), None)
     if found is None:
-        raise NoSuchMessage(f"there is no message at {place_text(topic, queue_id, offset)}")
+        raise NoSuchMessage(f"no message at {place_text(topic, queue_id, offset)}")
     return found
 
 

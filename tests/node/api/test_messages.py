@@ -290,7 +290,7 @@ async def test_of_two_writers_that_expect_an_offset_one_succeeds(
             await one.send_batch("T", [b"x"], expect_offset=3)
         with pytest.raises(duolog.BadRequest, match="is not negative"):
             await one.send_batch("T", [b"x"], queue_id=1, expect_offset=-1)
-        with pytest.raises(duolog.BadRequest, match="goes with no delay"):
+        with pytest.raises(duolog.BadRequest, match="needs a queue_id, no delay"):
             await one.send_batch("T", [b"x"], queue_id=1, expect_offset=3, delay=5)
         with pytest.raises(duolog.BadRequest, match="several requests"):
             await one.send_batch("T", [bytes(1 << 20)] * 2, queue_id=1, expect_offset=3)

@@ -101,7 +101,7 @@ def test_validate_reports_inconsistent_half_messages() -> None:
     found = halves.get(0)
     assert found is not None
     found.offset = 7
-    assert halves.validate(MonoMs(0)) == "half message 0 is not found where it lies, at 7"
+    assert halves.validate(MonoMs(0)) == "half message 0 is missing at its place 7"
     halves._origins[7] = 0
     assert halves.validate(MonoMs(0)) == "1 wait, 2 places are known"
     halves = HalfMessages(4)

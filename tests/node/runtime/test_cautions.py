@@ -120,7 +120,7 @@ def test_the_command_warns_of_what_works_and_fails_of_what_does_not(
 ) -> None:
     file = tmp_path / "duolog.toml"
     file.write_text("")
-    assert check(file) == (0, "nothing to say against it\n")
+    assert check(file) == (0, "no problems found\n")
     old = Authority(tmp_path / "old").issue("old", days=0)
     secured = f'[tls]\nonly = true\ncert = "{old.cert}"\nkey = "{old.key}"\n'
     file.write_text(f'{secured}[ha]\nlisten = "0.0.0.0:1"\n')

@@ -62,4 +62,4 @@ def test_a_file_without_users_is_no_import(
     monkeypatch.setattr(sys, "argv", ["duolog", *words])
     done = CliRunner().invoke(main.app, words)
     assert done.exit_code == 1
-    assert "names no user: there is nothing to import" in done.stderr
+    assert "names no user: nothing to import" in done.stderr

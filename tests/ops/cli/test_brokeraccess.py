@@ -98,11 +98,11 @@ def test_half_of_a_pair_of_keys_is_refused(
     file = tmp_path / "secret"
     file.write_text(f"{SECRET}\n{SECRET}\n")
     both = ("--broker-access-key", "k", "--broker-secret-key-file", str(file))
-    assert "goes with its secret key" in refused("--broker-access-key", "k")
+    assert "needs its secret key" in refused("--broker-access-key", "k")
     assert "must have one line, with the secret key" in refused(*both)
     assert "cannot read the secret key file" in refused(*both[:3], str(tmp_path / "none"))
     monkeypatch.setenv("DUOLOG_BROKER_SECRET_KEY", SECRET)
-    assert "goes with its secret key" in refused()
+    assert "needs its secret key" in refused()
     told = refused(*both)
     assert "not both" in told
     assert SECRET not in told

@@ -63,7 +63,7 @@ async def test_advertised_addresses_are_told(start_node: StartNode) -> None:
     [
         ({"brokerName": "other"}, ResponseCode.SYSTEM_ERROR, "set brokerName to the name of the"),
         ({"brokerId": 0}, ResponseCode.SYSTEM_ERROR, "only slaves may register"),
-        ({"brokerId": "x"}, ResponseCode.SYSTEM_ERROR, "brokerId is no number"),
+        ({"brokerId": "x"}, ResponseCode.SYSTEM_ERROR, "brokerId is not a number"),
     ],
 )
 async def test_who_is_no_slave_of_this_group_is_refused(
