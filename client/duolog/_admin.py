@@ -328,7 +328,7 @@ class Admin:
         return fromwire.states_of(answers)
 
     async def track_key(self, topic: str, key: str) -> list[TrackedMessage]:
-        """The whole way of the messages that were sent to a topic with a key, or a unique key.
+        """Traces of the messages that were sent to a topic with a key, or a unique key.
 
         Those that wait for their time or for their producer's decision are among them. Raises
         NoSuchMessage, UnknownTopic.

@@ -181,7 +181,7 @@ class GroupTrack:
 
 @dataclass(frozen=True, slots=True)
 class TrackedMessage:
-    """The whole way of a message.
+    """The trace of a message.
 
     Attributes:
         unique_key: the one that its producer gave it.

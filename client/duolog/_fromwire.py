@@ -98,7 +98,7 @@ def states_of(replies: Iterable[wire.TrackReply]) -> Mapping[str, TrackState]:
 
 
 def way_of(message: wire.TrackedMessage) -> TrackedMessage:
-    """The way of a message."""
+    """The trace of a message."""
     return TrackedMessage(
         unique_key=message.unique_key,
         born_time_ms=message.born_time,

@@ -47,7 +47,7 @@ class Marks(Protocol):
 
 
 class KeyProof:
-    """A node's way to prove its key, and to have it proved."""
+    """A node's proof of its key, and check of others' proofs."""
 
     def __init__(self, marks: Marks, me: Member, *, required: bool = True) -> None:
         """required: other nodes must prove the key; otherwise they may have none, not another."""

@@ -1,4 +1,4 @@
-"""`duolog context`: named ways to reach nodes, one of which is in use."""
+"""`duolog context`: named connection settings, one of which is in use."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ LIST = "duolog context list"
 
 @app.callback()
 def _group() -> None:
-    """Name ways to reach nodes, and choose one."""
+    """Manage named connection settings."""
 
 
 def _refuse(text: str, hint: str = LIST) -> NoReturn:

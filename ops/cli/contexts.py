@@ -1,4 +1,4 @@
-"""Contexts: named ways to reach nodes, kept in one file of the user's configuration.
+"""Contexts: named connection settings, kept in one file of the user's configuration.
 
 Rules: the file is the user's alone (mode 0600), and is replaced as a whole. A file that others may
 read and that holds a password is refused: that password is known.

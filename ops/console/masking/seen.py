@@ -1,4 +1,4 @@
-"""A message as a viewer sees it: the only way from a message to a page.
+"""A message as a viewer sees it; pages show messages through it only.
 
 Rules: a page shows of a body and of user properties what is found here, and nothing else. Masks
 hold for everybody. A message that was moved (a retry, a dead letter, one that waits) is masked as

@@ -1,4 +1,4 @@
-"""Answers to a browser: a page in the frame of all pages, or the way to the login.
+"""Answers to a browser: a page in the frame of all pages, or a redirect to the login.
 
 Rules: no answer is kept in a cache; another user may look at the same address next. What was done
 last is shown once, on the first page that can be shown. A browser that follows a link on another

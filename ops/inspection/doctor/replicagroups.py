@@ -63,7 +63,7 @@ def _out_of_reach(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
                 f"{' and '.join(sorted(found))} cannot reach its replication address "
                 f"{next(iter(found.values()))}: they cannot follow it, if it leads",
                 f"set ha.advertise of {node.name} to an address that the other nodes reach, or "
-                "repair the way to it",
+                "repair the network path to it",
                 "too-few-in-sync",
             )
 

@@ -1,4 +1,4 @@
-"""How `duolog msg track` shows the way of a message."""
+"""Formats the trace of a message for `duolog msg track`."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING

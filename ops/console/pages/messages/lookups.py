@@ -1,4 +1,4 @@
-"""The ways to find messages, and what a viewer looks for by one of them."""
+"""Lookups of messages, and a viewer's query for one of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SINCE = "1h"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to find messages. example, hint: of the value that it takes. searches: it reads all
+    """A kind of lookup. example, hint: of the value that it takes. searches: it reads all
     messages of a range of time.
     """
 
