@@ -288,7 +288,7 @@ async def test_of_two_writers_that_expect_an_offset_one_succeeds(
         await other.send_batch("T", [b"c"], queue_id=1, expect_offset=refused.value.next_offset)
         with pytest.raises(duolog.BadRequest, match="needs a queue_id"):
             await one.send_batch("T", [b"x"], expect_offset=3)
-        with pytest.raises(duolog.BadRequest, match="is not negative"):
+        with pytest.raises(duolog.BadRequest, match="a value >= 0"):
             await one.send_batch("T", [b"x"], queue_id=1, expect_offset=-1)
         with pytest.raises(duolog.BadRequest, match="needs a queue_id, no delay"):
             await one.send_batch("T", [b"x"], queue_id=1, expect_offset=3, delay=5)
