@@ -136,7 +136,7 @@ def test_rights_are_granted_shown_tested_and_revoked(place: Place) -> None:
     assert "there is no user 'alicia'" in unknown.stderr
     unasked = place.try_("acl", "revoke", "alice", "Topic:orders")
     assert unasked.returncode == 1
-    assert "try: --yes, where nobody can be asked" in unasked.stderr
+    assert "try: --yes in scripts" in unasked.stderr
     tail = ("msg", "tail", "orders", "--since", "1h", "--max", "1")
     assert "denied" in place.try_(*tail, user="alice").stderr
     place.run("acl", "revoke", "alice", "Topic:orders", "--yes")
