@@ -67,6 +67,3 @@ def beginning(
     if cause is Cause.LEASE_ENDED and followed_ms is not None:
         known.append(followed_ms)
     return Beginning(cause, max(0, now_ms - min(known)) if known else None)
-
-
-__all__ = ["STARTED", "Beginning", "Cause", "beginning"]

@@ -903,6 +903,3 @@ class Facts:
     is_full: Callable[[], bool] = lambda: False
     has_room: Callable[[], bool] = lambda: True
     unreachable: Callable[[], Unreachable] = dict
-
-
-__all__ = ["Candidacy", "Facts", "Failover", "Role"]

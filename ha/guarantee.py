@@ -102,6 +102,3 @@ def _either(name: str, value: str, yes: str, no: str) -> bool:
     if value not in (yes, no):
         raise BadGuarantee(f"{name} must be {yes} or {no}, not {value!r}")
     return value == yes
-
-
-__all__ = ["ACK", "FLUSH", "OPTIONS", "REPLICAS", "BadGuarantee", "Guarantee"]

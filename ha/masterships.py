@@ -49,6 +49,3 @@ class Masterships:
         except (StoreError, ValueError, KeyError, TypeError, RecursionError):
             return None
         return Mastership(entry.epoch, str(master), record.store_time, began)
-
-
-__all__ = ["KEPT", "Mastership", "Masterships"]

@@ -21,6 +21,3 @@ class Appending(Protocol):
 
     def settled(self, reply: wire.AppendReply, status: PutMessageStatus) -> None:
         """What a reply waited for is known."""
-
-
-__all__ = ["Appending", "Outcome"]

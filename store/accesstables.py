@@ -76,6 +76,3 @@ class AccessTables:
         """The first violated invariant; empty if all hold."""
         strangers = sorted(self.rights.keys() - self.users.keys())
         return f"rights of {strangers[0]}, who is not a user" if strangers else ""
-
-
-__all__ = ["DISABLED", "ENABLED", "NORMAL", "SUBJECT", "SUPER", "AccessTables", "Row"]

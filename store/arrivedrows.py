@@ -65,6 +65,3 @@ class ArrivedRows:
     def forget(self) -> None:
         """The log was cut, or dispatch went another way."""
         self._count = 0
-
-
-__all__ = ["ArrivedRows"]

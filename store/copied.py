@@ -25,6 +25,3 @@ def is_copied(disk: Disk) -> bool:
     except OSError:
         return False
     return data.startswith(_BEGIN) and data != note(disk)
-
-
-__all__ = ["ABORT", "LOCK", "is_copied", "note"]

@@ -349,7 +349,7 @@ class Metadata:
         """
 
         def is_known(topic: str) -> bool:
-            # A light queue without entries may have lost them, and goes on where it ended.
+            # A light queue without entries may have lost them, and continues where it ended.
             return topic in self.topics or (is_light(topic) and end_of(topic, 0) > 0)
 
         found = []

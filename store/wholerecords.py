@@ -106,15 +106,3 @@ class WholeRecords:
         if code != scan.SCAN_PARTIAL or oversized or size > left - HEAD.size:
             return replace(whole, wrong=Wrong(scan_reason(code), size, oversized))
         return whole
-
-
-__all__ = [
-    "HEAD",
-    "RECORD_OVERHEAD_MAX",
-    "Seen",
-    "Whole",
-    "WholeRecords",
-    "Wrong",
-    "claimed_size",
-    "record_bytes_max",
-]

@@ -30,6 +30,3 @@ class OthersTime:
         """Of the time of all cores since the beginning, 0 to 1."""
         took = time.monotonic() - self._began
         return min(1.0, max(0.0, (self._now() - self._before) / (cores * took)))
-
-
-__all__ = ["OthersTime"]

@@ -106,6 +106,3 @@ def digests(commitlog: Path) -> dict[str, str]:
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(commitlog.iterdir())
     }
-
-
-__all__ = ["GROUP", "INDEX_ENTRIES", "INDEX_SLOTS", "RocketmqBroker", "digests", "name_server"]

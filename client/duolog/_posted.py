@@ -159,7 +159,7 @@ class Posting:
         """The producer is closed: nobody waits for the answer of what was sent."""
         first, end, unconfirmed = self.trying
         if end - first < len(self.bodies if self._went is None else self._went):
-            unconfirmed = Unconfirmed()  # of a part of it: one error is told for all
+            unconfirmed = Unconfirmed()  # of a part of it: one error serves all
         self.failed(unconfirmed.error("the producer was closed"))
 
     def fail_some(self, errors: dict[int, Exception]) -> None:

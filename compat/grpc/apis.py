@@ -54,6 +54,3 @@ def _guarded(
         return plain
     wrapping = Wrapping(api, guard, messaging.forwarder, messaging.broker.audit)
     return guarded_methods(api, plain, wrapping)
-
-
-__all__ = ["ADMIN", "MESSAGING", "SERVICE_NAMES", "admin_methods", "messaging_methods"]

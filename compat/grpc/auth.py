@@ -165,6 +165,3 @@ class Signatures:
             raise sdk.Unauthenticated(f"user {given.name!r}: {UNKNOWN}, or does not sign")
         self._dates.check(given.date)
         return self._gate.by_signature(given.name, source)
-
-
-__all__ = ["Authenticator", "Dates", "Signatures", "Signed", "check_keys", "note_denied"]

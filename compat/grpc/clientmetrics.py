@@ -189,6 +189,3 @@ def _series(name: str, point: Any) -> Series | None:
     if "invocation_status" in _labels_of(name) and told["invocation_status"] not in STATUSES:
         return None
     return Series(name, labels, client)
-
-
-__all__ = ["SERVICE_NAME", "ClientMetricsService", "methods_of"]

@@ -162,6 +162,3 @@ def guard_of(broker: Broker, access: Access, section: AccessSection) -> Rocketmq
     signatures = Signatures(access.gate, Dates(seconds, section.zones(), wall_ms))
     marks = Marks(access.vouching, wall_ms)
     return RocketmqGuard(access.gate, NodeFacts(broker), signatures, marks)
-
-
-__all__ = ["DENIED", "Headers", "RocketmqGuard", "Session", "guard_of"]

@@ -266,6 +266,3 @@ def guarded_methods(api: Api, plain: Methods, wrapping: Wrapping) -> Methods:
     }
     guarded.add_registered_method_handlers(api.name, handlers)
     return guarded
-
-
-__all__ = ["Api", "Wrapping", "guarded_methods"]

@@ -176,6 +176,3 @@ def _poll_seconds(request: service.ReceiveMessageRequest, left: float | None) ->
         asked = left - POLL_MARGIN_SECONDS
     asked = min(max(asked, POLL_SECONDS_MIN), POLL_SECONDS_MAX)
     return max(0.0, asked if left is None else min(asked, left - POLL_MARGIN_SECONDS))
-
-
-__all__ = ["Receiver", "filter_of", "stale"]

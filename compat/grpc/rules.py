@@ -134,5 +134,3 @@ RULES = {
     "RecallMessage": Rule(_by_producer),
     "SyncLiteSubscription": Rule(_of_topic),
 }
-
-__all__ = ["RULES"]

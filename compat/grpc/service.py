@@ -676,6 +676,3 @@ class MessagingService(rpc.MessagingServiceServicer):
 def who_calls(context: Call) -> Who:
     """The caller of this task's call, on any node."""
     return Who.at(name_of_caller(), peer_host(peer_of(context)).address)
-
-
-__all__ = ["MessagingService"]

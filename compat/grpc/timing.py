@@ -82,6 +82,3 @@ def timed_methods(methods: Methods, times: CallTimes[Key]) -> Methods:
         return with_method(handler, method)
 
     return timed(methods, wrap)
-
-
-__all__ = ["timed_methods"]

@@ -247,6 +247,3 @@ class Connection(asyncio.Protocol):
             follower.lag_ms(self._terms.mono_ms()),
             self.reason,
         )
-
-
-__all__ = ["HOLD_MS", "NOT_ALLOWED", "Connection", "Owner", "Terms"]

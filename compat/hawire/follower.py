@@ -104,6 +104,3 @@ class Follower:
     def lag_ms(self, now_ms: MonoMs) -> int:
         """How long ago it had all that was confirmed; 0 while it has it."""
         return self.session.lag_ms(self._source.end, now_ms) if self.follows else 0
-
-
-__all__ = ["HEARTBEAT_MS", "HOUSEKEEPING_MS", "Follower"]

@@ -74,6 +74,3 @@ class SlaveReader:
         if offset < 0:
             raise BadStream(f"a slave says that it is at offset {offset}")
         return int(offset)
-
-
-__all__ = ["FRAME_BYTES_MAX", "HEAD", "REPORT", "BadStream", "Frame", "MasterReader", "SlaveReader"]

@@ -130,6 +130,3 @@ class SlavesServer:
         found = [one.row() for one in self._open if not one.reason]
         found += [one.row for one in self._refusals.values()]
         return sorted(found, key=lambda row: row.address)
-
-
-__all__ = ["CONNECTIONS_MAX", "REFUSED_MS", "SlavesServer"]

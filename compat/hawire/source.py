@@ -135,6 +135,3 @@ class Source:
             f"this log is damaged at {base + at} ({scan_reason(code)}), so nothing from there on "
             "is sent: `duolog store check` shows the damage"
         )
-
-
-__all__ = ["PIECE_BYTES", "CannotFollow", "Piece", "Source"]

@@ -21,6 +21,3 @@ def checksums_of(directory: Path, end: int) -> Iterator[tuple[str, str]]:
             while data := file.read(READ_BYTES):
                 digest.update(data)
         yield path.name, digest.hexdigest()
-
-
-__all__ = ["checksums_of"]

@@ -152,6 +152,3 @@ def _check_flags(rows: I64) -> None:
             f"the record at offset {int(rows[scan.PHY, wrong[0]])} is of a batch consume queue of "
             "RocketMQ 5, which duolog does not have"
         )
-
-
-__all__ = ["OVERLAP_BYTES", "CannotFollow", "LogCopy", "OutOfOrder"]

@@ -339,6 +339,3 @@ def _text(error: BaseException) -> str:
     if isinstance(error, asyncio.CancelledError):
         return "it was stopped"
     return str(error) or type(error).__name__
-
-
-__all__ = ["FROZEN", "GIVEN_UP", "Cutover", "CutoverFailed", "Patience", "give_back"]

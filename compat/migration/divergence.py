@@ -108,6 +108,3 @@ def _last_boundary(store: MessageStore, at: int) -> int:
     while (size := store.log.record_bytes(end)) and end + size <= at:
         end += size
     return end
-
-
-__all__ = ["cut_to_master"]

@@ -336,6 +336,3 @@ class Follower:
 
 def _nothing_is_put() -> PutResult:
     return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, "this directory follows a broker")
-
-
-__all__ = ["Follower", "store_of"]

@@ -52,6 +52,3 @@ def late_offsets(
             if here.get((group, topic, queue), 0) < offset <= end:
                 found.moved.setdefault(group, {})[topic, replica_group, queue] = offset
     return found
-
-
-__all__ = ["Late", "Offsets", "late_offsets"]

@@ -91,6 +91,3 @@ async def connect(address: str, take: Take) -> MasterLink:
     Raises OSError, TimeoutError.
     """
     return await opened(address, lambda: MasterLink(take))
-
-
-__all__ = ["MasterLink", "Take", "connect"]

@@ -118,6 +118,3 @@ def user_topics(facts: BrokerFacts) -> list[str]:
 def _some(names: list[str]) -> str:
     shown = ", ".join(names[:5])
     return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
-
-
-__all__ = ["Remark", "remarks", "user_topics"]

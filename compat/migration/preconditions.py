@@ -69,6 +69,3 @@ def following_of(settings: Mapping[str, str], broker: str, ha: str) -> Following
     if not ha and not port.isdecimal():
         raise CannotFollow("the broker does not report its haListenPort: give --ha HOST:PORT")
     return Following(broker, ha or f"{host}:{port}", settings.get("brokerName", ""))
-
-
-__all__ = ["check_master", "check_name", "check_same", "check_settings", "following_of"]

@@ -267,14 +267,3 @@ async def _watch(config: Config, follower: Follower) -> None:
         with contextlib.suppress(OSError):  # it is for operators alone
             status.write(config.node.data, status.status_of(follower))
         await asyncio.sleep(STATUS_SECONDS)
-
-
-__all__ = [
-    "CutoverStopped",
-    "PromotedAndStopped",
-    "Source",
-    "WrongSource",
-    "abort",
-    "cut_over",
-    "follow",
-]

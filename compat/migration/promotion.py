@@ -100,6 +100,3 @@ def _is_free(disk: OsDisk) -> bool:
         return False
     disk.unlock()
     return True
-
-
-__all__ = ["wait_promoted"]

@@ -49,6 +49,3 @@ def finish(config: Config, access: Access, left: Following) -> None:
         raise
     except _FAILURES as error:
         log.error("a cut-over was not ended", reason=str(error) or type(error).__name__)
-
-
-__all__ = ["finish"]

@@ -169,18 +169,3 @@ def check_unchanged(disk: Disk, known: Following | None) -> None:
 
 def _was_served(disk: Disk) -> bool:
     return disk.size(_REPLICA) >= 0
-
-
-__all__ = [
-    "PATH",
-    "STATUS_PATH",
-    "UNENDED",
-    "Following",
-    "State",
-    "check_follows",
-    "check_named",
-    "check_served",
-    "check_unchanged",
-    "load",
-    "save",
-]

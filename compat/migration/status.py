@@ -79,6 +79,3 @@ def read(directory: Path) -> Status | None:
     fields = asdict(found)
     texts = isinstance(fields.pop("reason"), str)
     return found if texts and all(type(value) is int for value in fields.values()) else None
-
-
-__all__ = ["Status", "read", "status_of", "write"]

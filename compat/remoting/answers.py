@@ -52,6 +52,3 @@ class Answers:
         for answered in self._waiting.values():
             if not answered.done():
                 answered.set_exception(ConnectionError(why))
-
-
-__all__ = ["Answers"]

@@ -81,6 +81,3 @@ def write_batch(messages: Sequence[tuple[int, bytes, bytes]]) -> bytes:
         parts += (_FIXED.pack(size, 0, 0, flag, len(body)), body)
         parts += (_SHORT.pack(len(properties)), properties)
     return b"".join(parts)
-
-
-__all__ = ["BATCH_MESSAGES_MAX", "Batch", "count_of", "read_batch", "write_batch"]

@@ -207,17 +207,3 @@ async def opened(address: str, made: Callable[[], P], access: Access = ANYBODY) 
 async def connect(address: str, access: Access = ANYBODY) -> Calling:
     """Calls to HOST:PORT. Raises as `opened`."""
     return await opened(address, lambda: Calling(address, access.sign), access)
-
-
-__all__ = [
-    "ANYBODY",
-    "Access",
-    "BadAddress",
-    "CallRefused",
-    "Calling",
-    "Sign",
-    "connect",
-    "opened",
-    "place_of",
-    "signing",
-]

@@ -29,6 +29,3 @@ class Held:
             yield
         finally:
             self.bytes -= size
-
-
-__all__ = ["Held"]

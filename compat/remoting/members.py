@@ -283,6 +283,3 @@ def _name_of(user: Principal | None) -> str:
 
 def _size_of_producer(group: str) -> int:
     return GROUP_BYTES + len(group)
-
-
-__all__ = ["Client", "Member", "Members"]

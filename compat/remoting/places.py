@@ -84,6 +84,3 @@ def _sealed(record: bytes) -> bytes:
         return record
     digits = f"{zlib.crc32(record[:rest]):010d}"[::-1]  # the least significant first
     return record[: rest + len(_SEAL)] + digits.encode() + record[-1:]
-
-
-__all__ = ["led_to", "message_at", "message_for", "reached_at"]

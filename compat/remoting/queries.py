@@ -75,6 +75,3 @@ class Queries:
         untaken.take(address, size)
         peer.after_answer(lambda: untaken.give(address, size))
         return request.answer(0, fields=fields, body=b"".join(parts))
-
-
-__all__ = ["Queries"]

@@ -60,6 +60,3 @@ def refusal(error: Exception) -> tuple[ResponseCode, str] | None:
 def put_code(status: PutMessageStatus) -> ResponseCode:
     """The code of a put."""
     return PUT_CODES.get(status, ResponseCode.SYSTEM_ERROR)
-
-
-__all__ = ["REMARK_CHARACTERS_MAX", "Refused", "put_code", "refusal"]

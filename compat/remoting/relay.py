@@ -161,6 +161,3 @@ def _is_batch(request: Command) -> bool:
     fields = request.fields
     is_marked = (fields.get("batch") or fields.get("m", "")).lower() == "true"
     return is_marked or request.code == RequestCode.SEND_BATCH_MESSAGE
-
-
-__all__ = ["PASSED_ON", "RELAYED", "Relay"]

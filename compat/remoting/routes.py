@@ -154,6 +154,3 @@ def retried_group(broker: Broker, topic: str) -> str:
     groups = broker.metadata.tables.groups
     group = group_of(topic, groups) if topic.startswith(RETRY_PREFIX) else ""
     return group if group in groups and topic not in broker.metadata.topics else ""
-
-
-__all__ = ["DEFAULT_TOPIC", "Routes", "default_topics", "reply_topic", "retried_group"]

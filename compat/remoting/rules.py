@@ -281,5 +281,3 @@ RULES: dict[int, Rule] = {
     RequestCode.GET_BROKER_CLUSTER_INFO: Rule(_of_cluster(Action.GET)),
     **ADMINISTRATION,
 }
-
-__all__ = ["RULES", "SUPERS_ONLY", "sends"]

@@ -20,7 +20,7 @@ from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.consuming.clients import Clients
 from duolog_server.compat.remoting.consuming.offsets import Commits, Offsets
 from duolog_server.compat.remoting.consuming.pulling import Pulling
-from duolog_server.compat.remoting.guarding.authenticator import Door
+from duolog_server.compat.remoting.guarding.authenticator import Authenticator
 from duolog_server.compat.remoting.guarding.visibility import Sight
 from duolog_server.compat.remoting.members import Members
 from duolog_server.compat.remoting.naming.registrar import Registrar
@@ -80,7 +80,7 @@ class Surroundings:
     section: RemotingSection
     advertised: str
     methods: Mapping[str, MethodHandler]
-    door: Door | None = None
+    door: Authenticator | None = None
     slaves: SlavesPort | None = None
 
 
@@ -337,6 +337,3 @@ class RemotingService:
         code, result = ("", FAILED) if end is None else (_ENDS.get(end[0], OTHER), SUCCESS)
         key = (_NAMES[request.code], code, self.holds(request), result)
         self.times.note(key, 1000 * (perf_counter() - began))
-
-
-__all__ = ["RemotingService", "Surroundings"]

@@ -422,6 +422,3 @@ def _need(request: wire.TestAccessRequest) -> Need:
     if found is Kind.TOPIC:
         return of_topic(name, action)
     return need(counts_as(found, name), action)
-
-
-__all__ = ["AccessService"]

@@ -77,6 +77,3 @@ class FramesDoor:
 def _who(principal: object, host: Host) -> Who:
     user = principal.name if isinstance(principal, Principal) else ""
     return Who.at(user, host.address)
-
-
-__all__ = ["FramesDoor", "appends_of_call"]

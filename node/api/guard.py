@@ -224,6 +224,3 @@ async def _begun(requests: AsyncIterator[Any]) -> None:
     with contextlib.suppress(TimeoutError, StopAsyncIteration):
         async with asyncio.timeout(BEGINS_SECONDS):
             await anext(requests)
-
-
-__all__ = ["Guard", "GuardedAppends"]

@@ -75,6 +75,3 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._is_served |= is_served
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-
-__all__ = ["WATCHES_MAX", "HealthService"]

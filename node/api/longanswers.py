@@ -106,6 +106,3 @@ def counted_methods(methods: Methods, untaken: Untaken) -> Methods:
         return cast(Handler, made)
 
     return timed(methods, wrap)
-
-
-__all__ = ["LONG", "counted_methods"]

@@ -543,6 +543,3 @@ class _Subscription:
         self._parts.reader.delivered(key, self._group, result)
         await self._batches.write(batch)
         return True
-
-
-__all__ = ["MessagesParts", "MessagesService"]

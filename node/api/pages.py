@@ -63,6 +63,3 @@ async def page_of(
         return PageOfNames(ordered, total, next="")
     shown = [name async for name in slices.each(islice(ordered, wanted.limit))]
     return PageOfNames(iter(shown), total, next=shown[-1])
-
-
-__all__ = ["PageOfNames", "Wanted", "page_of"]

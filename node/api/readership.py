@@ -37,6 +37,3 @@ async def topics_of(broker: Broker, group: str, slices: Slices) -> set[str]:
     async for part in read_pairs(broker, slices):
         found.update(topic for topic, name in part if name == group)
     return found
-
-
-__all__ = ["groups_of", "read_pairs", "topics_of"]

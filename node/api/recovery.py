@@ -53,6 +53,3 @@ class RecoveryService(stubs.RecoveryServicer):
         for name, endpoints in self._others().items():
             reply.others.add(name=name, endpoints=endpoints)
         return reply
-
-
-__all__ = ["RecoveryService"]

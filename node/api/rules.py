@@ -253,5 +253,3 @@ _RULES = {
     "Access/IssueToken": Rule(_anybody),  # the same
 }
 RULES = {f"/duolog.v1.{method}": rule for method, rule in _RULES.items()}
-
-__all__ = ["RULES", "SEES_CLUSTER", "append_needs"]

@@ -35,6 +35,3 @@ def time_span(core: Core, topic: str, queue: wire.QueueStats, committed: int) ->
         delay = max(0, core.times.wall_ms() - following) if following > 0 else 0
     consumed = stored(committed - 1) if committed > 0 else first
     return TimeSpan(first, queue.last_store_time or -1, consumed, delay)
-
-
-__all__ = ["TimeSpan", "time_span"]

@@ -36,6 +36,3 @@ def timed_methods(methods: Methods, times: CallTimes[Key]) -> Methods:
         return with_method(handler, unary)
 
     return timed(methods, wrap)
-
-
-__all__ = ["timed_methods"]

@@ -178,6 +178,3 @@ def _step(record: Record) -> wire.TrackStep:
     if record.topic == TIMER_TOPIC and when.isdecimal() and len(when) <= TIME_DIGITS_MAX:
         made.deliver_time = int(when)
     return made
-
-
-__all__ = ["Tracking"]

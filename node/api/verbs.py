@@ -163,6 +163,3 @@ class _Call:
         raise sdk.error_of(
             grpc.aio.AioRpcError(code, nothing, grpc.aio.Metadata(*trailing), details)
         )
-
-
-__all__ = ["Peer", "Verbs", "unknown_topic"]

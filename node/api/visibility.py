@@ -78,6 +78,3 @@ class Sights:
         if len(self._known) > CALLERS_MAX:
             self._known.popitem(last=False)
         return known[1]
-
-
-__all__ = ["EVERYTHING", "Sight", "Sights"]

@@ -66,6 +66,3 @@ class WhoMay:
                 known = True  # it is read, and refused
             self._covering[text] = known
         return known
-
-
-__all__ = ["WhoMay"]

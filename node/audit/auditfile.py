@@ -105,6 +105,3 @@ class AuditFile:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
-
-
-__all__ = ["AuditFile"]

@@ -130,6 +130,3 @@ class Auditing:
                 {} if denied or request is None else shown_of(name, request),
             )
         )
-
-
-__all__ = ["Auditing", "Seen"]

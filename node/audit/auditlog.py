@@ -265,6 +265,3 @@ class AuditLog:
 
     def role_changed(self) -> None:
         """See Part. What waits is written by the role that the node has then."""
-
-
-__all__ = ["AuditLog", "Batch", "Outlet"]

@@ -163,6 +163,3 @@ class Repeats:
         while self._later:
             found += self._forgotten()
         return found
-
-
-__all__ = ["Decision", "Entry", "Repeats"]

@@ -74,6 +74,3 @@ def shown_of(method: str, request: Message) -> dict[str, object]:
         for field, value in request.ListFields()
         if field.name in allowed
     }
-
-
-__all__ = ["CHANGES", "HIDDEN", "resource_of", "shown_of"]

@@ -28,6 +28,3 @@ class MemberTable:
     def counts(self) -> tuple[int, int]:
         """See Tells. Producers are members of nothing."""
         return 0, sum(members for _, _, members in self._groups.reading(self._times.mono_ms()))
-
-
-__all__ = ["MemberTable"]

@@ -9,7 +9,7 @@ from collections import deque
 from contextvars import Context
 
 from duolog_server.node.engine.arrivals import ArrivalBoard
-from duolog_server.node.net.next_tick import NextTurn
+from duolog_server.node.net.next_tick import NextTick
 from duolog_server.store.queueends import QueueKey
 
 AT_ONCE = 32  # polls in a turn: each reads its queue, and answers
@@ -28,7 +28,7 @@ class Turns:
         self.context = Context()
         self._over: deque[_Over] = deque()
         self._left = AT_ONCE  # of this turn
-        self._turn = NextTurn(self._next)
+        self._turn = NextTick(self._next)
 
     def go_on(self, future: "asyncio.Future[bool]", arrived: bool) -> None:
         """Resume in this turn, or in a later one. arrived: the result of the wait."""
@@ -100,6 +100,3 @@ class Waiting:
         """Wait no more."""
         self._timer.cancel()
         self._board.unwatch(self._key, self)
-
-
-__all__ = ["Turns", "Waiting"]

@@ -59,6 +59,3 @@ def own(births: Births, topic: str, result: GetResult, group: str = "") -> GetRe
         for numbers, _, text in result.rows()
     ]
     return result.chosen(np.array(kept, np.uint8))
-
-
-__all__ = ["ORIGIN", "is_too_old", "origin_in", "own", "since"]

@@ -59,6 +59,3 @@ def code_of(error: BaseException, context: Any) -> str:
     if not isinstance(code, grpc.StatusCode):
         code = context.code()
     return code.name if isinstance(code, grpc.StatusCode) else _NAMES.get(code, "UNKNOWN")
-
-
-__all__ = ["CALL_BOUNDS", "RPC_BOUNDS", "CallTimes", "code_of", "timed"]

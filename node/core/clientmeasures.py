@@ -199,13 +199,3 @@ def _continues(before: Distribution, told: Distribution) -> bool:
         return False
     grown = all(a >= b for a, b in zip(told.counts, before.counts, strict=True))
     return grown and told.sum >= before.sum
-
-
-__all__ = [
-    "GAUGES",
-    "HISTOGRAMS",
-    "ClientMeasures",
-    "Distribution",
-    "Labels",
-    "Series",
-]

@@ -76,6 +76,3 @@ class Connected:
         """How many producers and how many consumers there are."""
         counts = [table.counts() for table in self._tables]
         return sum(producers for producers, _ in counts), sum(consumers for _, consumers in counts)
-
-
-__all__ = ["Connected", "Consumer", "Read", "Tells"]

@@ -57,6 +57,3 @@ class Totals:
 
     def __len__(self) -> int:
         return len(self._seen)
-
-
-__all__ = ["Growth", "Totals"]

@@ -124,6 +124,3 @@ class LogBytes:
         chunk.end += len(sizes)
         allowance.left -= len(sizes)
         return bool(len(sizes))
-
-
-__all__ = ["ENTRIES_MAX", "Allowance", "LogBytes"]

@@ -26,6 +26,3 @@ class RocketmqSlave:
     def host(self) -> str:
         """The slave's address, without the port."""
         return self.address.rpartition(":")[0]
-
-
-__all__ = ["RocketmqSlave"]

@@ -61,6 +61,3 @@ def _without(message: Message, long: Container[str]) -> Message:
         else:
             setattr(made, field.name, value)
     return made
-
-
-__all__ = ["serialized"]

@@ -50,6 +50,3 @@ class Slices:
         """The words in order: sorted in runs, which are merged as they are taken."""
         runs = [sorted(part) async for part in self.parts(words, SORTED_AT_ONCE)]
         return heapq.merge(*runs)
-
-
-__all__ = ["Slices"]

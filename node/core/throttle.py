@@ -148,6 +148,3 @@ def _quota_of(subject: str, row: Json) -> Quota | None:
 def throttled(wait: Wait) -> sdk.Throttled:
     """The error of a call that is over a quota."""
     return sdk.Throttled(wait.text, wait.ms)
-
-
-__all__ = ["Throttle", "throttled"]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import islice
 from weakref import WeakKeyDictionary
 
-from duolog_server.node.net.next_tick import NextTurn
+from duolog_server.node.net.next_tick import NextTick
 
 SLICE_SECONDS = 0.001
 BEGIN_AT_ONCE = 32  # calls that begin, at most, which share a slice
@@ -62,7 +62,7 @@ class TurnBudget:
         self._until: float | None = None  # None: this turn has had no slice
         self._begin, self._go_on = _Line(BEGIN_AT_ONCE), _Line(1)
         self._next, self._after = self._begin, self._go_on  # whose slice it is
-        self._turn = NextTurn(self._tick)
+        self._turn = NextTick(self._tick)
 
     async def slice(self, goes_on: bool) -> float:
         """Wait for a slice; until when it lasts. goes_on: the call has had one."""
@@ -112,6 +112,3 @@ def budget_of_loop() -> TurnBudget | None:
 def without_budget(loop: AbstractEventLoop) -> None:
     """A loop of the simulator: no time goes by while it works."""
     _BUDGETS[loop] = None
-
-
-__all__ = ["SLICE_SECONDS", "TurnBudget", "budget_of_loop", "without_budget"]

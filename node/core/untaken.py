@@ -124,6 +124,3 @@ class Untaken:
             with self._calls.one():
                 await self._taken(address)
         return room
-
-
-__all__ = ["Untaken"]

@@ -548,6 +548,3 @@ def _runs(offsets: I64, longest: int) -> list[I64]:
     breaks = np.nonzero(np.diff(offsets) != 1)[0] + 1
     runs = np.split(offsets, breaks)
     return [run[at : at + longest] for run in runs for at in range(0, len(run), longest)]
-
-
-__all__ = ["DelayService", "RecallHandle"]

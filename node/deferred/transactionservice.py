@@ -741,6 +741,3 @@ def _stretches(offsets: list[int]) -> list[tuple[int, int]]:
         else:
             found.append((offset, 1))
     return found
-
-
-__all__ = ["Check", "TransactionService"]

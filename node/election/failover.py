@@ -684,6 +684,3 @@ class FailoverService:
         view = self.machine.view
         state = view.state.sync_state_set if view.state is not None else frozenset()
         return {*state, *(row.replica for row in view.replicas.values())}
-
-
-__all__ = ["FailoverService"]

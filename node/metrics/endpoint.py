@@ -195,5 +195,3 @@ def _authorization(head: bytes) -> str:
 
 
 _STATUS_OF: dict[type[sdk.DuologError], int] = {sdk.Unauthenticated: 401, sdk.NoPermission: 403}
-
-__all__ = ["Admit", "Endpoint"]

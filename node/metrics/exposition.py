@@ -103,6 +103,3 @@ class Exposition:
             family.add_sample(f"{metric.name}{part}", labels, value)
         else:
             family.add_sample(f"{metric.name}_bucket", {**labels, "le": part}, value)
-
-
-__all__ = ["CONTENT_TYPE", "Exposition", "Overdue"]

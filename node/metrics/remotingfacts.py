@@ -47,6 +47,3 @@ class RemotingFacts:
             labels = PROTOCOL, request, code, truth(waits), result
             samples.bundle(sum(took.counts)).add("rocketmq_rpc_latency", took, *labels)
             yield
-
-
-__all__ = ["Ports", "RemotingFacts", "Times"]

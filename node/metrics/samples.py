@@ -82,6 +82,3 @@ class Samples:
             if len(self._bundles) % TAKEN_AT_ONCE == 0:
                 time.sleep(PAUSE_SECONDS)
         yield from self.node.samples
-
-
-__all__ = ["PAUSE_SECONDS", "Bundle", "Sample", "Samples", "Value"]

@@ -80,6 +80,3 @@ class Scrapes:
         """End what the thread writes: the process cannot end before it."""
         self._exposition.stop()
         self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-__all__ = ["Scrapes"]

@@ -106,6 +106,3 @@ def _labels(broker: Broker) -> dict[str, dict[str, str]]:
             "broker_version": __version__,
         },
     }
-
-
-__all__ = ["MetricsServer"]

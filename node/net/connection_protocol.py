@@ -9,14 +9,14 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from duolog_server.node.net.fair_reads import ReadingTurns
-from duolog_server.node.net.receive_budget import Arriving, Pace
+from duolog_server.node.net.fair_reads import FairReads
+from duolog_server.node.net.receive_budget import Pace, ReceiveBudget
 
 ROOM, ANSWERS, TURN = "room", "answers", "turn"  # what reading waits for, among others
 AT_ONCE_BYTES = 512  # a request or two, which wait for no turn
 
 
-class PortReading(asyncio.BufferedProtocol):
+class ConnectionProtocol(asyncio.BufferedProtocol):
     """A connection of a port whose frames say how long they are.
 
     Attributes:
@@ -24,7 +24,7 @@ class PortReading(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, arriving: Arriving, turns: ReadingTurns, joined: Callable[[Any, bool], bool]
+        self, arriving: ReceiveBudget, turns: FairReads, joined: Callable[[Any, bool], bool]
     ) -> None:
         """arriving: the room for long frames that have not arrived whole. turns: the port's.
         joined: called at its beginning (which it may refuse) and its end.
@@ -186,6 +186,3 @@ def _is_broken(line: socket.socket) -> bool:
         return line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
     except OSError:  # it is closed
         return True
-
-
-__all__ = ["ANSWERS", "AT_ONCE_BYTES", "ROOM", "PortReading"]

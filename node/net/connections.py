@@ -138,6 +138,3 @@ class PortConnections(Generic[C]):
     @property
     def _busy(self) -> bool:
         return any(connection.busy for connection in self)
-
-
-__all__ = ["Connected", "PortConnections", "host_of"]

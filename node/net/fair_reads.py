@@ -10,7 +10,7 @@ Calls that wait begin a few in a turn: each continues in the next, where it read
 from collections import deque
 from collections.abc import Callable
 
-from duolog_server.node.net.next_tick import NextTurn
+from duolog_server.node.net.next_tick import NextTick
 
 SECONDS = 0.0005  # of a turn, in which connections begin to be read; and the share of each
 CALLS = 4  # that begin in a turn
@@ -18,7 +18,7 @@ CALLS = 4  # that begin in a turn
 _GoOn = Callable[[], None]
 
 
-class ReadingTurns:
+class FairReads:
     """The turns of all connections of a port."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class ReadingTurns:
         self._going_on: deque[_GoOn] = deque()
         # The line that had the last turn, and the one that has the next.
         self._lines = self._going_on, self._arrived
-        self._turn = NextTurn(self._next)
+        self._turn = NextTick(self._next)
 
     @property
     def has_time(self) -> bool:
@@ -78,6 +78,3 @@ class ReadingTurns:
         finally:  # one that fails does not keep the others from their turn
             if self._arrived or self._going_on:
                 self._turn.plan()
-
-
-__all__ = ["CALLS", "SECONDS", "ReadingTurns"]

@@ -146,6 +146,3 @@ def _feed(transport: asyncio.Transport, data: bytes) -> None:
         room[:size] = data[:size]
         protocol.buffer_updated(size)
         data = data[size:]
-
-
-__all__ = ["HANDSHAKE_SECONDS", "Handshakes", "Unsecured"]

@@ -34,6 +34,3 @@ def queue(listeners: Iterable[socket.socket]) -> None:
     """Let more connections wait than asyncio accepts at once."""
     for one in listeners:
         one.listen(QUEUE)
-
-
-__all__ = ["ACCEPTED_AT_ONCE", "EVERY", "QUEUE", "listen", "queue"]

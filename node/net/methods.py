@@ -61,6 +61,3 @@ def methods_of(service: grpc.GenericRpcHandler) -> dict[str, Handler]:
     if found is None:
         raise TypeError(f"{type(service).__name__} does not say which methods it has")
     return cast(dict[str, Handler], found)
-
-
-__all__ = ["Handler", "Methods", "methods_of"]

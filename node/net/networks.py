@@ -24,6 +24,3 @@ def network_of(address: str) -> str:
     """
     plain = plain_address(address)
     return str(IPv6Network((plain, 64), strict=False)) if ":" in plain else plain
-
-
-__all__ = ["network_of", "plain_address"]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class NextTurn:
+class NextTick:
     """Coalesces `call_soon` of one owner: one call a turn of the loop.
 
     Attributes:
@@ -26,6 +26,3 @@ class NextTurn:
     def _run(self) -> None:
         self.is_planned = False
         self._call()
-
-
-__all__ = ["NextTurn"]

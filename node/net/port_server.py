@@ -9,7 +9,7 @@ from duolog._background import Background
 from duolog_server.node.net.connections import Connected, PortConnections
 from duolog_server.node.net.handshakes import Handshakes
 from duolog_server.node.net.listener import listen
-from duolog_server.node.net.receive_budget import Arriving
+from duolog_server.node.net.receive_budget import ReceiveBudget
 from duolog_server.node.runtime.config import LimitsSection
 
 SHORT_CALLS_MAX = 1024  # of one connection, beside those that wait for messages
@@ -36,7 +36,7 @@ class PortServer(Generic[C]):
         self._calls = Background(failed)
         self._ticking = Background(failed)
         self._connections: PortConnections[C] = PortConnections(limits, refused)
-        self._arriving = Arriving(limits.arriving_bytes_max)
+        self._arriving = ReceiveBudget(limits.arriving_bytes_max)
         self._servers: list[asyncio.Server] = []
         self._handshakes: Handshakes | None = None
 

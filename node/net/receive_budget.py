@@ -86,7 +86,7 @@ class _Waiting:
     looks: int = 0
 
 
-class Arriving:
+class ReceiveBudget:
     """The room of a port.
 
     Attributes:
@@ -201,6 +201,3 @@ class Arriving:
         if not all(self._waiting.values()):
             return "an address waits with nothing"
         return ""
-
-
-__all__ = ["Arriving", "Pace", "Sender"]

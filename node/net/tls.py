@@ -63,6 +63,3 @@ class ClientTls:
         Older clients of RocketMQ 4 know nothing newer.
         """
         return renewing_context(lambda: self._served.now().remoting)
-
-
-__all__ = ["ClientTls"]

@@ -50,6 +50,3 @@ class ColdLoader:
 
 def _load(mapped: MappedFile, start: int) -> None:
     mapped.file.load(start, LOAD_BYTES)
-
-
-__all__ = ["ColdLoader"]

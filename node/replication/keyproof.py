@@ -142,6 +142,3 @@ class Answer:
         text = given.decode("ascii", "replace")
         if not self.proof.marks.is_mark(text, self._words(SLAVE)):
             raise Unproven(f"the slave has another key, cluster or group: {SAME_FILE}")
-
-
-__all__ = ["Answer", "KeyProof", "Marks", "Opening", "Unproven"]

@@ -128,6 +128,3 @@ def _is_open(path: Path) -> bool:
         return bool(path.stat().st_mode & _NOT_FOR_OTHERS)
     except OSError:
         return False
-
-
-__all__ = ["cautions", "certificate_files", "untimely"]

@@ -242,6 +242,3 @@ def _warn_of_time(pem: Pem) -> None:
     reason = pem.invalid(datetime.now(UTC))
     if reason:
         log.warning("a certificate is not valid now", reason=reason)
-
-
-__all__ = ["BadCertificate", "CertificateFiles", "Expiries", "Expiry", "Pem", "Renewed", "read"]

@@ -38,6 +38,3 @@ class SystemClock:
     def mono_ms(self) -> MonoMs:
         """The monotonic clock."""
         return mono_ms()
-
-
-__all__ = ["Clock", "SystemClock", "mono_ms", "wall_ms"]

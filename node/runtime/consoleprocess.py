@@ -131,6 +131,3 @@ class ConsoleProcess:
         with contextlib.suppress(ConnectionError):
             await process.stdin.drain()
         return await process.wait()
-
-
-__all__ = ["ConsoleOptions", "ConsoleProcess"]

@@ -28,6 +28,3 @@ class OwnMemory:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
-
-
-__all__ = ["OwnMemory"]

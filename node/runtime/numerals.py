@@ -12,6 +12,3 @@ def number_of(text: str, most: int) -> int | None:
         return None
     number = int(text)
     return number if number <= most else None
-
-
-__all__ = ["number_of"]

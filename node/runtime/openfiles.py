@@ -32,6 +32,3 @@ def slaves_that_fit(wanted: int) -> int:
     if limit == resource.RLIM_INFINITY:
         return wanted
     return min(wanted, max(LEAST, limit // SLAVES_SHARE))
-
-
-__all__ = ["connections_that_fit", "raise_limit", "slaves_that_fit"]

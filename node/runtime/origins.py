@@ -36,6 +36,3 @@ def origin_of(url: str) -> str:
         raise wrong
     host = f"[{host}]" if ":" in host else host
     return f"{scheme}://{host}" + (f":{port}" if port not in (None, PORTS[scheme]) else "")
-
-
-__all__ = ["PORTS", "BadOrigin", "origin_of", "origins_of"]

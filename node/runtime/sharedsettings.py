@@ -22,6 +22,3 @@ def shared_settings(config: Config) -> Mapping[str, str]:
     found["access.key_file"] = "set" if config.access.key_file is not None else "not set"
     found["access.node_proof"] = config.access.node_proof
     return {name: str(getattr(value, "value", value)) for name, value in found.items()}
-
-
-__all__ = ["shared_settings"]

@@ -29,6 +29,3 @@ def make_store(config: Config, disk: Disk, store_host: Host) -> MessageStore:
         copied=lambda text: log.warning("the directory is a copy", reason=text),
     )
     return MessageStore(disk, config.store, events, store_host, boot_id())
-
-
-__all__ = ["disk_of", "make_store"]

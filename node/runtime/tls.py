@@ -166,14 +166,3 @@ def common_name(certificate: dict[str, Any] | None) -> str:
             if kind == "commonName":
                 return str(value)
     return ""
-
-
-__all__ = [
-    "Peers",
-    "Tls",
-    "broker_context",
-    "common_name",
-    "renewing_context",
-    "server_context",
-    "server_credentials",
-]

@@ -45,6 +45,3 @@ async def keep_trimmed() -> None:
         log.debug("freed memory is not given back", reason=str(error))
     finally:
         memory.close()
-
-
-__all__ = ["give_back", "keep_trimmed"]

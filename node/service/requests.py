@@ -83,6 +83,3 @@ def without_first(request: wire.AppendRequest, count: int) -> wire.AppendRequest
 def _rest(blob: bytes, offsets: bytes, count: int) -> tuple[bytes, bytes]:
     ends = np.frombuffer(offsets, "<u4")[count:]
     return blob[int(ends[0]) :], (ends - ends[0]).astype("<u4").tobytes()
-
-
-__all__ = ["is_whole", "send_of", "without_first"]

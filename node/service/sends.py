@@ -217,6 +217,3 @@ def status_of(error: Exception) -> str:
     if isinstance(error, BadMessage):
         return error.status.value
     return next((name for kind, name in _STATUS if isinstance(error, kind)), UNAVAILABLE)
-
-
-__all__ = ["Placed", "Send", "Sends", "status_of"]

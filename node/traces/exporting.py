@@ -134,6 +134,3 @@ class SpanExport:
         if now - self._told >= TELL_SECONDS:
             self._told = now
             log.warning("spans could not be exported", count=self._failing, reason=reason)
-
-
-__all__ = ["SpanExport", "load"]

@@ -229,6 +229,3 @@ class Recorder:
         taken = [self._queue.popleft() for _ in range(len(self._queue))]
         self._taken_bytes += sum(one.held_bytes for one in taken)
         return taken
-
-
-__all__ = ["Confirmed", "Delivery", "Recorder", "Sighting", "Standing"]

@@ -179,6 +179,3 @@ def _remote(carried: _Carried) -> Context:
         TraceState.from_header([state[1].decode("ascii", "replace")]) if state else None,
     )
     return set_span_in_context(NonRecordingSpan(sender))
-
-
-__all__ = ["SpanMaker"]

@@ -337,18 +337,3 @@ def tls_of_settings(settings: Mapping[str, str]) -> "Tls | None":
         return tls_in(settings, spelled)
     except BadRequest as error:
         _refuse(str(error), help_of())
-
-
-__all__ = [
-    "DEFAULT_ENDPOINTS",
-    "ConnectionSettings",
-    "Endpoints",
-    "add_options",
-    "asked_password",
-    "caller",
-    "client_of",
-    "connection_settings",
-    "read_password",
-    "resolved",
-    "tls_of_settings",
-]

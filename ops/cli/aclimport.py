@@ -127,6 +127,3 @@ def _text(acl: "Acl") -> str:
 def _named(names: Iterable[str]) -> str:
     found = list(names)
     return ", ".join(found[:NAMED_MAX]) + (", ..." if len(found) > NAMED_MAX else "")
-
-
-__all__ = ["import_all"]

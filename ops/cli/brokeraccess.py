@@ -164,6 +164,3 @@ def _contexts(tls: "Tls", *, verify: bool) -> "Callable[[], SSLContext]":
         return Renewed(CertificateFiles(*files), partial(broker_context, verify=verify)).now
     except BadCertificate as error:
         _refuse(str(error))
-
-
-__all__ = ["SECRET_KEY", "CallsBrokers", "broker_access", "hint_for"]

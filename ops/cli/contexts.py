@@ -170,6 +170,3 @@ def _context(name: str, settings: object, file: Path) -> Context:
         if not isinstance(value, str):
             raise ContextError(f"{file}: {key} of context {name!r} must be a string")
     return Context(**settings)
-
-
-__all__ = ["Context", "ContextError", "Contexts", "contexts_file", "load_contexts", "save_contexts"]

@@ -154,5 +154,3 @@ def _show(group: str, done: "Redelivery", as_json: bool) -> None:
 
 
 COMMANDS = (dead, export, redeliver)
-
-__all__ = ["COMMANDS"]

@@ -103,6 +103,3 @@ def _filled(template: str, fields: Fields) -> str:
         fail(f"template {template!r}: unknown field {error}", "fields: " + ", ".join(fields))
     except (ValueError, AttributeError, TypeError) as error:
         fail(f"template {template!r}: {error}", "fields: " + ", ".join(fields))
-
-
-__all__ = ["Fields", "Format", "Printer", "Proto"]

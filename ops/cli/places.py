@@ -20,6 +20,3 @@ def read_place(text: str, hint: str) -> "Place":
         return place_of(text)
     except BadRequest as error:
         fail(str(error), hint)
-
-
-__all__ = ["PLACE", "read_place"]

@@ -91,6 +91,3 @@ async def recover_everywhere(
                 "repeat the command as soon as that group has a master"
             ) from None
     return found
-
-
-__all__ = ["Recovered", "recover_at", "recover_everywhere"]

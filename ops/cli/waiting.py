@@ -189,5 +189,3 @@ def decide(
 
 
 COMMANDS = (delayed, recall, half, decide)
-
-__all__ = ["COMMANDS"]

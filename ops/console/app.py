@@ -150,6 +150,3 @@ class Console:
         while True:
             await asyncio.sleep(EXPIRE_SECONDS)
             await self.sessions.expire()
-
-
-__all__ = ["Console"]

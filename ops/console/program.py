@@ -85,6 +85,3 @@ def _served(pem: Pem) -> ssl.SSLContext:
 def is_loopback(host: str) -> bool:
     """Whether a host that is listened on is reached from its own machine only."""
     return security.is_loopback(host.strip("[]"))
-
-
-__all__ = ["client_of", "context_of", "is_loopback", "run", "seeing_of", "settings_of"]

@@ -20,6 +20,3 @@ class Settings:
     secured: bool = False
     origins: Sequence[str] = ()
     seeing: Seeing = field(default_factory=Seeing)
-
-
-__all__ = ["Settings"]

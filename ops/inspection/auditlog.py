@@ -198,6 +198,3 @@ def row_of(message: Message) -> AuditRow:
         times=times if isinstance(times, int) else 1,
         more=json.dumps(more, ensure_ascii=False) if more else "",
     )
-
-
-__all__ = ["DECISIONS", "ENTRIES_SCANNED", "AuditPage", "AuditRow", "AuditSearch", "audit_page"]

@@ -61,6 +61,3 @@ def _words(cause: str, before: str) -> str:
             return "unclean election by hand"
         case _:
             return cause.lower().replace("_", " ")
-
-
-__all__ = ["Led", "led"]

@@ -62,6 +62,3 @@ async def resume_at(client: Client, queues: Sequence[GroupQueue], to: ResumePoin
             )
 
     return await all_of(*map(offset_of, queues))
-
-
-__all__ = ["BadResumePoint", "ResumePoint", "resume_at", "resume_point_of"]

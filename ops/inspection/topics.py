@@ -33,6 +33,3 @@ def log_bytes(part: TopicDescription) -> int | None:
 def permissions(perm: int) -> str:
     """Permissions of a topic, as text."""
     return PERMISSIONS.get(perm, "do nothing with it")
-
-
-__all__ = ["PERMISSIONS", "log_bytes", "messages_kept", "parts_of", "permissions"]

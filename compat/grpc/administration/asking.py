@@ -71,6 +71,3 @@ def _seconds(caller: Caller) -> float:
     """For the answer of a client: it ends before the call does."""
     most = ASK_SECONDS + ANSWER_MARGIN_SECONDS
     return time_left(caller, most, most)
-
-
-__all__ = ["Asking"]

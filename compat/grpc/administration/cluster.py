@@ -120,6 +120,3 @@ class WholeCluster:
 def the_first(replies: list[Made]) -> Made:
     """A Join: all of them say the same."""
     return replies[0]
-
-
-__all__ = ["FAILURES", "Join", "WholeCluster", "the_first"]

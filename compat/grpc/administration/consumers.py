@@ -226,11 +226,3 @@ def joined_subscriptions_of_clients(
 def _pair(row: admin.SubscriptionInfo) -> tuple[str, ...]:
     group, topic = row.group, row.topic
     return group.resource_namespace, group.name, topic.resource_namespace, topic.name
-
-
-__all__ = [
-    "Consumers",
-    "joined_connections",
-    "joined_subscriptions",
-    "joined_subscriptions_of_clients",
-]

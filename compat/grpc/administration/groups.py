@@ -190,6 +190,3 @@ def joined_spans(replies: Iterable[admin.QueryTimeSpanResponse]) -> admin.QueryT
     """A Join: the queues of all."""
     rows = [row for reply in replies for row in reply.queue_time_span_list]
     return admin.QueryTimeSpanResponse(status=OK, queue_time_span_list=rows)
-
-
-__all__ = ["Groups", "joined_accumulation", "joined_spans", "named"]

@@ -145,6 +145,3 @@ def joined_messages(replies: Iterable[admin.ListMessageResponse]) -> admin.ListM
     rows = [row for reply in replies for row in reply.messages]
     rows.sort(key=lambda row: row.system_properties.store_timestamp.ToMilliseconds())
     return admin.ListMessageResponse(status=OK, messages=rows[:MESSAGES_MAX])
-
-
-__all__ = ["Messages", "by_id", "identify", "joined_messages"]

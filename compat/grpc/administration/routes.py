@@ -46,6 +46,3 @@ def joined_routes(replies: Iterable[admin.GetTopicRouteResponse]) -> admin.GetTo
             first[part] += other[part]
     text = json.dumps(first, separators=(",", ":"))
     return admin.GetTopicRouteResponse(status=OK, topic_route_data=text)
-
-
-__all__ = ["JsonRoutes", "joined_routes"]

@@ -90,5 +90,3 @@ RULES = {
     "QueryTimeSpan": Rule(_spans),
     "GetProxyRuntimeStats": SEES_CLUSTER,
 }
-
-__all__ = ["RULES"]

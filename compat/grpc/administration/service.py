@@ -245,6 +245,3 @@ class AdminService(rpc.AdminServicer):
     ) -> admin.GetConsumerRunningInfoResponse:
         """Refused."""
         raise Refused(Code.UNSUPPORTED, NOT_ASKED)
-
-
-__all__ = ["AdminParts", "AdminService"]

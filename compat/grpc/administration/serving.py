@@ -170,6 +170,3 @@ def answering(
         return call
 
     return decorate
-
-
-__all__ = ["Caller", "Desk", "Place", "answering"]

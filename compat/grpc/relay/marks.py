@@ -61,6 +61,3 @@ def _covered(headers: Mapping[str, str | bytes]) -> list[str]:
         if (name.startswith(OWN) and name != MARK) or name == CLIENT_ID
         for word in (name, str(value))
     ]
-
-
-__all__ = ["Marks"]

@@ -71,6 +71,3 @@ def _address_of(host: str) -> str:
         return ""
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return str(mapped or found)
-
-
-__all__ = ["Neighbours"]

@@ -79,6 +79,3 @@ async def _tell(client: Client, command: service.TelemetryCommand) -> None:
         except _UNREACHED:
             continue
     raise Refused(Code.NOT_FOUND, f"client {client.client_id} has no telemetry stream")
-
-
-__all__ = ["ANSWERS", "Questions", "nonce_of"]

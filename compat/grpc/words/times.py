@@ -15,6 +15,3 @@ def ms_of(timestamp: Timestamp, name: str, code: Code = Code.BAD_REQUEST) -> int
         return int(timestamp.ToMilliseconds())
     except ValueError as error:
         raise Refused(code, f"{name}: {error}") from None
-
-
-__all__ = ["ms_of"]

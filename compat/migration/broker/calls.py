@@ -126,6 +126,3 @@ def _offset(value: object, address: str) -> int:
     if offset > OFFSET_MAX:
         raise BadAnswer(f"{address} says {str(value)[:80]!r} where an offset is expected")
     return offset
-
-
-__all__ = ["BadAnswer", "OldBroker", "Runtime"]

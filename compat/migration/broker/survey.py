@@ -87,6 +87,3 @@ def _attributes(topics: bytes) -> dict[str, dict[str, str]]:
                         rows = {str(key): str(value) for key, value in attributes.items()}
                         found[str(name)] = rows
     return found
-
-
-__all__ = ["BrokerFacts", "brokers_of", "facts_of"]

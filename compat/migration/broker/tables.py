@@ -52,6 +52,3 @@ def save_tables(disk: Disk, texts: Mapping[str, bytes], saved: Mapping[str, byte
     for path, text in texts.items():
         if saved.get(path) != text:
             jsontext.replace(disk, path, text)
-
-
-__all__ = ["parsed", "read_tables", "save_tables"]

@@ -140,6 +140,3 @@ def _number(config: Mapping[Key, Value], name: str) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= NUMBER_MAX:
         raise BadRequest(f"{name} of a group is no number of 0 to {NUMBER_MAX}")
     return value
-
-
-__all__ = ["Groups"]

@@ -11,6 +11,3 @@ def topic_names(broker: Broker) -> set[str]:
     """
     metadata = broker.metadata
     return {*metadata.topics, *map(group_retry_topic, metadata.tables.groups)}
-
-
-__all__ = ["topic_names"]

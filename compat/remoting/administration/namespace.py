@@ -31,6 +31,3 @@ def all_of(request: Command) -> Command:
     raise Refused(
         ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace[:80]}"
     )
-
-
-__all__ = ["all_of", "delete", "one"]

@@ -73,6 +73,3 @@ def unsupported(request: Command) -> Command:
     if reason:
         remark = f"{remark}: {name}: {reason}"
     return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
-
-
-__all__ = ["unsupported"]

@@ -173,6 +173,3 @@ class Administration:
 
 def _address(peer: Peer) -> str:
     return Who.at("", peer.host.address).address
-
-
-__all__ = ["BODY_BYTES_MAX", "Administration"]

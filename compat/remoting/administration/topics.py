@@ -243,6 +243,3 @@ def _attributes(text: str) -> list[tuple[str, str]]:
             raise BadRequest(f"the attribute {word[:80]!r} is not of the form +name=value")
         found.append((name[1:], value))
     return found
-
-
-__all__ = ["Topics"]

@@ -57,6 +57,3 @@ def _group(found: Value) -> Mapping[Key, Value]:
     if not isinstance(found, dict):
         raise BadRequest("the settings of a group are not a JSON object")
     return found
-
-
-__all__ = ["group_name", "read_group", "read_groups", "read_topics", "topic_name"]

@@ -233,27 +233,3 @@ WITHOUT_FIELDS = (
     RequestCode.GET_NAMESRV_CONFIG,
     RequestCode.GET_ALL_PRODUCER_INFO,
 )
-
-__all__ = [
-    "ADMIN_REQUESTS",
-    "WITHOUT_FIELDS",
-    "BrokerConsumeStatsRequest",
-    "CloneOffsetRequest",
-    "ClusterRequest",
-    "ConsumeDirectlyRequest",
-    "ConsumeQueueRequest",
-    "ConsumeStatsRequest",
-    "ConsumerStatusRequest",
-    "CreateTopicRequest",
-    "DeleteGroupRequest",
-    "GroupRequest",
-    "GroupTopicRequest",
-    "KeyValueRequest",
-    "NamespaceRequest",
-    "ProducersRequest",
-    "ResetOffsetRequest",
-    "ResumeCheckRequest",
-    "RunningInfoRequest",
-    "StatsRequest",
-    "TopicRequest",
-]

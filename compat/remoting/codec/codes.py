@@ -110,6 +110,3 @@ class ResponseCode(IntEnum):
     SUBSCRIPTION_GROUP_NOT_EXIST = 26
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
-
-
-__all__ = ["RequestCode", "ResponseCode"]

@@ -286,19 +286,3 @@ def _decoded(text: bytes) -> str:
         return text.decode()
     except UnicodeDecodeError:
         raise BadFrame("a binary header has a text that is not UTF-8") from None
-
-
-__all__ = [
-    "HEADER_BYTES_MAX",
-    "LANGUAGES",
-    "LENGTHS_BYTES",
-    "NUMBER_MAX",
-    "ONEWAY",
-    "OTHER",
-    "RESPONSE",
-    "VERSION",
-    "Command",
-    "Serialization",
-    "read",
-    "sound",
-]

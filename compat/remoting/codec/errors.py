@@ -7,6 +7,3 @@ class BadFrame(Exception):
 
 class BadRequest(Exception):
     """A whole frame whose fields or body cannot be used: it is answered with an error."""
-
-
-__all__ = ["BadFrame", "BadRequest"]

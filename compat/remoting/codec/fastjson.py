@@ -156,6 +156,3 @@ def _key_of(key: object) -> str:
         members = {"brokerName": key.broker_name, "queueId": key.queue_id, "topic": key.topic}
         return json.dumps(members, separators=(",", ":"))
     return json.dumps(key)
-
-
-__all__ = ["Key", "MessageQueue", "Value", "dumps", "loads"]

@@ -111,16 +111,3 @@ def _value(name: str, bits: int, text: str) -> int | bool:
     if not -limit <= number < limit:
         raise BadRequest(f"the field {name} does not fit {bits} bits: {number}")
     return number
-
-
-__all__ = [
-    "Field",
-    "Int",
-    "Long",
-    "camel",
-    "fields_of",
-    "read_fields",
-    "read_header",
-    "write_header",
-    "written",
-]

@@ -136,6 +136,3 @@ def _command(held: bytes | memoryview, begin: int, end: int) -> Command:
     at = begin + _LENGTHS.size
     middle = at + (word & _HEADER_BITS)
     return read(word >> 24, bytes(held[at:middle]), bytes(held[middle:end]))
-
-
-__all__ = ["FRAME_BYTES_MAX", "SHORT_BYTES", "TLS_HANDSHAKE", "FrameReader"]

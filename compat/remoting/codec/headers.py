@@ -336,32 +336,3 @@ def read_send(code: int, texts: Mapping[str, str]) -> SendRequest:
     if code not in _LONG_FORMS and texts.keys() <= SHORT_NAMES.keys():  # as nearly all are
         return read_fields(SendRequest, _SHORT_FIELDS, texts)
     return read_header(SendRequest, sent_fields(code, texts))
-
-
-__all__ = [
-    "REQUESTS",
-    "SHORT_NAMES",
-    "CheckTransactionRequest",
-    "EndTransactionRequest",
-    "MembersRequest",
-    "OffsetResponse",
-    "PullRequest",
-    "PullResponse",
-    "PushReplyRequest",
-    "QueryOffsetRequest",
-    "QueryRequest",
-    "QueryResponse",
-    "QueueRequest",
-    "RegisterResponse",
-    "RouteRequest",
-    "SearchOffsetRequest",
-    "SendBackRequest",
-    "SendRequest",
-    "SendResponse",
-    "StoreTimeResponse",
-    "UnregisterRequest",
-    "UpdateOffsetRequest",
-    "ViewRequest",
-    "read_send",
-    "sent_fields",
-]

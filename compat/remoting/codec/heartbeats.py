@@ -158,21 +158,3 @@ def _enum(found: object, names: tuple[str, ...], default: str) -> str:
     if isinstance(found, int) and 0 <= found < len(names):
         return names[found]
     return default
-
-
-__all__ = [
-    "FROM_FIRST",
-    "FROM_TIME",
-    "SQL",
-    "TAG",
-    "ConsumerData",
-    "Heartbeat",
-    "Subscription",
-    "member_list",
-    "read_check",
-    "read_heartbeat",
-    "read_list",
-    "read_name",
-    "read_object",
-    "read_text",
-]

@@ -60,6 +60,3 @@ def _queue(row: object) -> QueueName:
         raise BadRequest("queueId is not a number")
     name = read_name(found.get("brokerName"), "brokerName")
     return QueueName(read_name(found.get("topic"), "topic"), name, queue_id)
-
-
-__all__ = ["LockBatch", "QueueName", "locked", "read_locks"]

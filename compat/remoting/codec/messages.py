@@ -46,15 +46,3 @@ def without(text: bytes, *names: bytes) -> bytes:
 def body_crc(body: bytes) -> int:
     """RocketMQ's CRC of a body: CRC-32 without its first bit, which would be the sign in Java."""
     return zlib.crc32(body) & 0x7FFFFFFF
-
-
-__all__ = [
-    "END",
-    "LATER",
-    "PAIR",
-    "body_crc",
-    "properties_text",
-    "property_of",
-    "without",
-    "without_empty",
-]

@@ -145,13 +145,3 @@ class RegisterBody:
 
 def _sized(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
-
-
-__all__ = [
-    "COMPRESSED_FROM",
-    "DataVersion",
-    "RegisterBody",
-    "RegisterRequest",
-    "RegisteredTopic",
-    "UnregisterBrokerRequest",
-]

@@ -68,13 +68,3 @@ def cluster_info(broker: BrokerAddresses) -> bytes:
         f'"clusterAddrTable":{clusters}}}'
     )
     return text.encode()
-
-
-__all__ = [
-    "MASTER_ID",
-    "STANDARD_JSON_VERSION",
-    "BrokerAddresses",
-    "TopicQueues",
-    "cluster_info",
-    "topic_route",
-]

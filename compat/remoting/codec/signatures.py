@@ -52,6 +52,3 @@ def signed(request: Command, access_key: str, secret: str) -> Command:
     named = replace(request, fields={**request.fields, ACCESS_KEY: access_key})
     made = signature(signed_content(named), secret.encode())
     return replace(named, fields={**named.fields, SIGNATURE: made})
-
-
-__all__ = ["ACCESS_KEY", "SIGNATURE", "access_key_of", "is_signed", "signed", "signed_content"]

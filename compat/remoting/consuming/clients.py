@@ -250,6 +250,3 @@ def _check_retries_found(is_known: bool, group: str) -> None:
             f"cannot create group {group[:40]}...: its name has {len(group)} characters, the limit "
             f"for clients of RocketMQ 4 is {limit}, so that its retry topic can have its name"
         )
-
-
-__all__ = ["Clients"]

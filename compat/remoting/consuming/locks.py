@@ -56,6 +56,3 @@ class QueueLocks:
     def __len__(self) -> int:
         """Locks of all groups."""
         return len(self._locks)
-
-
-__all__ = ["LOCK_MS", "QueueLocks"]

@@ -233,6 +233,3 @@ class Offsets:
     def _check(self, key: QueueKey, offset: int = 0) -> None:
         """Raise UnknownTopic, NoPermission, NotMaster, BadRequest."""
         check_place(key, self._core.admission.readable_queue(*key).queues, offset)
-
-
-__all__ = ["Commits", "Offsets"]

@@ -194,6 +194,3 @@ class Pulling:
                 parts.append(part.data)
                 at, size = at + len(part), size - len(part)
         return b"".join(parts)
-
-
-__all__ = ["Pulling", "filter_of"]

@@ -12,7 +12,7 @@ from duolog_server.node.runtime.config import RocketmqSection
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Authenticator:
     """The guard before requests, and what it and those who serve them know of rights."""
 
     guard: RequestGuard
@@ -21,7 +21,7 @@ class Door:
 
 def door_of(
     broker: Broker, section: RocketmqSection, access: Access | None, guard: Guard | None
-) -> Door | None:
+) -> Authenticator | None:
     """The door of a node; None where anybody may do everything.
 
     access, guard: None where there are no users. section: has a pair of keys that all clients sign
@@ -30,11 +30,8 @@ def door_of(
     throttle, audit = broker.core.throttle, broker.audit
     if access is not None and guard is not None:
         users = Users(access.gate)
-        return Door(RequestGuard(users, guard, throttle, audit), Sight(guard))
+        return Authenticator(RequestGuard(users, guard, throttle, audit), Sight(guard))
     if section.access_key:
         keys = KeyPair(section.access_key, section.secret_key)
-        return Door(RequestGuard(keys, None, throttle, audit), Sight())
+        return Authenticator(RequestGuard(keys, None, throttle, audit), Sight())
     return None
-
-
-__all__ = ["Door", "door_of"]

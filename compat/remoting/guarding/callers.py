@@ -78,6 +78,3 @@ def _failed(name: str) -> sdk.Unauthenticated:
     return sdk.Unauthenticated(
         f"Check signature failed for accessKey={name[:NAME_MAX]}: {UNKNOWN}, or does not sign"
     )
-
-
-__all__ = ["Callers", "KeyPair", "Users"]

@@ -141,6 +141,3 @@ class RequestGuard:
         answer = await begun
         self._check(asked, asked.needs)
         return answer
-
-
-__all__ = ["RequestGuard"]

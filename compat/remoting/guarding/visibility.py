@@ -90,6 +90,3 @@ class Sight:
         except (sdk.Unauthenticated, sdk.NoPermission):
             return False
         return True
-
-
-__all__ = ["Sight"]

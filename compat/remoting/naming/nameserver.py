@@ -119,6 +119,3 @@ class NameServer:
         if self._calling is not None:
             self._calling.close()
             self._calling = None
-
-
-__all__ = ["NameServer"]

@@ -113,6 +113,3 @@ class Registrations:
         for name in self._deleted:
             if name not in self._others and not is_system_topic(name):
                 yield RegisteredTopic(name, 0, 0)
-
-
-__all__ = ["Registration", "Registrations", "Standing"]

@@ -24,12 +24,12 @@ from duolog_server.compat.remoting.codec.codes import ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.codec.errors import BadFrame
 from duolog_server.compat.remoting.codec.frames import SHORT_BYTES, FrameReader
-from duolog_server.compat.remoting.port.dispatcher import Begun, Desk, tried
+from duolog_server.compat.remoting.port.dispatcher import Begun, Dispatcher, tried
 from duolog_server.node.net import fair_reads as readingturns
-from duolog_server.node.net.connection_protocol import PortReading
+from duolog_server.node.net.connection_protocol import ConnectionProtocol
 from duolog_server.node.net.connections import host_of
-from duolog_server.node.net.fair_reads import ReadingTurns
-from duolog_server.node.net.receive_budget import Arriving
+from duolog_server.node.net.fair_reads import FairReads
+from duolog_server.node.net.receive_budget import ReceiveBudget
 from duolog_server.node.runtime.tls import common_name
 from duolog_server.store.record import Host
 
@@ -57,17 +57,17 @@ class Terms:
     takes them out at once, so that one that is silent has no memory.
     """
 
-    desk: Desk
+    desk: Dispatcher
     begin: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
     frame_bytes_max: int
     calls_max: int
-    arriving: Arriving
-    turns: ReadingTurns = field(default_factory=ReadingTurns)
+    arriving: ReceiveBudget
+    turns: FairReads = field(default_factory=FairReads)
     busy_poll: BusyPoll = field(default_factory=lambda: BusyPoll(0.0))
     arrivals: memoryview = field(default_factory=_arrivals)
 
 
-class Connection(PortReading):
+class Connection(ConnectionProtocol):
     """One client's connection."""
 
     def __init__(self, terms: Terms, joined: Callable[["Connection", bool], bool]) -> None:
@@ -363,6 +363,3 @@ class Connection(PortReading):
             task.cancel()
         if len(calls) > ENDS_AT_ONCE:
             asyncio.get_running_loop().call_soon(self._end_some, calls[ENDS_AT_ONCE:])
-
-
-__all__ = ["Connection", "Terms"]

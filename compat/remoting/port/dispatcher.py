@@ -46,7 +46,7 @@ class Peer(Protocol):
 Handler = Callable[[Peer, Command], Begun]
 
 
-class Desk(Protocol):
+class Dispatcher(Protocol):
     """Serves requests."""
 
     def joined(self, peer: Peer) -> None:
@@ -77,6 +77,3 @@ def tried(do: Callable[P, T], *given: P.args, **named: P.kwargs) -> T | Exceptio
         return do(*given, **named)
     except Exception as error:
         return error
-
-
-__all__ = ["Begun", "Desk", "Handler", "Peer", "tried"]

@@ -9,8 +9,8 @@ import structlog
 from duolog._busypoll import busy_poll
 
 from duolog_server.compat.remoting.port.connection import Connection, Terms
-from duolog_server.compat.remoting.port.dispatcher import Desk
-from duolog_server.compat.remoting.port.tls_sniffer import Doorway
+from duolog_server.compat.remoting.port.dispatcher import Dispatcher
+from duolog_server.compat.remoting.port.tls_sniffer import TlsSniffer
 from duolog_server.node.net.connections import Connected
 from duolog_server.node.net.handshakes import Handshakes
 from duolog_server.node.net.port_server import SHORT_CALLS_MAX, PortServer
@@ -31,7 +31,7 @@ class RemotingServer(PortServer[Connected]):
     """Listens for clients of the remoting protocol."""
 
     def __init__(
-        self, desk: Desk, limits: LimitsSection, failed: Callable[[Exception], None]
+        self, desk: Dispatcher, limits: LimitsSection, failed: Callable[[Exception], None]
     ) -> None:
         """failed: is told of a bug in what all connections share."""
         super().__init__(
@@ -70,9 +70,6 @@ class RemotingServer(PortServer[Connected]):
     def _connection(self) -> Connection:
         return Connection(self._terms, self._connections.joined)
 
-    def _doorways(self, handshakes: Handshakes, only: bool) -> Callable[[], Doorway]:
+    def _doorways(self, handshakes: Handshakes, only: bool) -> Callable[[], TlsSniffer]:
         joined, arrivals = self._connections.joined, self._terms.arrivals
-        return lambda: Doorway(handshakes, joined, self._connection, arrivals, only)
-
-
-__all__ = ["RemotingServer", "Secured"]
+        return lambda: TlsSniffer(handshakes, joined, self._connection, arrivals, only)

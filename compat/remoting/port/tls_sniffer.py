@@ -20,7 +20,7 @@ log = structlog.get_logger("duolog.remoting")
 Joined = Callable[[Connected, bool], bool]
 
 
-class Doorway(Unsecured, asyncio.BufferedProtocol):
+class TlsSniffer(Unsecured, asyncio.BufferedProtocol):
     """Stands for a connection until it is one."""
 
     def __init__(
@@ -118,6 +118,3 @@ class Doorway(Unsecured, asyncio.BufferedProtocol):
         """See Connected."""
         if self._transport is not None:
             self._transport.abort()
-
-
-__all__ = ["Doorway"]

@@ -150,6 +150,3 @@ def _check_refused(error: Exception) -> None:
     """Raise an error, unless it only says that the reply cannot be stored."""
     if refusal(error) is None:
         raise error
-
-
-__all__ = ["Replies"]

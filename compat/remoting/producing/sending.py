@@ -506,6 +506,3 @@ def _number(text: bytes, name: bytes) -> int:
     if len(found) > 18:
         raise BadRequest(f"property {name.decode()} is too large: {found[:40]!r}")
     return int(found)
-
-
-__all__ = ["Sending"]

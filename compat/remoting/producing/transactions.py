@@ -129,6 +129,3 @@ def half_bytes(record: Record) -> bytes:
     _LONG.pack_into(head, _PHYSICAL_OFFSET_AT, record.physical_offset)
     _INT.pack_into(head, len(head) - _INT.size, len(record.body))
     return bytes(head) + rest
-
-
-__all__ = ["Transactions", "half_bytes"]

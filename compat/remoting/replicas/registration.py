@@ -93,6 +93,3 @@ class Registration:
                 f"the group {self._broker.group!r} has a master: only slaves may register, with "
                 "brokerRole=SLAVE and a brokerId above 0",
             )
-
-
-__all__ = ["Registration", "SlavesPort"]

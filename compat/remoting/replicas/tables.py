@@ -80,6 +80,3 @@ class Tables:
         body = fastjson.dumps({**TABLES[code].wrap(rows, version), "dataVersion": version})
         self._written[code] = _Written(rows, body)
         return body
-
-
-__all__ = ["TABLES", "Tables", "version_of"]

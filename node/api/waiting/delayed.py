@@ -120,6 +120,3 @@ class Delayed:
             self._broker.group, request.topic, request.queue_offset, request.unique_key
         )
         await self._broker.delays.recall(request.topic, handle)
-
-
-__all__ = ["LIMIT_MAX", "Delayed", "limit_of"]

@@ -200,6 +200,3 @@ def _times(store: Reads, level: int, offset: int, count: int) -> I64:
 def _time(store: Reads, level: int, offset: int) -> int:
     times = _times(store, level, offset, 1)
     return int(times[0]) if len(times) else 0
-
-
-__all__ = ["FIRST", "Due", "Part", "bounds", "due_of", "next_due"]

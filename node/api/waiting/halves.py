@@ -129,6 +129,3 @@ class Halves:
     async def decide(self, request: wire.DecideHalfRequest) -> None:
         """Commit a half message, or roll it back. Raises as `TransactionService.end`."""
         await self._broker.transactions.end([request.half], request.commit, request.group)
-
-
-__all__ = ["Halves"]

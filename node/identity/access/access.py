@@ -93,6 +93,3 @@ def access_with(
     forwarded, replication = Vouching(key, FORWARDED), Vouching(key, REPLICATION)
     recovery = Recovery(key)
     return Access(gate, seal, UserKeys(), forwarded, replication, tokens, recovery, thread)
-
-
-__all__ = ["Access", "access_of", "access_with"]

@@ -40,6 +40,3 @@ class AccessTokens:
 
 def _words(user: User, until_ms: int) -> tuple[str, ...]:
     return user.name, str(until_ms), user.credentials
-
-
-__all__ = ["PREFIX", "SECONDS_MAX", "AccessTokens"]

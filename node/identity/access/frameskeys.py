@@ -71,6 +71,3 @@ class UserKeys:
         if caller is None or until <= self._seconds():
             return False, None
         return True, caller
-
-
-__all__ = ["FramesKeys", "SharedKey", "UserKeys"]

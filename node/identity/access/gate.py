@@ -302,6 +302,3 @@ class Gate:
         """The first thing that a caller may not do."""
         found = (self.decision(principal.name, need, principal.source) for need in needs)
         return next((decision for decision in found if not decision.allowed), None)
-
-
-__all__ = ["PRINCIPAL", "Gate", "Principal", "name_of_caller"]

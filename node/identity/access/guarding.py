@@ -64,6 +64,3 @@ class GuardedMethods(Methods):
         }
         super().add_registered_method_handlers(service, guarded)
         self.generic.append(grpc.method_handlers_generic_handler(service, cast(Any, guarded)))
-
-
-__all__ = ["Delivering", "GuardedMethods", "Wraps", "with_method"]

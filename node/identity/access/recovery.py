@@ -119,6 +119,3 @@ class Claims:
         """The claim for a node's challenge, and its mark."""
         claim = Claim(challenge, self.user, self._hashed)
         return claim, self._vouching.mark(claim.words(place))
-
-
-__all__ = ["Challenges", "Claim", "Claims", "Place", "Recovery"]

@@ -138,20 +138,3 @@ def sees_topic(name: str, facts: Facts) -> list[Need]:
 def sees_group(name: str) -> Need:
     """Know of a group, and how far it is."""
     return need(group(name), Action.SUB, Action.GET, Action.LIST)
-
-
-__all__ = [
-    "NO_SUCH_ID",
-    "Facts",
-    "May",
-    "Needs",
-    "Rule",
-    "group_pub",
-    "group_sub",
-    "need",
-    "of_owners",
-    "pub",
-    "reads",
-    "sees_group",
-    "sees_topic",
-]

@@ -168,17 +168,3 @@ class Seal:
             return self._cipher.decrypt(nonce, rest, user.encode()).decode()
         except (InvalidTag, ValueError, binascii.Error):
             return None
-
-
-__all__ = [
-    "BadKeyFile",
-    "Seal",
-    "derived",
-    "hash_password",
-    "is_hash",
-    "is_password",
-    "new_key",
-    "nobody",
-    "read_key",
-    "salt_of",
-]

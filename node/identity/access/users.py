@@ -78,6 +78,3 @@ def check_password(password: str) -> None:
         raise BadMessage(f"a password must have 1 to {PASSWORD_MAX} characters")
     if password.startswith(TOKEN_PREFIX):
         raise BadMessage("a password must not be an access token")
-
-
-__all__ = ["USERS_MAX", "User", "check_password", "check_user_name"]

@@ -29,6 +29,3 @@ class Vouching:
     def is_mark(self, given: str, words: Iterable[str]) -> bool:
         """Whether that is the mark of these words."""
         return hmac.compare_digest(given.encode(), self.mark(words).encode())
-
-
-__all__ = ["Vouching"]

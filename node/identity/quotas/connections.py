@@ -64,6 +64,3 @@ class Connections:
             if counted != table:
                 return f"connections {dict(table)} are counted, there are {dict(counted)}"
         return ""
-
-
-__all__ = ["Connections"]

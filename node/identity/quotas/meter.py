@@ -32,6 +32,3 @@ class Meter:
     def is_idle(self, now_ms: int) -> bool:
         """Whether nothing is owed: a new meter would say the same."""
         return self._paid_ms <= now_ms
-
-
-__all__ = ["Meter"]

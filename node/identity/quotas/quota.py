@@ -148,15 +148,3 @@ class Quota:
 
 
 _NUMBERS = tuple(field.name for field in fields(Quota) if field.name != "subject")
-
-__all__ = [
-    "BURST_MS",
-    "EVERY",
-    "LIMITS_OF",
-    "RATES",
-    "BadQuota",
-    "Kind",
-    "Limit",
-    "Quota",
-    "Subject",
-]

@@ -233,6 +233,3 @@ class Quotas:
             return None
         count = sum(one.startswith(namespace + NAMESPACE) for one in owners)
         return self.over(Limit.TOPICS, Subject(Kind.NAMESPACE, namespace), count)
-
-
-__all__ = ["Direction", "Quotas", "Wait", "Who"]

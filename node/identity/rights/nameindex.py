@@ -34,6 +34,3 @@ class NameIndex(Generic[T]):
         for length, values in self._first.get(resource.kind, {}).items():
             if length <= len(name):
                 yield from values.get(name[:length], ())
-
-
-__all__ = ["NameIndex"]

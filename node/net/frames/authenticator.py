@@ -6,7 +6,7 @@ from duolog_server.node.appending import Appending
 from duolog_server.store.record import Host
 
 
-class Door(Protocol):
+class Authenticator(Protocol):
     """Who may begin."""
 
     def admit(self, key: bytes, host: Host, certificate: str) -> tuple[object, Appending] | None:
@@ -23,6 +23,3 @@ class Door(Protocol):
 
     def left(self, principal: object, host: Host, peer: str) -> None:
         """It ended."""
-
-
-__all__ = ["Door"]

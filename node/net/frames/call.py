@@ -252,6 +252,3 @@ class Call:
             requests.bytes -= len(data)
             self._peer.room_for_requests()
             yield self._handler.request_deserializer(data)
-
-
-__all__ = ["Call", "Peer"]

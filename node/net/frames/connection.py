@@ -25,13 +25,13 @@ from google.protobuf.message import DecodeError
 
 from duolog_server.node.appending import Appending, Outcome
 from duolog_server.node.net import fair_reads as readingturns
-from duolog_server.node.net.connection_protocol import ANSWERS, PortReading
-from duolog_server.node.net.fair_reads import ReadingTurns
-from duolog_server.node.net.frames.authenticator import Door
+from duolog_server.node.net.connection_protocol import ANSWERS, ConnectionProtocol
+from duolog_server.node.net.fair_reads import FairReads
+from duolog_server.node.net.frames.authenticator import Authenticator
 from duolog_server.node.net.frames.call import Call, Trailing
 from duolog_server.node.net.methods import Handler
 from duolog_server.node.net.networks import plain_address
-from duolog_server.node.net.receive_budget import Arriving
+from duolog_server.node.net.receive_budget import ReceiveBudget
 from duolog_server.node.runtime.tls import common_name
 from duolog_server.node.wirecodec import peer_host
 from duolog_server.store.record import Host
@@ -57,16 +57,16 @@ class Terms:
     the timers and callbacks of calls, of which each would have a copy of its call's.
     """
 
-    door: Door
+    door: Authenticator
     methods: dict[int, Handler]
     answered: Callable[[], None]
     begin: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
     frame_bytes_max: int
     appends_max: int
     calls_max: int
-    arriving: Arriving
+    arriving: ReceiveBudget
     busy_poll: BusyPoll
-    turns: ReadingTurns = field(default_factory=ReadingTurns)
+    turns: FairReads = field(default_factory=FairReads)
     context: Context = field(default_factory=Context)
 
 
@@ -79,7 +79,7 @@ class _Unanswered:
     outcome: Outcome | None
 
 
-class Connection(PortReading):
+class Connection(ConnectionProtocol):
     """One client's connection."""
 
     def __init__(self, terms: Terms, joined: Callable[["Connection", bool], bool]) -> None:
@@ -434,6 +434,3 @@ def _peer_name(address: object) -> str:
         return ""
     host, port = plain_address(str(address[0])), address[1]
     return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
-
-
-__all__ = ["Connection", "Terms"]

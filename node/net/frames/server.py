@@ -9,7 +9,7 @@ import structlog
 from duolog._busypoll import busy_poll
 from duolog._frames import NUMBERS
 
-from duolog_server.node.net.frames.authenticator import Door
+from duolog_server.node.net.frames.authenticator import Authenticator
 from duolog_server.node.net.frames.connection import Connection, Terms
 from duolog_server.node.net.handshakes import Handshakes
 from duolog_server.node.net.methods import Handler
@@ -33,7 +33,7 @@ class FramesServer(PortServer[Connection]):
 
     def __init__(
         self,
-        door: Door,
+        door: Authenticator,
         answered: Callable[[], None],
         limits: LimitsSection,
         failed: Callable[[Exception], None],
@@ -77,6 +77,3 @@ class FramesServer(PortServer[Connection]):
 
     def _connection(self) -> Connection:
         return Connection(self._terms, self._connections.joined)
-
-
-__all__ = ["FramesServer"]

@@ -71,6 +71,3 @@ def replication_port(message_bytes_max: int, connections_max: int) -> Options:
         ("grpc.max_allowed_incoming_connections", connections_max),
         ("grpc.max_concurrent_streams", SLAVES_STREAMS_MAX),
     )
-
-
-__all__ = ["client_port", "replication_port"]

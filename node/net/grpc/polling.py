@@ -14,6 +14,3 @@ CHANNELS_IN_ONE_THREAD = "-event_engine_client"
 def poll_channels_in_one_thread() -> None:
     """To be called before gRPC is used; what the environment says comes first."""
     os.environ.setdefault(VARIABLE, CHANNELS_IN_ONE_THREAD)
-
-
-__all__ = ["poll_channels_in_one_thread"]

@@ -176,6 +176,3 @@ def serve(options: Options, calls_max: int, ledger: Ledger) -> grpc.aio.Server:
     if hasattr(cygrpc, "traceback"):
         cygrpc.traceback = _Tracebacks
     return cast(grpc.aio.Server, Server(options, calls_max, ledger))
-
-
-__all__ = ["serve"]

@@ -73,6 +73,3 @@ def whole_number(form: Mapping[str, str], name: str, least: int, most: int = INT
     if number is None or number < least:
         raise BadRequest(f"{name} is {text!r}; it must be a number from {least} to {most}")
     return number
-
-
-__all__ = ["INT_MAX", "PREVIEW_ROWS_MAX", "Field", "Question", "confirmed", "whole_number"]

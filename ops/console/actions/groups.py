@@ -174,5 +174,3 @@ RESET, DELETE = (
     Action(_ask_reset, _reset),
     Action(_ask_delete, _delete),
 )
-
-__all__ = ["DELETE", "RESET", "Move"]

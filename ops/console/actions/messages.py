@@ -238,5 +238,3 @@ async def _again(visit: Visit, form: Mapping[str, str]) -> Done:
 
 SEND = Action(_ask_send, _send, FORM_BYTES)
 AGAIN = Action(_ask_again, _again, FORM_BYTES)
-
-__all__ = ["AGAIN", "SEND"]

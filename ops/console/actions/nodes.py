@@ -109,5 +109,3 @@ SWITCH, DRAIN, UNDRAIN = (
     Action(_ask_drain, _drain),
     Action(_ask_undrain, _undrain),
 )
-
-__all__ = ["DRAIN", "SWITCH", "UNDRAIN"]

@@ -27,5 +27,3 @@ async def _again(visit: Visit, form: Mapping[str, str]) -> Done:
 
 STOP = Action(_ask_stop, _stop, repeatable=True)
 AGAIN = Action(_ask_again, _again, repeatable=True)
-
-__all__ = ["AGAIN", "STOP"]

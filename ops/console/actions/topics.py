@@ -110,5 +110,3 @@ CREATE, ALTER, DELETE = (
     Action(_ask_alter, _alter),
     Action(_ask_delete, _delete),
 )
-
-__all__ = ["ALTER", "CREATE", "DELETE"]

@@ -91,6 +91,3 @@ def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
     if timer is not None:
         timer.cancel()
     return None
-
-
-__all__ = ["Connection"]

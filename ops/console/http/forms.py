@@ -26,6 +26,3 @@ async def fields_of(request: Request, most: int) -> dict[str, str]:
     except ValueError:
         return {}
     return {name: values[-1] for name, values in fields.items()}
-
-
-__all__ = ["fields_of"]

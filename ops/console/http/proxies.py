@@ -25,6 +25,3 @@ def address_of(request: Request, *, proxied: bool) -> str:
         return str(ip_address(named))
     except ValueError:
         return peer
-
-
-__all__ = ["address_of"]

@@ -148,6 +148,3 @@ async def _refuse(why: str, send: Send) -> None:
     ]
     await send({"type": "http.response.start", "status": 403, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-__all__ = ["CROSS_SITE", "HEADERS", "Protected", "is_loopback"]

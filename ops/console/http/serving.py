@@ -67,6 +67,3 @@ class Server(uvicorn.Server):
     def end(self) -> None:
         """Let `serve` return soon."""
         self.should_exit = True
-
-
-__all__ = ["Server"]

@@ -36,6 +36,3 @@ class Streamed(StreamingResponse):
                 await super().__call__(scope, receive, send)
             finally:
                 await self._parts.aclose()
-
-
-__all__ = ["EVENTS", "Streamed"]

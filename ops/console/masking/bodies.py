@@ -73,6 +73,3 @@ def _hex(body: bytes) -> str:
         plain = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
         lines.append(f"{at:08x}  {part.hex(' '):<47}  {plain}")
     return "\n".join(lines)
-
-
-__all__ = ["BODY_BYTES", "JSON_CHARACTERS", "Body", "body_of", "set_out", "value_set_out"]

@@ -185,6 +185,3 @@ class Seen:
             return made.value(body)
         except BadBody:
             return None
-
-
-__all__ = ["Seeing", "Seen"]

@@ -63,6 +63,3 @@ def _command(fields: dict[str, str], place: str) -> str:
     flags = {"--by": fields["user"]}  # --user is the command's own user
     flags |= {f"--{name}": fields[name] for name in FIELDS[1:]} | {"--from": place}
     return command("audit", *(word for flag in flags.items() if flag[1] for word in flag))
-
-
-__all__ = ["audit"]

@@ -150,6 +150,3 @@ def _flows(visit: Visit, group: str, master: NodeStatus) -> Iterator[tuple[str, 
             f"{group}/{master.name}/{master.start_time_ms}/{name}", getattr(master, name), visit.now
         )
         yield name, Flow.of(points)
-
-
-__all__ = ["cluster", "doctor", "sentence"]

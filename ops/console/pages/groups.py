@@ -92,6 +92,3 @@ def sentence(group: GroupDescription) -> str:
         f"{counted(row.lag_messages, 'message')} behind on {number(behind)} of "
         f"{counted(row.queues, 'queue')}{oldest}.{readers}"
     )
-
-
-__all__ = ["group", "groups", "row_of", "sentence"]

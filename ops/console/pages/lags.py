@@ -70,6 +70,3 @@ def lag_flows(visit: Visit, group: GroupDescription) -> dict[str, Flow]:
         "stored": Flow.of(stored),
         "read": Flow.of(read),
     }
-
-
-__all__ = ["STILL_SECONDS", "QueueRow", "lag_flows", "queue_rows", "stuck"]

@@ -57,6 +57,3 @@ def listing(pattern: str, at: ListPlace, page: Page[Any], noun: str) -> Mapping[
             next=address(pattern, {**query, "after": page.next}) if page.next else "",
         ),
     }
-
-
-__all__ = ["LIST_SECONDS", "LIVE_ROWS_MAX", "ROWS", "ListPlace", "Pages", "list_place", "listing"]

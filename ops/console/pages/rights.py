@@ -140,6 +140,3 @@ def _shown(asked: Asked, facts: Mapping[str, object], words: str) -> Shown:
     known = {"rows": (), "held": None, "q": "", "pages": Pages()}
     form = {"asked": asked, "actions": ACTIONS, "hidden": 0}
     return Shown("rights.html", "Rights", {**known, **form, **facts}, words)
-
-
-__all__ = ["rights"]

@@ -94,6 +94,3 @@ def _sentence(found: Tail, now: float) -> str:
         return "No message has arrived yet."
     each = f", {rate(found.came / passed)}" if passed > 0 else ""
     return f"{counted(found.came, 'message')} arrived{each}; {number(found.shown)} shown."
-
-
-__all__ = ["Tail", "tail"]

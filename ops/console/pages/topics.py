@@ -102,6 +102,3 @@ def _sentence(parts: Sequence[TopicDescription]) -> str:
     kept = messages_kept(parts)
     told = f"{counted(kept, 'message')} {'is' if kept == 1 else 'are'} kept"
     return f"{told} in {counted(queues, 'queue')}{where}."
-
-
-__all__ = ["topic", "topics"]

@@ -53,6 +53,3 @@ def location_of(request: Request) -> str:
     """Path and query of a request."""
     query = request.url.query
     return f"{raw_path(request)}?{query}" if query else raw_path(request)
-
-
-__all__ = ["html", "location_of", "to_login"]

@@ -105,6 +105,3 @@ def _check_length(request: Request, most: int) -> None:
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > most:
         raise BadRequest(f"this form is longer than {most >> 10} KiB")
-
-
-__all__ = ["Changes"]

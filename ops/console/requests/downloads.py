@@ -98,6 +98,3 @@ def file_name(name: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".")
     stem, dot, ending = plain.rpartition(".")
     return f"{stem[:NAME_CHARACTERS]}{dot}{ending[:16]}"
-
-
-__all__ = ["Downloads", "file_name"]

@@ -68,6 +68,3 @@ def page_of(error: DuologError, endpoints: Sequence[str], again: str = "") -> Sh
 def refusal(title: str, told: str, again: str = "") -> Shown:
     """An error page. again: see `page_of`."""
     return Shown(TEMPLATE, title, {"sentence": told, "endpoints": (), "again": again})
-
-
-__all__ = ["UNAVAILABLE", "Defect", "TookTooLong", "page_of", "refusal", "status_of"]

@@ -47,6 +47,3 @@ def raw_path(request: Request) -> str:
     """The path as it was asked for: a name in it may have characters that only escapes carry."""
     path: bytes = request.scope["raw_path"]
     return path.decode("ascii", "replace")
-
-
-__all__ = ["guarded", "raw_path"]

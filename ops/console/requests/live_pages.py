@@ -83,6 +83,3 @@ class Looks:
 
     def _error(self, error: DuologError) -> Shown:
         return errors.page_of(error, self._viewers.settings.endpoints)
-
-
-__all__ = ["Looks"]

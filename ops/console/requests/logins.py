@@ -127,6 +127,3 @@ async def _prove(client: Client) -> None:
         await client.admin.route()
     except NoPermission:
         pass  # a user, who may not see this
-
-
-__all__ = ["Logins"]

@@ -161,6 +161,3 @@ async def _run(running: Running) -> None:
     except Exception as error:
         log.error("a search of the console failed", exc_info=error)
         running.error = DuologError("the search failed: the log of the console says why")
-
-
-__all__ = ["Room", "Running", "Searches"]

@@ -42,6 +42,3 @@ class Attempts:
             self._free_at[network] = free_at
         else:
             self._free_at.pop(network, None)
-
-
-__all__ = ["Attempts"]

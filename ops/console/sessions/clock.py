@@ -9,6 +9,3 @@ def seconds() -> float:
     """
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)
-
-
-__all__ = ["seconds"]

@@ -102,6 +102,3 @@ async def _first(form: _Form, work: Callable[[], Awaitable[Told]]) -> Told:
         if isinstance(outcome, Fatal | Retryable):
             form.result = None
         result.set_result(outcome)
-
-
-__all__ = ["COMMAND_CHARACTERS", "FORMS_MAX", "FORM_SECONDS", "FormIsOver", "Forms", "Told"]

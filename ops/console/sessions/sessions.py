@@ -166,6 +166,3 @@ def _over(session: Session, now: float) -> bool:
 
 def _digest(cookie: str) -> bytes:
     return hashlib.sha256(cookie.encode()).digest()
-
-
-__all__ = ["MakeClient", "Session", "Sessions"]

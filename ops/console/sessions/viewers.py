@@ -106,6 +106,3 @@ class Viewers:
                 "", client, now, now, searches=searches, forms=forms, looks_max=looks_max
             )
         return self._nobody
-
-
-__all__ = ["COOKIE", "STREAMS_MAX", "Viewers", "cookie_of"]

@@ -121,19 +121,3 @@ def _escaped(character: str) -> str:
         return character
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x80 else f"\\U{code:08x}"
-
-
-__all__ = [
-    "command",
-    "counted",
-    "duration",
-    "listed",
-    "number",
-    "pause",
-    "percent",
-    "rate",
-    "sentence",
-    "size",
-    "spaced",
-    "told_apart",
-]

@@ -31,6 +31,3 @@ def time_ms(value: str) -> int:
         return time_of(value) if value else 0
     except BadTime as error:
         raise BadRequest(str(error)) from None
-
-
-__all__ = ["queue_offset", "queue_place", "time_ms"]

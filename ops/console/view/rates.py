@@ -170,6 +170,3 @@ def sparkline(points: Sequence[float], width: int = 96, height: int = 18) -> str
         elif y and not before == y == after:  # a level part needs its ends only
             path += f"L{first + k * step:.1f} {y}"
     return path
-
-
-__all__ = ["Flow", "Rates", "sparkline"]

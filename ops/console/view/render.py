@@ -95,6 +95,3 @@ async def live(
             told = loop.time()
         pause = LIVE_SECONDS if shown.pause_seconds is None else shown.pause_seconds
         await asyncio.sleep(max(0.0, pause - (loop.time() - now)))
-
-
-__all__ = ["LAST", "OVER", "body", "environment", "live", "whole"]

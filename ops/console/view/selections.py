@@ -29,6 +29,3 @@ def chosen(query: Mapping[str, str]) -> list[Place]:
     if SELECTED in query and not names:
         raise BadRequest("no dead letter is selected")
     return sorted({place_of(name) for name in names})
-
-
-__all__ = ["SELECTED", "box_of", "chosen"]

@@ -126,6 +126,3 @@ def _room(*lines: str) -> float:
 
 def _short(name: str) -> str:
     return name if len(name) <= NAME_MAX else f"{name[: NAME_MAX - 1]}…"
-
-
-__all__ = ["Gap", "Span", "TimeLine", "time_line"]

@@ -99,16 +99,3 @@ class Action:
     do: Callable[[Visit, Mapping[str, str]], Awaitable[Done]]
     form_bytes: int = FORM_BYTES
     repeatable: bool = False
-
-
-__all__ = [
-    "FORM_BYTES",
-    "Action",
-    "Done",
-    "Download",
-    "Exported",
-    "Page",
-    "Shown",
-    "Undo",
-    "Visit",
-]

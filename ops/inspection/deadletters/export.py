@@ -88,6 +88,3 @@ async def lines(
 def stopped(why: str, continue_at: str = "") -> str:
     """The last line of an export that is not whole. continue_at: a place; empty: not known."""
     return json.dumps({"stopped": why, "continue_at": continue_at}) + "\n"
-
-
-__all__ = ["EXPORT_BYTES_MAX", "EXPORT_SECONDS_MAX", "as_json", "lines", "selected", "stopped"]

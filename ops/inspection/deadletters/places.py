@@ -194,15 +194,3 @@ async def _read(client: Client, group: str, spans: Iterable[Span]) -> AsyncGener
             if batch.next_offset <= offset:
                 break
             offset = batch.next_offset
-
-
-__all__ = [
-    "PAGE_BYTES",
-    "LettersPage",
-    "letters_at",
-    "letters_behind",
-    "letters_from",
-    "letters_page",
-    "spans_of",
-    "total_of",
-]

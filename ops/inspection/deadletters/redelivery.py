@@ -219,17 +219,3 @@ async def _copy(producer: Producer, group: str, letter: Message) -> None:
             properties={**kept, MARK: copy.mark},
         ),
     )
-
-
-__all__ = [
-    "MARK",
-    "Bounds",
-    "Redelivery",
-    "Refused",
-    "group_of",
-    "origin_of",
-    "redeliver",
-    "redeliver_at",
-    "sent_until",
-    "was_sent",
-]

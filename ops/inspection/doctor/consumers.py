@@ -136,6 +136,3 @@ def _dead_letters(topics: Sequence[TopicDescription], groups: Sequence[str]) -> 
                 f"duolog group dead {group}",
                 "dead-letters",
             )
-
-
-__all__ = ["OLD_MS", "diagnose_groups"]

@@ -103,6 +103,3 @@ def _clocks(clocks: Sequence[Clock]) -> Iterator[Finding]:
             "retention and signatures go by these clocks",
             "clocks",
         )
-
-
-__all__ = ["PASSING", "diagnose", "second_look"]

@@ -89,18 +89,3 @@ def masters_of(seen: Seen, group: str) -> list[NodeStatus]:
         if node.is_master and not node.stale and (group, node.name) not in seen.unreachable
     ]
     return sorted(found, key=lambda node: -node.replication.epoch)
-
-
-__all__ = [
-    "ERROR",
-    "NOTE",
-    "SEVERITIES",
-    "WARNING",
-    "Clock",
-    "Finding",
-    "Seen",
-    "elects",
-    "masters_of",
-    "members_of",
-    "replica_of",
-]

@@ -240,6 +240,3 @@ def _certificate(where: str, node: NodeStatus, now_ms: int) -> Iterator[Finding]
             "replace the files; the node takes new ones without a restart",
             "certificates",
         )
-
-
-__all__ = ["EXPIRES_MS", "down", "namesake", "of_node", "refuses", "stranger"]

@@ -189,6 +189,3 @@ def _copies(master: NodeStatus, nodes: int, where: str) -> Iterator[Finding]:
             "it has one node: messages are lost with its disk",
             "add a slave",
         )
-
-
-__all__ = ["of_replica_group"]

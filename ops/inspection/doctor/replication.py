@@ -138,6 +138,3 @@ def _elected(nodes: Sequence[NodeStatus]) -> tuple[list[NodeStatus], list[NodeSt
         node for node in nodes if node.replication.role and not node.stale and not node.fence_reason
     ]
     return found, [node for node in found if not node.replication.lease_left_ms]
-
-
-__all__ = ["is_etcd_away", "leases", "of_replication"]

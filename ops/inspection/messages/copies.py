@@ -84,6 +84,3 @@ async def send_again(
         if refused is not None:
             raise refused from None
         raise
-
-
-__all__ = ["Copy", "send_again"]

@@ -63,6 +63,3 @@ async def client_records(client: Client, unique_key: str) -> list[TraceRecord]:
         return []
     records = [record for note in notes for record in parse(note.body)]
     return [record for record in records if record.message_id == unique_key]
-
-
-__all__ = ["by_time", "client_records", "delayed_at"]

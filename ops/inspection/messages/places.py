@@ -40,6 +40,3 @@ def place_of(text: str) -> Place:
         if queue_id is not None and offset is not None:
             return Place(words[0], queue_id, offset)
     raise BadRequest(f"{text[:80]!r} is not a place of the form REPLICA-GROUP/QUEUE/OFFSET")
-
-
-__all__ = ["OFFSET_MAX", "QUEUE_ID_MAX", "Place", "place_of"]

@@ -262,14 +262,3 @@ def _text(data: bytes) -> str:
 def as_json(value: object) -> str:
     """A value on one line."""
     return json.dumps(value, ensure_ascii=False)
-
-
-__all__ = [
-    "UNNAMED",
-    "BadBody",
-    "BadDescriptors",
-    "ProtoRule",
-    "ProtoType",
-    "ProtoTypes",
-    "as_json",
-]

@@ -93,6 +93,3 @@ def copy_of(message: Message) -> Draft:
         group=message.group,
         original=message,
     )
-
-
-__all__ = ["NOT_SENT_AGAIN", "Draft", "copy_of", "is_users", "message_at", "send"]

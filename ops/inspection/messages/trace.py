@@ -130,6 +130,3 @@ def _group_row(key: str, track: "GroupTrack") -> Row:
 def _trace_id(message: "TrackedMessage") -> str:
     found = context_of(message.traceparent)
     return "" if found is None else f"{found.trace_id:032x}"
-
-
-__all__ = ["COLUMNS", "as_json", "place_text", "rows"]

@@ -120,5 +120,3 @@ _KINDS = {
     "EndTransaction": _end_transaction,
     "Recall": _recall,
 }
-
-__all__ = ["TraceRecord", "parse"]

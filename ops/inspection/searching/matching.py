@@ -78,6 +78,3 @@ def _either(character: str) -> bytes:
     """A pattern of a character in every case."""
     cases = sorted({character, character.lower(), character.upper()})
     return b"(?:" + b"|".join(re.escape(case.encode()) for case in cases) + b")"
-
-
-__all__ = ["Needle"]

@@ -87,6 +87,3 @@ async def _queue(client: Client, terms: Terms, group: str, stats: QueueStats) ->
     if terms.end_ms:
         high = min(high, await at(terms.end_ms + 1))
     return Queue(group, stats.queue_id, low, high, terms.newest_first)
-
-
-__all__ = ["Queue", "queues_of"]

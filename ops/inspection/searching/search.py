@@ -194,6 +194,3 @@ class Search(Generic[T]):
 
 def _size(batch: Batch) -> int:
     return len(batch.bodies) + len(batch.properties) + MESSAGE_BYTES * batch.count
-
-
-__all__ = ["Hit", "Search"]

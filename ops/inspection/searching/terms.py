@@ -69,6 +69,3 @@ class Progress:
     total: int = 0
     at_ms: int = 0
     end: End | None = None
-
-
-__all__ = ["RESULTS", "RESULTS_MAX", "SECONDS", "End", "Progress", "Terms"]

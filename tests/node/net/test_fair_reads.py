@@ -5,11 +5,11 @@ from functools import partial
 
 import pytest
 
-from duolog_server.node.net.fair_reads import CALLS, SECONDS, ReadingTurns
+from duolog_server.node.net.fair_reads import CALLS, SECONDS, FairReads
 
 
 async def test_what_arrives_and_what_goes_on_have_their_turns_alternately() -> None:
-    turns, read = ReadingTurns(), list[str]()
+    turns, read = FairReads(), list[str]()
 
     def go(name: str) -> None:
         read.append(name)
@@ -30,7 +30,7 @@ async def test_what_arrives_and_what_goes_on_have_their_turns_alternately() -> N
 
 
 async def test_what_goes_on_has_its_turns_though_each_reading_takes_a_whole_one() -> None:
-    turns, read = ReadingTurns(), list[str]()
+    turns, read = FairReads(), list[str]()
 
     def arrive() -> None:
         read.append("arrived")
@@ -50,7 +50,7 @@ async def test_what_goes_on_has_its_turns_though_each_reading_takes_a_whole_one(
 
 
 async def test_one_that_goes_on_again_does_so_in_a_later_turn() -> None:
-    turns, count = ReadingTurns(), 0
+    turns, count = FairReads(), 0
 
     def go() -> None:
         nonlocal count
@@ -64,7 +64,7 @@ async def test_one_that_goes_on_again_does_so_in_a_later_turn() -> None:
 
 
 async def test_those_that_go_on_share_the_calls_of_a_turn_too() -> None:
-    turns, begun = ReadingTurns(), list[int]()
+    turns, begun = FairReads(), list[int]()
 
     def go_on() -> None:
         turns.began()
@@ -80,7 +80,7 @@ async def test_those_that_go_on_share_the_calls_of_a_turn_too() -> None:
 
 
 async def test_short_readings_plan_no_turn_each() -> None:
-    turns, planned = ReadingTurns(), list[object]()
+    turns, planned = FairReads(), list[object]()
     loop = asyncio.get_running_loop()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "call_soon", lambda *args, **_: planned.append(args))
@@ -92,7 +92,7 @@ async def test_short_readings_plan_no_turn_each() -> None:
 
 
 async def test_one_that_fails_does_not_keep_the_others_from_their_turn() -> None:
-    turns, went_on = ReadingTurns(), list[int]()
+    turns, went_on = FairReads(), list[int]()
     loop, told = asyncio.get_running_loop(), list[object]()
     loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from duolog_server.node.net import receive_budget as module
-from duolog_server.node.net.receive_budget import Arriving, Pace
+from duolog_server.node.net.receive_budget import Pace, ReceiveBudget
 
 MOST = 10_000_000
 
@@ -14,7 +14,7 @@ MOST = 10_000_000
 class Client:
     """A connection."""
 
-    def __init__(self, room: Arriving, address: str = "10.0.0.1") -> None:
+    def __init__(self, room: ReceiveBudget, address: str = "10.0.0.1") -> None:
         self.room = room
         self.address = address
         self.pace = Pace()
@@ -34,19 +34,19 @@ class Client:
 
 
 @pytest.fixture
-async def room() -> AsyncIterator[Arriving]:
-    made = Arriving(MOST)
+async def room() -> AsyncIterator[ReceiveBudget]:
+    made = ReceiveBudget(MOST)
     yield made
     assert made.validate() == ""
 
 
-def looks(room: Arriving, count: int) -> None:
+def looks(room: ReceiveBudget, count: int) -> None:
     for _ in range(count):
         room.look()
         assert room.validate() == ""
 
 
-async def test_frames_that_fit_are_let_in_and_the_others_wait(room: Arriving) -> None:
+async def test_frames_that_fit_are_let_in_and_the_others_wait(room: ReceiveBudget) -> None:
     one, other, third = (Client(room) for _ in range(3))
     assert one.begin(MOST - 100)
     assert not other.begin(101)
@@ -57,7 +57,7 @@ async def test_frames_that_fit_are_let_in_and_the_others_wait(room: Arriving) ->
     assert (room.taken, room.waiting) == (203, 0)
 
 
-async def test_one_that_does_not_fit_is_passed_over_for_a_while(room: Arriving) -> None:
+async def test_one_that_does_not_fit_is_passed_over_for_a_while(room: ReceiveBudget) -> None:
     slow, large, other = Client(room), Client(room), Client(room, "10.0.0.2")
     assert slow.begin(MOST // 2)
     assert not large.begin(MOST)
@@ -74,7 +74,7 @@ async def test_one_that_does_not_fit_is_passed_over_for_a_while(room: Arriving) 
     assert other.reads == 1
 
 
-async def test_what_waits_behind_one_that_does_not_fit_passes_it(room: Arriving) -> None:
+async def test_what_waits_behind_one_that_does_not_fit_passes_it(room: ReceiveBudget) -> None:
     slow, large = Client(room), Client(room, "10.0.0.2")
     short, other = Client(room, "10.0.0.3"), Client(room, "10.0.0.4")
     assert slow.begin(MOST // 2)
@@ -85,7 +85,7 @@ async def test_what_waits_behind_one_that_does_not_fit_passes_it(room: Arriving)
     assert (large.reads, short.reads) == (0, 1)
 
 
-async def test_a_frame_longer_than_the_room_is_read_alone(room: Arriving) -> None:
+async def test_a_frame_longer_than_the_room_is_read_alone(room: ReceiveBudget) -> None:
     small, large, later = (Client(room) for _ in range(3))
     assert small.begin(10)
     assert not large.begin(5 * MOST)
@@ -97,7 +97,7 @@ async def test_a_frame_longer_than_the_room_is_read_alone(room: Arriving) -> Non
     assert later.reads == 1
 
 
-async def test_addresses_have_their_turns_one_after_the_other(room: Arriving) -> None:
+async def test_addresses_have_their_turns_one_after_the_other(room: ReceiveBudget) -> None:
     crowd = [Client(room) for _ in range(5)]
     other = Client(room, "10.0.0.2")
     assert crowd[0].begin(MOST)
@@ -110,7 +110,7 @@ async def test_addresses_have_their_turns_one_after_the_other(room: Arriving) ->
     assert other.reads == 1
 
 
-async def test_what_leaves_makes_room_whether_it_waited_or_not(room: Arriving) -> None:
+async def test_what_leaves_makes_room_whether_it_waited_or_not(room: ReceiveBudget) -> None:
     one, other, third = (Client(room) for _ in range(3))
     one.begin(MOST)
     other.begin(MOST)
@@ -122,7 +122,7 @@ async def test_what_leaves_makes_room_whether_it_waited_or_not(room: Arriving) -
     assert room.taken == 0
 
 
-async def test_a_frame_that_hardly_goes_on_ends_while_others_wait(room: Arriving) -> None:
+async def test_a_frame_that_hardly_goes_on_ends_while_others_wait(room: ReceiveBudget) -> None:
     stalled, slow, paused = (Client(room) for _ in range(3))
     size = MOST // 3
     for one in (stalled, slow, paused):
@@ -145,7 +145,7 @@ async def test_a_frame_that_hardly_goes_on_ends_while_others_wait(room: Arriving
     assert waiting.reads == 1
 
 
-async def test_a_frame_that_now_and_then_goes_on_ends_as_well(room: Arriving) -> None:
+async def test_a_frame_that_now_and_then_goes_on_ends_as_well(room: ReceiveBudget) -> None:
     slow, waiting = Client(room), Client(room)
     size = MOST - 100
     assert slow.begin(size)
@@ -156,14 +156,14 @@ async def test_a_frame_that_now_and_then_goes_on_ends_as_well(room: Arriving) ->
     assert slow.ended == module.LATE
 
 
-async def test_without_others_a_frame_may_take_its_time(room: Arriving) -> None:
+async def test_without_others_a_frame_may_take_its_time(room: ReceiveBudget) -> None:
     one = Client(room)
     one.begin(MOST)
     looks(room, 10)
     assert not one.ended
 
 
-async def test_a_frame_that_waits_for_too_long_ends(room: Arriving) -> None:
+async def test_a_frame_that_waits_for_too_long_ends(room: ReceiveBudget) -> None:
     busy, waiting = Client(room), Client(room)
     busy.begin(MOST)
     waiting.begin(MOST)
@@ -175,7 +175,7 @@ async def test_a_frame_that_waits_for_too_long_ends(room: Arriving) -> None:
 
 
 async def test_looks_go_on_as_long_as_somebody_waits(
-    room: Arriving, monkeypatch: pytest.MonkeyPatch
+    room: ReceiveBudget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
     one, other = Client(room), Client(room)

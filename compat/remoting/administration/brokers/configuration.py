@@ -64,6 +64,3 @@ class Configuration:
         yield "traceTopicEnable", TRACE_TOPIC in broker.metadata.topics
         yield "transactionCheckMax", broker.transactions.checks_max
         yield "useTLS", False  # RocketMQ's brokers: as clients of others; exportConfigs needs it
-
-
-__all__ = ["Configuration"]

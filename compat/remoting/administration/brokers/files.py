@@ -74,6 +74,3 @@ class Files:
                 "in TRANS_CHECK_MAX_TIME_TOPIC"
             )
         return request.answer(0)
-
-
-__all__ = ["Files"]

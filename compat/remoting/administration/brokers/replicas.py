@@ -62,6 +62,3 @@ class Replicas:
             "maxOffset": node.max_offset,
         }
         return request.answer(0, body=dumps(body))
-
-
-__all__ = ["Replicas"]

@@ -157,6 +157,3 @@ def distribution(times: Histogram) -> str:
     for bound, count in zip((*times.bounds, float("inf")), times.counts, strict=True):
         counts[next(name for name, upper in BUCKETS if bound <= upper)] += count
     return " ".join(f"{name}:{count}" for name, count in counts.items())
-
-
-__all__ = ["Runtime", "distribution", "readable"]

@@ -113,6 +113,3 @@ class Statistics:
 
     def _of_cluster(self, key: str, direction: int) -> float | None:
         return self.passed[direction] if key == self._broker.node.cluster else None
-
-
-__all__ = ["Statistics"]

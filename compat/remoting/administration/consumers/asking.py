@@ -144,6 +144,3 @@ def _queue_table(body: bytes) -> dict[Key, Value]:
         for key, offset in rows
         if isinstance(key, MessageQueue) and isinstance(offset, int)
     }
-
-
-__all__ = ["Asking"]

@@ -100,6 +100,3 @@ class Connections:
                     "remoteIP": peer.name,
                     "version": client.version,
                 }
-
-
-__all__ = ["Connections"]

@@ -45,6 +45,3 @@ class MemberTable:
     def counts(self) -> tuple[int, int]:
         """See Tells."""
         return self._members.producer_count, len(self._members)
-
-
-__all__ = ["MemberTable"]

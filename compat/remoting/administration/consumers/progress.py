@@ -197,6 +197,3 @@ class Progress:
         table = self._broker.admission.group_tables().offsets.get((topic, group), {})
         queues = self._broker.metadata.topics[topic].queues
         return [(queue, offset) for queue, offset in sorted(table.items()) if queue < queues]
-
-
-__all__ = ["Progress"]

@@ -139,6 +139,3 @@ def _for_c(rows: dict[MessageQueue, int]) -> bytes:
         for one, offset in rows.items()
     ]
     return json.dumps({"offsetTable": found}, separators=(",", ":")).encode()
-
-
-__all__ = ["Resets"]

@@ -97,6 +97,3 @@ def _counting(reads: Callable[[bytes], Any] | None, is_one: bool) -> Callable[[b
         return data if reads is None else reads(data)
 
     return read
-
-
-__all__ = ["Call", "Known", "begin", "counted"]

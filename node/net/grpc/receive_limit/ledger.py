@@ -226,6 +226,3 @@ def name_of(address: str, port: int) -> Name:
 def size_of(message_bytes: int) -> int:
     """What a message takes on its way, at most."""
     return MESSAGE_BYTES + message_bytes + message_bytes // MESSAGE_PART
-
-
-__all__ = ["CALL_BYTES", "Ledger", "Name", "name_of", "size_of"]

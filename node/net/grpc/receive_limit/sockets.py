@@ -146,6 +146,3 @@ class Sockets:
 def has_counters() -> bool:
     """Whether this system counts the bytes of connections."""
     return hasattr(socket, "TCP_INFO") and os.path.isdir(DESCRIPTORS)
-
-
-__all__ = ["Sockets", "has_counters"]

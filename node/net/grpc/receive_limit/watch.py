@@ -143,6 +143,3 @@ async def _in_turns(steps: Iterable[T], take: Callable[[T], None]) -> float:
         await asyncio.sleep(0)
         began = time.thread_time()
     return spent + time.thread_time() - began
-
-
-__all__ = ["Watch"]

@@ -79,5 +79,3 @@ async def _do(visit: Visit, form: Mapping[str, str]) -> Done:
 
 
 DECIDE = Action(_ask, _do)
-
-__all__ = ["DECIDE"]

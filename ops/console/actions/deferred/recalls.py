@@ -58,5 +58,3 @@ async def _do(visit: Visit, form: Mapping[str, str]) -> Done:
 
 
 RECALL = Action(_ask, _do)
-
-__all__ = ["RECALL"]

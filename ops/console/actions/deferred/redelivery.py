@@ -164,5 +164,3 @@ def _reason(one: Refused) -> str:
 
 
 REDELIVER = Action(_ask, _do)
-
-__all__ = ["REDELIVER"]

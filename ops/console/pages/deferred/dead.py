@@ -118,6 +118,3 @@ def _as_seen(seeing: Seeing, letter: Message) -> dict[str, object]:
         **shown,
         "masked": True,
     }
-
-
-__all__ = ["dead", "dead_export"]

@@ -68,6 +68,3 @@ def _row(message: DelayedMessage) -> DelayedRow:
         words = {"due": message.due_ms, "place": place, "key": message.unique_key}
         recall = address(DELAYED_RECALL, words, topic=message.topic)
     return DelayedRow(message, waiting.way_of(message.topic, message.unique_key), recall)
-
-
-__all__ = ["delayed"]

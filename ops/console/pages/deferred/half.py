@@ -59,6 +59,3 @@ def _row(message: HalfMessage) -> HalfRow:
         for one in ("commit", "rollback")
     )
     return HalfRow(message, waiting.way_of(message.topic, message.unique_key), commit, rollback)
-
-
-__all__ = ["half"]

@@ -22,6 +22,3 @@ async def way(visit: Visit) -> Shown:
     }
     same = command("msg", "track", names=[topic], flags=["--key", key])
     return Shown("way.html", f"Path of {key}", facts, same)
-
-
-__all__ = ["way"]

@@ -60,6 +60,3 @@ async def waiting(
 def way_of(topic: str, unique_key: str) -> str:
     """The page of a message's path; empty for one without a key."""
     return address(WAY, {"key": unique_key}, topic=topic) if unique_key else ""
-
-
-__all__ = ["ROWS", "Waiting", "waiting", "way_of"]

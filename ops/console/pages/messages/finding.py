@@ -60,6 +60,3 @@ async def _found(visit: Visit, wanted: Wanted) -> list[Row]:
     except NoSuchMessage:
         return []
     return [message_row(visit.seeing, one, one.group) for one in found]
-
-
-__all__ = ["messages"]

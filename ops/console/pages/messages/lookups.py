@@ -136,6 +136,3 @@ class Wanted:
         flags += ["--until", self.until] if self.until else []
         flags += ["--ignore-case"] if self.case == ANY and self.by == TEXT else []
         return [*flags, "--oldest-first"] if self.order == OLDEST else flags
-
-
-__all__ = ["KEY", "MESSAGE_ID", "OFFSET", "SQL", "TEXT", "TIME", "UNIQUE_KEY", "WAYS", "Wanted"]

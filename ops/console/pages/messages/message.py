@@ -64,6 +64,3 @@ async def _way(visit: Visit, topic: str, unique_key: str) -> Sequence[way.Row]:
         return ()
     records = await client_records(visit.client, unique_key)
     return [row for one in tracked for row in way.rows(one, records)]
-
-
-__all__ = ["message"]

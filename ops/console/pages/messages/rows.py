@@ -51,6 +51,3 @@ def message_row(seeing: Seeing, message: Message | FoundMessage, group: str = ""
 def _cut(text: str) -> str:
     """A text that may be long, for a cell of a table."""
     return text if len(text) <= LINE_CHARACTERS else text[: LINE_CHARACTERS - 1] + MORE
-
-
-__all__ = ["Row", "message_row"]

@@ -110,6 +110,3 @@ def _of(progress: Progress) -> str:
     if progress.scanned == progress.total:
         return counted(progress.total, "message")
     return f"{number(progress.scanned)} of {counted(progress.total, 'message')}"
-
-
-__all__ = ["Searched", "searched"]

@@ -22,8 +22,8 @@ from duolog_server.compat.remoting.port.dispatcher import Begun, Peer, tried
 from duolog_server.node.net import fair_reads as readingturns
 from duolog_server.node.net import receive_budget as arriving
 from duolog_server.node.net.connection_protocol import AT_ONCE_BYTES
-from duolog_server.node.net.fair_reads import ReadingTurns
-from duolog_server.node.net.receive_budget import Arriving
+from duolog_server.node.net.fair_reads import FairReads
+from duolog_server.node.net.receive_budget import ReceiveBudget
 from tests.memory import held_beneath
 
 ECHO, WAIT, REFUSE, BREAK, POLL = 1, 2, 3, 4, 5
@@ -79,7 +79,7 @@ class Wire(asyncio.Transport):
         return found
 
 
-class Desk:
+class Dispatcher:
     """Serves requests as the test says."""
 
     def __init__(self) -> None:
@@ -136,9 +136,9 @@ class Side:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: Dispatcher,
         begin: Any,
-        room: Arriving,
+        room: ReceiveBudget,
         admits: Callable[[], bool] = lambda: True,
         **more: Any,
     ) -> None:
@@ -185,13 +185,13 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def desk() -> Dispatcher:
+    return Dispatcher()
 
 
 @pytest.fixture
-async def sides(desk: Desk) -> AsyncIterator[Callable[[], Side]]:
-    background, room = Background(), Arriving(ROOM)
+async def sides(desk: Dispatcher) -> AsyncIterator[Callable[[], Side]]:
+    background, room = Background(), ReceiveBudget(ROOM)
     made: list[Side] = []
 
     def make() -> Side:
@@ -233,7 +233,9 @@ def test_nobody_waits_for_the_answer_of_a_oneway_request(side: Side) -> None:
     assert side.wire.take() == []
 
 
-async def test_an_answer_may_come_before_those_of_earlier_requests(side: Side, desk: Desk) -> None:
+async def test_an_answer_may_come_before_those_of_earlier_requests(
+    side: Side, desk: Dispatcher
+) -> None:
     side.send(WAIT, 1)
     side.send(WAIT, 2)
     await turns()
@@ -244,7 +246,7 @@ async def test_an_answer_may_come_before_those_of_earlier_requests(side: Side, d
     assert [(one.opaque, one.remark) for one in side.wire.take()] == [(2, "second"), (1, "first")]
 
 
-async def test_errors_are_answered_and_the_connection_goes_on(side: Side, desk: Desk) -> None:
+async def test_errors_are_answered_and_the_connection_goes_on(side: Side, desk: Dispatcher) -> None:
     side.send(REFUSE, 1)
     side.send(BREAK, 2)
     side.send(WAIT, 3)
@@ -259,10 +261,10 @@ async def test_errors_are_answered_and_the_connection_goes_on(side: Side, desk: 
 
 @pytest.mark.parametrize("code", [ECHO, WAIT])
 async def test_an_answer_that_cannot_be_written_ends_this_connection_alone(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, code: int
+    desk: Dispatcher, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     failures: list[Exception] = []
-    side = Side(desk, Background(failures.append).start, Arriving(ROOM))
+    side = Side(desk, Background(failures.append).start, ReceiveBudget(ROOM))
     request = Command(code, 1).frame()
     monkeypatch.setattr(Command, "head", lambda self: "\ud800".encode())
     side.arrive(request)
@@ -275,7 +277,7 @@ async def test_an_answer_that_cannot_be_written_ends_this_connection_alone(
     side.lose()
 
 
-async def test_too_many_requests_that_wait_are_refused(side: Side, desk: Desk) -> None:
+async def test_too_many_requests_that_wait_are_refused(side: Side, desk: Dispatcher) -> None:
     for number in range(5):
         side.send(WAIT, number)
     assert [(one.opaque, one.code) for one in side.wire.take()] == [
@@ -291,7 +293,7 @@ async def test_too_many_requests_that_wait_are_refused(side: Side, desk: Desk) -
     assert 9 in desk.answers
 
 
-async def test_what_waits_ends_with_its_connection(side: Side, desk: Desk) -> None:
+async def test_what_waits_ends_with_its_connection(side: Side, desk: Dispatcher) -> None:
     side.send(WAIT, 1)
     await turns()
     side.lose()
@@ -312,7 +314,7 @@ async def test_what_waits_ends_with_its_connection(side: Side, desk: Desk) -> No
     ],
 )
 def test_what_is_no_frame_ends_this_connection_alone(
-    sides: Callable[[], Side], desk: Desk, data: bytes
+    sides: Callable[[], Side], desk: Dispatcher, data: bytes
 ) -> None:
     one, other = sides(), sides()
     one.arrive(data)
@@ -446,11 +448,13 @@ async def test_others_have_their_turn_between_many_requests_that_arrive_at_once(
 
 
 async def test_few_requests_that_wait_begin_in_a_turn_of_all_connections(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readingturns, "CALLS", 1)
-    background, of_port = Background(), ReadingTurns()
-    one, other = (Side(desk, background.start, Arriving(ROOM), turns=of_port) for _ in range(2))
+    background, of_port = Background(), FairReads()
+    one, other = (
+        Side(desk, background.start, ReceiveBudget(ROOM), turns=of_port) for _ in range(2)
+    )
     for side in (one, other):
         side.arrive(b"".join(Command(WAIT, n).frame() for n in range(3)))
     assert (one.wire.reading, other.wire.reading) == (False, False)
@@ -468,12 +472,12 @@ async def test_few_requests_that_wait_begin_in_a_turn_of_all_connections(
 
 
 async def test_others_have_their_turn_after_a_request_that_takes_long(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that arrive and those that go on have their turns alternately."""
     monkeypatch.setattr(readingturns, "SECONDS", 1e-9)
-    background, turns = Background(), ReadingTurns()
-    one, other = (Side(desk, background.start, Arriving(ROOM), turns=turns) for _ in range(2))
+    background, turns = Background(), FairReads()
+    one, other = (Side(desk, background.start, ReceiveBudget(ROOM), turns=turns) for _ in range(2))
     for side in (one, other):
         side.arrive(Command(ECHO, 1, body=bytes(AT_ONCE_BYTES)).frame() * 3)
     for expected in ((1, 0), (0, 1), (1, 0), (0, 1), (1, 0), (0, 1)):
@@ -486,12 +490,12 @@ async def test_others_have_their_turn_after_a_request_that_takes_long(
 
 
 async def test_a_request_alone_is_served_at_once_though_the_time_of_a_turn_is_used_up(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To wait would take as long; very many clients may say a little in the same moment."""
     monkeypatch.setattr(readingturns, "SECONDS", 1e-9)
-    background, turns = Background(), ReadingTurns()
-    sides = [Side(desk, background.start, Arriving(ROOM), turns=turns) for _ in range(3)]
+    background, turns = Background(), FairReads()
+    sides = [Side(desk, background.start, ReceiveBudget(ROOM), turns=turns) for _ in range(3)]
     for side in sides:
         side.arrive(Command(ECHO, 1, body=b"x").frame())
     assert [len(side.wire.take()) for side in sides] == [1, 1, 1]
@@ -501,7 +505,7 @@ async def test_a_request_alone_is_served_at_once_though_the_time_of_a_turn_is_us
 
 
 async def test_nothing_is_served_to_a_client_that_went_while_it_waited_for_its_turn(
-    side: Side, desk: Desk
+    side: Side, desk: Dispatcher
 ) -> None:
     here, there = socket.socketpair()
     with here, there:
@@ -551,7 +555,7 @@ async def test_small_answers_of_a_turn_are_written_together_and_in_order(side: S
     assert side.wire.writes == 4, "five, the large one's header and body, and five"
 
 
-async def test_requests_that_repeat_are_served_together(side: Side, desk: Desk) -> None:
+async def test_requests_that_repeat_are_served_together(side: Side, desk: Dispatcher) -> None:
     codes = (ECHO, ECHO, ECHO, REFUSE, ECHO, WAIT, ECHO, ECHO)
     side.arrive(b"".join(Command(code, n).frame() for n, code in enumerate(codes)))
     assert desk.together == [3, 2]
@@ -599,9 +603,9 @@ def test_a_frame_that_does_not_go_on_is_refused(side: Side) -> None:
     assert side.wire.closing
 
 
-async def test_many_that_wait_end_in_several_turns(desk: Desk) -> None:
+async def test_many_that_wait_end_in_several_turns(desk: Dispatcher) -> None:
     background, count = Background(), module.ENDS_AT_ONCE + 1
-    side = Side(desk, background.start, Arriving(ROOM), calls_max=count)
+    side = Side(desk, background.start, ReceiveBudget(ROOM), calls_max=count)
     side.arrive(b"".join(Command(WAIT, number).frame() for number in range(count)))
     while len(desk.answers) < count:
         await asyncio.sleep(0)
@@ -627,9 +631,9 @@ class Watched(BusyPoll):
         self.told.append("expect")
 
 
-async def test_the_next_message_is_looked_for_after_one_that_came_alone(desk: Desk) -> None:
+async def test_the_next_message_is_looked_for_after_one_that_came_alone(desk: Dispatcher) -> None:
     background, watched = Background(), Watched()
-    side = Side(desk, background.start, Arriving(ROOM), busy_poll=watched)
+    side = Side(desk, background.start, ReceiveBudget(ROOM), busy_poll=watched)
     side.send(ECHO, 1)
     assert watched.told == ["came", "expect"]
     side.send(REFUSE, 2)  # of which no more is expected
@@ -640,7 +644,9 @@ async def test_the_next_message_is_looked_for_after_one_that_came_alone(desk: De
     await background.stop()
 
 
-async def test_the_end_waits_for_what_stores_and_not_for_polls(side: Side, desk: Desk) -> None:
+async def test_the_end_waits_for_what_stores_and_not_for_polls(
+    side: Side, desk: Dispatcher
+) -> None:
     side.send(POLL, 1)
     side.send(WAIT, 2)
     await turns()
@@ -658,12 +664,12 @@ async def test_the_end_waits_for_what_stores_and_not_for_polls(side: Side, desk:
     ]
 
 
-async def test_a_connection_may_be_refused(desk: Desk) -> None:
-    refused = Side(desk, Background().start, Arriving(100), lambda: False)
+async def test_a_connection_may_be_refused(desk: Dispatcher) -> None:
+    refused = Side(desk, Background().start, ReceiveBudget(100), lambda: False)
     assert refused.wire.aborted
     refused.lose()
     desk.full = True
-    over = Side(desk, Background().start, Arriving(100))
+    over = Side(desk, Background().start, ReceiveBudget(100))
     assert over.wire.aborted
     over.lose()
     assert desk.here == []

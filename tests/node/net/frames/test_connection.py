@@ -19,12 +19,12 @@ from duolog.wire import duolog_pb2_grpc as stubs
 from duolog_server.node.appending import Appending
 from duolog_server.node.net import fair_reads as readingturns
 from duolog_server.node.net import receive_budget as arriving
-from duolog_server.node.net.fair_reads import ReadingTurns
+from duolog_server.node.net.fair_reads import FairReads
 from duolog_server.node.net.frames import connection as module
 from duolog_server.node.net.frames.connection import Connection, Terms
 from duolog_server.node.net.frames.server import numbered
 from duolog_server.node.net.methods import Methods
-from duolog_server.node.net.receive_budget import Arriving
+from duolog_server.node.net.receive_budget import ReceiveBudget
 from duolog_server.store.record import Host
 from duolog_server.store.status import PutMessageStatus
 
@@ -175,7 +175,7 @@ class Side:
             1 << 20,
             4,
             8,
-            Arriving(8 << 20),
+            ReceiveBudget(8 << 20),
             BusyPoll(0),
         )
 
@@ -235,7 +235,7 @@ async def test_those_that_waited_for_one_thing_share_a_turn_once_it_is_over(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readingturns, "SECONDS", 3600.0)
-    side.appends.waits, turns = True, ReadingTurns()
+    side.appends.waits, turns = True, FairReads()
     connection, _ = side.connect(appends_max=1, turns=turns)
     send(connection, an_append(1) + an_append(2))
     turns.took(3600.0)  # others were read in this one
@@ -688,7 +688,7 @@ async def test_silent_connections_and_partial_frames_time_out(side: Side) -> Non
 
 
 async def test_a_long_frame_waits_unread_until_there_is_room_for_it(side: Side) -> None:
-    side.terms = replace(side.terms, arriving=Arriving(200_000))
+    side.terms = replace(side.terms, arriving=ReceiveBudget(200_000))
     (one, first), (other, second), (third, _) = (side.connect() for _ in range(3))
     long = an_append(1, b"x" * 100_000)
     send(one, long[:50_000])
@@ -704,7 +704,7 @@ async def test_a_long_frame_waits_unread_until_there_is_room_for_it(side: Side) 
 
 
 async def test_the_room_for_a_long_frame_is_left_with_its_connection(side: Side) -> None:
-    side.terms = replace(side.terms, arriving=Arriving(200_000))
+    side.terms = replace(side.terms, arriving=ReceiveBudget(200_000))
     (one, first), (other, second) = side.connect(), side.connect()
     long = an_append(1, b"x" * 100_000)
     send(one, long[:50_000])
