@@ -55,10 +55,11 @@ def test_every_page_is_checked() -> None:
     assert len(TESTS) > 700
 
 
-def test_every_package_of_a_node_has_its_tests() -> None:
+@pytest.mark.parametrize("floor", ["node", "compat", "ops"])
+def test_every_package_of_a_floor_has_its_tests(floor: str) -> None:
     rooms, tested = (
         {path.relative_to(ROOT / folder).parts[0] for path in (ROOT / folder).glob(files)}
-        for folder, files in (("node", "*/__init__.py"), ("tests/node", "*/**/test_*.py"))
+        for folder, files in ((floor, "*/__init__.py"), (f"tests/{floor}", "*/**/test_*.py"))
     )
     assert tested == rooms - {"wire"}, "generated stubs have none"
 
