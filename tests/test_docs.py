@@ -24,7 +24,18 @@ RETIRED = {
     r"\bshall\b": "must, is to",
     r'"""(Those|That) (of|that|which)\b': "the noun",
 }
-PLAIN = ("ops", "store", "ha", "client/duolog", "pipeline", "demo", "cluster", "serve")
+PLAIN = (
+    "ops",
+    "store",
+    "ha",
+    "client/duolog",
+    "pipeline",
+    "demo",
+    "cluster",
+    "serve",
+    "compat",
+    "node",
+)
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 

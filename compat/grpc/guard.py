@@ -56,11 +56,11 @@ class Session:
         self._needs = needs or self._needs
 
     def check(self, more: Needs = ()) -> None:
-        """Raise Unauthenticated or NoPermission if the stream may not go on, or not have more."""
+        """Raise Unauthenticated or NoPermission if the stream, or `more` for it, is refused."""
         self._gate.check(self._principal, (*self._needs, *more))
 
     def end_if_refused(self) -> None:
-        """End the stream if it may not go on."""
+        """End the stream if it may not continue."""
         try:
             self.check()
         except DENIED as error:

@@ -121,7 +121,7 @@ class Wrapping:
         return Admitted(principal, headers, needs)
 
     async def _may_be_unknown(self, context: Any, error: Exception) -> None:
-        """Return if another node shall decide: this one may only not know the caller yet.
+        """Return if another node must decide: this one may only not know the caller yet.
 
         Raises the error if this node knows. Ends a call that another node forwarded: it retries.
         """

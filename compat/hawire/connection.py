@@ -47,7 +47,7 @@ class Terms:
 
 
 class Owner(Protocol):
-    """What is told of every connection."""
+    """Called about every connection."""
 
     def joined(self, connection: "Connection") -> bool:
         """It begins; whether there is room for it."""

@@ -175,7 +175,7 @@ class AccessService(stubs.AccessServicer):
             secret = seal.close(user.name, request.password, hashed) if request.signs else ""
             user = replace(user, password=hashed, secret=secret, recovered_ms=0)
         elif request.signs and not user.secret:
-            raise sdk.BadRequest("a user that shall sign needs its password once more")
+            raise sdk.BadRequest("a user that is to sign needs its password once more")
         if request.HasField("super"):
             user = replace(user, is_super=request.super)
         if request.HasField("disabled"):

@@ -161,7 +161,7 @@ class AdminService(stubs.AdminServicer):
         """Topics with their queues' ranges, in slices: there may be very many.
 
         Ranges are read of the topics that are shown only, after the names were chosen. The end of
-        the log is told as of after the last range, so that it covers them all.
+        the log is that after the last range, so that it covers them all.
         """
         slices = Slices()
         if request.create:

@@ -215,7 +215,7 @@ class GroupsService(stubs.GroupsServicer):
 
 
 def _queues(refs: Sequence[wire.QueueRef], counts: Mapping[str, int]) -> frozenset[Queue]:
-    """Those that exist: members are remembered, and what they name must have an end."""
+    """Names that exist: members are remembered, and what they name must have an end."""
     named = ((ref.topic, ref.queue_id) for ref in refs[:QUEUES_MAX])
     return frozenset(queue for queue in named if 0 <= queue[1] < counts.get(queue[0], 0))
 

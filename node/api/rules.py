@@ -166,7 +166,7 @@ def _list_waiting(request: wire.ListDelayedRequest | wire.ListHalvesRequest, fac
 
 async def _trim_waiting(rows: Any, may: May, facts: Facts) -> bool:
     """Keys are of messages: for those who read or write the topic. Returns whether the caller may
-    be told of all topics together.
+    be answered for all topics together.
     """
     await _keep(rows, lambda row: may(*sees_topic(row.topic, facts)))
     async for row in Slices().each(rows):

@@ -53,7 +53,7 @@ class AuditFile:
             found = self._path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return False
-        except OSError:  # it cannot be told
+        except OSError:  # it is not known
             return True
         return os.path.samestat(found, os.fstat(self._fd))
 

@@ -93,7 +93,7 @@ def _shortened(shown: Mapping[str, object]) -> dict[str, object]:
 
 
 def _scope(key: Key) -> tuple[str, str]:
-    """Within which denials are told apart up to a limit: a user, or an address without one."""
+    """Within which a limited number of denials is noted: a user, or an address without one."""
     user, source = key[:2]
     return user, "" if user else source
 

@@ -29,7 +29,7 @@ def first_retry(core: Core, group: str, topic: str, queue_id: int) -> QueueOffse
 
 
 def position_of(core: Core, group: str, topic: str, queue_id: int, committed: int) -> int:
-    """Where a group goes on in a queue; retention may be ahead of `committed`, -1 for none."""
+    """Where a group continues in a queue; retention may be ahead of `committed`, -1 for none."""
     low, _ = core.store.queue_range(topic, queue_id)
     if committed < 0 and topic.startswith(RETRY_PREFIX):
         return max(low, first_retry(core, group, topic, queue_id))

@@ -111,7 +111,7 @@ class ConnectionProtocol(asyncio.BufferedProtocol):
             self._turns.begin(self._go_on)
 
     def _give_turn(self) -> None:
-        """Go on in a later turn of the event loop, after others."""
+        """Continue in a later turn of the event loop, after others."""
         self._hold(TURN)
         self._turns.go_on(self._go_on)
 

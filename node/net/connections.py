@@ -56,7 +56,7 @@ STOPPING = "the node is stopping"
 
 
 class PortConnections(Generic[C]):
-    """Those that are open.
+    """The open connections.
 
     Attributes:
         refused: connections that were too many.

@@ -1,10 +1,10 @@
 """The memory of requests that have not arrived whole, on a port whose frames say how long they are.
 
-A long frame is not read before there is room for all of it: so every frame that is let in can end
+A long frame is not read before there is room for all of it: so every frame that is let in can come
 to its end, and what comes too fast stays with those who send it. Addresses have their turns one
 after the other; one that does not fit is passed over, for a while. While one waits, those that were
-let in have to go on: a frame that would take too long at its pace ends with its connection. A frame
-longer than all the room is read alone.
+let in have to arrive: a frame that would take too long at its pace ends with its connection.
+A frame longer than all the room is read alone.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Protocol
 
 LOOK_SECONDS = 0.25  # between two looks at those that were let in, while others wait
 LOOKS = 64  # in which a frame arrives whole at its pace, or it is late
-GRACE_LOOKS = 8  # before those, as a line that stood still begins slowly
+GRACE_LOOKS = 8  # before those, as a line that stalled begins slowly
 LEAST_BYTES = 4096  # in a look
 PASSED_LOOKS = 40  # in which others that fit pass one that does not; then the room is kept for it
 PASSED_MAX = 64  # addresses that are passed over at once

@@ -1,6 +1,6 @@
 """Calls about the whole cluster: the node that is called asks the masters of all replica groups.
 
-What is left out would be told wrongly: where one of them does not answer, the call fails and says
+What is left out would be wrong: where one of them does not answer, the call fails and says
 which one. A group that knows nothing of the topic or consumer group is no failure while another
 does.
 """

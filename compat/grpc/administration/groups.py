@@ -134,7 +134,7 @@ class Groups:
         """ResetGroupOffset. Raises as Admin/ResetGroup, Refused."""
         group, topic = group_of(request.group), topic_of(request.topic)
         if not request.HasField("reset_timestamp"):
-            raise Refused(Code.BAD_REQUEST, "say where the group goes on (reset_timestamp)")
+            raise Refused(Code.BAD_REQUEST, "say where the group continues (reset_timestamp)")
         wanted = wire.ResetGroupRequest(group=group, topic=topic)
         wanted.time = ms_of(request.reset_timestamp, "reset_timestamp")
         await self._verbs.reset_group(peer, wanted)

@@ -1,4 +1,4 @@
-"""The name server's key-value configuration: there is none here, and tools are told so.
+"""The name server's key-value configuration: there is none here, and tools are answered so.
 
 To delete a pair is no error: tools do so for every topic that they delete.
 """

@@ -51,7 +51,7 @@ class RequestGuard:
         throttle: Throttle,
         audit: AuditLog | None = None,
     ) -> None:
-        """guard: None where no users are told apart. audit: None where there is none."""
+        """guard: None where there are no users. audit: None where there is none."""
         self._callers = callers
         self._guard = guard
         self._throttle = throttle

@@ -71,7 +71,7 @@ class Connection(ConnectionProtocol):
     """One client's connection."""
 
     def __init__(self, terms: Terms, joined: Callable[["Connection", bool], bool]) -> None:
-        """joined: is told of its beginning (which it may refuse) and its end."""
+        """joined: called at its beginning (which it may refuse) and its end."""
         super().__init__(terms.arriving, terms.turns, joined)
         self._terms = terms
         self._reader = FrameReader(terms.frame_bytes_max, frame_memory)

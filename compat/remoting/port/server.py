@@ -33,7 +33,7 @@ class RemotingServer(PortServer[Connected]):
     def __init__(
         self, desk: Dispatcher, limits: LimitsSection, failed: Callable[[Exception], None]
     ) -> None:
-        """failed: is told of a bug in what all connections share."""
+        """failed: called with a bug in what all connections share."""
         super().__init__(
             limits,
             failed,

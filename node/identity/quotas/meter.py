@@ -21,7 +21,7 @@ class Meter:
         self.burst = max(1, a_second * burst_ms // 1000)
 
     def wait_ms(self, now_ms: int) -> int:
-        """For how long nothing may pass; 0: now. At least the time that was told is enough."""
+        """For how long nothing may pass; 0: now. Waiting as long as answered is enough."""
         over = self._paid_ms - now_ms - self._burst_ms
         return int(over) + 1 if over >= 0 else 0
 

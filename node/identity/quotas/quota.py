@@ -110,7 +110,7 @@ class Quota:
 
     @property
     def limits(self) -> dict[str, int]:
-        """Those that there are, by name."""
+        """The limits that are set, by name."""
         return {limit.value: self.limit(limit) for limit in Limit if self.limit(limit)}
 
     def altered(self, changes: Mapping[str, Any]) -> "Quota":

@@ -30,7 +30,7 @@ class Who(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Why something may not pass now. ms: after it, it may; 0: that cannot be told."""
+    """Why something may not pass now. ms: after it, it may; 0: not known."""
 
     ms: int
     subject: Subject

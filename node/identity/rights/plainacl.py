@@ -7,7 +7,7 @@ becomes a warning. Its rules, which the entries reproduce:
   permissions given there, and the defaults count for all others. So a permission that is missing
   is denied where the default would allow it.
 - Of a group, only SUB is ever asked for. The topic %RETRY%g is the group g.
-- Whoever signs may publish to RMQ_SYS_TRACE_TOPIC, whatever is written about it.
+- A user that signs may publish to RMQ_SYS_TRACE_TOPIC, whatever is written about it.
 - admin allows everything, but only if no topicPerms and no groupPerms are written beside it.
 
 Secrets are never in an error or a warning, nor is any text that may be one.

@@ -293,7 +293,7 @@ class Connection(ConnectionProtocol):
             self._release("appends")
 
     def _settled_answers(self) -> list[bytes]:
-        """Those that wait for nothing any more, nor for one before them."""
+        """The frames that wait for nothing any more, nor for one before them."""
         unanswered, answers = self._unanswered, []
         while unanswered:
             first = unanswered[0]

@@ -60,7 +60,7 @@ class Files:
         return request.answer(0)
 
     async def resume_check(self, request: Command) -> Command:
-        """RESUME_CHECK_HALF_MESSAGE: the checks of one that waits go on anyway.
+        """RESUME_CHECK_HALF_MESSAGE: the checks of one that waits continue anyway.
 
         Raises BadMessage, StoreError, BadRequest for one that does not wait any more.
         """

@@ -1,6 +1,6 @@
 """Questions of tools that clients answer: their state, and whether they can process a message.
 
-The node passes them on, and the answers back. A client that does not answer in time is told of.
+The node passes them on, and the answers back. A client that does not answer in time is reported.
 """
 
 import asyncio

@@ -54,7 +54,7 @@ class Progress:
         return request.answer(0, body=dumps({"consumeTps": tps, "offsetTable": rows.rows}))
 
     def _shown(self, group: wire.GroupDescription, topic: str = "") -> set[str]:
-        """The topics that are told: of a group with members, those that these read."""
+        """The topics to show: of a group with members, those that these read."""
         reads = self._members.reads(group.group)
         found = {one.topic for one in group.queues if topic in ("", one.topic)}
         return found & reads.keys() if reads else found

@@ -1,7 +1,7 @@
 """Offsets of groups set back or forward.
 
 The offsets of a group without members are set here. Members by the remoting protocol keep their
-own: they are told where to go on, stop, and commit that, as in RocketMQ.
+own: they get the place to continue from, stop, and commit that, as in RocketMQ.
 """
 
 import json
@@ -37,7 +37,7 @@ class Resets:
         self._verbs = verbs
 
     async def reset(self, peer: Peer, request: Command) -> Command:
-        """Tells where the group goes on. Raises as Admin/ResetGroup, Groups/Commit, BadRequest."""
+        """Where the group continues. Raises as Admin/ResetGroup, Groups/Commit, BadRequest."""
         header = read_header(ResetOffsetRequest, request.fields)
         await self._broker.log.caught_up()
         self._broker.admission.check_current()

@@ -127,7 +127,7 @@ class Ledger:
 
     def look(self, received: Mapping[Name, int], now_ms: MonoMs) -> None:
         """Some connections, in a look at all of them. received: what came on each since it began;
-        to be told in the turn in which it was read, as what is known by then is known of these
+        to be noted in the turn in which it was read, as what is known by then is known of these
         bytes.
         """
         for name, size in received.items():
@@ -138,7 +138,7 @@ class Ledger:
                 self._counted[name] = counts
 
     def judge(self, all_are_named: bool, now_ms: MonoMs) -> set[Name]:
-        """The connections that shall end; it ends the look. all_are_named: it was at all that are
+        """The connections to end; it ends the look. all_are_named: it was at all that are
         open, not at those alone that were known before.
         """
         if self._has_begun:
@@ -165,7 +165,7 @@ class Ledger:
         looked: Mapping[Name, _Connection],
         now_ms: MonoMs,
     ) -> set[Name]:
-        """Those that end where all of them together have too much."""
+        """The connections to end where all of them together have too much."""
         quiet_ms = now_ms - self._began_ms
         strange = {name: size for name, size in left.items() if looked[name].is_strange}
         may_end = {
