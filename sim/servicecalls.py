@@ -187,13 +187,20 @@ class Consumption:
 
         async def settle(node: Node, broker: Broker) -> None:
             broker.admission.check_current()
-            if dead:
+            if not dead:
+                if broker.pop.ack(group, handle) and node.master is not None:
+                    self._history.settled(mastership(node), group, handle, popped.body)
+                return
+            who = mastership(node)
+            taken = False
+            try:
                 taken = await broker.pop.to_dead_letters(group, handle)
-            else:
-                taken = broker.pop.ack(group, handle)
-            if taken and node.master is not None:
-                who = mastership(node)
-                self._history.settled(who, group, handle, popped.body, dead)
+            except sdk.ResultUnknown:  # its copy is stored: the queue goes on
+                taken = True
+                raise
+            finally:
+                if taken and node.master is not None and mastership(node) == who:
+                    self._history.settled(who, group, handle, popped.body, dead=True)
 
         for _ in range(3):
             try:
