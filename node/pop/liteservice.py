@@ -71,6 +71,7 @@ class LiteService:
         self._of_parent: dict[str, dict[Subscriber, None]] = {}
         self.evicted: list[Callable[[str, str], None]] = []  # called with client and lite topic
         self._going: dict[str, int] = {}  # forgotten queues and where they ended
+        self._going_at = 0  # the log's end when that was read
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -270,9 +271,16 @@ class LiteService:
     def gone(self, ends: dict[str, int]) -> None:
         """A record says that queues are forgotten. ends: the offsets at which they ended."""
         self._going.update(ends)
+        self._going_at = self._core.store.max_offset
         self._pop.forget_queues(ends)
 
     async def _remove_forgotten(self) -> None:
+        """Remove them once queues have all that the log had: a restarted node may know from its
+        tables what is forgotten before it sees that in its queues.
+        """
+        store = self._core.store
+        if store.dispatched_offset < min(self._going_at, store.max_offset):
+            return
         going, self._going = self._going, {}
         await self._removal.remove_light(going)
         self._pop.removed(going)
