@@ -151,9 +151,9 @@ class Cluster:
                 found += faults.access(self.world.chance("access"))
                 found += faults.poison(self.world.chance("poison"))
                 found += faults.remade(self.world.chance("remade topics"))
-                kinds = [fault.kind for fault in found]
-                found += faults.limits(self.world.chance("limits"), kinds)
                 found += self._steps([fault.kind for fault in found])
+            kinds = [fault.kind for fault in found]
+            found += faults.limits(self.world.chance("limits"), kinds)
         else:
             found += faults.async_spells(self.world.chance("async"), FAULTY_MS * 0.9)
         return sorted(found, key=lambda fault: fault.at)

@@ -165,11 +165,12 @@ def remade(chance: random.Random) -> list[Fault]:
 
 
 def limits(chance: random.Random, kinds: list[str]) -> list[Fault]:
-    """Whether limits are lowered; in every other run with services, unless programs run that have
-    to go on sending.
+    """Whether limits are lowered; in one run of ten, and in every other one with services, unless
+    programs run that have to go on sending.
     """
     others = {SDK_ON, LITE_ON, ACCESS_ON}.intersection(kinds)
-    return [] if others or chance.random() < 0.5 else lowered(chance)
+    without = 0.5 if SERVICES_ON in kinds else 0.9
+    return [] if others or chance.random() < without else lowered(chance)
 
 
 def lowered(chance: random.Random) -> list[Fault]:
