@@ -198,6 +198,11 @@ class MetadataLog:
         return name in self._tables.groups
 
     @property
+    def group_names(self) -> Collection[str]:
+        """The groups, as far as this node knows."""
+        return self._tables.groups.keys()
+
+    @property
     def access(self) -> AccessTables:
         """Users and their rights."""
         return self._tables.access

@@ -5,10 +5,12 @@ drawn. A node imports this module before any other, so that structlog does witho
 30 ms less.
 """
 
+import contextlib
 import logging
 import os
 import re
 import sys
+from typing import TextIO, cast
 
 # gRPC's core writes a line for each invalid header of a peer, who decides how many there are. It
 # reads this once, when it is first imported.
@@ -78,6 +80,23 @@ def _message_of(record: logging.LogRecord) -> str:
         return str(record.msg)
 
 
+class _Lines:
+    """A file for lines of the log. What its full disk does not take is lost, and no call fails."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        """See TextIO."""
+        with contextlib.suppress(OSError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        """See TextIO."""
+        with contextlib.suppress(OSError):
+            self._file.flush()
+
+
 def configure_logging(level: str, as_json: bool) -> None:
     """Structured lines on stderr. level: lowest that is written."""
     from duolog_server.node.runtime.lograte import (
@@ -100,5 +119,5 @@ def configure_logging(level: str, as_json: bool) -> None:
             *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Lines(sys.stderr))),
     )

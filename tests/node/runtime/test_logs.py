@@ -41,6 +41,19 @@ def test_a_line_for_people_is_one_printable_line(
     assert "plain=T" in line
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_full_disk_of_the_log_raises_nothing(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = open("/dev/full", "w", buffering=1)  # noqa: SIM115 - its close fails
+    monkeypatch.setattr("sys.stderr", full)
+    configure_logging("info", as_json)
+    for _ in range(3):
+        structlog.get_logger("t").warning("append refused", reason="x" * 10_000)
+    with pytest.raises(OSError, match="No space left"):
+        full.close()
+
+
 @pytest.mark.parametrize("said", HOSTILE)
 def test_a_traceback_is_printable_lines(said: str, capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("info", as_json=False)
