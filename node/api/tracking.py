@@ -142,7 +142,7 @@ class Tracking:
         group: whose retries it is among.
         """
         topic = record.properties.get("REAL_TOPIC", "")
-        births = self._broker.metadata.tables.births
+        births = self._broker.metadata.births
         return topic in topics and not is_too_old(births, record, topic, group)
 
     def _newest_copy(self, group: str, topic: str, unique: str) -> Record | None:
@@ -151,7 +151,7 @@ class Tracking:
         if dead is not None:
             return dead
         again = {retry_topic(group, topic), group_retry_topic(group)}
-        births = self._broker.metadata.tables.births
+        births = self._broker.metadata.births
         copies = [
             one
             for name in again

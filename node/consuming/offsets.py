@@ -24,7 +24,7 @@ def offset_at(core: Core, topic: str, queue_id: int, at: Start | int) -> int:
 
 def first_retry(core: Core, group: str, topic: str, queue_id: int) -> QueueOffset:
     """A group's first offset in a retry topic: behind the rest of a deleted group of its name."""
-    birth = core.metadata.tables.births.groups.get(group, 0)
+    birth = core.metadata.births.groups.get(group, 0)
     return core.positions.offset_in_log(topic, queue_id, PhyOffset(birth))
 
 

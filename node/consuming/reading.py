@@ -86,7 +86,7 @@ class Reader:
         start = QueueOffset(offset)
         result = chosen.chosen(self._core.store.get(*key, start, wanted))
         if key[0].startswith(RETRY_PREFIX):
-            result = own(self._core.metadata.tables.births, key[0], result, selection.group)
+            result = own(self._core.metadata.births, key[0], result, selection.group)
         if self._replication.slave is not None and _passes_over(result):
             one = replace(wanted, messages_max=1)  # the messages before the gap, if there are any
             result = chosen.chosen(self._core.store.get(*key, start, one))

@@ -23,6 +23,7 @@ from duolog_server.node.engine.log import Log, Outcome
 from duolog_server.node.runtime.config import LimitsSection
 from duolog_server.node.upkeep.threadwork import done_in_thread
 from duolog_server.store.accesstables import AccessTables
+from duolog_server.store.births import Births
 from duolog_server.store.clocks import WallMs
 from duolog_server.store.columns import Columns
 from duolog_server.store.errors import BadMessage
@@ -192,6 +193,11 @@ class MetadataLog:
     def topics(self) -> dict[str, TopicConfig]:
         """All topics."""
         return self._tables.topics
+
+    @property
+    def births(self) -> Births:
+        """Where topics and groups that were made again begin in the log."""
+        return self._tables.births
 
     def has_group(self, name: str) -> bool:
         """Whether a group exists, as far as this node knows."""

@@ -286,7 +286,7 @@ class DelayService:
         times: when they were due, ms.
         """
         again = self._began is not None and len(times) and int(times.min()) <= self._began[0]
-        newest = self._core.metadata.tables.births.newest
+        newest = self._core.metadata.births.newest
         if not result.count or int(result.table[decode.OUT_PHY].min()) >= newest:
             return self._was_delivered if again else None
         if not again:
@@ -294,7 +294,7 @@ class DelayService:
         return lambda *row: self._is_too_old(*row) or self._was_delivered(*row)
 
     def _is_too_old(self, physical_offset: int, topic: str, block: bytes) -> bool:
-        if physical_offset >= since(self._core.metadata.tables.births, topic, origin_in(block)):
+        if physical_offset >= since(self._core.metadata.births, topic, origin_in(block)):
             return False
         log.warning("delayed message dropped: its topic does not exist", topic=topic)
         return True
@@ -507,7 +507,7 @@ class DelayService:
 
     def _is_record_too_old(self, record: Record) -> bool:
         topic = record.properties.get("REAL_TOPIC", "")
-        return is_too_old(self._core.metadata.tables.births, record, topic)
+        return is_too_old(self._core.metadata.births, record, topic)
 
     # -- recall --------------------------------------------------------------------------------
 

@@ -387,7 +387,7 @@ class TransactionService:
 
     def _born(self, topic: str) -> int:
         """The log offset of a topic's birth: see `store.births`."""
-        return self._core.metadata.tables.births.topics.get(topic, 0)
+        return self._core.metadata.births.topics.get(topic, 0)
 
     def is_too_old(self, half: Half) -> bool:
         """Whether a half message is one to a deleted topic of the same name."""

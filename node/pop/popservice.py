@@ -382,7 +382,7 @@ class PopService:
             if retried and key[0] != request.topic:
                 result = copies_from(request.topic, key[0], result)  # others may be another group's
             if retried or key[0] != request.topic:
-                result = own(self._core.metadata.tables.births, key[0], result, request.group)
+                result = own(self._core.metadata.births, key[0], result, request.group)
             found += self._lease_rows(key, state, request, result, mono_ms)
             self._dirty[key] = None
             if state.orderly and found:

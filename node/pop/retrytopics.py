@@ -110,7 +110,7 @@ class RetryTopics:
 
     def _is_too_old(self, group: str, record: Record) -> bool:
         """Whether it was left by another topic or group of the same name, that was deleted."""
-        return is_too_old(self._core.metadata.tables.births, record, record.topic, group)
+        return is_too_old(self._core.metadata.births, record, record.topic, group)
 
     def _check_age(self, group: str, record: Record) -> None:
         if self._is_too_old(group, record):

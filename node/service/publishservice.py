@@ -304,7 +304,7 @@ class PublishService:
 
     def _is_too_old(self, staged: Record, topic: str) -> bool:
         """Whether it was staged for a deleted topic of that name."""
-        return staged.physical_offset < since(self._core.metadata.tables.births, topic, "")
+        return staged.physical_offset < since(self._core.metadata.births, topic, "")
 
     async def _staged(self, offset: int) -> Record:
         """The record of a staged request.

@@ -86,7 +86,7 @@ class Delayed:
         goes_to = properties.get("REAL_TOPIC", "")
         if (topic and goes_to != topic) or not sees(goes_to):
             return
-        if is_too_old(self._broker.metadata.tables.births, record, goes_to):
+        if is_too_old(self._broker.metadata.births, record, goes_to):
             return  # its topic was deleted: it will be dropped
         reply.messages.add(
             topic=goes_to,
