@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from duolog_server.ha import identity, master, membership, slave, succession
+from duolog_server.ha import identity, master, membership, slave
 from duolog_server.ha.epochs import Epoch
 from duolog_server.ha.failover import Failover
 from duolog_server.ha.groupchanges import GroupChanges
@@ -216,7 +216,7 @@ def _full_masters(seed: int) -> list[Fault]:
 
 def _full_leads_on() -> list[Patch]:
     """A master keeps the lead though its disk is full, whoever has room."""
-    return [(succession, "roomy_successor", lambda *_: "")]
+    return [(Failover, "relief", lambda self, now_ms: "")]
 
 
 def _barriers_overlooked() -> list[Patch]:
