@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from duolog_server.compat.grpc.words.stubs import SERVICE_NAME, Code
-from duolog_server.node.core.calltimes import CallTimes, timed
+from duolog_server.node.core.traffic import CallTimes, timed
 from duolog_server.node.identity.access.guarding import Delivering, with_method
 from duolog_server.node.net.methods import Handler, Methods
 

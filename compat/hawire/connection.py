@@ -19,7 +19,7 @@ from duolog_server.compat.hawire.source import CannotFollow, Source
 from duolog_server.ha.progress import ConnectionState
 from duolog_server.node.core.rocketmqslave import RocketmqSlave
 from duolog_server.node.net.connections import host_of
-from duolog_server.node.replication.coldloader import ColdLoader
+from duolog_server.node.replication.masterstream import ColdLoader
 from duolog_server.store.clocks import MonoMs, WallMs
 
 log = structlog.get_logger("duolog.ha")

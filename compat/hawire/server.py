@@ -63,13 +63,13 @@ class SlavesServer:
         self.port = self._server.sockets[0].getsockname()[1]
         self._ticking.start(self._tick())
         self._broker.log.dispatched.append(self._arrived)
-        self._broker.rocketmq_slaves = self.rows
+        self._broker.dialects.rocketmq_slaves = self.rows
 
     async def stop(self) -> None:
         """Close the port and all connections."""
         if self._server is not None:
             self._broker.log.dispatched.remove(self._arrived)
-            self._broker.rocketmq_slaves = tuple
+            self._broker.dialects.rocketmq_slaves = tuple
             self._server.close()
             self._server = None
         for connection in list(self._open):

@@ -4,6 +4,7 @@ The core cannot limit the connections of one address, does not tell of those tha
 reads headers that never end as long as they come, of which it keeps some.
 """
 
+import os
 from typing import Protocol
 
 Options = tuple[tuple[str, int], ...]
@@ -71,3 +72,17 @@ def replication_port(message_bytes_max: int, connections_max: int) -> Options:
         ("grpc.max_allowed_incoming_connections", connections_max),
         ("grpc.max_concurrent_streams", SLAVES_STREAMS_MAX),
     )
+
+
+# How gRPC waits for the channels that a node opens: in the thread that wakes the event loop.
+#
+# By default gRPC reads a channel in threads of its EventEngine, which wake that thread for each
+# message: on a stream that carries one small message at a time, a quarter of the CPU of its end.
+# The ports that a node serves stay with the EventEngine: it answers more calls at once.
+VARIABLE = "GRPC_EXPERIMENTS"  # gRPC reads it when it is first used
+CHANNELS_IN_ONE_THREAD = "-event_engine_client"
+
+
+def poll_channels_in_one_thread() -> None:
+    """To be called before gRPC is used; what the environment says comes first."""
+    os.environ.setdefault(VARIABLE, CHANNELS_IN_ONE_THREAD)
