@@ -87,9 +87,7 @@ class Master:
         the whole SyncStateSet; None if the role is fixed.
         """
         self.mandate = mandate
-        self.barrier_end = (
-            0  # this epoch's own records begin here; earlier masters stored those below
-        )
+        self.barrier_end = 0  # earlier masters stored what is below this epoch's own records
         self._has_slaves = has_slaves
         self.store = replica.store
         self.options = options

@@ -93,7 +93,7 @@ class NodeFacts:
     @property
     def groups(self) -> Collection[str]:
         """The consumer groups."""
-        return self.broker.metadata.tables.groups.keys()
+        return self.broker.metadata.group_names
 
     def has_topic(self, name: str) -> bool:
         """Whether a topic exists."""

@@ -151,6 +151,11 @@ class MetadataLog:
         return name in self.tables.groups
 
     @property
+    def group_names(self) -> Collection[str]:
+        """The groups, as far as this node knows."""
+        return self.tables.groups.keys()
+
+    @property
     def access(self) -> AccessTables:
         """Users and their rights."""
         return self.tables.access

@@ -11,6 +11,7 @@ import socket
 from asyncio import Future
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import structlog
 
@@ -21,8 +22,6 @@ log = structlog.get_logger("duolog.ha")
 PAUSE_SECONDS = 1.0  # between two rounds
 DIAL_SECONDS = 2.0
 LOOKUPS_MAX = 4
-Place = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]  # as the resolver has it
-Found = tuple[socket.AddressFamily, socket.SocketKind, int, str, Place]
 
 
 class Dials:
@@ -33,7 +32,7 @@ class Dials:
         self.unreachable: Unreachable = {}
         self._own_port = own_port
         self._addresses = addresses
-        self._lookups: dict[tuple[str, int], Future[list[Found]]] = {}
+        self._lookups: dict[tuple[str, int], Future[list[Any]]] = {}
         self._threads = ThreadPoolExecutor(LOOKUPS_MAX, thread_name_prefix="duolog-lookup")
 
     def close(self) -> None:
@@ -83,7 +82,7 @@ class Dials:
         except (ValueError, RuntimeError) as error:  # no HOST:PORT; or this node stops
             return str(error)
 
-    async def _look_up(self, host: str, port: int) -> list[Found]:
+    async def _look_up(self, host: str, port: int) -> list[Any]:
         key = (host, port)
         lookup = self._lookups.get(key)
         if lookup is None:
@@ -94,12 +93,12 @@ class Dials:
             lookup.add_done_callback(lambda done: self._looked_up(key, done))
         return await asyncio.shield(lookup)
 
-    def _looked_up(self, key: tuple[str, int], done: Future[list[Found]]) -> None:
+    def _looked_up(self, key: tuple[str, int], done: Future[list[Any]]) -> None:
         del self._lookups[key]
         if not done.cancelled():
             done.exception()  # seen, even if nobody waits for it any more
 
-    async def _connect(self, places: list[Place]) -> str:
+    async def _connect(self, places: list[tuple[Any, ...]]) -> str:
         """Connect to one of them. Raises OSError of the last one."""
         failure: OSError = OSError("the name has no address")
         for host, port, *scope in places:

@@ -18,7 +18,7 @@ from duolog_server.node.net.grpc.options import replication_port
 from duolog_server.node.net.grpc.receive_limit.ledger import Ledger
 from duolog_server.node.net.grpc.server import serve
 from duolog_server.node.replication.keyproof import Answer, Unproven
-from duolog_server.node.replication.outgoing import HA_METHOD, PROOF_SECONDS, Outgoing
+from duolog_server.node.replication.outgoing import HA_METHOD, PROOF_SECONDS, Outgoing, Write
 from duolog_server.node.replication.roles import Connection, Replication
 from duolog_server.node.runtime.openfiles import slaves_that_fit
 from duolog_server.node.runtime.tls import Tls
@@ -230,7 +230,7 @@ class _Sender:
     def __init__(
         self,
         connection: Connection,
-        write: Callable[[bytes], Coroutine[object, None, None]],
+        write: Callable[[bytes], Write],
         broken: Callable[[Exception], None],
         threads: Executor,
         mono_ms: Callable[[], MonoMs],

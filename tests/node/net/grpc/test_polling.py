@@ -9,7 +9,7 @@ import pytest
 from duolog_server.node.net.grpc import options
 
 USE = "import grpc; grpc.insecure_channel('127.0.0.1:1').close()"
-SET = "from duolog_server.node.net.grpc import polling; options.poll_channels_in_one_thread()"
+SET = "from duolog_server.node.net.grpc import options; options.poll_channels_in_one_thread()"
 
 
 def said(program: str, **environment: str) -> str:
