@@ -5,7 +5,8 @@ reads headers that never end as long as they come, of which it keeps some.
 """
 
 import os
-from typing import Protocol
+
+from duolog_server.node.runtime.config import LimitsSection
 
 Options = tuple[tuple[str, int], ...]
 HANDSHAKE_SECONDS = 10  # of TLS and HTTP/2, from the connection on
@@ -16,22 +17,6 @@ PING_SECONDS = 60  # for the answer to a ping, which comes behind all that it ha
 IDLE_SECONDS = 60  # without a call; then the client connects anew for its next one
 SLAVES_STREAMS_MAX = 64  # of one connection; a slave has one
 IDENTITY_ONLY = 1  # bits of the encodings of messages that are taken
-
-
-class Limits(Protocol):
-    """The configured ones."""
-
-    @property
-    def request_bytes_max(self) -> int:
-        """Of one message."""
-
-    @property
-    def connections_max(self) -> int:
-        """Of one port."""
-
-    @property
-    def streams_max(self) -> int:
-        """Calls at a time on one connection."""
 
 
 # Messages are not compressed by any client of ours; a compressed one is decompressed before its
@@ -48,7 +33,7 @@ _ANY_PORT: Options = (
 )
 
 
-def client_port(limits: Limits) -> Options:
+def client_port(limits: LimitsSection) -> Options:
     """Of the ports of clients."""
     return (
         *_ANY_PORT,
