@@ -23,8 +23,8 @@ from duolog_server.ops.cli.settings import Setting, settings_of
 from duolog_server.ops.inspection.times import iso
 
 if TYPE_CHECKING:
-    from duolog_server.compat.migration.broker.survey import BrokerFacts
-    from duolog_server.compat.migration.plan import Remark
+    from duolog_server.compat.migration.preconditions import Remark
+    from duolog_server.compat.migration.rocketmqbroker import BrokerFacts
     from duolog_server.node.runtime.config import Config
 
 app = typer.Typer(no_args_is_help=True)
@@ -80,8 +80,8 @@ def plan(
 
     Exit status 2 if something must be changed first.
     """
-    from duolog_server.compat.migration.broker.survey import brokers_of, facts_of
-    from duolog_server.compat.migration.plan import remarks
+    from duolog_server.compat.migration.preconditions import remarks
+    from duolog_server.compat.migration.rocketmqbroker import brokers_of, facts_of
 
     chosen, access = _config(data, config, set_), broker_access(ctx)
 
@@ -103,7 +103,7 @@ def plan(
 
 
 def _planned(facts: "BrokerFacts", said: "list[Remark]") -> dict[str, object]:
-    from duolog_server.compat.migration.plan import user_topics
+    from duolog_server.compat.migration.preconditions import user_topics
 
     return {
         "broker": facts.name,
@@ -185,7 +185,7 @@ def status(
     """Show the migration status of a data directory. Exit status 2 where no copy is running."""
     from duolog_server.compat.migration import state as states
     from duolog_server.compat.migration import status as live
-    from duolog_server.compat.migration.checksums import checksums_of
+    from duolog_server.compat.migration.status import checksums_of
     from duolog_server.store.errors import StoreError
     from duolog_server.store.osdisk import OsDisk
 

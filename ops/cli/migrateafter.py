@@ -13,15 +13,14 @@ from duolog_server.ops.cli.output import Json, Timeout, fail, print_facts, print
 if TYPE_CHECKING:
     from duolog import NodeStatus
 
-    from duolog_server.compat.migration.broker.calls import Runtime
+    from duolog_server.compat.migration.rocketmqbroker import Runtime
     from duolog_server.compat.remoting.calling import Access
     from duolog_server.store.metadata import Metadata
 
 
 async def _offsets_of(broker: str, file: Path | None, access: "Access") -> "Metadata":
     """The old broker's offsets, from its file or from itself. Raises OSError, CallRefused."""
-    from duolog_server.compat.migration.broker.calls import OldBroker
-    from duolog_server.compat.migration.broker.tables import parsed, read_tables
+    from duolog_server.compat.migration.rocketmqbroker import OldBroker, parsed, read_tables
     from duolog_server.store.metadatafiles import OFFSETS
 
     if file is not None:
@@ -110,7 +109,7 @@ def rollback(
 
     Changes nothing. Exit status 2 where the old broker lacks something.
     """
-    from duolog_server.compat.migration.broker.calls import OldBroker
+    from duolog_server.compat.migration.rocketmqbroker import OldBroker
     from duolog_server.compat.remoting.calling import CallRefused
 
     access = broker_access(ctx)

@@ -105,8 +105,7 @@ def start(
 def _await_cutover(config: "Config", access: "Access", seconds: float) -> None:
     """access: credentials for the broker, if a killed cut-over has to be ended."""
     from duolog_server.compat.migration.program import CutoverStopped, PromotedAndStopped
-    from duolog_server.compat.migration.promotion import wait_promoted
-    from duolog_server.compat.migration.resume_cutover import finish
+    from duolog_server.compat.migration.promotion import finish, wait_promoted
     from duolog_server.node.runtime import logs
     from duolog_server.store.errors import StoreError
 
