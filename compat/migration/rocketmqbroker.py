@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from duolog_server.compat.remoting.calling import ANYBODY, Access, Calling, CallRefused, connect
 from duolog_server.compat.remoting.codec import fastjson
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
-from duolog_server.compat.remoting.codec.errors import BadRequest
-from duolog_server.compat.remoting.codec.routes import MASTER_ID
+from duolog_server.compat.remoting.codec.command import BadRequest
+from duolog_server.compat.remoting.codec.nameserver import MASTER_ID
 from duolog_server.store import jsontext
 from duolog_server.store.disk import Disk
 from duolog_server.store.metadata import NOT_THE_SHAPE, Metadata

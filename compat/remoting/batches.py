@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.command import BadRequest
 from duolog_server.compat.remoting.codec.messages import LATER
 from duolog_server.store.columns import Columns
 from duolog_server.store.kernels import batch

@@ -13,8 +13,7 @@ from typing import TypeVar, cast
 
 from duolog_server.compat.remoting.answers import Answers
 from duolog_server.compat.remoting.codec.codes import ResponseCode
-from duolog_server.compat.remoting.codec.command import ONEWAY, Command
-from duolog_server.compat.remoting.codec.errors import BadFrame
+from duolog_server.compat.remoting.codec.command import ONEWAY, BadFrame, Command
 from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX, FrameReader
 from duolog_server.compat.remoting.codec.signatures import signed
 

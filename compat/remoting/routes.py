@@ -8,7 +8,7 @@ from duolog._message import RETRY_PREFIX
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.codec.fields import read_header
 from duolog_server.compat.remoting.codec.headers import RouteRequest
-from duolog_server.compat.remoting.codec.routes import (
+from duolog_server.compat.remoting.codec.nameserver import (
     MASTER_ID,
     STANDARD_JSON_VERSION,
     BrokerAddresses,

@@ -11,18 +11,17 @@ from dataclasses import replace
 
 from duolog import _errors as sdk
 
+from duolog_server.compat.remoting.answers import Held
 from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command
 from duolog_server.compat.remoting.codec.fields import write_header
 from duolog_server.compat.remoting.codec.headers import (
     PushReplyRequest,
     SendRequest,
-    SendResponse,
     read_send,
 )
 from duolog_server.compat.remoting.codec.messages import END, properties_text, property_of
 from duolog_server.compat.remoting.guarding.visibility import Sight
-from duolog_server.compat.remoting.held import Held
 from duolog_server.compat.remoting.members import Members
 from duolog_server.compat.remoting.port.dispatcher import Begun, Peer
 from duolog_server.compat.remoting.producing.sending import REGION, Sending
@@ -74,7 +73,8 @@ class Replies:
         elif problem:
             where = dict(REGION)
         else:  # a client reads these fields of every answer
-            where = {**write_header(SendResponse("0", max(0, header.queue_id), 0)), **REGION}
+            queue_id = str(max(0, header.queue_id))
+            where = {"msgId": "0", "queueId": queue_id, "queueOffset": "0", **REGION}
         code = ResponseCode.SYSTEM_ERROR if problem else ResponseCode.SUCCESS
         return request.answer(code, problem, where)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from duolog_server.compat.remoting import batches
 from duolog_server.compat.remoting.batches import count_of, read_batch, write_batch
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.command import BadRequest
 from tests import oracle
 
 UNSAID = (b"WAIT", b"RETRY_TOPIC")

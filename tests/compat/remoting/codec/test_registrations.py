@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duolog_server.compat.remoting.codec.messages import body_crc
-from duolog_server.compat.remoting.codec.registrations import (
+from duolog_server.compat.remoting.codec.nameserver import (
     COMPRESSED_FROM,
     DataVersion,
     RegisterBody,

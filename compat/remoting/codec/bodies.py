@@ -1,15 +1,16 @@
-"""Bodies of clients about themselves: heartbeats, checks of a subscription, lists of members.
+"""Bodies of requests in JSON: heartbeats, checks, locks, settings of topics and groups.
 
 What a client of another language writes differently is accepted: numbers in the place of the names
 of enums, and names in any case. Unknown members are left out.
 """
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from duolog_server.compat.remoting.codec.command import OTHER
-from duolog_server.compat.remoting.codec.errors import BadRequest
+from duolog_server.compat.remoting.codec.command import OTHER, BadRequest
+from duolog_server.compat.remoting.codec.fastjson import Key, Value, loads
 
 GROUPS_MAX = 1024  # of one client
 SUBSCRIPTIONS_MAX = 1024  # of one group
@@ -158,3 +159,99 @@ def _enum(found: object, names: tuple[str, ...], default: str) -> str:
     if isinstance(found, int) and 0 <= found < len(names):
         return names[found]
     return default
+
+
+QUEUES_MAX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class QueueName:
+    """MessageQueue."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockBatch:
+    """The queues that a client wants to lock, or to unlock."""
+
+    group: str
+    client_id: str
+    queues: tuple[QueueName, ...]
+
+
+def read_locks(body: bytes) -> LockBatch:
+    """LockBatchRequestBody, UnlockBatchRequestBody. Raises BadRequest."""
+    found = read_object(read_text(body), "a batch of locks")
+    rows = read_list(found.get("mqSet"), "mqSet", QUEUES_MAX)
+    return LockBatch(
+        read_name(found.get("consumerGroup"), "consumerGroup"),
+        read_name(found.get("clientId"), "clientId"),
+        tuple(_queue(row) for row in rows),
+    )
+
+
+def locked(queues: Iterable[QueueName]) -> bytes:
+    """LockBatchResponseBody."""
+    rows = [
+        {"brokerName": one.broker_name, "queueId": one.queue_id, "topic": one.topic}
+        for one in queues
+    ]
+    return json.dumps({"lockOKMQSet": rows}, separators=(",", ":")).encode()
+
+
+def _queue(row: object) -> QueueName:
+    found = read_object(row, "a queue")
+    queue_id = found.get("queueId")
+    if not isinstance(queue_id, int) or isinstance(queue_id, bool):
+        raise BadRequest("queueId is not a number")
+    name = read_name(found.get("brokerName"), "brokerName")
+    return QueueName(read_name(found.get("topic"), "topic"), name, queue_id)
+
+
+ROWS_MAX = 1000  # of one list
+
+
+def read_topics(body: bytes) -> list[dict[str, Any]]:
+    """The TopicConfigs of CreateTopicListRequestBody. Raises BadRequest."""
+    found = read_object(read_text(body), "a list of topics")
+    rows = read_list(found.get("topicConfigList"), "topicConfigList", ROWS_MAX)
+    return [read_object(row, "a topic") for row in rows]
+
+
+def topic_name(row: Mapping[str, Any]) -> str:
+    """The name in a TopicConfig. Raises BadRequest."""
+    return read_name(row.get("topicName"), "topicName")
+
+
+def read_group(body: bytes) -> Mapping[Key, Value]:
+    """A SubscriptionGroupConfig. Raises BadRequest."""
+    return _group(_read(body))
+
+
+def read_groups(body: bytes) -> list[Mapping[Key, Value]]:
+    """The rows of SubscriptionGroupList. Raises BadRequest."""
+    found = _read(body)
+    rows = found.get("groupConfigList") if isinstance(found, dict) else None
+    if not isinstance(rows, list) or len(rows) > ROWS_MAX:
+        raise BadRequest(f"groupConfigList is not a list of at most {ROWS_MAX} groups")
+    return [_group(row) for row in rows]
+
+
+def group_name(row: Mapping[Key, Value]) -> str:
+    """The name in a SubscriptionGroupConfig. Raises BadRequest."""
+    return read_name(row.get("groupName"), "groupName")
+
+
+def _read(body: bytes) -> Value:
+    if len(body) > JSON_BYTES_MAX:
+        raise BadRequest(f"a body of {len(body)} bytes is not a list of groups")
+    return loads(body)
+
+
+def _group(found: Value) -> Mapping[Key, Value]:
+    if not isinstance(found, dict):
+        raise BadRequest("the settings of a group are not a JSON object")
+    return found
