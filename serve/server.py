@@ -533,7 +533,7 @@ class Node:
             service, self._native.by_path, authenticator, guard, self._guard
         ).generic
         if self.config.metrics.listen:
-            from duolog_server.compat.grpc.timing import timed_methods
+            from duolog_server.compat.grpc.apis import timed_methods
 
             methods.generic = timed_methods(methods, broker.core.traffic.rpcs).generic
         if broker.measures is None:

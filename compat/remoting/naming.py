@@ -343,7 +343,7 @@ class Registrar:
         failover, name = self._broker.failover, self._broker.node.name
         if failover is None:
             return 0 if self._broker.replication.elected else self._number
-        view = failover.routes.get(self._broker.group)
+        view = self._broker.views.get(self._broker.group)
         names = sorted({key.split("/")[-2] for key in view.starts}) if view is not None else []
         return 1 + names.index(name) if name in names else 0
 

@@ -1,11 +1,13 @@
 """The headers of requests, by the codes that their docstrings name."""
 
 import re
+from dataclasses import dataclass
 
 from duolog_server.compat.remoting.codec import headers, nameserver
 from duolog_server.compat.remoting.codec.codes import RequestCode
 
 
+@dataclass(frozen=True)
 class NoFields:
     """A request without fields."""
 
