@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import structlog
@@ -81,6 +81,15 @@ Method = Callable[["MessagingService", Asked, Call, Client], Awaitable[Made]]
 Handler = Callable[["MessagingService", Asked, ServicerContext[Asked, Made]], Awaitable[Made]]
 
 
+# Fields of requests that name the replica group to ask.
+_TOKENS = {
+    service.RecallMessageRequest: "recall_handle",
+    service.EndTransactionRequest: "transaction_id",
+    service.ChangeInvisibleDurationRequest: "receipt_handle",
+    service.ForwardMessageToDeadLetterQueueRequest: "receipt_handle",
+}
+
+
 def answering(
     kind: type[Made], *, master: bool = True, reads: bool = True
 ) -> Callable[[Method[Asked, Made]], Handler[Asked, Made]]:
@@ -121,32 +130,14 @@ def answering(
     return decorate
 
 
-def _place_of(request: protobuf.Message) -> str:
+def _place_of(request: Any) -> str:
     """The replica group that a request names; empty for none."""
-    match request:
-        case service.RecallMessageRequest():
-            return tokens.replica_group(request.recall_handle)
-        case service.EndTransactionRequest():
-            return tokens.replica_group(request.transaction_id)
-        case service.AckMessageRequest():
-            return tokens.replica_group(
-                request.entries[0].receipt_handle if request.entries else ""
-            )
-        case (
-            service.ChangeInvisibleDurationRequest()
-            | service.ForwardMessageToDeadLetterQueueRequest()
-        ):
-            return tokens.replica_group(request.receipt_handle)
-        case (
-            service.ReceiveMessageRequest()
-            | service.PullMessageRequest()
-            | service.UpdateOffsetRequest()
-            | service.GetOffsetRequest()
-            | service.QueryOffsetRequest()
-        ):
-            return request.message_queue.broker.name
-        case _:
-            return ""
+    if "message_queue" in request.DESCRIPTOR.fields_by_name:
+        return str(request.message_queue.broker.name)
+    if isinstance(request, service.AckMessageRequest):
+        return tokens.replica_group(request.entries[0].receipt_handle if request.entries else "")
+    token = _TOKENS.get(type(request))
+    return tokens.replica_group(getattr(request, token)) if token is not None else ""
 
 
 class MessagingService(rpc.MessagingServiceServicer):

@@ -27,11 +27,11 @@ from duolog_server.compat.remoting.codec.fields import write_header
 from duolog_server.compat.remoting.codec.messages import body_crc
 from duolog_server.compat.remoting.codec.nameserver import (
     MASTER_ID,
-    DataVersion,
     RegisterBody,
     RegisteredTopic,
     RegisterRequest,
     UnregisterBrokerRequest,
+    data_version,
 )
 from duolog_server.compat.remoting.routes import default_topics
 from duolog_server.node.broker import Broker
@@ -97,7 +97,7 @@ class Registrations:
         await self._note_deleted(topics, slices)
         rows = [row async for row in slices.each(self._rows(topics))]
         self._counter += 1
-        body = RegisterBody(DataVersion(standing.epoch, wall_ms, self._counter), len(rows))
+        body = RegisterBody(data_version(standing.epoch, wall_ms, self._counter), len(rows))
         async for part in slices.parts(rows, TOGETHER):
             body.add(part)
         data = body.finish()

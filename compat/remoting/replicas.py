@@ -148,7 +148,7 @@ class Registration:
             return self._port.advertised
         return f"{master.rpartition(':')[0]}:{self._port.advertised.rpartition(':')[2]}"
 
-    def _check(self, peer: Peer, header: RegisterRequest | UnregisterBrokerRequest) -> None:
+    def _check(self, peer: Peer, header: UnregisterBrokerRequest) -> None:
         if not self._port.section.allows(peer.host.address):
             raise Refused(
                 ResponseCode.NO_PERMISSION,

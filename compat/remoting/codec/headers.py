@@ -67,26 +67,6 @@ SHORT_NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class PushReplyRequest:
-    """PUSH_REPLY_MESSAGE_TO_CLIENT; the body is the reply's. Hosts are HOST:PORT, times ms."""
-
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_nums: Int
-    queue_id: Int
-    sys_flag: Int
-    born_timestamp: Long
-    flag: Int
-    born_host: str
-    store_host: str
-    store_timestamp: Long
-    properties: str = ""
-    reconsume_times: Int = 0
-    unit_mode: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class EndTransactionRequest:
     """END_TRANSACTION. tran_state_table_offset: what the send was answered as its queue offset."""
 
@@ -97,17 +77,6 @@ class EndTransactionRequest:
     msg_id: str
     from_transaction_check: bool = False
     transaction_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckTransactionRequest:
-    """CHECK_TRANSACTION_STATE, to producers; the body has the half message."""
-
-    tran_state_table_offset: Long
-    commit_log_offset: Long
-    msg_id: str = ""
-    transaction_id: str = ""
-    offset_msg_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,46 +93,30 @@ _FILTER_SERVERS = b"[]"
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterRequest:
-    """REGISTER_BROKER. broker_addr: HOST:PORT for clients; ha_server_addr: for slaves."""
+class UnregisterBrokerRequest:
+    """UNREGISTER_BROKER. broker_addr: HOST:PORT for clients."""
 
     broker_name: str
     broker_addr: str
     cluster_name: str
     broker_id: Long
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterRequest(UnregisterBrokerRequest):
+    """REGISTER_BROKER. ha_server_addr: for slaves."""
+
     ha_server_addr: str = ""
     compressed: bool = False
     body_crc32: Int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class UnregisterBrokerRequest:
-    """UNREGISTER_BROKER."""
-
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: Long
-
-
-@dataclass(frozen=True, slots=True)
-class DataVersion:
-    """A state of a broker's topics. state: the mastership's number; RocketMQ 5's name servers
-    refuse a master with a lower one.
+def data_version(state: int, timestamp_ms: int, counter: int) -> bytes:
+    """A state of a broker's topics, as JSON. state: the mastership's number; RocketMQ 5's name
+    servers refuse a master with a lower one.
     """
-
-    state: int
-    timestamp_ms: int
-    counter: int
-
-    def to_json(self) -> bytes:
-        """Encode as DataVersion."""
-        found = {
-            "counter": self.counter,
-            "stateVersion": self.state,
-            "timestamp": self.timestamp_ms,
-        }
-        return json.dumps(found, separators=(",", ":")).encode()
+    found = {"counter": counter, "stateVersion": state, "timestamp": timestamp_ms}
+    return json.dumps(found, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,18 +154,18 @@ class RegisterBody:
         compressed: its form.
     """
 
-    def __init__(self, version: DataVersion, count: int) -> None:
-        """count: of the topics that are added."""
+    def __init__(self, version: bytes, count: int) -> None:
+        """version: see `data_version`. count: of the topics that are added."""
         self.compressed = count >= COMPRESSED_FROM
         self._left = count
         self._parts: list[bytes] = []
         self._zlib = zlib.compressobj()
         if self.compressed:
-            self._deflate(_sized(version.to_json()) + _LENGTH.pack(count))
+            self._deflate(_sized(version) + _LENGTH.pack(count))
         else:
             self._parts.append(
                 b'{"filterServerList":' + _FILTER_SERVERS + b',"topicConfigSerializeWrapper":'
-                b'{"dataVersion":' + version.to_json() + b',"topicConfigTable":{'
+                b'{"dataVersion":' + version + b',"topicConfigTable":{'
             )
 
     def add(self, topics: Iterable[RegisteredTopic]) -> None:

@@ -1,6 +1,8 @@
-"""The headers of requests, by the codes that their docstrings name."""
+"""The headers of requests, by the codes that their docstrings name, and the body of a batch."""
 
 import re
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duolog_server.compat.remoting.codec import headers, nameserver
@@ -53,3 +55,16 @@ REQUESTS: dict[RequestCode, type] = {
         if word in RequestCode.__members__
     },
 }
+
+_FIXED = struct.Struct(">iiiii")  # length, magic code, CRC, flag, length of the body
+_SHORT = struct.Struct(">h")
+
+
+def write_batch(messages: Sequence[tuple[int, bytes, bytes]]) -> bytes:
+    """A batch, as clients make it, of flags, bodies and properties."""
+    parts: list[bytes] = []
+    for flag, body, properties in messages:
+        size = _FIXED.size + len(body) + _SHORT.size + len(properties)
+        parts += (_FIXED.pack(size, 0, 0, flag, len(body)), body)
+        parts += (_SHORT.pack(len(properties)), properties)
+    return b"".join(parts)
