@@ -1,17 +1,63 @@
-"""One message: its body, its properties, and its whole way."""
+"""A message in a list, and on a page of its own: its body, its properties, and its whole way."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from duolog import Message, NoSuchMessage, TrackState
+from duolog import FoundMessage, Message, NoSuchMessage, TrackState
 
-from duolog_server.ops.console.pages.messages.rows import message_row
-from duolog_server.ops.console.view.addresses import MESSAGE_AGAIN, address
+from duolog_server.ops.console.masking.seen import LINE_CHARACTERS, Seeing
+from duolog_server.ops.console.view.addresses import MESSAGE, MESSAGE_AGAIN, address
 from duolog_server.ops.console.view.formatting import command, counted
-from duolog_server.ops.console.view.places import queue_offset
+from duolog_server.ops.console.view.inputs import queue_offset
 from duolog_server.ops.console.view.visits import Shown, Visit
 from duolog_server.ops.inspection.messages import trace as way
 from duolog_server.ops.inspection.messages.finding import client_records
 from duolog_server.ops.inspection.messages.sending import is_users, message_at
+
+MORE = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A message in a list. line: the beginning of its body. group: the replica group it lies in."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    store_time_ms: int
+    tags: str
+    keys: str
+    size: int
+    line: str
+    group: str = ""
+
+    @property
+    def link(self) -> str:
+        """The address of the message's page."""
+        names = {"topic": self.topic, "queue": self.queue_id, "offset": self.queue_offset}
+        return address(MESSAGE, {"group": self.group}, **names)
+
+
+def message_row(seeing: Seeing, message: Message | FoundMessage, group: str = "") -> Row:
+    """A message, in one line, as a viewer sees it. group: the replica group where it lies."""
+    seen = seeing.see(message)
+    properties = seen.properties
+    return Row(
+        message.topic,
+        message.queue_id,
+        message.queue_offset,
+        message.store_time_ms,
+        _cut(properties.get("TAGS", "")),
+        _cut(properties.get("KEYS", "")),
+        len(message.body),
+        seen.line,
+        group,
+    )
+
+
+def _cut(text: str) -> str:
+    """A text that may be long, for a cell of a table."""
+    return text if len(text) <= LINE_CHARACTERS else text[: LINE_CHARACTERS - 1] + MORE
 
 
 async def message(visit: Visit) -> Shown:
