@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, asked, client_of
+from duolog_server.ops.cli.access import asked, calls
 from duolog_server.ops.cli.output import (
     After,
-    Json,
     Limit,
-    Timeout,
     Yes,
     confirm,
     fail,
@@ -21,13 +19,15 @@ from duolog_server.ops.cli.output import (
     print_facts,
     print_json,
     print_rows,
-    run,
     say,
     say_next,
+    wants_json,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from duolog import Client
 
     from duolog_server.node.identity.rights.plainacl import Imported
     from duolog_server.node.identity.rights.policies import Acl, Entry
@@ -58,32 +58,25 @@ def _read(user: str, text: str) -> "Acl":
     return Acl.from_json(json.loads(text)) if text else Acl(user)
 
 
-def _show(user: str, text: str, as_json: bool) -> None:
-    if as_json:
+def _show(user: str, text: str) -> None:
+    if wants_json():
         print_json(json.loads(text) if text else {})
         return
     print_rows(_rows(_read(user, text)), ["policy", "decision", "entry"], False)
 
 
-@app.command()
+@calls(app)
 def show(
     name: Annotated[str, User],
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show the rights of a user; --json as `set` reads them."""
+    _show(name, asked(lambda client: client.access.rights(name)))
 
-    _show(name, asked(endpoints, timeout, lambda client: client.access.rights(name)), as_json)
 
-
-@app.command("set")
+@calls(app, "set")
 def set_(
     name: Annotated[str, User],
     file: Annotated[Path, typer.Argument(help="JSON as RocketMQ 5 has it; - is stdin.")],
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Replace all rights of a user."""
     try:
@@ -95,23 +88,19 @@ def set_(
 
     _show(
         name,
-        asked(endpoints, timeout, lambda client: client.access.set_rights(name, text)),
-        as_json,
+        asked(lambda client: client.access.set_rights(name, text)),
     )
 
 
-def _change(
-    name: str, change: "Callable[[Acl], Acl]", endpoints: str, timeout: float, as_json: bool
-) -> None:
-    async def ask() -> str:
-        async with client_of(endpoints, timeout) as client:
-            before = await client.access.rights(name)
-            acl = change(_read(name, before))
-            empty = not (acl.custom or acl.default)
-            rights = "" if empty else json.dumps(acl.to_json())
-            return await client.access.set_rights(name, rights, expected=before)
+def _change(name: str, change: "Callable[[Acl], Acl]") -> None:
+    async def ask(client: "Client") -> str:
+        before = await client.access.rights(name)
+        acl = change(_read(name, before))
+        empty = not (acl.custom or acl.default)
+        rights = "" if empty else json.dumps(acl.to_json())
+        return await client.access.set_rights(name, rights, expected=before)
 
-    _show(name, run(ask()), as_json)
+    _show(name, asked(ask))
 
 
 def _with(acl: "Acl", entries: "tuple[Entry, ...]", default: bool) -> "Acl":
@@ -149,7 +138,7 @@ def granted(before: "Iterable[Entry]", entry: "Entry") -> "tuple[Entry, ...]":
     return (*kept, replace(entry, actions=actions))
 
 
-@app.command()
+@calls(app)
 def grant(
     name: Annotated[str, User],
     resource: Annotated[str, Resource],
@@ -161,9 +150,6 @@ def grant(
         list[str] | None, typer.Option(help="Limit it to this address or network (repeatable).")
     ] = None,
     default: Annotated[bool, AsDefault] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Allow a user something, or --deny it. It replaces what was said of these actions there."""
     entry = _entry(resource, actions, source or [], not deny)
@@ -171,18 +157,15 @@ def grant(
     def change(acl: "Acl") -> "Acl":
         return _with(acl, granted(acl.default if default else acl.custom, entry), default)
 
-    _change(name, change, endpoints, timeout, as_json)
+    _change(name, change)
 
 
-@app.command()
+@calls(app)
 def revoke(
     name: Annotated[str, User],
     resource: Annotated[str, Resource],
     default: Annotated[bool, AsDefault] = False,
     yes: Annotated[bool, Yes] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Remove a user's entries for a resource, as `show` names it."""
     pattern = _entry(resource, "All", [], True).pattern
@@ -195,10 +178,10 @@ def revoke(
             fail(f"user {name} has no entry for {pattern.text}", f"duolog acl show {name}")
         return _with(acl, kept, default)
 
-    _change(name, change, endpoints, timeout, as_json)
+    _change(name, change)
 
 
-@app.command("test")
+@calls(app, "test")
 def ask_whether(
     name: Annotated[str, User],
     action: Annotated[str, typer.Argument(help="Pub, Sub, Create, Update, Delete, Get or List.")],
@@ -206,18 +189,11 @@ def ask_whether(
     source: Annotated[
         str, typer.Option(help="Address that the user calls from; default: yours.")
     ] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Say whether a user may do something, and which entry decides. Exit status 3: it may not."""
-    found = asked(
-        endpoints,
-        timeout,
-        lambda client: client.access.test(action, resource, user=name, source=source),
-    )
+    found = asked(lambda client: client.access.test(action, resource, user=name, source=source))
     facts = {"allowed": found.allowed, "entry": found.entry, "reason": found.reason}
-    if as_json:
+    if wants_json():
         print_json(facts)
     else:
         print_facts({"allowed": "yes" if found.allowed else "no", "reason": found.reason}, False)
@@ -225,7 +201,7 @@ def ask_whether(
         raise typer.Exit(EXIT_DENIED)
 
 
-@app.command("who")
+@calls(app, "who")
 def who_may(
     action: Annotated[str, typer.Argument(help="Pub, Sub, Create, Update, Delete, Get or List.")],
     resource: Annotated[str, typer.Argument(help="Topic:NAME, Group:NAME or Cluster:NAME.")],
@@ -234,17 +210,12 @@ def who_may(
     ] = "",
     limit: Annotated[int | None, Limit] = None,
     after: Annotated[str, After] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """List the users who may do something, and which entry decides."""
     page = asked(
-        endpoints,
-        timeout,
         lambda client: client.access.who_may(
             action, resource, source=source, after=after, limit=limit or 0
-        ),
+        )
     )
     rows = [
         {
@@ -254,11 +225,11 @@ def who_may(
         }
         for row in page.rows
     ]
-    print_rows(rows, ["user", "reason"], as_json)
+    print_rows(rows, ["user", "reason"])
     say_next(page)
 
 
-@app.command("import")
+@calls(app, "import", json=False)
 def import_(
     file: Annotated[Path, typer.Argument(help="plain_acl.yml; or the output of mqadmin.")],
     kind: Annotated[
@@ -268,8 +239,6 @@ def import_(
         ),
     ] = "plain_acl",
     yes: Annotated[bool, Yes] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
     """Create RocketMQ's users here, with the secrets they sign with, and set their rights.
 
@@ -286,7 +255,7 @@ def import_(
     what = f"{len(imported.users)} users, and the rights of {len(imported.acls)}"
     confirm(f"Import {what}?", yes)
 
-    asked(endpoints, timeout, lambda client: import_all(client.access, imported, str(file)))
+    asked(lambda client: import_all(client.access, imported, str(file)))
     say(f"imported {what}")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
+from duolog_server.ops.cli.access import option, options_of
 from duolog_server.ops.cli.output import USAGE, fail, help_of
 
 if TYPE_CHECKING:
@@ -36,15 +37,9 @@ def _noted(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
 
 
 def _option(flag: str, help_: str) -> Any:
-    return typer.Option(
-        flag,
-        envvar=f"DUOLOG_{flag.split('/')[0].strip('-').replace('-', '_').upper()}",
-        help=help_,
-        callback=_noted,
-        expose_value=False,
-        is_eager=True,
-        rich_help_panel=PANEL,
-    )
+    variable = f"DUOLOG_{flag.split('/')[0].strip('-').replace('-', '_').upper()}"
+    how = {"envvar": variable, "is_eager": True, "rich_help_panel": PANEL}
+    return option(flag, text=help_, keep=_noted, **how)
 
 
 def _shared(
@@ -81,18 +76,12 @@ def _shared(
     """Carries the options; never called."""
 
 
-_NAMES = frozenset(_shared.__annotations__) - {"return"}
-
-
 class CallsBrokers(TyperCommand):
     """A command that calls brokers or name servers of RocketMQ."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
-        sample = typer.Typer(add_completion=False)
-        sample.command()(_shared)
-        given = typer.main.get_command(sample)
-        self.params.extend(param for param in given.params if param.name in _NAMES)
+        self.params.extend(options_of(_shared))
 
 
 def broker_access(ctx: typer.Context) -> "Access":

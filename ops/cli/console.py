@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, connection_settings
+from duolog_server.ops.cli.access import calls, connection_settings
 from duolog_server.ops.cli.output import fail, help_of, say
 
 app = typer.Typer(add_completion=False)
@@ -13,7 +13,7 @@ app = typer.Typer(add_completion=False)
 DEFAULT_LISTEN = "127.0.0.1:8090"
 
 
-@app.command()
+@calls(app, timeout=None, json=False)
 def console(
     listen: Annotated[
         str, typer.Option(help="HOST:PORT that browsers reach; port 0: a free one.")
@@ -35,7 +35,6 @@ def console(
             help="Do not show these fields, or the whole body (TOPIC=hidden; repeatable).",
         ),
     ] = None,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
 ) -> None:
     """Serve the console, until it is interrupted.
 
@@ -63,7 +62,7 @@ def console(
     tls = settings.tls
     try:
         options = ConsoleOptions(
-            parse_endpoints(endpoints),
+            parse_endpoints(settings.endpoints),
             host,
             tls=tls is not None,
             ca=str(tls.ca or "") if tls is not None else "",

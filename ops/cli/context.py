@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, asked_password, tls_of_settings
+from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, asked_password, prints, tls_of_settings
 from duolog_server.ops.cli.contexts import (
     Context,
     ContextError,
@@ -14,7 +14,7 @@ from duolog_server.ops.cli.contexts import (
     load_contexts,
     save_contexts,
 )
-from duolog_server.ops.cli.output import USAGE, Json, fail, print_facts, print_rows, say
+from duolog_server.ops.cli.output import USAGE, fail, print_facts, print_rows, say, wants_json
 
 app = typer.Typer(no_args_is_help=True)
 Name = typer.Argument(help="Name of the context.", metavar="NAME")
@@ -129,30 +129,29 @@ def use(name: Annotated[str, Name]) -> None:
     say(f"{name} is the current context")
 
 
-@app.command("list")
-def list_(as_json: Annotated[bool, Json] = False) -> None:
+@prints(app, "list")
+def list_() -> None:
     """List contexts. The current one is marked with *: that of DUOLOG_CONTEXT, if it is set."""
     contexts = _load()
     current = os.environ.get("DUOLOG_CONTEXT") or contexts.current
     rows = [
         {
-            "current": name == current if as_json else "*" if name == current else "",
+            "current": name == current if wants_json() else "*" if name == current else "",
             "name": name,
             "endpoints": context.endpoints,
             "user": context.user,
-            "tls": bool(context.tls) if as_json else "yes" if context.tls else "no",
+            "tls": bool(context.tls) if wants_json() else "yes" if context.tls else "no",
         }
         for name, context in sorted(contexts.known.items())
     ]
-    print_rows(rows, ["current", "name", "endpoints", "user", "tls"], as_json)
+    print_rows(rows, ["current", "name", "endpoints", "user", "tls"])
 
 
-@app.command()
+@prints(app)
 def show(
     name: Annotated[
         str, typer.Argument(help="Name of the context; default: the current one.")
     ] = "",
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show a context, but not its password."""
     contexts = _load()
@@ -170,7 +169,7 @@ def show(
         "password": "stored" if context.password else password or "none",
     }
     facts.pop("password_file", None)
-    print_facts(facts, as_json)
+    print_facts(facts)
 
 
 @app.command()

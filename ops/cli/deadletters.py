@@ -5,25 +5,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, client_of
+from duolog_server.ops.cli.access import asked, calls
+from duolog_server.ops.cli.arguments import PLACE, read_place
 from duolog_server.ops.cli.output import (
     EXIT_ERROR,
-    Json,
-    Timeout,
     Yes,
     confirm,
     plain,
     print_json,
     print_rows,
-    run,
     say,
+    wants_json,
 )
-from duolog_server.ops.cli.places import PLACE, read_place
 
 if TYPE_CHECKING:
-    from duolog import Message
+    from collections.abc import Coroutine
 
-    from duolog_server.ops.inspection.deadletters.places import LettersPage
+    from duolog import Client, Message
+
     from duolog_server.ops.inspection.deadletters.redelivery import Redelivery
     from duolog_server.ops.inspection.messages.places import Place
 
@@ -61,22 +60,15 @@ def dead(
     group: str,
     limit: Annotated[int, Max] = 100,
     at: Annotated[str, At] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show the dead letters of a group: messages whose last attempt failed."""
     from duolog_server.ops.inspection.deadletters.places import letters_page
 
     begin = _read(at) if at else None
 
-    async def ask() -> "LettersPage":
-        async with client_of(endpoints, timeout) as client:
-            return await letters_page(client, group, begin, limit)
-
-    page = run(ask(), _HINTS)
+    page = asked(lambda client: letters_page(client, group, begin, limit), _HINTS)
     columns = ["place", "topic", "message_id", "tags", "attempts", "body"]
-    print_rows(map(_row, page.letters), columns, as_json)
+    print_rows(map(_row, page.letters), columns)
     if page.next is not None:
         say(f"there are more, {page.total} in all; the next ones: --at {page.next}")
 
@@ -85,8 +77,6 @@ def export(
     group: str,
     letter: Annotated[list[str] | None, Letter] = None,
     at: Annotated[str, At] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
     """Print dead letters whole, as JSON lines, the oldest of each queue first."""
     from duolog_server.ops.inspection.deadletters.export import lines, selected
@@ -94,16 +84,13 @@ def export(
     places, begin = list(map(_read, letter or [])), _read(at) if at else None
     last = ""
 
-    async def work() -> None:
+    async def work(client: "Client") -> None:
         nonlocal last
-        async with (
-            client_of(endpoints, timeout) as client,
-            aclosing(lines(selected(client, group, places, begin))) as found,
-        ):
+        async with aclosing(lines(selected(client, group, places, begin))) as found:
             async for last in found:
                 print(last, end="")
 
-    run(work(), _HINTS)
+    asked(work, _HINTS)
     if last.startswith('{"stopped"'):
         say("the export is incomplete: its last line says why")
         raise typer.Exit(EXIT_ERROR)
@@ -114,9 +101,6 @@ def redeliver(
     limit: Annotated[int, Max] = 100,
     letter: Annotated[list[str] | None, Letter] = None,
     yes: Annotated[bool, Yes] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Send a group's dead letters to their original topics again: each once, or those named."""
     from duolog_server.ops.inspection.deadletters.redelivery import Bounds, redeliver_at
@@ -126,20 +110,19 @@ def redeliver(
     what = f"{len(places)}" if places else f"up to {limit}"
     confirm(f"Redeliver {what} dead letters of {group}?", yes)
 
-    async def work() -> "Redelivery":
-        async with client_of(endpoints, timeout) as client:
-            if places:
-                return await redeliver_at(client, group, places, REDELIVERY_SECONDS)
-            return await send_again(client, group, Bounds(limit, REDELIVERY_SECONDS))
+    def work(client: "Client") -> "Coroutine[object, None, Redelivery]":
+        if places:
+            return redeliver_at(client, group, places, REDELIVERY_SECONDS)
+        return send_again(client, group, Bounds(limit, REDELIVERY_SECONDS))
 
-    _show(group, run(work(), _HINTS), as_json)
+    _show(group, asked(work, _HINTS))
 
 
-def _show(group: str, done: "Redelivery", as_json: bool) -> None:
+def _show(group: str, done: "Redelivery") -> None:
     refused = [
         {"place": str(one.place), "topic": one.topic, "why": one.why} for one in done.refused
     ]
-    if as_json:
+    if wants_json():
         more = {"refused": refused} if refused else {}
         stopped = {"stopped": done.stopped} if done.stopped else {}
         print_json({"group": group, "sent_again": done.sent, **more, **stopped})
@@ -153,4 +136,8 @@ def _show(group: str, done: "Redelivery", as_json: bool) -> None:
         raise typer.Exit(EXIT_ERROR)
 
 
-COMMANDS = (dead, export, redeliver)
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to a noun's."""
+    calls(app)(dead)
+    calls(app, json=False)(export)
+    calls(app)(redeliver)

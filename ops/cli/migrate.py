@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from duolog_server.ops.cli.access import prints
+from duolog_server.ops.cli.arguments import Setting, settings_of
 from duolog_server.ops.cli.brokeraccess import CallsBrokers, broker_access, hint_for
 from duolog_server.ops.cli.output import (
-    Json,
     Yes,
     confirm,
     fail,
@@ -18,8 +19,8 @@ from duolog_server.ops.cli.output import (
     print_facts,
     print_json,
     say,
+    wants_json,
 )
-from duolog_server.ops.cli.settings import Setting, settings_of
 from duolog_server.ops.inspection.times import iso
 
 if TYPE_CHECKING:
@@ -67,14 +68,13 @@ def _run(work: Coroutine[object, None, T], hint: str = "duolog migrate status --
 # -- before ----------------------------------------------------------------------------------------
 
 
-@app.command(cls=CallsBrokers)
+@prints(app, cls=CallsBrokers)
 def plan(
     ctx: typer.Context,
     name_server: Annotated[str, typer.Argument(metavar="HOST:PORT", help="A name server.")],
     data: Annotated[Path | None, Data] = None,
     config: Annotated[Path | None, ConfigFile] = None,
     set_: Annotated[list[str] | None, Setting] = None,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Say what a cluster of RocketMQ has, and what to do before it is moved. Changes nothing.
 
@@ -91,7 +91,7 @@ def plan(
 
     found = _run(survey(), "the HOST:PORT at which a name server listens, usually port 9876")
     told = [(facts, remarks(facts, chosen.store, facts.name)) for facts in found]
-    if as_json:
+    if wants_json():
         print_json([_planned(facts, said) for facts, said in told])
     else:
         for facts, said in told:
@@ -173,14 +173,13 @@ def follow(
     _run(follow_broker(chosen, source), "--broker HOST:PORT, with the broker's listenPort")
 
 
-@app.command()
+@prints(app)
 def status(
     data: Annotated[Path | None, Data] = None,
     config: Annotated[Path | None, ConfigFile] = None,
     checksums: Annotated[
         bool, typer.Option("--checksums", help="SHA-256 of every full segment, as sha256sum does.")
     ] = False,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show the migration status of a data directory. Exit status 2 where no copy is running."""
     from duolog_server.compat.migration import state as states
@@ -230,10 +229,10 @@ def status(
         segments = list(checksums_of(directory, end)) if checksums else []
     except OSError as error:
         fail(f"the log's segments cannot be read: {error}")
-    if as_json and checksums:
+    if wants_json() and checksums:
         facts["segments"] = [f"{digest}  {name}" for name, digest in segments]
-    print_facts(facts, as_json)
-    if not as_json:
+    print_facts(facts)
+    if not wants_json():
         for name, digest in segments:
             print(f"{digest}  {name}")
     healthy = following.state is states.State.PROMOTED or (running and not reason)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, caller
+from duolog_server.ops.cli.access import caller, calls, connection_settings, prints
 from duolog_server.ops.cli.output import (
-    Json,
     fail,
     print_facts,
     print_json,
     print_rows,
     say,
+    wants_json,
 )
 from duolog_server.ops.cli.store import Entries, Slots, index_options
 
@@ -86,14 +86,13 @@ def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bars.update(bar, completed=done, total=total)
 
 
-@app.command()
+@prints(app)
 def audit(
     directory: Annotated[Path, Directory],
     against: Annotated[
         Path | None, typer.Option(help="Another replica's directory, to compare with.")
     ] = None,
     master: Annotated[str, Master] = "",
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Verify every record; with --against, print the first record in which two replicas differ."""
     from duolog_server.pipeline.audit import audit as work
@@ -123,7 +122,7 @@ def audit(
             )
     problems = [*found.problems, *(other.problems if other is not None else [])]
     facts = {k: v for k, v in found.to_json().items() if k != "problems"}
-    if as_json:
+    if wants_json():
         compared = {"difference": asdict(difference) if difference else None} if other else {}
         print_json({**facts, "problems": [asdict(p) for p in problems], **compared})
     else:
@@ -140,13 +139,12 @@ def audit(
         raise typer.Exit(2)
 
 
-@app.command()
+@prints(app)
 def rebuild(
     directory: Annotated[Path, Directory],
     index_slots: Slots = None,
     index_entries: Entries = None,
     master: Annotated[str, Master] = "",
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Rebuild consume queues and index from the commit log; the node must be stopped."""
     from duolog_server.pipeline.rebuild import rebuild as work
@@ -161,10 +159,10 @@ def rebuild(
         lambda: segments_of(directory),
         topics=False,
     )
-    print_facts(asdict(made), as_json)
+    print_facts(asdict(made))
 
 
-@app.command()
+@prints(app)
 def tier(
     directory: Annotated[Path, Directory],
     out: Annotated[Path, typer.Option(help="Folder for the Parquet files.")],
@@ -173,7 +171,6 @@ def tier(
         str, typer.Option(help="Compression: zstd, snappy, gzip or none.")
     ] = "zstd",
     master: Annotated[str, Master] = "",
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Write sealed segments as Parquet by topic and day, each segment once."""
     from duolog_server.pipeline.tier import check
@@ -192,10 +189,10 @@ def tier(
         topics=False,
     )
     columns = ("segment", "rows", "files", "bytes", "before")
-    print_rows([asdict(one) for one in made], columns, as_json)
+    print_rows([asdict(one) for one in made], columns)
 
 
-@app.command()
+@calls(app, timeout=None)
 def replay(
     topic: Annotated[str, typer.Option("--to", help="Topic to send to.")],
     path: Annotated[
@@ -215,9 +212,7 @@ def replay(
     ] = None,
     rate: Annotated[float, typer.Option(help="Messages per second; 0: no limit.")] = 0.0,
     name: Annotated[str, typer.Option(help="Name of the replay: sends each row once.")] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     master: Annotated[str, Master] = "",
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Send files, or a topic's messages, into a topic."""
     from duolog_server.pipeline.replay import check
@@ -225,7 +220,7 @@ def replay(
     from duolog_server.pipeline.replayoptions import Replay
 
     what = Replay(
-        endpoints,
+        connection_settings().endpoints,
         topic,
         path,
         file_format,
@@ -244,29 +239,27 @@ def replay(
         made = run_job(
             "replay", master, lambda spark: work(spark, what, progress), lambda: check(what)
         )
-    print_facts({**asdict(made), "seconds": round(made.seconds, 3)}, as_json)
+    print_facts({**asdict(made), "seconds": round(made.seconds, 3)})
 
 
-@app.command()
+@calls(app, timeout=None)
 def report(
     out: Annotated[Path, typer.Option(help="Folder for the tables and the page.")],
     topics: Annotated[
         list[str] | None, typer.Option("--topic", help="Topic (repeatable); default: all.")
     ] = None,
     parquet: Annotated[str, typer.Option("--tier", help="Folder with tiered messages.")] = "",
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
     master: Annotated[str, Master] = "",
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Report traffic, sizes, delays and lag, as tables and one HTML page."""
     from duolog_server.pipeline.report import Source, check
     from duolog_server.pipeline.report import report as work
 
-    source = Source(endpoints, topics or (), parquet, caller())
+    source = Source(connection_settings().endpoints, topics or (), parquet, caller())
     made = run_job(
         "report", master, lambda spark: work(spark, source, out), lambda: check(source, out)
     )
-    if as_json:
+    if wants_json():
         print_json(asdict(made))
         return
     columns = ("topic", "messages", "bytes", "largest", "delay_p50_ms", "delay_p99_ms")

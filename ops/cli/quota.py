@@ -4,10 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli.access import DEFAULT_ENDPOINTS, Endpoints, asked
+from duolog_server.ops.cli.access import asked, calls
 from duolog_server.ops.cli.output import (
-    Json,
-    Timeout,
     Yes,
     confirm,
     fail,
@@ -56,21 +54,16 @@ def _row(quota: "Quota") -> dict[str, object]:
     return {"subject": quota.subject, **limits, "burst_ms": quota.burst_ms}
 
 
-@app.command("list")
-def list_(
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
-) -> None:
+@calls(app, "list")
+def list_() -> None:
     """List all quotas."""
     print_rows(
-        map(_row, asked(endpoints, timeout, lambda client: client.admin.quotas())),
+        map(_row, asked(lambda client: client.admin.quotas())),
         ["subject", *LIMITS, "burst_ms"],
-        as_json,
     )
 
 
-@app.command("set")
+@calls(app, "set")
 def set_(
     subject: Annotated[str, Subject],
     bytes_in: Annotated[int | None, _limit("Bytes that may be sent in a second.")] = None,
@@ -88,9 +81,6 @@ def set_(
             help="How much of a rate passes at once after a pause [1000].",
         ),
     ] = None,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Set limits: 5000, 5k, 10Mi, or `none` for no limit. Those that are not named stay."""
     named = {
@@ -106,21 +96,16 @@ def set_(
     if not limits:
         fail("no limit is named", help_of())
 
-    print_facts(
-        _row(asked(endpoints, timeout, lambda client: client.admin.put_quota(subject, **limits))),
-        as_json,
-    )
+    print_facts(_row(asked(lambda client: client.admin.put_quota(subject, **limits))))
 
 
-@app.command()
+@calls(app, json=False)
 def delete(
     subject: Annotated[str, Subject],
     yes: Annotated[bool, Yes] = False,
-    endpoints: Annotated[str, Endpoints] = DEFAULT_ENDPOINTS,
-    timeout: Annotated[float, Timeout] = 10.0,
 ) -> None:
     """Take all limits from a subject."""
     confirm(f"Delete the quota of {subject}?", yes)
 
-    asked(endpoints, timeout, lambda client: client.admin.delete_quota(subject))
+    asked(lambda client: client.admin.delete_quota(subject))
     say(f"deleted the quota of {subject}")

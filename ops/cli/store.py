@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from duolog_server.ops.cli.access import prints
 from duolog_server.ops.cli.output import (
-    Json,
     fail,
     help_of,
     print_facts,
     print_json,
     print_rows,
     say,
+    wants_json,
 )
 from duolog_server.ops.inspection.times import iso
 
@@ -78,7 +79,7 @@ def _guarded(work: Callable[[], T]) -> T:
         fail(str(error), "duolog store check DIR")
 
 
-@app.command()
+@prints(app)
 def dump(
     directory: Annotated[Path, Directory],
     query: Annotated[
@@ -86,7 +87,6 @@ def dump(
     ] = None,
     index_slots: Slots = None,
     index_entries: Entries = None,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Print ranges, queue entries and key queries; changes nothing in the directory."""
     from duolog_server.store.dump import dump as dump_store
@@ -99,7 +99,7 @@ def dump(
         queries.append((topic, key))
     disk, options = _open(directory, index_slots, index_entries)
     found = _guarded(lambda: dump_store(disk, options, queries))
-    if as_json:
+    if wants_json():
         print_json(found)
         return
     rows = [
@@ -118,36 +118,34 @@ def dump(
         print(f"{answer['topic']}#{answer['key']}\t{' '.join(map(str, answer['phy']))}")
 
 
-@app.command()
+@prints(app)
 def check(
     directory: Annotated[Path, Directory],
     index_slots: Slots = None,
     index_entries: Entries = None,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Verify every record and compare queues with the log. Exit status 2 if anything is wrong."""
     from duolog_server.store.dump import check as check_store
 
     disk, options = _open(directory, index_slots, index_entries)
     found = _guarded(lambda: check_store(disk, options))
-    print_facts(found, as_json)
+    print_facts(found)
     if found["problems"]:
-        if not as_json:
+        if not wants_json():
             say("  try: stop the node, then duolog store recover DIR")
         raise typer.Exit(2)
 
 
-@app.command()
+@prints(app)
 def stats(
     directory: Annotated[Path, Directory],
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Show messages and bytes by topic."""
     from duolog_server.store.dump import stats as store_stats
 
     disk, options = _open(directory)
     found = _guarded(lambda: store_stats(disk, options))
-    if as_json:
+    if wants_json():
         print_json(found)
         return
     say(
@@ -158,12 +156,11 @@ def stats(
     print_rows(rows, ["topic", "messages", "bytes"], False)
 
 
-@app.command()
+@prints(app)
 def recover(
     directory: Annotated[Path, Directory],
     index_slots: Slots = None,
     index_entries: Entries = None,
-    as_json: Annotated[bool, Json] = False,
 ) -> None:
     """Open the directory as a node would, recover it and close it cleanly. Stop its node first."""
     import dataclasses
@@ -195,4 +192,4 @@ def recover(
         store.shutdown()
     except (StoreError, OSError) as error:
         fail(str(error), "duolog store check DIR")
-    print_facts(dataclasses.asdict(report), as_json)
+    print_facts(dataclasses.asdict(report))
