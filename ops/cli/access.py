@@ -8,16 +8,15 @@ own user. A password is on no command line. What commands that call nodes share 
 
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
-    from click import Parameter
     from duolog import Client, Tls
     from duolog._caller import Caller
 
@@ -137,80 +136,66 @@ def _printed(ctx: typer.Context, param: typer.CallbackParam, value: bool) -> boo
 
 
 def option(*flags: str, text: str, keep: Callable[..., Any], **how: Any) -> Any:
-    """An option that is kept by `keep`; the function of a command does not get it."""
+    """An option that is kept by `keep`; the function of a command does not get it.
+
+    It may be given by a variable, too, which is named after it: DUOLOG_TLS_CA for --tls-ca.
+    """
+    variable = flags[0].partition("/")[0].strip("-").replace("-", "_").upper()
+    how.setdefault("envvar", f"DUOLOG_{variable}")
     return typer.Option(*flags, help=text, callback=keep, expose_value=False, **how)
 
 
-def _option(flag: str, variable: str, help_: str) -> Any:
-    how = {"envvar": variable, "is_eager": True, "rich_help_panel": PANEL}
-    return option(flag, text=help_, keep=_noted, **how)
+def _option(flag: str, text: str) -> Any:
+    return option(flag, text=text, keep=_noted, is_eager=True, rich_help_panel=PANEL)
 
 
-def _shared(
+def shared(
     endpoints: Annotated[
         str,
-        option(
-            *("--endpoints", "-e"),
-            text="HOST:PORT[,HOST:PORT...] of nodes.",
-            keep=_resolve,
-            envvar="DUOLOG_ENDPOINTS",
-        ),
+        option("--endpoints", "-e", text="HOST:PORT[,HOST:PORT...] of nodes.", keep=_resolve),
     ] = DEFAULT_ENDPOINTS,
     timeout: Annotated[
         float,
-        option("--timeout", text="Time limit of the whole call in seconds.", keep=_timed),
+        option(
+            "--timeout", text="Time limit of the whole call in seconds.", keep=_timed, envvar=None
+        ),
     ] = 10.0,
-    as_json: Annotated[bool, option("--json", text="Print JSON.", keep=_printed)] = False,
-    context: Annotated[
-        str | None, _option("--context", "DUOLOG_CONTEXT", "Context to use; '' for none.")
-    ] = None,
-    user: Annotated[str | None, _option("--user", "DUOLOG_USER", "User to call as.")] = None,
+    as_json: Annotated[
+        bool, option("--json", text="Print JSON.", keep=_printed, envvar=None)
+    ] = False,
+    context: Annotated[str | None, _option("--context", "Context to use; '' for none.")] = None,
+    user: Annotated[str | None, _option("--user", "User to call as.")] = None,
     password_file: Annotated[
         str | None,
-        _option(
-            "--password-file",
-            "DUOLOG_PASSWORD_FILE",
-            "File with the user's password (or DUOLOG_PASSWORD).",
-        ),
+        _option("--password-file", "File with the user's password (or DUOLOG_PASSWORD)."),
     ] = None,
-    tls: Annotated[
-        bool | None, _option("--tls/--no-tls", "DUOLOG_TLS", "Connect with TLS.")
-    ] = None,
+    tls: Annotated[bool | None, _option("--tls/--no-tls", "Connect with TLS.")] = None,
     tls_ca: Annotated[
-        str | None,
-        _option(
-            "--tls-ca", "DUOLOG_TLS_CA", "File with the CA of the nodes; default: the system's."
-        ),
+        str | None, _option("--tls-ca", "File with the CA of the nodes; default: the system's.")
     ] = None,
     tls_cert: Annotated[
-        str | None, _option("--tls-cert", "DUOLOG_TLS_CERT", "File with the client's certificate.")
+        str | None, _option("--tls-cert", "File with the client's certificate.")
     ] = None,
-    tls_key: Annotated[
-        str | None, _option("--tls-key", "DUOLOG_TLS_KEY", "File with the key of --tls-cert.")
-    ] = None,
+    tls_key: Annotated[str | None, _option("--tls-key", "File with the key of --tls-cert.")] = None,
     tls_port: Annotated[
-        str | None,
-        _option("--tls-port", "DUOLOG_TLS_PORT", "TLS port of every node, if routes name another."),
+        str | None, _option("--tls-port", "TLS port of every node, if routes name another.")
     ] = None,
 ) -> None:
     """Carries the options that commands share; never called."""
 
 
 _CALLING = ("endpoints", "timeout", "as_json")
-CONNECTION = tuple(name for name in _shared.__annotations__ if name not in (*_CALLING, "return"))
+CONNECTION = tuple(name for name in shared.__annotations__ if name not in (*_CALLING, "return"))
 
 
-def options_of(sample: Callable[..., None], *names: str) -> "list[Parameter]":
-    """The options that a function is declared with, or those named of them."""
+def add_options(
+    command: TyperCommand | TyperGroup, sample: Callable[..., None], names: Collection[str] = ()
+) -> None:
+    """Give a command the options that a function is declared with, or those named of them."""
     app = typer.Typer(add_completion=False)
     app.command()(sample)
     made = typer.main.get_command(app).params
-    return [one for one in made if one.name in (names or sample.__annotations__)]
-
-
-def shared_options(*names: str) -> "list[Parameter]":
-    """Options that commands share, by name."""
-    return options_of(_shared, *names)
+    command.params.extend(one for one in made if one.name in (names or sample.__annotations__))
 
 
 def calls(
@@ -231,10 +216,9 @@ def calls(
     class Calling(cls):  # type: ignore[valid-type, misc]
         def __init__(self, **how: Any) -> None:
             super().__init__(**how)
-            made = shared_options(*names, *CONNECTION)
-            for one in made:
+            add_options(self, shared, [*names, *CONNECTION])
+            for one in self.params:
                 one.default = timeout if one.name == "timeout" else one.default
-            self.params.extend(made)
 
     return app.command(name, cls=Calling)
 
@@ -247,7 +231,7 @@ def prints(
     class Printing(cls):  # type: ignore[valid-type, misc]
         def __init__(self, **how: Any) -> None:
             super().__init__(**how)
-            self.params.extend(shared_options("as_json"))
+            add_options(self, shared, ["as_json"])
 
     return app.command(name, cls=Printing)
 

@@ -8,21 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from duolog_server.ops.cli import output
 from duolog_server.ops.cli.access import asked, calls
-from duolog_server.ops.cli.output import (
-    After,
-    Limit,
-    Yes,
-    confirm,
-    fail,
-    help_of,
-    print_facts,
-    print_json,
-    print_rows,
-    say,
-    say_next,
-    wants_json,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,10 +46,10 @@ def _read(user: str, text: str) -> "Acl":
 
 
 def _show(user: str, text: str) -> None:
-    if wants_json():
-        print_json(json.loads(text) if text else {})
+    if output.wants_json():
+        output.print_json(json.loads(text) if text else {})
         return
-    print_rows(_rows(_read(user, text)), ["policy", "decision", "entry"], False)
+    output.print_rows(_rows(_read(user, text)), ["policy", "decision", "entry"], False)
 
 
 @calls(app)
@@ -82,9 +69,12 @@ def set_(
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"cannot read {file}: {error}")
+        output.fail(f"cannot read {file}: {error}")
     if not text.strip():
-        fail(f"{file} is empty: this would revoke all rights; to do that, pass {{}}", help_of())
+        output.fail(
+            f"{file} is empty: this would revoke all rights; to do that, pass {{}}",
+            output.help_of(),
+        )
 
     _show(
         name,
@@ -120,7 +110,7 @@ def _entry(resource: str, actions: str, sources: list[str], allow: bool) -> "Ent
     try:
         return Entry.from_json(row)
     except BadAcl as error:
-        fail(str(error), "duolog acl grant --help")
+        output.fail(str(error), "duolog acl grant --help")
 
 
 def granted(before: "Iterable[Entry]", entry: "Entry") -> "tuple[Entry, ...]":
@@ -165,17 +155,17 @@ def revoke(
     name: Annotated[str, User],
     resource: Annotated[str, Resource],
     default: Annotated[bool, AsDefault] = False,
-    yes: Annotated[bool, Yes] = False,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Remove a user's entries for a resource, as `show` names it."""
     pattern = _entry(resource, "All", [], True).pattern
-    confirm(f"Remove the entries of {name} for {pattern.text}?", yes)
+    output.confirm(f"Remove the entries of {name} for {pattern.text}?", yes)
 
     def change(acl: "Acl") -> "Acl":
         before = acl.default if default else acl.custom
         kept = tuple(one for one in before if one.pattern != pattern)
         if len(kept) == len(before):
-            fail(f"user {name} has no entry for {pattern.text}", f"duolog acl show {name}")
+            output.fail(f"user {name} has no entry for {pattern.text}", f"duolog acl show {name}")
         return _with(acl, kept, default)
 
     _change(name, change)
@@ -193,10 +183,12 @@ def ask_whether(
     """Say whether a user may do something, and which entry decides. Exit status 3: it may not."""
     found = asked(lambda client: client.access.test(action, resource, user=name, source=source))
     facts = {"allowed": found.allowed, "entry": found.entry, "reason": found.reason}
-    if wants_json():
-        print_json(facts)
+    if output.wants_json():
+        output.print_json(facts)
     else:
-        print_facts({"allowed": "yes" if found.allowed else "no", "reason": found.reason}, False)
+        output.print_facts(
+            {"allowed": "yes" if found.allowed else "no", "reason": found.reason}, False
+        )
     if not found.allowed:
         raise typer.Exit(EXIT_DENIED)
 
@@ -208,8 +200,8 @@ def who_may(
     source: Annotated[
         str, typer.Option(help="Address that the users call from; default: yours.")
     ] = "",
-    limit: Annotated[int | None, Limit] = None,
-    after: Annotated[str, After] = "",
+    limit: Annotated[int | None, output.Limit] = None,
+    after: Annotated[str, output.After] = "",
 ) -> None:
     """List the users who may do something, and which entry decides."""
     page = asked(
@@ -225,8 +217,8 @@ def who_may(
         }
         for row in page.rows
     ]
-    print_rows(rows, ["user", "reason"])
-    say_next(page)
+    output.print_rows(rows, ["user", "reason"])
+    output.say_next(page)
 
 
 @calls(app, "import", json=False)
@@ -238,7 +230,7 @@ def import_(
             "--from", help="plain_acl (RocketMQ 4), users or acls (mqadmin listUser, listAcl)."
         ),
     ] = "plain_acl",
-    yes: Annotated[bool, Yes] = False,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Create RocketMQ's users here, with the secrets they sign with, and set their rights.
 
@@ -249,14 +241,14 @@ def import_(
 
     imported = _imported(file, kind)
     for warning in imported.warnings:
-        say(f"warning: {warning}")
+        output.say(f"warning: {warning}")
     if not imported.users and not imported.acls:
-        fail(f"{file} names no user: nothing to import", "duolog acl import --help")
+        output.fail(f"{file} names no user: nothing to import", "duolog acl import --help")
     what = f"{len(imported.users)} users, and the rights of {len(imported.acls)}"
-    confirm(f"Import {what}?", yes)
+    output.confirm(f"Import {what}?", yes)
 
     asked(lambda client: import_all(client.access, imported, str(file)))
-    say(f"imported {what}")
+    output.say(f"imported {what}")
 
 
 def _imported(file: Path, kind: str) -> "Imported":
@@ -268,7 +260,7 @@ def _imported(file: Path, kind: str) -> "Imported":
 
     readers = {"plain_acl": read_plain_acl, "users": read_users, "acls": read_acls}
     if kind not in readers:
-        fail(f"--from {kind}: it is not one of {', '.join(readers)}")
+        output.fail(f"--from {kind}: it is not one of {', '.join(readers)}")
     try:
         imported = readers[kind](file.read_text(encoding="utf-8"))
         for user in imported.users:
@@ -276,8 +268,8 @@ def _imported(file: Path, kind: str) -> "Imported":
             check_password(user.secret)
         return imported
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"cannot read {file}: {error}")
+        output.fail(f"cannot read {file}: {error}")
     except BadAcl as error:
-        fail(f"{file}: {error}")
+        output.fail(f"{file}: {error}")
     except BadMessage as error:
-        fail(f"{file}: {error.reason}")
+        output.fail(f"{file}: {error.reason}")

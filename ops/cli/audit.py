@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from duolog_server.ops.cli import output
 from duolog_server.ops.cli.access import asked, calls
-from duolog_server.ops.cli.output import INT_MAX, fail, print_rows, say, wants_json
 from duolog_server.ops.inspection.times import BadTime, iso, time_of
 
 app = typer.Typer(add_completion=False)
@@ -26,24 +26,24 @@ def audit(
     place: Annotated[
         str, typer.Option("--from", help="Start after this place, given by the page before.")
     ] = "",
-    limit: Annotated[int, typer.Option(min=1, max=INT_MAX, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=output.INT_MAX, help="At most so many.")] = 100,
 ) -> None:
     """List what the audit log says, the newest first. The nodes need audit.topic for it."""
     from duolog_server.ops.inspection.auditlog import DECISIONS, AuditSearch, audit_page
 
     if decision and decision not in DECISIONS:
-        fail(f"--decision {decision}: it is not one of {', '.join(DECISIONS)}")
+        output.fail(f"--decision {decision}: it is not one of {', '.join(DECISIONS)}")
     try:
         before_ms = time_of(before) if before else None
     except BadTime as error:
-        fail(f"--before: {error}")
+        output.fail(f"--before: {error}")
     search = AuditSearch(by, action, resource, decision, before_ms, place)
     page = asked(lambda client: audit_page(client, search, limit))
     if not page.kept:
-        fail("the nodes keep no audit log in a topic", "set audit.topic = true on all nodes")
+        output.fail("the nodes keep no audit log in a topic", "set audit.topic = true on all nodes")
     rows = [dataclasses.asdict(row) for row in page.rows]
-    if not wants_json():
+    if not output.wants_json():
         rows = [{**row, "time": iso(int(row["time_ms"]))} for row in rows]
-    print_rows(rows, COLUMNS)
+    output.print_rows(rows, COLUMNS)
     if page.next:
-        say(f"{page.scanned} entries were searched; for older ones: --from {page.next}")
+        output.say(f"{page.scanned} entries were searched; for older ones: --from {page.next}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
-from duolog_server.ops.cli.access import option, options_of
+from duolog_server.ops.cli.access import add_options, option
 from duolog_server.ops.cli.output import USAGE, fail, help_of
 
 if TYPE_CHECKING:
@@ -36,10 +36,8 @@ def _noted(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     return value
 
 
-def _option(flag: str, help_: str) -> Any:
-    variable = f"DUOLOG_{flag.split('/')[0].strip('-').replace('-', '_').upper()}"
-    how = {"envvar": variable, "is_eager": True, "rich_help_panel": PANEL}
-    return option(flag, text=help_, keep=_noted, **how)
+def _option(flag: str, text: str) -> Any:
+    return option(flag, text=text, keep=_noted, is_eager=True, rich_help_panel=PANEL)
 
 
 def _shared(
@@ -81,7 +79,7 @@ class CallsBrokers(TyperCommand):
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
-        self.params.extend(options_of(_shared))
+        add_options(self, _shared)
 
 
 def broker_access(ctx: typer.Context) -> "Access":

@@ -78,13 +78,7 @@ def console(
         fail(str(error), help_of())
     if wrong:
         fail(f"--protobuf {wrong[0]}", help_of())
-    try:
-        both = host == "[::]" and socket.has_dualstack_ipv6()
-        made = socket.create_server(
-            (host.strip("[]"), int(port)), family=_family(host), dualstack_ipv6=both
-        )
-    except OSError as error:
-        fail(f"cannot listen on {listen}: {error.strerror or error}", "--listen HOST:PORT")
+    made = _listening(listen)
     scheme, at = "https" if cert else "http", made.getsockname()[1]
     behind = f", which browsers see at {' and '.join(options.origins)}" if options.origins else ""
     say(f"console of {', '.join(options.endpoints)}: {scheme}://{host}:{at}/{behind}")
@@ -94,5 +88,13 @@ def console(
         run(options, [made])
 
 
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+def _listening(listen: str) -> socket.socket:
+    """A socket that listens on HOST:PORT; it fails the command where that cannot be."""
+    host, _, port = listen.rpartition(":")
+    both = host == "[::]" and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    try:
+        at = host.strip("[]"), int(port)
+        return socket.create_server(at, family=family, dualstack_ipv6=both)
+    except OSError as error:
+        fail(f"cannot listen on {listen}: {error.strerror or error}", "--listen HOST:PORT")

@@ -5,18 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from duolog_server.ops.cli import output
 from duolog_server.ops.cli.access import asked, calls
 from duolog_server.ops.cli.arguments import PLACE, read_place
-from duolog_server.ops.cli.output import (
-    EXIT_ERROR,
-    Yes,
-    confirm,
-    plain,
-    print_json,
-    print_rows,
-    say,
-    wants_json,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -62,15 +53,15 @@ def dead(
     at: Annotated[str, At] = "",
 ) -> None:
     """Show the dead letters of a group: messages whose last attempt failed."""
-    from duolog_server.ops.inspection.deadletters.places import letters_page
+    from duolog_server.ops.inspection.deadletters.letters import letters_page
 
     begin = _read(at) if at else None
 
     page = asked(lambda client: letters_page(client, group, begin, limit), _HINTS)
     columns = ["place", "topic", "message_id", "tags", "attempts", "body"]
-    print_rows(map(_row, page.letters), columns)
+    output.print_rows(map(_row, page.letters), columns)
     if page.next is not None:
-        say(f"there are more, {page.total} in all; the next ones: --at {page.next}")
+        output.say(f"there are more, {page.total} in all; the next ones: --at {page.next}")
 
 
 def export(
@@ -79,7 +70,7 @@ def export(
     at: Annotated[str, At] = "",
 ) -> None:
     """Print dead letters whole, as JSON lines, the oldest of each queue first."""
-    from duolog_server.ops.inspection.deadletters.export import lines, selected
+    from duolog_server.ops.inspection.deadletters.letters import lines, selected
 
     places, begin = list(map(_read, letter or [])), _read(at) if at else None
     last = ""
@@ -92,15 +83,15 @@ def export(
 
     asked(work, _HINTS)
     if last.startswith('{"stopped"'):
-        say("the export is incomplete: its last line says why")
-        raise typer.Exit(EXIT_ERROR)
+        output.say("the export is incomplete: its last line says why")
+        raise typer.Exit(output.EXIT_ERROR)
 
 
 def redeliver(
     group: str,
     limit: Annotated[int, Max] = 100,
     letter: Annotated[list[str] | None, Letter] = None,
-    yes: Annotated[bool, Yes] = False,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Send a group's dead letters to their original topics again: each once, or those named."""
     from duolog_server.ops.inspection.deadletters.redelivery import Bounds, redeliver_at
@@ -108,7 +99,7 @@ def redeliver(
 
     places = list(map(_read, letter or []))
     what = f"{len(places)}" if places else f"up to {limit}"
-    confirm(f"Redeliver {what} dead letters of {group}?", yes)
+    output.confirm(f"Redeliver {what} dead letters of {group}?", yes)
 
     def work(client: "Client") -> "Coroutine[object, None, Redelivery]":
         if places:
@@ -122,18 +113,18 @@ def _show(group: str, done: "Redelivery") -> None:
     refused = [
         {"place": str(one.place), "topic": one.topic, "why": one.why} for one in done.refused
     ]
-    if wants_json():
+    if output.wants_json():
         more = {"refused": refused} if refused else {}
         stopped = {"stopped": done.stopped} if done.stopped else {}
-        print_json({"group": group, "sent_again": done.sent, **more, **stopped})
+        output.print_json({"group": group, "sent_again": done.sent, **more, **stopped})
     else:
-        print(f"group       {plain(group)}\nsent again  {done.sent}")
+        print(f"group       {output.plain(group)}\nsent again  {done.sent}")
         for one in refused:
-            say(f"not sent: {one['place']} to {one['topic'] or '?'}: {one['why']}")
+            output.say(f"not sent: {one['place']} to {one['topic'] or '?'}: {one['why']}")
         if done.stopped:
-            say(f"the rest was not tried: {done.stopped}")
+            output.say(f"the rest was not tried: {done.stopped}")
     if refused or done.stopped:
-        raise typer.Exit(EXIT_ERROR)
+        raise typer.Exit(output.EXIT_ERROR)
 
 
 def add_to(app: typer.Typer) -> None:

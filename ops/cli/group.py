@@ -5,24 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duolog_server.ops.cli import deadletters
+from duolog_server.ops.cli import deadletters, output
 from duolog_server.ops.cli.access import asked, calls
-from duolog_server.ops.cli.output import (
-    INT_MAX,
-    After,
-    Contains,
-    Limit,
-    Yes,
-    confirm,
-    fail,
-    print_facts,
-    print_json,
-    print_rows,
-    say_next,
-    show_findings,
-    told,
-    wants_json,
-)
 
 if TYPE_CHECKING:
     from duolog import Client, GroupDescription, TopicDescription
@@ -32,9 +16,9 @@ app = typer.Typer(no_args_is_help=True)
 
 @calls(app, "list")
 def list_(
-    contains: Annotated[str, Contains] = "",
-    limit: Annotated[int | None, Limit] = None,
-    after: Annotated[str, After] = "",
+    contains: Annotated[str, output.Contains] = "",
+    limit: Annotated[int | None, output.Limit] = None,
+    after: Annotated[str, output.After] = "",
 ) -> None:
     """List groups by name, all of them or a part, with their lag in messages and seconds."""
     page = asked(lambda client: client.admin.groups_page(contains, after=after, limit=limit or 0))
@@ -51,8 +35,8 @@ def list_(
         for group in page.rows
     ]
     columns = ["group", "members", "clients", "topics", "lag_messages", "lag_seconds"]
-    print_rows(rows, columns)
-    say_next(page)
+    output.print_rows(rows, columns)
+    output.say_next(page)
 
 
 @calls(app)
@@ -76,7 +60,7 @@ def show(
         for queue in asked(lambda client: client.admin.group(group)).queues
     ]
     columns = ["topic", "queue_id", "committed", "max_offset", "lag_messages", "lag_seconds"]
-    print_rows(rows, [*columns, "member", "not_polled"])
+    output.print_rows(rows, [*columns, "member", "not_polled"])
 
 
 @calls(app)
@@ -94,14 +78,14 @@ def explain(
     found, dead = asked(ask)
     rows = [_progress(found, topic) for topic in sorted({q.topic for q in found.queues})]
     findings = diagnose_groups([found], dead)
-    if wants_json():
+    if output.wants_json():
         counts = {"members": found.members, "clients": found.clients}
         told_of = [asdict(finding) for finding in findings]
-        print_json({"group": group, **counts, "topics": rows, "findings": told_of})
+        output.print_json({"group": group, **counts, "topics": rows, "findings": told_of})
         return
     print(f"consumers connected: {found.members} of the SDK, {found.clients} of RocketMQ's clients")
-    print_rows(rows, list(rows[0]) if rows else ["topic"], False)
-    show_findings(findings)
+    output.print_rows(rows, list(rows[0]) if rows else ["topic"], False)
+    output.show_findings(findings)
 
 
 def _progress(group: "GroupDescription", topic: str) -> dict[str, object]:
@@ -132,7 +116,7 @@ def set_(
         int | None,
         typer.Option(
             min=0,
-            max=INT_MAX,
+            max=output.INT_MAX,
             help="Retries after the first attempt, before a message becomes a dead letter.",
         ),
     ] = None,
@@ -159,7 +143,7 @@ def set_(
     facts = {"group": found.group, "orderly": found.orderly, "retry_times": found.retry_times}
     if found.lite_topic:
         facts |= {"lite_topic": found.lite_topic, "exclusive": found.lite_exclusive}
-    print_facts(facts)
+    output.print_facts(facts)
 
 
 deadletters.add_to(app)
@@ -172,7 +156,7 @@ def reset(
     to: Annotated[
         str, typer.Option(help="earliest, latest, a time (10m, 2h, ISO, ms), or offset:N.")
     ] = "earliest",
-    yes: Annotated[bool, Yes] = False,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Set the offsets of a group that has no members now."""
     from duolog_server.ops.inspection.resets import BadResumePoint, resume_point_of
@@ -180,8 +164,8 @@ def reset(
     try:
         point = resume_point_of(to)
     except BadResumePoint as error:
-        fail(str(error), "duolog group reset --help")
-    confirm(f"Reset the offsets of {group} in {topic} to {to}?", yes)
+        output.fail(str(error), "duolog group reset --help")
+    output.confirm(f"Reset the offsets of {group} in {topic} to {to}?", yes)
 
     rows = [
         {"topic": found.topic, "queue_id": found.queue_id, "offset": found.offset}
@@ -189,16 +173,16 @@ def reset(
             lambda client: client.admin.reset_group(group, topic, point.at, offset=point.offset)
         )
     ]
-    print_rows(rows, ["topic", "queue_id", "offset"])
+    output.print_rows(rows, ["topic", "queue_id", "offset"])
 
 
 @calls(app)
 def delete(
     group: str,
-    yes: Annotated[bool, Yes] = False,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Delete a group, its offsets and its dead letters."""
-    confirm(f"Delete group {group}, its offsets and its dead letters?", yes)
+    output.confirm(f"Delete group {group}, its offsets and its dead letters?", yes)
 
     asked(lambda client: client.admin.delete_group(group))
-    told({"deleted": group}, f"deleted {group}")
+    output.told({"deleted": group}, f"deleted {group}")

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from duolog_server.ops.cli.access import CONNECTION, shared_options
+from duolog_server.ops.cli.access import CONNECTION, add_options, shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class _Lazy(TyperGroup):
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
-        self.params.extend(shared_options(*CONNECTION))
+        add_options(self, shared, CONNECTION)
 
     def list_commands(self, ctx: object) -> list[str]:
         return list(_NOUNS)

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from duolog_server.ops.cli import output
 from duolog_server.ops.cli.access import asked, calls
 from duolog_server.ops.cli.brokeraccess import CallsBrokers, broker_access, hint_for
 from duolog_server.ops.cli.migrate import CANNOT_FOLLOW, Broker, app
-from duolog_server.ops.cli.output import fail, print_facts, print_rows, say, wants_json
 
 if TYPE_CHECKING:
     from duolog import Client, NodeStatus
@@ -51,7 +51,9 @@ def offsets(
     from duolog_server.compat.remoting.calling import CallRefused
 
     if bool(broker) == (file is not None):
-        fail("give one of --broker and --file", "duolog migrate offsets --help", CANNOT_FOLLOW)
+        output.fail(
+            "give one of --broker and --file", "duolog migrate offsets --help", CANNOT_FOLLOW
+        )
 
     access = broker_access(ctx)
 
@@ -59,7 +61,7 @@ def offsets(
         try:
             old = await _offsets_of(broker, file, access)
         except (CallRefused, OSError) as error:
-            fail(str(error) or type(error).__name__, hint_for(error))
+            output.fail(str(error) or type(error).__name__, hint_for(error))
         group = (await client.admin.node_status()).replication.group
         topics = [row for row in await client.admin.topics() if row.group == group]
         ends = {(row.topic, one.queue_id): one.max_offset for row in topics for one in row.stats}
@@ -79,16 +81,16 @@ def offsets(
         for group, places in sorted(found.moved.items())
         for (topic, _, queue), offset in sorted(places.items())
     ]
-    print_rows(rows, ["group", "topic", "queue", "offset"])
-    if not wants_json():
-        say(f"{len(rows)} offsets {'would be' if dry_run else 'were'} moved forward")
+    output.print_rows(rows, ["group", "topic", "queue", "offset"])
+    if not output.wants_json():
+        output.say(f"{len(rows)} offsets {'would be' if dry_run else 'were'} moved forward")
     if found.beyond:
-        say(
+        output.say(
             f"{found.beyond} offsets are left out: they lie beyond the end of their queues, and "
             "are not those of the log that was moved"
         )
     if refused:
-        fail(f"groups whose offsets were refused: {'; '.join(refused)}")
+        output.fail(f"groups whose offsets were refused: {'; '.join(refused)}")
 
 
 @calls(app, cls=CallsBrokers, timeout=30.0)
@@ -113,15 +115,15 @@ def rollback(
             return there, await client.admin.node_status(), name
         except (CallRefused, OSError) as error:
             usual = "starting the old broker as a slave first"
-            fail(str(error) or type(error).__name__, hint_for(error, usual))
+            output.fail(str(error) or type(error).__name__, hint_for(error, usual))
         finally:
             old.close()
 
     there, here, name = asked(ask)
     if name != here.replication.group:
-        fail(f"{broker} is broker {name!r}, the node is of group {here.replication.group!r}")
+        output.fail(f"{broker} is broker {name!r}, the node is of group {here.replication.group!r}")
     missing = here.max_offset - there.end
-    print_facts(
+    output.print_facts(
         {
             "old_broker": broker,
             "version": there.version,
@@ -133,11 +135,15 @@ def rollback(
         }
     )
     if missing < 0:
-        say("the old broker's log is longer than the node's: the node is not a copy of it")
+        output.say("the old broker's log is longer than the node's: the node is not a copy of it")
     elif missing:
-        say("the old broker does not have the node's whole log: it must follow it first")
+        output.say("the old broker does not have the node's whole log: it must follow it first")
     if missing:
         raise typer.Exit(CANNOT_FOLLOW)
-    if not wants_json():
-        say("the old broker has everything. To go back: stop producers, ask again, stop the node,")
-        say("and start the old broker with brokerId=0, brokerRole=ASYNC_MASTER, brokerPermission=6")
+    if not output.wants_json():
+        output.say(
+            "the old broker has everything. To go back: stop producers, ask again, stop the node,"
+        )
+        output.say(
+            "and start the old broker with brokerId=0, brokerRole=ASYNC_MASTER, brokerPermission=6"
+        )

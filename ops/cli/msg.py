@@ -11,22 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from duolog._columns import split_keys
 
-from duolog_server.ops.cli import waiting
+from duolog_server.ops.cli import output, waiting
 from duolog_server.ops.cli.access import asked, calls
 from duolog_server.ops.cli.arguments import PLACE, read_place
 from duolog_server.ops.cli.msgprinter import Format, Printer, Proto
-from duolog_server.ops.cli.output import (
-    INT_MAX,
-    fail,
-    help_of,
-    print_json,
-    print_rows,
-    say,
-    wants_json,
-    when,
-)
 from duolog_server.ops.inspection.messages import trace as way
-from duolog_server.ops.inspection.messages.tracerecords import TraceRecord
+from duolog_server.ops.inspection.messages.trace import TraceRecord
 
 if TYPE_CHECKING:
     from duolog import Client, FoundMessage, Message, Receipt, TrackedMessage
@@ -75,9 +65,10 @@ def send(
     property_: Annotated[
         list[str] | None, typer.Option("--property", help="Property NAME=VALUE (repeatable).")
     ] = None,
-    queue: Annotated[int | None, typer.Option(max=INT_MAX, help="Queue to send to.")] = None,
+    queue: Annotated[int | None, typer.Option(max=output.INT_MAX, help="Queue to send to.")] = None,
     delay: Annotated[
-        float | None, typer.Option(min=0, max=INT_MAX, help="Deliver after this many seconds.")
+        float | None,
+        typer.Option(min=0, max=output.INT_MAX, help="Deliver after this many seconds."),
     ] = None,
     template: Annotated[str | None, typer.Option(help="Body template: {line} {n} {time}.")] = None,
     count: Annotated[
@@ -95,17 +86,19 @@ def send(
     common["properties"] = _properties(property_ or [])
     common["delay"] = delay
     if queue is not None and queue < 0:
-        fail(f"--queue is {queue}; it must not be negative", f"duolog topic stats {topic}")
+        output.fail(f"--queue is {queue}; it must not be negative", f"duolog topic stats {topic}")
     source: Iterator[str] = iter([body]) if body is not None else _lines(template, count)
 
     try:
         sent = asked(lambda client: _sent(client, topic, source, common, lines_json))
     except KeyError as error:
-        fail(f"template {template!r}: unknown field {error}", "fields: line, n, time")
+        output.fail(f"template {template!r}: unknown field {error}", "fields: line, n, time")
     except _BadTemplate as error:
-        fail(f"template {template!r}: {error}", "for example 'order {n} at {time}'; write { as {{")
-    if not wants_json():
-        say(f"sent {sent} messages to {topic}")
+        output.fail(
+            f"template {template!r}: {error}", "for example 'order {n} at {time}'; write { as {{"
+        )
+    if not output.wants_json():
+        output.say(f"sent {sent} messages to {topic}")
 
 
 async def _sent(
@@ -125,9 +118,9 @@ async def _sent(
             sends = [producer.send(topic, data, **how) for data, how in messages]
             receipts = await asyncio.gather(*sends)
             sent += len(receipts)
-            if wants_json():
+            if output.wants_json():
                 for receipt in receipts:
-                    print_json(receipt_facts(receipt))
+                    output.print_json(receipt_facts(receipt))
     return sent
 
 
@@ -148,7 +141,7 @@ def _properties(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator:
-            fail(f"--property {text!r} is not NAME=VALUE", "duolog msg send --help")
+            output.fail(f"--property {text!r} is not NAME=VALUE", "duolog msg send --help")
         found[name] = value
     return found
 
@@ -159,7 +152,9 @@ def _message(text: str, common: dict[str, Any], lines_json: bool) -> tuple[bytes
     try:
         return _from_json(json.loads(text), common)
     except (ValueError, TypeError) as error:
-        fail(f"line {text[:80]!r} is not a message: {error}", 'a line such as {"body": "hello"}')
+        output.fail(
+            f"line {text[:80]!r} is not a message: {error}", 'a line such as {"body": "hello"}'
+        )
 
 
 def _from_json(fields: object, common: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
@@ -174,8 +169,8 @@ def _from_json(fields: object, common: dict[str, Any]) -> tuple[bytes, dict[str,
         if not isinstance(value, kinds) or isinstance(value, bool):
             raise ValueError(f'"{name}" must be {wanted}')
         how[name] = split_keys(value) if name == "keys" and isinstance(value, str) else value
-    if how["queue_id"] is not None and not 0 <= how["queue_id"] <= INT_MAX:
-        raise ValueError(f'"queue_id" must be 0 to {INT_MAX}')
+    if how["queue_id"] is not None and not 0 <= how["queue_id"] <= output.INT_MAX:
+        raise ValueError(f'"queue_id" must be 0 to {output.INT_MAX}')
     texts = [*how["properties"], *how["properties"].values(), *how["keys"]]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("keys and properties must be strings")
@@ -209,8 +204,8 @@ def get(
 ) -> None:
     """Consume up to --max messages as a group, and commit them."""
     if max_ < 1:
-        fail(f"--max is {max_}; it must be at least 1", "duolog msg get --help")
-    printer = Printer(wants_json(), template, proto)
+        output.fail(f"--max is {max_}; it must be at least 1", "duolog msg get --help")
+    printer = Printer(output.wants_json(), template, proto)
 
     async def work(client: "Client") -> int:
         shown = 0
@@ -221,8 +216,8 @@ def get(
         return shown
 
     shown = asked(work)
-    if shown < max_ and not wants_json():
-        say(f"{shown} messages; no more arrived within {wait:g} s")
+    if shown < max_ and not output.wants_json():
+        output.say(f"{shown} messages; no more arrived within {wait:g} s")
 
 
 @calls(app)
@@ -235,20 +230,22 @@ def find(
     until: Annotated[str | None, typer.Option(help="End time: as --since.")] = None,
     max_: Annotated[
         int,
-        typer.Option("--max", min=1, max=INT_MAX, help="Maximum number of messages (64 by key)."),
+        typer.Option(
+            "--max", min=1, max=output.INT_MAX, help="Maximum number of messages (64 by key)."
+        ),
     ] = 32,
     template: Annotated[str | None, Format] = None,
     proto: Annotated[str, Proto] = "",
 ) -> None:
     """Find messages by key, unique key, id, or time (--since alone)."""
     if not (key or unique_key or id_ or since):
-        fail(
+        output.fail(
             "give one of --key, --unique-key, --id or --since",
             "duolog msg find TOPIC --key KEY | --unique-key K | --id ID | --since 10m",
         )
-    printer = Printer(wants_json(), template, proto)
-    begin = when(since) if since else 0
-    end = when(until) if until else 0
+    printer = Printer(output.wants_json(), template, proto)
+    begin = output.when(since) if since else 0
+    end = output.when(until) if until else 0
 
     from duolog_server.ops.inspection.messages.finding import by_time
 
@@ -268,8 +265,8 @@ def find(
     found = asked(work)
     for message in found:
         printer.message(message)
-    if not found and not wants_json():
-        say("nothing found")
+    if not found and not output.wants_json():
+        output.say("nothing found")
 
 
 @calls(app)
@@ -280,7 +277,9 @@ def track(
 ) -> None:
     """Trace messages: sent, delayed, stored, and what every consumer group did."""
     if not (key or unique_key):
-        fail("give --key or --unique-key", "duolog msg track TOPIC --key KEY | --unique-key K")
+        output.fail(
+            "give --key or --unique-key", "duolog msg track TOPIC --key KEY | --unique-key K"
+        )
 
     from duolog_server.ops.inspection.messages.finding import client_records
 
@@ -289,10 +288,10 @@ def track(
         return [(one, await client_records(client, one.unique_key)) for one in messages]
 
     found = asked(work)
-    if wants_json():
-        print_json([way.as_json(*one) for one in found])
+    if output.wants_json():
+        output.print_json([way.as_json(*one) for one in found])
         return
-    print_rows([row for one in found for row in way.rows(*one)], way.COLUMNS, False)
+    output.print_rows([row for one in found for row in way.rows(*one)], way.COLUMNS, False)
 
 
 waiting.add_to(app)
@@ -316,12 +315,12 @@ def tail(
     proto: Annotated[str, Proto] = "",
 ) -> None:
     """Show messages of all queues as they arrive, without a group."""
-    printer = Printer(wants_json(), template, proto)
+    printer = Printer(output.wants_json(), template, proto)
     from duolog import Start
 
     if since and from_:
-        fail("give --since or --from, not both", help_of())
-    begin = when(since) if since else Start.LATEST
+        output.fail("give --since or --from, not both", output.help_of())
+    begin = output.when(since) if since else Start.LATEST
     place = read_place(from_, "duolog group show GROUP --json") if from_ else None
 
     async def follow(client: "Client", queue_id: int, shown: list[int]) -> None:

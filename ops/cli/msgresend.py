@@ -4,29 +4,24 @@ from typing import Annotated
 
 import typer
 
+from duolog_server.ops.cli import output
 from duolog_server.ops.cli.access import asked, calls
 from duolog_server.ops.cli.msg import app, receipt_facts
-from duolog_server.ops.cli.output import (
-    INT_MAX,
-    LONG_MAX,
-    fail,
-    print_json,
-    say,
-    wants_json,
-)
 from duolog_server.ops.inspection.messages.trace import place_text
 
 
 @calls(app)
 def resend(
     topic: str,
-    queue: Annotated[int, typer.Argument(min=0, max=INT_MAX, help="Queue of the message.")],
-    offset: Annotated[int, typer.Argument(min=0, max=LONG_MAX, help="Its queue offset.")],
+    queue: Annotated[int, typer.Argument(min=0, max=output.INT_MAX, help="Queue of the message.")],
+    offset: Annotated[int, typer.Argument(min=0, max=output.LONG_MAX, help="Its queue offset.")],
     to_queue: Annotated[
-        int | None, typer.Option(min=0, max=INT_MAX, help="Queue to send to; default: its own.")
+        int | None,
+        typer.Option(min=0, max=output.INT_MAX, help="Queue to send to; default: its own."),
     ] = None,
     delay: Annotated[
-        float | None, typer.Option(min=0, max=INT_MAX, help="Deliver after this many seconds.")
+        float | None,
+        typer.Option(min=0, max=output.INT_MAX, help="Deliver after this many seconds."),
     ] = None,
     replica_group: Annotated[
         str | None, typer.Option(help="Replica group of the message, of several.")
@@ -49,7 +44,7 @@ def resend(
     )
 
     if not is_users(topic):
-        fail(NOT_SENT_AGAIN.format(topic=topic), "duolog group redeliver GROUP")
+        output.fail(NOT_SENT_AGAIN.format(topic=topic), "duolog group redeliver GROUP")
 
     async def work(client: Client) -> Receipt:
         draft = copy_of(await message_at(client, topic, queue, offset, replica_group))
@@ -57,8 +52,10 @@ def resend(
         return await send(client, replace(draft, queue_id=to, delay_seconds=delay))
 
     receipt = asked(work)
-    if wants_json():
-        print_json(receipt_facts(receipt))
+    if output.wants_json():
+        output.print_json(receipt_facts(receipt))
         return
     place = place_text(receipt.topic, receipt.queue_id, receipt.queue_offset)
-    say(f"stored as {place if not delay else 'a delayed message'}; unique key {receipt.unique_key}")
+    output.say(
+        f"stored as {place if not delay else 'a delayed message'}; unique key {receipt.unique_key}"
+    )

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from duolog_server.ops.cli import output
 from duolog_server.ops.cli.access import caller, calls, connection_settings, prints
-from duolog_server.ops.cli.output import (
-    fail,
-    print_facts,
-    print_json,
-    print_rows,
-    say,
-    wants_json,
-)
 from duolog_server.ops.cli.store import Entries, Slots, index_options
 
 if TYPE_CHECKING:
@@ -56,20 +49,20 @@ def run_job(
     try:
         check()
     except refused as error:
-        fail(str(error), f"duolog pipeline {name} --help")
+        output.fail(str(error), f"duolog pipeline {name} --help")
     try:
         spark = spark_session(name, master, topics=topics)
     except BadJob as error:
-        fail(str(error), "duolog pipeline --help")
+        output.fail(str(error), "duolog pipeline --help")
     try:
         return work(spark)
     except refused as error:
-        fail(str(error), f"duolog pipeline {name} --help")
+        output.fail(str(error), f"duolog pipeline {name} --help")
     except Exception as error:
         kind = type(error).__module__
         if not kind.startswith(("pyspark", "py4j")):
             raise
-        fail(reason_of(error), f"duolog pipeline {name} --help")
+        output.fail(reason_of(error), f"duolog pipeline {name} --help")
     finally:
         end_session(spark)
 
@@ -114,27 +107,29 @@ def audit(
     )
     for one in (found, other):
         if one is not None and one.held:
-            say(f"{one.directory} is open in a running node: it is read as it is, not changed")
+            output.say(
+                f"{one.directory} is open in a running node: it is read as it is, not changed"
+            )
         if one is not None and one.copied:
-            say(
+            output.say(
                 f"{one.directory} was copied while a node wrote to it: what its log lacks at "
                 "the end is not lost, the original has it"
             )
     problems = [*found.problems, *(other.problems if other is not None else [])]
     facts = {k: v for k, v in found.to_json().items() if k != "problems"}
-    if wants_json():
+    if output.wants_json():
         compared = {"difference": asdict(difference) if difference else None} if other else {}
-        print_json({**facts, "problems": [asdict(p) for p in problems], **compared})
+        output.print_json({**facts, "problems": [asdict(p) for p in problems], **compared})
     else:
-        print_facts(facts, False)
+        output.print_facts(facts, False)
         if problems:
-            print_rows([asdict(p) for p in problems], PROBLEM_COLUMNS, False)
+            output.print_rows([asdict(p) for p in problems], PROBLEM_COLUMNS, False)
         if difference is not None:
-            say(f"the replicas differ from offset {difference.offset:,}:")
-            print_facts({f"here {k}": v for k, v in difference.record.items()}, False)
-            print_facts({f"there {k}": v for k, v in difference.other.items()}, False)
+            output.say(f"the replicas differ from offset {difference.offset:,}:")
+            output.print_facts({f"here {k}": v for k, v in difference.record.items()}, False)
+            output.print_facts({f"there {k}": v for k, v in difference.other.items()}, False)
         elif other is not None:
-            say("the replicas do not differ")
+            output.say("the replicas do not differ")
     if problems or difference is not None:
         raise typer.Exit(2)
 
@@ -159,7 +154,7 @@ def rebuild(
         lambda: segments_of(directory),
         topics=False,
     )
-    print_facts(asdict(made))
+    output.print_facts(asdict(made))
 
 
 @prints(app)
@@ -177,7 +172,7 @@ def tier(
     from duolog_server.pipeline.tier import tier as work
 
     if compression not in ("zstd", "snappy", "gzip", "none"):
-        fail(
+        output.fail(
             f"--compression {compression!r}: must be zstd, snappy, gzip or none",
             "duolog pipeline tier",
         )
@@ -189,7 +184,7 @@ def tier(
         topics=False,
     )
     columns = ("segment", "rows", "files", "bytes", "before")
-    print_rows([asdict(one) for one in made], columns)
+    output.print_rows([asdict(one) for one in made], columns)
 
 
 @calls(app, timeout=None)
@@ -239,7 +234,7 @@ def replay(
         made = run_job(
             "replay", master, lambda spark: work(spark, what, progress), lambda: check(what)
         )
-    print_facts({**asdict(made), "seconds": round(made.seconds, 3)})
+    output.print_facts({**asdict(made), "seconds": round(made.seconds, 3)})
 
 
 @calls(app, timeout=None)
@@ -259,9 +254,9 @@ def report(
     made = run_job(
         "report", master, lambda spark: work(spark, source, out), lambda: check(source, out)
     )
-    if wants_json():
-        print_json(asdict(made))
+    if output.wants_json():
+        output.print_json(asdict(made))
         return
     columns = ("topic", "messages", "bytes", "largest", "delay_p50_ms", "delay_p99_ms")
-    print_rows(made.topics, columns, False)
-    say(f"{made.page}")
+    output.print_rows(made.topics, columns, False)
+    output.say(f"{made.page}")

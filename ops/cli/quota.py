@@ -4,17 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from duolog_server.ops.cli import output
 from duolog_server.ops.cli.access import asked, calls
-from duolog_server.ops.cli.output import (
-    Yes,
-    confirm,
-    fail,
-    help_of,
-    print_facts,
-    print_rows,
-    say,
-    shortened,
-)
 
 if TYPE_CHECKING:
     from duolog import Quota
@@ -40,7 +31,7 @@ def amount(text: str) -> int:
     unit = word[len(digits) :]
     if not digits.isdecimal() or len(digits) > DIGITS_MAX or (unit and unit not in UNITS):
         raise typer.BadParameter(
-            f"{shortened(text)!r} is not a number such as 5000, 5k or 10Mi, nor `none`"
+            f"{output.shortened(text)!r} is not a number such as 5000, 5k or 10Mi, nor `none`"
         )
     return int(digits) * UNITS.get(unit, 1)
 
@@ -57,7 +48,7 @@ def _row(quota: "Quota") -> dict[str, object]:
 @calls(app, "list")
 def list_() -> None:
     """List all quotas."""
-    print_rows(
+    output.print_rows(
         map(_row, asked(lambda client: client.admin.quotas())),
         ["subject", *LIMITS, "burst_ms"],
     )
@@ -94,18 +85,18 @@ def set_(
     }
     limits = {name: value for name, value in named.items() if value is not None}
     if not limits:
-        fail("no limit is named", help_of())
+        output.fail("no limit is named", output.help_of())
 
-    print_facts(_row(asked(lambda client: client.admin.put_quota(subject, **limits))))
+    output.print_facts(_row(asked(lambda client: client.admin.put_quota(subject, **limits))))
 
 
 @calls(app, json=False)
 def delete(
     subject: Annotated[str, Subject],
-    yes: Annotated[bool, Yes] = False,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Take all limits from a subject."""
-    confirm(f"Delete the quota of {subject}?", yes)
+    output.confirm(f"Delete the quota of {subject}?", yes)
 
     asked(lambda client: client.admin.delete_quota(subject))
-    say(f"deleted the quota of {subject}")
+    output.say(f"deleted the quota of {subject}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from duolog_server.ops.cli import output
 from duolog_server.ops.cli.access import (
     asked,
     asked_password,
@@ -13,19 +14,6 @@ from duolog_server.ops.cli.access import (
     calls,
     connection_settings,
     read_password,
-)
-from duolog_server.ops.cli.output import (
-    After,
-    Contains,
-    Limit,
-    Yes,
-    confirm,
-    fail,
-    help_of,
-    print_facts,
-    print_rows,
-    say,
-    say_next,
 )
 from duolog_server.ops.inspection.times import iso
 
@@ -66,14 +54,14 @@ def _new_password(file: str) -> str:
 
 @calls(app, "list")
 def list_(
-    contains: Annotated[str, Contains] = "",
-    limit: Annotated[int | None, Limit] = None,
-    after: Annotated[str, After] = "",
+    contains: Annotated[str, output.Contains] = "",
+    limit: Annotated[int | None, output.Limit] = None,
+    after: Annotated[str, output.After] = "",
 ) -> None:
     """List users by name: all of them, or a part."""
     page = asked(lambda client: client.access.users_page(contains, after=after, limit=limit or 0))
-    print_rows(map(_row, page.rows), ["user", "type", "status", "signs", "recovered"])
-    say_next(page)
+    output.print_rows(map(_row, page.rows), ["user", "type", "status", "signs", "recovered"])
+    output.say_next(page)
 
 
 @calls(app)
@@ -81,8 +69,8 @@ def whoami() -> None:
     """Show which user you are."""
     user = asked(lambda client: client.access.who_am_i())
     if not user.name:
-        say("the node has no users: anybody may do anything (access.key_file is not set)")
-    print_facts(_row(user))
+        output.say("the node has no users: anybody may do anything (access.key_file is not set)")
+    output.print_facts(_row(user))
 
 
 @calls(app)
@@ -98,7 +86,7 @@ def create(
     made = asked(
         lambda client: client.access.create_user(name, password, is_super=is_super, signs=signs)
     )
-    print_facts(_row(made))
+    output.print_facts(_row(made))
 
 
 @calls(app)
@@ -119,7 +107,7 @@ def alter(
     """Alter a user; what is not named stays as it is."""
     wants = password or bool(new_password_file)
     if signs and not wants:
-        fail("--signs needs the password once more: add --password or --new-password-file")
+        output.fail("--signs needs the password once more: add --password or --new-password-file")
     new = _new_password(new_password_file) if wants else None
 
     made = asked(
@@ -127,19 +115,19 @@ def alter(
             name, password=new, signs=signs, is_super=is_super, disabled=disabled
         )
     )
-    print_facts(_row(made))
+    output.print_facts(_row(made))
 
 
 @calls(app, json=False)
 def delete(
     name: str,
-    yes: Annotated[bool, Yes] = False,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Delete a user and its rights."""
-    confirm(f"Delete user {name} and its rights?", yes)
+    output.confirm(f"Delete user {name} and its rights?", yes)
 
     asked(lambda client: client.access.delete_user(name))
-    say(f"deleted {name}")
+    output.say(f"deleted {name}")
 
 
 @calls(app, json=False)
@@ -169,9 +157,9 @@ def recover(
     try:
         claims = Claims(read_key(key_file), name, password)
     except BadKeyFile as error:
-        fail(str(error))
+        output.fail(str(error))
     except BadMessage as error:
-        fail(error.reason, help_of())
+        output.fail(error.reason, output.help_of())
 
     nodes, seconds = parse_endpoints(connection_settings().endpoints), call_seconds()
 
@@ -187,7 +175,7 @@ def recover(
         }
         for one in asked(ask, {"Unauthenticated": "--key-file FILE, with the key of the nodes"})
     ]
-    print_rows(rows, ["user", "group", "node", "result"])
+    output.print_rows(rows, ["user", "group", "node", "result"])
 
 
 @app.command()
@@ -200,7 +188,7 @@ def key(file: Path) -> None:
         with os.fdopen(opened, "w", encoding="ascii") as out:
             out.write(new_key())
     except FileExistsError:
-        fail(f"{file} exists: another key would make the secrets of all users useless")
+        output.fail(f"{file} exists: another key would make the secrets of all users useless")
     except OSError as error:
-        fail(f"cannot write {file}: {error.strerror}")
-    say(f"wrote {file}")
+        output.fail(f"cannot write {file}: {error.strerror}")
+    output.say(f"wrote {file}")

@@ -5,18 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from duolog_server.ops.cli import output
 from duolog_server.ops.cli.access import asked, calls
 from duolog_server.ops.cli.arguments import PLACE, read_place
-from duolog_server.ops.cli.output import (
-    Yes,
-    confirm,
-    fail,
-    print_json,
-    print_rows,
-    say,
-    told,
-    wants_json,
-)
 from duolog_server.ops.inspection.times import iso
 
 if TYPE_CHECKING:
@@ -55,21 +46,21 @@ def _show(
     summary: str = "",
 ) -> None:
     """Print a page. summary: of all that wait, for people."""
-    if wants_json():
-        print_json({"waiting": page.waiting, "messages": rows, "next": page.next})
+    if output.wants_json():
+        output.print_json({"waiting": page.waiting, "messages": rows, "next": page.next})
         return
-    print_rows(rows, columns, False)
+    output.print_rows(rows, columns, False)
     if summary:
-        say(summary)
+        output.say(summary)
     if page.next:
-        say(f"there are more; the next ones: --after {shlex.quote(page.next)}")
+        output.say(f"there are more; the next ones: --after {shlex.quote(page.next)}")
 
 
 def _read(text: str, what: str, hint: str) -> "Place":
     """A place in the queue that all of them lie in. It fails the command for any other one."""
     found = read_place(text, hint)
     if found.queue_id != QUEUE:
-        fail(f"{text} is not the place of {what}: they all lie in queue {QUEUE}", hint)
+        output.fail(f"{text} is not the place of {what}: they all lie in queue {QUEUE}", hint)
     return found
 
 
@@ -91,18 +82,18 @@ def recall(
     topic: str,
     place: Annotated[str, Where],
     unique_key: str,
-    yes: Annotated[bool, Yes] = False,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Take back a message that waits for a time: it is never delivered."""
     found = _read(place, "a message that waits for a time", "duolog msg delayed")
-    confirm(f"Recall message {unique_key} of {topic}?", yes)
+    output.confirm(f"Recall message {unique_key} of {topic}?", yes)
 
     group = found.replica_group
     asked(
         lambda client: client.admin.recall_delayed(topic, found.offset, unique_key, group=group),
         _GONE,
     )
-    told({"recalled": unique_key}, f"recalled {unique_key}")
+    output.told({"recalled": unique_key}, f"recalled {unique_key}")
 
 
 def half(
@@ -140,15 +131,15 @@ def decide(
     commit: Annotated[
         bool | None, typer.Option("--commit/--rollback", help="The decision, which is final.")
     ] = None,
-    yes: Annotated[bool, Yes] = False,
+    yes: Annotated[bool, output.Yes] = False,
 ) -> None:
     """Commit a half message or roll it back, in the place of its producer."""
     if commit is None:
-        fail("pass --commit or --rollback", "duolog msg decide --help")
+        output.fail("pass --commit or --rollback", "duolog msg decide --help")
     found = _read(place, "a half message", "duolog msg half")
     decided = "committed" if commit else "rolled back"
     what = "Commit" if commit else "Roll back"
-    confirm(f"{what} half message {place} of {producer_group}?", yes)
+    output.confirm(f"{what} half message {place} of {producer_group}?", yes)
 
     decision, group = commit, found.replica_group
     asked(
@@ -157,7 +148,7 @@ def decide(
         ),
         {"NoSuchMessage": "duolog msg half"},
     )
-    told({"place": place, "committed": commit}, f"{decided}: {place}")
+    output.told({"place": place, "committed": commit}, f"{decided}: {place}")
 
 
 def add_to(app: typer.Typer) -> None:

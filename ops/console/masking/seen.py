@@ -22,7 +22,7 @@ from duolog_server.ops.inspection.messages.protobodies import (
     as_json,
 )
 from duolog_server.ops.inspection.messages.sending import is_users
-from duolog_server.ops.inspection.searching.matching import SEARCHED, Needle
+from duolog_server.ops.inspection.searching.terms import SEARCHED, Needle
 
 BODY_BYTES = 64 << 10  # of a body that a page shows
 JSON_CHARACTERS = 4 * BODY_BYTES  # of a body that is set out over lines

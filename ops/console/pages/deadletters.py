@@ -29,13 +29,16 @@ from duolog_server.ops.console.view.visits import (
     confirmed,
     whole_number,
 )
-from duolog_server.ops.inspection.deadletters.export import as_json, lines, selected, stopped
-from duolog_server.ops.inspection.deadletters.places import (
+from duolog_server.ops.inspection.deadletters.letters import (
     PAGE_BYTES,
+    as_json,
     letters_at,
     letters_behind,
     letters_page,
+    lines,
+    selected,
     spans_of,
+    stopped,
 )
 from duolog_server.ops.inspection.deadletters.redelivery import (
     MARK,

@@ -19,9 +19,8 @@ from duolog_server.ops.console.view.formatting import command, counted, duration
 from duolog_server.ops.console.view.inputs import queue_place, time_ms
 from duolog_server.ops.console.view.visits import Action, Done, Question, Shown, Visit
 from duolog_server.ops.inspection.messages.finding import by_time
-from duolog_server.ops.inspection.searching.matching import Needle
 from duolog_server.ops.inspection.searching.search import Search
-from duolog_server.ops.inspection.searching.terms import SECONDS, End, Progress, Terms
+from duolog_server.ops.inspection.searching.terms import SECONDS, End, Needle, Progress, Terms
 
 KEY, UNIQUE_KEY, MESSAGE_ID, OFFSET, TIME = "key", "unique_key", "id", "offset", "time"
 TEXT, SQL = "text", "sql"
