@@ -9,11 +9,10 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from duolog_server.node.net.fair_reads import FairReads
 from duolog_server.node.net.receive_budget import Pace, ReceiveBudget
 
+TURN_SECONDS = 0.0005  # of one connection's frames; then others have their turn
 ROOM, ANSWERS, TURN = "room", "answers", "turn"  # what reading waits for, among others
-AT_ONCE_BYTES = 512  # a request or two, which wait for no turn
 
 
 class ConnectionProtocol(asyncio.BufferedProtocol):
@@ -23,14 +22,11 @@ class ConnectionProtocol(asyncio.BufferedProtocol):
         pace: how fast the client sends.
     """
 
-    def __init__(
-        self, arriving: ReceiveBudget, turns: FairReads, joined: Callable[[Any, bool], bool]
-    ) -> None:
-        """arriving: the room for long frames that have not arrived whole. turns: the port's.
-        joined: called at its beginning (which it may refuse) and its end.
+    def __init__(self, arriving: ReceiveBudget, joined: Callable[[Any, bool], bool]) -> None:
+        """arriving: the room for long frames that have not arrived whole. joined: called at its
+        beginning (which it may refuse) and its end.
         """
         self.pace = Pace()
-        self._turns = turns
         self._arriving = arriving
         self._joined = joined
         self._transport: asyncio.Transport | None = None
@@ -89,31 +85,20 @@ class ConnectionProtocol(asyncio.BufferedProtocol):
         self._held.add(reason)
 
     def _release(self, reason: object) -> None:
-        """It is over: what is here already is read in turn, as it may be over for many at once."""
+        """It is over: what is here already is read."""
         if reason not in self._held:
             return
         self._held.discard(reason)
         if not self._held and not self._lost:
-            self._read_in_turn()
+            self._read()
             transport = self._transport
             if not self._held and transport is not None and not transport.is_closing():
                 transport.resume_reading()
 
-    def _read_in_turn(self, arrived: int | None = None) -> None:
-        """Handle what is here now, or in a later turn of the event loop. arrived: bytes, just now;
-        so few are handled in the time that it takes to wait.
-        """
-        is_short = arrived is not None and arrived <= AT_ONCE_BYTES
-        if self._held or is_short or self._turns.has_time:
-            self._read()
-        else:
-            self._hold(TURN)
-            self._turns.begin(self._go_on)
-
     def _give_turn(self) -> None:
         """Continue in a later turn of the event loop, after others."""
         self._hold(TURN)
-        self._turns.go_on(self._go_on)
+        asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
         """It is this connection's turn, unless the client has broken it off: while nothing is read,

@@ -24,10 +24,9 @@ from duolog_server.compat.remoting.codec.codes import ResponseCode
 from duolog_server.compat.remoting.codec.command import BadFrame, Command
 from duolog_server.compat.remoting.codec.frames import SHORT_BYTES, FrameReader
 from duolog_server.compat.remoting.port.dispatcher import Begun, Dispatcher, tried
-from duolog_server.node.net import fair_reads as readingturns
+from duolog_server.node.net import connection_protocol
 from duolog_server.node.net.connection_protocol import ConnectionProtocol
 from duolog_server.node.net.connections import host_of
-from duolog_server.node.net.fair_reads import FairReads
 from duolog_server.node.net.receive_budget import ReceiveBudget
 from duolog_server.node.runtime.tls import common_name
 from duolog_server.store.record import Host
@@ -51,8 +50,8 @@ class Terms:
     """Terms of every connection.
 
     begin: begins a task for a request. calls_max: requests of one connection that wait. arriving:
-    the room for long frames that have not arrived whole. turns: of reading. busy_poll: of the loop,
-    for the request that follows an answer. arrivals: where bytes of all connections arrive; each
+    the room for long frames that have not arrived whole. busy_poll: of the loop, for the request
+    that follows an answer. arrivals: where bytes of all connections arrive; each
     takes them out at once, so that one that is silent has no memory.
     """
 
@@ -61,7 +60,6 @@ class Terms:
     frame_bytes_max: int
     calls_max: int
     arriving: ReceiveBudget
-    turns: FairReads = field(default_factory=FairReads)
     busy_poll: BusyPoll = field(default_factory=lambda: BusyPoll(0.0))
     arrivals: memoryview = field(default_factory=_arrivals)
 
@@ -71,7 +69,7 @@ class Connection(ConnectionProtocol):
 
     def __init__(self, terms: Terms, joined: Callable[["Connection", bool], bool]) -> None:
         """joined: called at its beginning (which it may refuse) and its end."""
-        super().__init__(terms.arriving, terms.turns, joined)
+        super().__init__(terms.arriving, joined)
         self._terms = terms
         self._reader = FrameReader(terms.frame_bytes_max, frame_memory)
         self.host = Host("0.0.0.0", 0)
@@ -156,7 +154,7 @@ class Connection(ConnectionProtocol):
         self.pace.arrived += size
         self._terms.busy_poll.came()
         self._answered = None
-        self._read_in_turn(size)
+        self._read()
         code, is_small = self._answered, size <= ALONE_BYTES and not self._held
         if code is not None and is_small and self._terms.desk.repeats(code):
             self._terms.busy_poll.expect()
@@ -179,10 +177,8 @@ class Connection(ConnectionProtocol):
 
     def _read_some(self) -> None:
         """Read frames as far as a turn allows. Raises BadFrame."""
-        reader, held, calls, desk = self._reader, self._held, self._calls, self._terms.desk
-        left, before, turns = REQUESTS_AT_ONCE, len(calls), self._turns
-        began = perf_counter()
-        until = began + readingturns.SECONDS
+        reader, held, desk, left = self._reader, self._held, self._terms.desk, REQUESTS_AT_ONCE
+        until = perf_counter() + connection_protocol.TURN_SECONDS
         repeated: list[Command] = []
         try:
             while not (held or self._lost) and (command := reader.next()) is not None:
@@ -194,14 +190,10 @@ class Connection(ConnectionProtocol):
                     self._serve_each(repeated)
                     self._serve(command)
                 left -= 1
-                if not reader.held_bytes:
-                    continue
-                begins = len(calls) > before and not turns.has_calls
-                if begins or not left or perf_counter() >= until:
+                if reader.held_bytes and (not left or perf_counter() >= until):
                     self._give_turn()
         finally:
             self._serve_each(repeated)
-            turns.took(perf_counter() - began)
 
     def _refuse(self, reason: str) -> None:
         """Close the connection for an invalid frame, and cancel what waits on it."""
@@ -246,7 +238,6 @@ class Connection(ConnectionProtocol):
         else:
             task = self._terms.begin(self._wait(request.bare(), begun))
             self._calls[task] = self._terms.desk.holds(request)
-            self._turns.began()
             task.add_done_callback(self._calls.pop)
             close = begun.close  # of a task that is cancelled before it begins
             task.add_done_callback(lambda _: close())

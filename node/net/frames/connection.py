@@ -24,9 +24,8 @@ from duolog.wire import duolog_pb2 as wire
 from google.protobuf.message import DecodeError
 
 from duolog_server.node.appending import Appending, Outcome
-from duolog_server.node.net import fair_reads as readingturns
+from duolog_server.node.net import connection_protocol
 from duolog_server.node.net.connection_protocol import ANSWERS, ConnectionProtocol
-from duolog_server.node.net.fair_reads import FairReads
 from duolog_server.node.net.frames.authenticator import Authenticator
 from duolog_server.node.net.frames.call import Call, Trailing
 from duolog_server.node.net.methods import Handler
@@ -52,9 +51,9 @@ class Terms:
 
     door: who may begin, and where their appends go. answered: called when a reply that waited for
     nothing is on its way. begin: begins a task for a call. appends_max: unanswered ones. calls_max:
-    other open calls. arriving: the room for long frames that have not arrived whole.
-    busy_poll: of the loop, for the request that follows an answer. turns: of reading. context: of
-    the timers and callbacks of calls, of which each would have a copy of its call's.
+    other open calls. arriving: the room for long frames that have not arrived whole. busy_poll: of
+    the loop, for the request that follows an answer. context: of the timers and callbacks of calls,
+    of which each would have a copy of its call's.
     """
 
     door: Authenticator
@@ -66,7 +65,6 @@ class Terms:
     calls_max: int
     arriving: ReceiveBudget
     busy_poll: BusyPoll
-    turns: FairReads = field(default_factory=FairReads)
     context: Context = field(default_factory=Context)
 
 
@@ -84,7 +82,7 @@ class Connection(ConnectionProtocol):
 
     def __init__(self, terms: Terms, joined: Callable[["Connection", bool], bool]) -> None:
         """joined: called at its beginning (which it may refuse) and its end."""
-        super().__init__(terms.arriving, terms.turns, joined)
+        super().__init__(terms.arriving, joined)
         self._terms = terms
         self._reader = FrameReader(frames.GREETING_BYTES, STRANGER_BYTES)
         self.peer = ""
@@ -146,13 +144,12 @@ class Connection(ConnectionProtocol):
         self._silent = 0
         self.pace.arrived += nbytes
         self._reader.received(nbytes)
-        self._read_in_turn(nbytes)
+        self._read()
 
     def _read(self) -> None:
         """Handle what has arrived whole, unless something is waited for."""
-        reader, held, turns = self._reader, self._held, self._turns
-        others, before, began = 0, len(self._calls), perf_counter()
-        until = began + readingturns.SECONDS
+        reader, held, others = self._reader, self._held, 0
+        until = perf_counter() + connection_protocol.TURN_SECONDS
         try:
             while not held:
                 found = reader.next()
@@ -163,17 +160,13 @@ class Connection(ConnectionProtocol):
                     continue
                 self._handle(found)
                 others += 1
-                if not reader.in_the_middle:
-                    continue
-                begins = len(self._calls) > before and not turns.has_calls
-                if begins or others == FRAMES_AT_ONCE or perf_counter() >= until:
+                is_over = others == FRAMES_AT_ONCE or perf_counter() >= until
+                if is_over and reader.in_the_middle:
                     self._give_turn()
         except FrameError as problem:
             self._refuse(str(problem))
         else:
             self._see_long(reader.whole)
-        finally:
-            turns.took(perf_counter() - began)
 
     def _refuse(self, reason: str) -> None:
         """What came is no frame of ours: say so, and end the connection."""
@@ -337,7 +330,6 @@ class Connection(ConnectionProtocol):
             )
         self._calls[number] = call
         call.task = self._terms.begin(call.run())
-        self._turns.began()
         # Not in the task: one that is cancelled before its first step never runs.
         call.task.add_done_callback(call.over, context=self._terms.context)
 

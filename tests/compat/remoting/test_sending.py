@@ -13,7 +13,7 @@ from duolog_server.compat.remoting.codec.codes import RequestCode, ResponseCode
 from duolog_server.compat.remoting.codec.command import Command, Serialization
 from duolog_server.demo.ports import free_endpoint
 from duolog_server.node.engine.log import Outcome
-from duolog_server.node.net import fair_reads as readingturns
+from duolog_server.node.net import connection_protocol
 from duolog_server.node.service.sends import Placed
 from duolog_server.serve.server import Node
 from duolog_server.store.messagestore import PutResult, Singles, SinglesResult
@@ -305,7 +305,7 @@ async def test_messages_that_come_at_once_are_stored_at_once_and_answered_each(
     node: Node, remoting: Remoting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert node.broker is not None
-    monkeypatch.setattr(readingturns, "SECONDS", inf)  # however slow the machine is
+    monkeypatch.setattr(connection_protocol, "TURN_SECONDS", inf)  # however slow the machine is
     log = node.broker.log
     stored_at_once: list[int] = []
     put_singles = log.put_singles

@@ -19,10 +19,8 @@ from duolog_server.compat.remoting.codec.frames import FRAME_BYTES_MAX, SHORT_BY
 from duolog_server.compat.remoting.port import connection as module
 from duolog_server.compat.remoting.port.connection import Connection, Terms
 from duolog_server.compat.remoting.port.dispatcher import Begun, Peer, tried
-from duolog_server.node.net import fair_reads as readingturns
+from duolog_server.node.net import connection_protocol
 from duolog_server.node.net import receive_budget as arriving
-from duolog_server.node.net.connection_protocol import AT_ONCE_BYTES
-from duolog_server.node.net.fair_reads import FairReads
 from duolog_server.node.net.receive_budget import ReceiveBudget
 from tests.memory import held_beneath
 
@@ -181,7 +179,7 @@ class Side:
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns end by what was served in them, however slow the machine is."""
-    monkeypatch.setattr(readingturns, "SECONDS", inf)
+    monkeypatch.setattr(connection_protocol, "TURN_SECONDS", inf)
 
 
 @pytest.fixture
@@ -447,61 +445,15 @@ async def test_others_have_their_turn_between_many_requests_that_arrive_at_once(
     assert side.wire.take() == []
 
 
-async def test_few_requests_that_wait_begin_in_a_turn_of_all_connections(
-    desk: Dispatcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readingturns, "CALLS", 1)
-    background, of_port = Background(), FairReads()
-    one, other = (
-        Side(desk, background.start, ReceiveBudget(ROOM), turns=of_port) for _ in range(2)
-    )
-    for side in (one, other):
-        side.arrive(b"".join(Command(WAIT, n).frame() for n in range(3)))
-    assert (one.wire.reading, other.wire.reading) == (False, False)
-    found = [(1, 1)]
-    while found[-1] != (3, 3):
-        await asyncio.sleep(0)
-        found.append((len(one.connection._calls), len(other.connection._calls)))
-    assert list(dict.fromkeys(found)) == [(1, 1), (2, 1), (2, 2), (3, 2), (3, 3)]
-    await turns()
-    assert one.wire.reading
-    assert other.wire.reading
-    one.lose()
-    other.lose()
-    await background.stop()
-
-
 async def test_others_have_their_turn_after_a_request_that_takes_long(
-    desk: Dispatcher, monkeypatch: pytest.MonkeyPatch
+    side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that arrive and those that go on have their turns alternately."""
-    monkeypatch.setattr(readingturns, "SECONDS", 1e-9)
-    background, turns = Background(), FairReads()
-    one, other = (Side(desk, background.start, ReceiveBudget(ROOM), turns=turns) for _ in range(2))
-    for side in (one, other):
-        side.arrive(Command(ECHO, 1, body=bytes(AT_ONCE_BYTES)).frame() * 3)
-    for expected in ((1, 0), (0, 1), (1, 0), (0, 1), (1, 0), (0, 1)):
-        assert tuple(len(side.wire.take()) for side in (one, other)) == expected
+    monkeypatch.setattr(connection_protocol, "TURN_SECONDS", 0.0)
+    side.arrive(Command(ECHO, 1).frame() * 3)
+    for _ in range(3):
+        assert len(side.wire.take()) == 1
         await asyncio.sleep(0)
-    for side in (one, other):
-        assert side.wire.reading
-        side.lose()
-    await background.stop()
-
-
-async def test_a_request_alone_is_served_at_once_though_the_time_of_a_turn_is_used_up(
-    desk: Dispatcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To wait would take as long; very many clients may say a little in the same moment."""
-    monkeypatch.setattr(readingturns, "SECONDS", 1e-9)
-    background, turns = Background(), FairReads()
-    sides = [Side(desk, background.start, ReceiveBudget(ROOM), turns=turns) for _ in range(3)]
-    for side in sides:
-        side.arrive(Command(ECHO, 1, body=b"x").frame())
-    assert [len(side.wire.take()) for side in sides] == [1, 1, 1]
-    for side in sides:
-        side.lose()
-    await background.stop()
+    assert side.wire.reading
 
 
 async def test_nothing_is_served_to_a_client_that_went_while_it_waited_for_its_turn(

@@ -17,9 +17,8 @@ from duolog.wire import duolog_pb2 as wire
 from duolog.wire import duolog_pb2_grpc as stubs
 
 from duolog_server.node.appending import Appending
-from duolog_server.node.net import fair_reads as readingturns
+from duolog_server.node.net import connection_protocol
 from duolog_server.node.net import receive_budget as arriving
-from duolog_server.node.net.fair_reads import FairReads
 from duolog_server.node.net.frames import connection as module
 from duolog_server.node.net.frames.connection import Connection, Terms
 from duolog_server.node.net.frames.server import numbered
@@ -221,7 +220,7 @@ def end_of(found: Frame) -> tuple[int, str]:
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns end by what was handled in them, however slow the machine is."""
-    monkeypatch.setattr(readingturns, "SECONDS", inf)
+    monkeypatch.setattr(connection_protocol, "TURN_SECONDS", inf)
 
 
 @pytest.fixture
@@ -229,22 +228,6 @@ async def side() -> AsyncIterator[Side]:
     made = Side()
     yield made
     await made.calls.stop()
-
-
-async def test_those_that_waited_for_one_thing_share_a_turn_once_it_is_over(
-    side: Side, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(readingturns, "SECONDS", 3600.0)
-    side.appends.waits, turns = True, FairReads()
-    connection, _ = side.connect(appends_max=1, turns=turns)
-    send(connection, an_append(1) + an_append(2))
-    turns.took(3600.0)  # others were read in this one
-    side.appends.outcomes[0].set_result(PutMessageStatus.PUT_OK)
-    connection._settled(side.appends.outcomes[0])
-    assert [number for number, _, _ in side.appends.stored] == [1]
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert [number for number, _, _ in side.appends.stored] == [1, 2]
 
 
 async def test_others_have_their_turn_between_many_calls_that_arrive_at_once(side: Side) -> None:
@@ -259,16 +242,6 @@ async def test_others_have_their_turn_between_many_calls_that_arrive_at_once(sid
         assert line.reading == (most == 5)
         await asyncio.sleep(0)
     assert answered == list(range(count))
-
-
-async def test_few_calls_begin_in_a_turn(side: Side) -> None:
-    connection, line = side.connect(calls_max=100)
-    count = 2 * readingturns.CALLS + 1
-    send(connection, b"".join(map(a_pull, range(1, count + 1))))
-    for begun in (readingturns.CALLS, 2 * readingturns.CALLS, count):
-        assert len(connection._calls) == begun
-        assert line.reading == (begun == count)
-        await asyncio.sleep(0)
 
 
 async def test_appends_that_arrive_at_once_are_all_stored_at_once(side: Side) -> None:
@@ -473,8 +446,7 @@ async def test_appends_have_a_frame_of_their_own(side: Side) -> None:
 async def test_calls_under_way_are_bounded_and_a_number_is_used_once(side: Side) -> None:
     connection, line = side.connect()
     send(connection, b"".join(map(a_pull, range(1, 10))))
-    for _ in range(9 // readingturns.CALLS):
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)
     (refused,) = line.take()
     assert refused.call == 9
     assert end_of(refused)[0] == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
