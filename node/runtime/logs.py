@@ -5,7 +5,6 @@ drawn. A node imports this module before any other, so that structlog does witho
 30 ms less.
 """
 
-import contextlib
 import logging
 import os
 import re
@@ -81,20 +80,46 @@ def _message_of(record: logging.LogRecord) -> str:
 
 
 class _Lines:
-    """A file for lines of the log. What its full disk does not take is lost, and no call fails."""
+    """A file for lines of the log, written without a buffer. No call fails: lines that its full
+    disk does not take are lost, and the next one that it takes has their number.
+    """
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
+        self._lost = self._told = 0
+        self._torn = False  # the file ends within a line
+        try:
+            self._descriptor = file.fileno()
+        except (OSError, ValueError):  # it is in memory
+            self._descriptor = -1
+
+    def tell_lost(
+        self,
+        logger: "structlog.typing.WrappedLogger",
+        method: str,
+        line: "structlog.typing.EventDict",
+    ) -> "structlog.typing.EventDict":
+        """A structlog processor: `lost_lines` of a line is the number of those lost before it."""
+        self._told = self._lost
+        return {**line, "lost_lines": self._lost} if self._lost else line
 
     def write(self, text: str) -> None:
-        """See TextIO."""
-        with contextlib.suppress(OSError):
+        """Write a line. See TextIO."""
+        if self._descriptor < 0:
             self._file.write(text)
+            return
+        left = memoryview(("\n" * self._torn + text).encode(errors="backslashreplace"))
+        try:
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+                self._torn = bool(left)
+        except OSError:
+            self._lost += 1
+        else:
+            self._lost, self._told = self._lost - self._told, 0
 
     def flush(self) -> None:
         """See TextIO."""
-        with contextlib.suppress(OSError):
-            self._file.flush()
 
 
 def configure_logging(level: str, as_json: bool) -> None:
@@ -107,17 +132,19 @@ def configure_logging(level: str, as_json: bool) -> None:
     root = logging.getLogger()
     if not any(isinstance(handler, _OfLibraries) for handler in root.handlers):
         root.addHandler(_OfLibraries(logging.WARNING))
+    lines = _Lines(sys.stderr)
     renderers: list[structlog.typing.Processor] = [structlog.processors.JSONRenderer()]
     if not as_json:
         renderers = [_printed, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     structlog.configure(
         processors=[
             RateLimiter(),
+            lines.tell_lost,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,
             *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Lines(sys.stderr))),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, lines)),
     )

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -45,13 +47,26 @@ def test_a_line_for_people_is_one_printable_line(
 def test_a_full_disk_of_the_log_raises_nothing(
     as_json: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = open("/dev/full", "w", buffering=1)  # noqa: SIM115 - its close fails
+    full = open("/dev/full", "w", buffering=1)  # noqa: SIM115
     monkeypatch.setattr("sys.stderr", full)
     configure_logging("info", as_json)
     for _ in range(3):
         structlog.get_logger("t").warning("append refused", reason="x" * 10_000)
-    with pytest.raises(OSError, match="No space left"):
-        full.close()
+    full.close()
+
+
+def test_the_first_line_after_a_full_disk_has_the_number_of_those_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with open("/dev/full", "w") as log, (tmp_path / "log").open("wb") as room:
+        monkeypatch.setattr("sys.stderr", log)
+        configure_logging("info", as_json=True)
+        for number in range(5):
+            if number == 3:
+                os.dup2(room.fileno(), log.fileno())
+            structlog.get_logger("t").warning("append refused", number=number)
+    found = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [(row["number"], row.get("lost_lines")) for row in found] == [(3, 3), (4, None)]
 
 
 @pytest.mark.parametrize("said", HOSTILE)
