@@ -42,7 +42,7 @@ from duolog_server.store.indexservice import IndexService
 from duolog_server.store.indexsizes import as_found
 from duolog_server.store.kernels import scan
 from duolog_server.store.kernels.jit import I64, U8
-from duolog_server.store.metadatafiles import SNAPSHOT, read_ends
+from duolog_server.store.metadatafiles import SNAPSHOT, Snapshots
 from duolog_server.store.openfiles import OpenFiles
 from duolog_server.store.options import StoreOptions
 from duolog_server.store.osdisk import REBUILDING, REBUILDING_THERE, OsDisk
@@ -119,7 +119,7 @@ def _check_known(disk: OsDisk, first: int) -> None:
     if not first or disk.list(QUEUES):
         return
     noted = parse(disk.read(NOTE)) if disk.size(NOTE) > 0 else None
-    if max(noted[0].position if noted else -1, read_ends(disk).position) < first:
+    if max(noted[0].position if noted else -1, Snapshots.read(disk).ends.position) < first:
         raise BadJob(
             f"{disk.root}/{QUEUES} is lost, the log begins at {first}, and neither {NOTE} nor "
             f"{SNAPSHOT} says how far the queues reached there: restore {QUEUES}/, or a config/ "

@@ -8,7 +8,6 @@ must wait (for a flush, for an arrival) learns it from offsets that the owner wa
 """
 
 import contextlib
-import functools
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from duolog_server.store.kernels import decode
 from duolog_server.store.kernels.jit import I64, U8
 from duolog_server.store.lookups import Lookups
 from duolog_server.store.mappedfile import FlushJob
-from duolog_server.store.metadatafiles import SavedEnds, read_consumed, read_ends
+from duolog_server.store.metadatafiles import SavedEnds, Snapshots
 from duolog_server.store.offsets import PhyOffset, QueueOffset
 from duolog_server.store.openfiles import TooManyUnsynced
 from duolog_server.store.options import StoreOptions
@@ -124,6 +123,7 @@ class MessageStore:
         self.fenced_before = False  # the process before this one was fenced, and could say so
         self.replicated_offset: PhyOffset | None = None  # confirmed by replicas; None: not required
         self._closed = True
+        self._snapshots: Snapshots | None = None  # read by `start`
         self.lookups = Lookups(self.index, self.get_message, options.max_msgs_num_batch)
         self._reader = ColumnReader(
             self.log, max(8 << 20, options.max_message_size), options.check_crc_on_read
@@ -149,6 +149,7 @@ class MessageStore:
             queues_sound = recovery.load_queues(self.queues, same_boot, self.events.problem)
             trusted = self.checkpoint.index_msg_timestamp if abnormal else None
             recovery.load_index(self.index, trusted, self.events.problem)
+            snapshots = self._snapshots = Snapshots.read(self.disk)
             work = Recovery(
                 self.options,
                 self.log,
@@ -159,8 +160,8 @@ class MessageStore:
                 self.idempotence,
                 self.events.progress,
                 self.events.problem,
-                read_ends(self.disk),
-                functools.partial(read_consumed, self.disk),
+                snapshots.ends,
+                snapshots.consumed,
                 lend=self.lend,
                 copied=self.events.copied if copied.is_copied(self.disk) else None,
             )
@@ -183,6 +184,11 @@ class MessageStore:
             raise
         self._closed = False
         return report
+
+    def take_snapshots(self) -> Snapshots:
+        """The snapshots of the metadata tables, as `start` read them; they are taken once."""
+        taken, self._snapshots = self._snapshots or Snapshots.read(self.disk), None
+        return taken
 
     def _derived(self) -> Derived:
         """How far queues and index have followed the log."""

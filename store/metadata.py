@@ -174,14 +174,14 @@ class Metadata:
     def _apply_topic(self, change: Json) -> None:
         config = TopicConfig.from_json(change["topic"])
         self.topics[config.name] = config
-        self._note_birth(change)
+        self.births.note(self.births.topics, config.name, change)
         if "floors" in change:
             self._raise_floors(config.name, change)
 
     def _apply_delete_topic(self, change: Json) -> None:
         name = str(change["topic"])
         self.topics.pop(name, None)
-        self._note_birth(change)
+        self.births.note(self.births.topics, name, change)
         self._raise_floors(name, change)
         self._forget_filters(topic=name)
         self._forget_offsets([key for key in self.offsets if key[0] == name])
@@ -198,35 +198,21 @@ class Metadata:
     def _apply_group(self, change: Json) -> None:
         name = str(change["group"]["groupName"])
         self.groups[name] = dict(change["group"])
-        self._note_birth(change)
+        self.births.note(self.births.groups, name, change)
 
     def _apply_delete_group(self, change: Json) -> None:
         name = str(change["group"])
         self.groups.pop(name, None)
-        self._note_birth(change)
+        self.births.note(self.births.groups, name, change)
         self._forget_filters(group=name)
         self._forget_offsets([key for key in self.offsets if key[1] == name])
 
-    def _note_birth(self, change: Json) -> None:
-        births = self.births
-        match change["op"]:
-            case "topic":
-                births.note(births.topics, str(change["topic"]["topicName"]), change)
-            case "delete_topic":
-                births.note(births.topics, str(change["topic"]), change)
-            case "group":
-                births.note(births.groups, str(change["group"]["groupName"]), change)
-            case "delete_group":
-                births.note(births.groups, str(change["group"]), change)
-
     def note_births(self, bodies: Iterable[bytes]) -> None:
         """Take only births from records that were applied before."""
+        others = Metadata(births=self.births)
         for body in bodies:
             if b'"birth":' in body:
-                try:
-                    self._note_birth(json.loads(body))
-                except NOT_THE_SHAPE:
-                    continue
+                others.apply(body)
 
     def _forget_offsets(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:

@@ -287,31 +287,49 @@ def decode(path: str, data: bytes) -> Saved:
         raise NotASnapshot(f"it has an unexpected structure: {error!r}") from None
 
 
-def read_ends(disk: Disk) -> SavedEnds:
-    """The queues' ends in the newest valid snapshot that has them."""
-    found = [NO_ENDS]
-    for path in (SNAPSHOT, BACKUP):
-        with contextlib.suppress(OSError, NotASnapshot):  # reported when the tables are read
-            found.append(decode(path, disk.read(path)).ends)
-    return max(found, key=lambda ends: (ends.position, ends.applied))
+@dataclass(frozen=True, slots=True)
+class Snapshots:
+    """The snapshot and its backup, decoded once.
 
-
-def read_consumed(disk: Disk) -> dict[QueueKey, int]:
-    """How far groups and delay levels have consumed queues of existing topics, by the tables.
-
-    Such a queue had messages below that offset, whatever its files say: so had the queue of changes
-    to the tables below what they have of it.
+    found: the valid ones, in this order. wrong: what is wrong with one of the two files, by path.
     """
-    tables = Metadata()
-    for path in (SNAPSHOT, BACKUP):
-        with contextlib.suppress(OSError, NotASnapshot):
-            tables = decode(path, disk.read(path)).tables
-            break
-    else:
-        for export in EXPORTS:
+
+    disk: Disk
+    found: list[Saved] = field(default_factory=list)
+    wrong: dict[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def read(disk: Disk) -> "Snapshots":
+        """Read both files."""
+        made = Snapshots(disk)
+        for path in (SNAPSHOT, BACKUP):
+            try:
+                made.found.append(decode(path, disk.read(path)))
+            except FileNotFoundError:
+                made.wrong[path] = "it is missing"
+            except OSError as error:
+                made.wrong[path] = f"it cannot be read: {error.strerror or error}"
+            except NotASnapshot as error:
+                made.wrong[path] = str(error)
+        return made
+
+    @property
+    def ends(self) -> SavedEnds:
+        """The queues' ends in the newest of them that has any."""
+        found = [NO_ENDS, *(saved.ends for saved in self.found)]
+        return max(found, key=lambda ends: (ends.position, ends.applied))
+
+    def consumed(self) -> dict[QueueKey, int]:
+        """How far groups and delay levels have consumed queues of existing topics, by the tables.
+
+        Such a queue had messages below that offset, whatever its files say: so had the queue of
+        changes to the tables below what they have of it.
+        """
+        tables = self.found[0].tables if self.found else Metadata()
+        for export in EXPORTS if not self.found else ():
             with contextlib.suppress(OSError, ValueError):
-                read_export(disk, export, export.path, tables)
-    return consumed_of(tables) | {(SYSTEM_TOPIC, 0): tables.applied}
+                read_export(self.disk, export, export.path, tables)
+        return consumed_of(tables) | {(SYSTEM_TOPIC, 0): tables.applied}
 
 
 def consumed_of(tables: Metadata) -> dict[QueueKey, int]:

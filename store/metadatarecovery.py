@@ -25,10 +25,9 @@ from duolog_server.store.metadatafiles import (
     TOPICS,
     Export,
     MetadataFiles,
-    NotASnapshot,
     Saved,
+    Snapshots,
     crc_of,
-    decode,
     is_marked,
     read_export,
 )
@@ -82,13 +81,18 @@ class Recovered:
 
 @dataclass(slots=True)
 class MetadataRecovery:
-    """Reads config/ once."""
+    """Takes the snapshots, and reads the other files of config/, once."""
 
-    disk: Disk
+    snapshots: Snapshots
     files: MetadataFiles
     records: MetadataRecords
     report: Callable[[Doubt], None]
     _lacking: bool = False
+
+    @property
+    def disk(self) -> Disk:
+        """Where config/ is."""
+        return self.snapshots.disk
 
     def run(self) -> Recovered:
         """Find the tables. Raises BadStoreFile if another program's file cannot be read."""
@@ -118,17 +122,7 @@ class MetadataRecovery:
 
     def _snapshots(self) -> tuple[list[Saved], dict[str, str]]:
         """The valid snapshots, newest first, and the problems of the two files."""
-        found: list[Saved] = []
-        wrong: dict[str, str] = {}
-        for path in (SNAPSHOT, BACKUP):
-            try:
-                found.append(decode(path, self.disk.read(path)))
-            except FileNotFoundError:
-                wrong[path] = "it is missing"
-            except OSError as error:
-                wrong[path] = f"it cannot be read: {error.strerror or error}"
-            except NotASnapshot as error:
-                wrong[path] = str(error)
+        found, wrong = self.snapshots.found, self.snapshots.wrong
         if wrong.keys() == {SNAPSHOT, BACKUP} and set(wrong.values()) == {"it is missing"}:
             wrong.clear()  # there never was one, or both are lost: the log tells which
         wrong.update({s.path: why for s in found if (why := self._mismatch(s))})

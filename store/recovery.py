@@ -94,7 +94,7 @@ class Recovery:
     progress: Callable[[int, int], None]
     problem: Callable[[str], None]
     saved: SavedEnds = NO_ENDS  # the ends of the queues in the snapshot of the tables
-    consumed: Callable[[], dict[QueueKey, int]] = dict  # see `read_consumed`
+    consumed: Callable[[], dict[QueueKey, int]] = dict  # see `Snapshots.consumed`
     least: dict[QueueKey, int] = field(default_factory=dict)  # ends of queues that lost files
     begun_after: dict[QueueKey, int] = field(default_factory=dict)  # see `_of_a_longer_log`
     lend: Lend | None = None  # has a scan run in another thread

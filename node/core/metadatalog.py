@@ -10,14 +10,13 @@ import itertools
 import json
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 import structlog
 from duolog import _errors as sdk
 
-from duolog_server.node.core.ports import KnownQueues, Reads
+from duolog_server.node.core.ports import Reads
 from duolog_server.node.core.slices import Slices
 from duolog_server.node.engine.log import Log, Outcome
 from duolog_server.node.runtime.config import LimitsSection
@@ -50,7 +49,6 @@ from duolog_server.store.metadata import (
 from duolog_server.store.metadatafiles import MetadataFiles, SavedEnds
 from duolog_server.store.metadatarecovery import Doubt, MetadataRecovery, Recovered
 from duolog_server.store.offsets import QueueOffset
-from duolog_server.store.queueends import QueueKey
 from duolog_server.store.reader import Wanted
 from duolog_server.store.record import check_topic
 from duolog_server.store.status import BrokerRole, PutMessageStatus
@@ -64,53 +62,6 @@ IMPORT_ROWS = 1000  # of one batch
 QUEUES_AT_ONCE = 500  # of which the ends are saved
 READ_ROWS, READ_BYTES = 4096, 8 << 20
 QUOTA_CHANGES = ("quota", "delete_quota")
-
-
-class Decided(Protocol):
-    """Decisions of the tables about queues, done by the store; and its role."""
-
-    @property
-    def role(self) -> BrokerRole:
-        """A master's, or a slave's."""
-
-    def raise_floor(self, topic: str, queue_id: int, queue_offset: QueueOffset) -> None:
-        """Hide the messages of a queue below an offset for good; no put gets a lower one."""
-
-    def remove_topic(self, topic: str) -> None:
-        """Remove a topic's queues and their files. Raises OSError."""
-
-    def find_since(self, born: Callable[[str], int]) -> None:
-        """Find no messages by key that are older than their topic. born: its log offset."""
-
-    def hold_light_queues(self, names: Iterable[str]) -> None:
-        """Store nothing in light queues while their removal is being decided."""
-
-    def release_light_queues(self, names: Collection[str], forgotten: bool) -> None:
-        """It is decided. forgotten: the next message begins its queue again."""
-
-
-class Reached(Protocol):
-    """How far the queues reach: kept beside the tables."""
-
-    @property
-    def segment(self) -> int:
-        """The number of the log's segment up to which queues have entries."""
-
-    @property
-    def dispatched_offset(self) -> int:
-        """All records below have queue entries."""
-
-    def queue_keys(self) -> list[QueueKey]:
-        """Queues that have entries, or had some, by topic and id."""
-
-    def ends_to_save(self, ends: SavedEnds, keys: Iterable[QueueKey]) -> None:
-        """Add how far queues reach now, for the snapshot of the tables."""
-
-    def expired_ends(self) -> SavedEnds:
-        """How far queues reach that have no record in the log."""
-
-    def reserve(self, ends: SavedEnds) -> None:
-        """Start queues without a record in the log where they ended. Raises OSError."""
 
 
 class _Records:
@@ -157,16 +108,12 @@ class MetadataLog:
 
     def __init__(self, log_: Log, limits: LimitsSection) -> None:
         self._log = log_
-        self._store: Reads = log_.store
-        self._queues: KnownQueues = log_.store
-        self._reached: Reached = log_.store
-        self._decided: Decided = log_.store
-        self._disk = log_.store.disk
+        self._store = log_.store
         self._limits = limits
         self._tables = Metadata()
-        self._files = MetadataFiles(self._disk)
+        self._files = MetadataFiles(self._store.disk)
         self._writing, self._numbers, self._written = threading.Lock(), itertools.count(1), 0
-        self._decided.find_since(lambda topic: self._tables.births.topics.get(topic, 0))
+        self._store.find_since(lambda topic: self._tables.births.topics.get(topic, 0))
         # Why nothing may be changed now, None if it may. Set by the broker.
         self.refused: Callable[[], sdk.DuologError | None] = _nobody_knows
         # Why a topic may not be created now, None if it may. Set by the throttle.
@@ -249,7 +196,7 @@ class MetadataLog:
         no more than its log holds. The tables are valid.
         """
         applied, stored = self._tables.applied, self._stored
-        if applied > stored and self._decided.role is not BrokerRole.SLAVE:
+        if applied > stored and self._store.role is not BrokerRole.SLAVE:
             return f"{applied} changes are applied, {stored} are stored"
         for offset in [*self._waiting, *(offset for offset, _ in self._creating.values())]:
             if not applied <= offset < stored:
@@ -259,7 +206,8 @@ class MetadataLog:
     def load(self) -> None:
         """Find the tables in the snapshots and the log. Raises BadStoreFile."""
         records = self._records()
-        found = MetadataRecovery(self._disk, self._files, records, _report).run()
+        snapshots = self._store.take_snapshots()
+        found = MetadataRecovery(snapshots, self._files, records, _report).run()
         self._tables = found.tables
         self._read = found.replayed_from
         self._lacking = found.lacking
@@ -268,17 +216,17 @@ class MetadataLog:
         self.catch_up()
         self._tell_quotas()
         self._apply_floors()
-        if self._decided.role is not BrokerRole.SLAVE:
+        if self._store.role is not BrokerRole.SLAVE:
             self._keep_births()
             self._keep_offsets()
-        for topic in {name for name, _ in self._queues.queue_keys()} - set(self._tables.topics):
+        for topic in {name for name, _ in self._store.queue_keys()} - set(self._tables.topics):
             if topic in self._tables.floors:
-                self._decided.remove_topic(topic)
-        if found.foreign and self._decided.role is not BrokerRole.SLAVE:
+                self._store.remove_topic(topic)
+        if found.foreign and self._store.role is not BrokerRole.SLAVE:
             self._import(found, records.end == 0)
 
     def _records(self) -> _Records:
-        return _Records(self._store, self._decided.role)
+        return _Records(self._store, self._store.role)
 
     def _import(self, found: Recovered, first: bool) -> None:
         """Store the tables that another program's files held, so that the log has them as well.
@@ -334,9 +282,9 @@ class MetadataLog:
             )
         if not lowered or self._missing_after is not None:
             return
-        snapshot, ends = self._tables.snapshot(), SavedEnds(self._reached.dispatched_offset)
-        self._reached.ends_to_save(ends, self._reached.queue_keys())
-        place, segment = self._records().place(snapshot.applied - 1), self._reached.segment
+        snapshot, ends = self._tables.snapshot(), SavedEnds(self._store.dispatched_offset)
+        self._store.ends_to_save(ends, self._store.queue_keys())
+        place, segment = self._records().place(snapshot.applied - 1), self._store.segment
         try:
             self._writer(snapshot)(place, self._log.times.wall_ms(), ends, segment)
         except OSError as error:
@@ -360,7 +308,7 @@ class MetadataLog:
         if self._tables.complete:
             return
         cut = self._stored < after  # with messages, perhaps: queues may never have had any
-        for topic, queue_id in self._queues.queue_keys():
+        for topic, queue_id in self._store.queue_keys():
             if is_system_topic(topic) or topic in self._tables.floors:
                 continue
             if is_light(topic) or (cut and not self._store.queue_range(topic, queue_id)[1]):
@@ -439,13 +387,13 @@ class MetadataLog:
 
     def _apply_floors_of(self, topic: str) -> None:
         for queue_id, floor in self._tables.floors.get(topic, {}).items():
-            self._decided.raise_floor(topic, queue_id, QueueOffset(floor))
+            self._store.raise_floor(topic, queue_id, QueueOffset(floor))
 
     def snapshot_bytes(self) -> bytes:
         """The tables as of now, for a slave, and the ends of queues that its log will not have."""
         value = self._tables.snapshot().tables()
         return json.dumps(
-            value | self._reached.expired_ends().to_json(), separators=(",", ":")
+            value | self._store.expired_ends().to_json(), separators=(",", ":")
         ).encode()
 
     def adopt_snapshot(self, data: bytes) -> None:
@@ -457,7 +405,7 @@ class MetadataLog:
         except BadMessage as error:
             log.error("cannot read the master's metadata", reason=error.reason)
             return
-        self._reached.reserve(SavedEnds.of(json.loads(data)))
+        self._store.reserve(SavedEnds.of(json.loads(data)))
         self._missing_after = None  # the master knows which topics exist
         self._lacking = False
         self._tell_quotas()
@@ -470,17 +418,17 @@ class MetadataLog:
         A slave that lacks records gets them from its master, with tables that have them. A master
         has no better tables than its own.
         """
-        tables, segment = self._tables, self._reached.segment
+        tables, segment = self._tables, self._store.segment
         if self._missing_after is not None or not self._files.due(tables.changes, segment):
             return
-        if self._lacking and self._decided.role is BrokerRole.SLAVE:
+        if self._lacking and self._store.role is BrokerRole.SLAVE:
             return
         snapshot = tables.snapshot()
         write = self._writer(snapshot)
         place = self._records().place(snapshot.applied - 1)
-        now, ends = self._log.times.wall_ms(), SavedEnds(self._reached.dispatched_offset)
-        async for keys in Slices().parts(self._reached.queue_keys(), QUEUES_AT_ONCE):
-            self._reached.ends_to_save(ends, keys)
+        now, ends = self._log.times.wall_ms(), SavedEnds(self._store.dispatched_offset)
+        async for keys in Slices().parts(self._store.queue_keys(), QUEUES_AT_ONCE):
+            self._store.ends_to_save(ends, keys)
         work = functools.partial(write, place, now, ends, segment)
         await done_in_thread(self._log.threads, work, self._not_saved)
 
@@ -636,7 +584,7 @@ class MetadataLog:
 
     def _floors(self, topic: str) -> Json:
         """Where queues of a topic that is made after this one begin."""
-        ends = self._queues.queue_ends(topic)
+        ends = self._store.queue_ends(topic)
         return {str(queue): offset for queue, offset in ends.items()}
 
     def _deleting_at(self) -> Json:
@@ -684,7 +632,7 @@ class MetadataLog:
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic; the offsets of its queues are never used again."""
-        ends = self._queues.queue_ends(name)
+        ends = self._store.queue_ends(name)
         await self.change(self._deletion_of(name))
         for tell in self.topic_deleted:
             await tell(name, ends)
@@ -700,7 +648,7 @@ class MetadataLog:
         never confirmed.
         """
         forgotten = False
-        self._decided.hold_light_queues(names)
+        self._store.hold_light_queues(names)
         try:
             found = {name: self._store.next_offset(name, 0) for name in names}
             ends = {name: end for name, end in found.items() if end}
@@ -709,7 +657,7 @@ class MetadataLog:
             await self.change({"op": "forget_light_queues", "ends": ends})
             forgotten = True
         finally:
-            self._decided.release_light_queues(names, forgotten)
+            self._store.release_light_queues(names, forgotten)
 
     async def ensure_group(self, name: str, row: Json | None = None) -> None:
         """Create a group on its first use. Raises Busy if there are too many."""
@@ -738,7 +686,7 @@ class MetadataLog:
         dead = dead_letter_topic(name)
         try:
             changes = [{"op": "delete_group", "group": name, **self._deleting_at()}]
-            ends = self._queues.queue_ends(dead)
+            ends = self._store.queue_ends(dead)
             if self.exists(dead) or ends:
                 # First, so that no group is without its dead letters' end if a log ends between.
                 changes.insert(0, self._deletion_of(dead))

@@ -26,6 +26,7 @@ from duolog_server.store.metadatafiles import (
     TOPICS,
     MetadataFiles,
     NotASnapshot,
+    Snapshots,
     decode,
 )
 from duolog_server.store.metadatarecovery import PERSISTED, Doubt, MetadataRecovery, Recovered
@@ -91,7 +92,9 @@ class Node:
     def start(self) -> Recovered:
         self.doubts.clear()
         self.files = MetadataFiles(self.disk)
-        found = MetadataRecovery(self.disk, self.files, self.log, self.doubts.append).run()
+        found = MetadataRecovery(
+            Snapshots.read(self.disk), self.files, self.log, self.doubts.append
+        ).run()
         self.tables = found.tables
         bodies, following = self.log.read(self.tables.applied)
         while following > self.tables.applied:
@@ -720,12 +723,12 @@ def test_a_new_directory_has_no_foreign_tables_and_rocketmqs_has(tmp_path: Path)
     assert (found.foreign, found.partial, node.doubts) == ([], True, [])
     rocketmqs(tmp_path / "rocketmq")
     found = MetadataRecovery(
-        QuickDisk(tmp_path / "rocketmq"), node.files, Log(), node.doubts.append
+        Snapshots.read(QuickDisk(tmp_path / "rocketmq")), node.files, Log(), node.doubts.append
     ).run()
     assert (found.foreign, found.partial) == ([TOPICS, OFFSETS, DELAYS], False)
     (tmp_path / "rocketmq" / TOPICS).unlink()
     found = MetadataRecovery(
-        QuickDisk(tmp_path / "rocketmq"), node.files, Log(), node.doubts.append
+        Snapshots.read(QuickDisk(tmp_path / "rocketmq")), node.files, Log(), node.doubts.append
     ).run()
     assert (found.foreign, found.partial) == ([OFFSETS, DELAYS], True)
 
